@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Everything that crosses the border between the kernel programs and the
+ * agent: structs, enums, constants, each defined here and nowhere else. Rust
+ * takes its types from this file (bindgen, crates/abi/build.rs).
+ *
+ * Rules
+ *  - Fixed-width fields only, no implicit padding (asserted at the end).
+ *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent
+ *    compares it with the pinned `meta` map and refuses state of another
+ *    version; the store (SQLite, one column a field) is what migrates.
+ *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
+ *
+ * Room kept for what comes next, so that it needs no new layout:
+ *  - control group: THALWEG_CONN_CONTROL marks connections left on the system
+ *    default on purpose; every decision event carries its propensity;
+ *  - back-off from host to prefix: the key carries its prefix length, so
+ *    prefix records can live in the same map;
+ *  - policy rules that limit the arms: the choice takes a mask of allowed arms;
+ *  - arms supplied by struct_ops: an arm is a name, THALWEG_ARM_STRUCT_OPS says
+ *    where it came from.
+ */
+#ifndef THALWEG_ABI_H
+#define THALWEG_ABI_H
+
+#include <linux/types.h>
+
+#define THALWEG_ABI_VERSION 1
+
+/* Congestion controls one agent chooses from. Masks of arms are __u16. */
+#define THALWEG_MAX_ARMS 16
+/* TCP_CA_NAME_MAX of the kernel, with the closing NUL. */
+#define THALWEG_CC_NAME 16
+/* "No arm": the connection runs a congestion control that is not in the table. */
+#define THALWEG_NO_ARM 255
+/* Default capacity of the `hosts` map; the agent sets it before load. */
+#define THALWEG_DEFAULT_HOSTS 65536
+/* Locks that writers of host records share: LRU maps cannot hold their own. */
+#define THALWEG_LOCKS 1024
+/* Default size of the event ring in bytes: a power of two, a multiple of the page. */
+#define THALWEG_DEFAULT_RING (4 * 1024 * 1024)
+
+/* Fixed point with 16 fractional bits. */
+#define THALWEG_ONE_Q16 65536u
+
+/* How connections are chosen and scored. */
+enum thalweg_mode {
+	/* The published algorithm, faults included, for comparison. */
+	THALWEG_MODE_CLASSIC = 0,
+	/* The default. */
+	THALWEG_MODE_THALWEG = 1,
+};
+
+/* Flags of an arm in `struct thalweg_arm`. */
+enum thalweg_arm_flag {
+	/* The kernel offers it and the operator allows it. */
+	THALWEG_ARM_PRESENT = 1 << 0,
+	/* Chosen only for connections that negotiated ECN (dctcp). */
+	THALWEG_ARM_NEEDS_ECN = 1 << 1,
+	/* The kernel refused to set it; not chosen until it appears anew. */
+	THALWEG_ARM_REFUSED = 1 << 2,
+	/* Supplied by a BPF struct_ops program. Reserved. */
+	THALWEG_ARM_STRUCT_OPS = 1 << 3,
+};
+
+/* Flags of a connection; the low byte also goes into events. */
+enum thalweg_conn_flag {
+	/* The learner decided for it (its arm may still be the system's own). */
+	THALWEG_CONN_DECIDED = 1 << 0,
+	/* The application called setsockopt(TCP_CONGESTION): hands off. */
+	THALWEG_CONN_APP_OWNED = 1 << 1,
+	/* The loss rule moved it to another arm mid-flow. */
+	THALWEG_CONN_SWITCHED = 1 << 2,
+	/* Dry run: the choice was logged, nothing was set. */
+	THALWEG_CONN_DRY_RUN = 1 << 3,
+	/* Left on the system default as control group. Reserved. */
+	THALWEG_CONN_CONTROL = 1 << 4,
+	/* The peer opened it (accept), not this machine (connect). */
+	THALWEG_CONN_PASSIVE = 1 << 5,
+	/* ECN was negotiated. */
+	THALWEG_CONN_ECN = 1 << 6,
+	/* bpf_setsockopt(TCP_CONGESTION) failed for the chosen arm. */
+	THALWEG_CONN_SET_FAILED = 1 << 7,
+	/* The state machine left ESTABLISHED by our FIN (bit of struct thalweg_conn only). */
+	THALWEG_CONN_CLOSED_LOCALLY = 1 << 8,
+	/* ... or by the peer's FIN. */
+	THALWEG_CONN_CLOSED_REMOTELY = 1 << 9,
+	/* The connection's first stretch has begun (the record is initialised). */
+	THALWEG_CONN_TRACKED = 1 << 10,
+};
+
+/* Why an arm was chosen. */
+enum thalweg_reason {
+	/* Too little evidence about the host: system default kept. */
+	THALWEG_REASON_WARM_UP = 0,
+	/* Lowest estimated cost. */
+	THALWEG_REASON_GREEDY = 1,
+	/* Exploration of an arm that has been measured before. */
+	THALWEG_REASON_EXPLORE = 2,
+	/* First trial of an arm that was never measured on this host. */
+	THALWEG_REASON_UNTRIED = 3,
+	/* The application chose for itself. */
+	THALWEG_REASON_APPLICATION = 4,
+	/* Neither application nor system default: a route or an older listener chose. */
+	THALWEG_REASON_FOREIGN = 5,
+	/* The loss rule, mid-flow. */
+	THALWEG_REASON_LOSS = 6,
+};
+
+/* How a measured stretch of a connection ended. */
+enum thalweg_end {
+	THALWEG_END_FIN_LOCAL = 0,  /* orderly, closed here first */
+	THALWEG_END_FIN_REMOTE = 1, /* orderly, closed by the peer first */
+	THALWEG_END_RESET = 2,	    /* RST either way */
+	THALWEG_END_TIMEOUT = 3,    /* retransmissions unanswered */
+	THALWEG_END_SWITCH = 4,	    /* the loss rule changed the arm */
+};
+
+/* What became of a measurement. */
+enum thalweg_outcome {
+	THALWEG_SCORED = 0,
+	/* Fewer acknowledged bytes than score_min_bytes: says nothing about a CC. */
+	THALWEG_SKIPPED_SMALL = 1,
+	/* The application, not the path, limited the rate. */
+	THALWEG_SKIPPED_APP_LIMITED = 2,
+	/* The receiver's window limited the rate most of the time. */
+	THALWEG_SKIPPED_RECEIVER_LIMITED = 3,
+	/* Not ours to score (application's own CC, unknown CC, below threshold). */
+	THALWEG_SKIPPED_NOT_TRACKED = 4,
+	THALWEG_OUTCOMES = 5,
+};
+
+/* Kinds of `struct thalweg_event`. */
+enum thalweg_event_kind {
+	THALWEG_EVENT_DECISION = 1,
+	THALWEG_EVENT_CLOSE = 2,
+};
+
+/*
+ * Key of a host record. IPv4 and IPv4-mapped addresses are both stored as
+ * ::ffff:a.b.c.d with prefix_len counted in the 128-bit address (96 + n).
+ */
+struct thalweg_host_key {
+	__u64 netns; /* network namespace cookie */
+	__u8 addr[16]; /* network byte order, bits beyond prefix_len are 0 */
+	__u32 prefix_len; /* 0..128 */
+	__u32 reserved; /* 0 */
+};
+
+/* What is known of one arm towards one host. */
+struct thalweg_arm_state {
+	/*
+	 * classic: the published cost, scale 1,000,000, 0 = unset.
+	 * thalweg: discounted mean cost in bits, Q16 (valid if weight_q16 > 0).
+	 */
+	__u64 value;
+	/* Highest rate seen. classic: bytes per us; thalweg: bytes per second. */
+	__u64 max_rate;
+	__u32 weight_q16; /* thalweg: discounted number of full-weight samples */
+	__u32 deviation_q16; /* thalweg: discounted mean of |cost - value| */
+	__u32 log_rate_q16; /* thalweg: discounted mean of log2(bytes per second) */
+	__u32 srtt_us; /* thalweg: discounted mean of the smoothed RTT at close */
+	__u32 min_rtt_us; /* lowest RTT seen with this arm */
+	__u32 chosen; /* decisions for this arm ("Count") */
+	__u32 greedy; /* those of them that took the lowest cost ("Greedy") */
+	__u32 scored; /* measurements taken */
+};
+
+/*
+ * Everything known of one remote host (or prefix). Writers hold the lock
+ * `tag % THALWEG_LOCKS`. A reader without the lock (the agent) is safe because
+ * writers raise seq_tail first and seq_head last, and a copy runs from head to
+ * tail: equal numbers mean an untorn copy.
+ */
+struct thalweg_host {
+	__u32 seq_head;
+	__u32 connections; /* established, whoever chose their CC */
+	__u64 tag; /* hash of the key; tells a record that was recycled by the LRU */
+	__u64 seen_ns; /* CLOCK_MONOTONIC of the last connection or score */
+	__u64 forgot_ns; /* CLOCK_MONOTONIC up to which time-forgetting was applied */
+	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */
+	__u32 min_rtt_us; /* lowest RTT seen to the host */
+	__u32 scored; /* measurements taken */
+	__u32 switched; /* connections the loss rule moved */
+	__u32 reserved; /* 0 */
+	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
+	__u32 reserved_tail; /* 0 */
+	__u32 seq_tail;
+};
+
+/* One measured stretch of a connection: the input of scoring. */
+struct thalweg_sample {
+	__u64 bytes; /* acknowledged in the stretch */
+	__u64 duration_us; /* time with data outstanding if known, else wall time */
+	__u64 rate_delivered_bytes; /* kernel's last rate sample: delivered packets * MSS ... */
+	__u64 rate_interval_us; /* ... over this time */
+	__u32 srtt_us;
+	__u32 min_rtt_us;
+	__u32 segs_out; /* data segments sent in the stretch, retransmissions included */
+	__u32 retrans; /* of them retransmissions */
+	__u32 flags; /* enum thalweg_sample_flag */
+	__u32 end; /* enum thalweg_end */
+};
+
+enum thalweg_sample_flag {
+	/* duration_us is the kernel's own busy time, not wall time. */
+	THALWEG_SAMPLE_BUSY_TIME = 1 << 0,
+	/* The receiver's window was the limit for more than half of the time. */
+	THALWEG_SAMPLE_RECEIVER_LIMITED = 1 << 1,
+};
+
+/* Everything settable about the learner; documented in docs/configuration.md. */
+struct thalweg_params {
+	__u32 mode; /* enum thalweg_mode */
+	__u32 dry_run; /* 0 or 1 */
+	__u32 warm_up; /* thalweg: scored measurements before the first exploration */
+	__u32 gap_scale; /* thalweg: how fast exploration falls with cost gap x evidence */
+	__u32 weight_max_q16; /* thalweg: cap of an arm's evidence = memory length */
+	__u32 idle_shift; /* thalweg: the arms not taken lose 1/2^idle_shift a measurement */
+	__u64 half_life_ns; /* thalweg: evidence halves in this time; 0 = never */
+	__u32 latency_weight_q16; /* thalweg: bits of cost for a doubled RTT */
+	__u32 latency_guard_us; /* thalweg: added to the RTT, so that small queues cost nothing */
+	__u64 score_min_bytes; /* thalweg: smaller transfers are not scored */
+	__u64 score_full_bytes; /* thalweg: from here on a transfer has full weight */
+	__u32 loss_shift; /* loss rule: retransmissions > segments >> loss_shift */
+	__u32 loss_min_segs; /* thalweg: segments before the loss rule may fire */
+	__u32 rescue_arm; /* arm the loss rule falls back on (bbr), or THALWEG_NO_ARM */
+	__u32 ipv4_prefix; /* host key, 1..32 */
+	__u32 ipv6_prefix; /* host key, 1..128 */
+	__u32 jiffy_us; /* length of a kernel tick; 0 = kernel's busy time not readable */
+};
+
+/* One arm of the table. */
+struct thalweg_arm {
+	char name[THALWEG_CC_NAME];
+	__u32 flags; /* enum thalweg_arm_flag */
+	__s32 refused_errno; /* negative errno of the last refusal, or 0 */
+	__u64 refused; /* refusals, ever */
+};
+
+/* Value of the one-element `arms` map. */
+struct thalweg_arms {
+	struct thalweg_arm arms[THALWEG_MAX_ARMS];
+};
+
+/* Value of the one-element `meta` map: what a restarted agent checks first. */
+struct thalweg_meta {
+	__u32 abi_version;
+	__u32 mode;
+	__u32 host_bytes; /* sizeof(struct thalweg_host) */
+	__u32 event_bytes; /* sizeof(struct thalweg_event) */
+	__u64 hosts_max;
+};
+
+/* Per-socket state, in socket storage. */
+struct thalweg_conn {
+	__u64 start_ns; /* of the stretch being measured */
+	__u64 acked_ns; /* when our FIN was acknowledged, 0 before */
+	__u64 start_bytes; /* bytes_acked at its start */
+	__u64 start_busy_us;
+	__u64 start_limited_us; /* receiver-limited time at its start */
+	__u32 start_segs;
+	__u32 start_retrans;
+	__u32 flags; /* enum thalweg_conn_flag */
+	__u32 propensity_q16;
+	__u8 arm;
+	__u8 reason;
+	__u8 system_arm; /* what the system had given it */
+	__u8 chosen_arm; /* what the learner chose; differs from arm in a dry run */
+	__u32 reserved;
+};
+
+/* One decision or the end of one connection, through the ring buffer. */
+struct thalweg_event {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u64 connection; /* socket cookie */
+	struct thalweg_host_key host;
+	__u8 remote[16]; /* full address, IPv4 as ::ffff:a.b.c.d */
+	__u32 remote_port;
+	__u32 local_port;
+	__u8 kind; /* enum thalweg_event_kind */
+	__u8 arm; /* index, or THALWEG_NO_ARM */
+	__u8 system_arm;
+	__u8 reason; /* enum thalweg_reason */
+	__u8 flags; /* low byte of enum thalweg_conn_flag */
+	__u8 end; /* close only: enum thalweg_end */
+	__u8 outcome; /* close only: enum thalweg_outcome */
+	__u8 chosen_arm;
+	__u32 propensity_q16; /* probability with which chosen_arm was chosen */
+	__s32 error; /* negative errno of a refused arm, or 0 */
+	/* Close only; zero in decisions. */
+	__u64 bytes;
+	__u64 duration_us;
+	__u64 cost; /* classic: scale 1,000,000; thalweg: Q16 bits */
+	__u32 weight_q16; /* weight the measurement entered with */
+	__u32 srtt_us;
+	__u32 min_rtt_us;
+	__u32 segs_out;
+	__u32 retrans;
+	__u32 sample_flags; /* enum thalweg_sample_flag */
+};
+
+/* Value of the per-CPU `counters` map (sum over CPUs). */
+struct thalweg_counters {
+	__u64 established; /* connections seen */
+	__u64 decided; /* decisions taken by the learner */
+	__u64 changed; /* connections whose CC was changed */
+	__u64 refused; /* arms the kernel refused to set */
+	__u64 closed; /* ends of connections seen */
+	__u64 outcomes[THALWEG_OUTCOMES]; /* by enum thalweg_outcome */
+	__u64 switched; /* loss rule fired */
+	__u64 app_owned; /* left to the application */
+	__u64 events; /* handed to the ring */
+	__u64 events_dropped; /* ring full */
+	__u64 hosts_created;
+	__u64 hosts_missed; /* no record could be had */
+};
+
+#define THALWEG_ASSERT_SIZE(type, bytes) \
+	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
+THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
+THALWEG_ASSERT_SIZE(thalweg_arm_state, 48);
+THALWEG_ASSERT_SIZE(thalweg_host, 56 + 48 * THALWEG_MAX_ARMS + 8);
+THALWEG_ASSERT_SIZE(thalweg_sample, 56);
+THALWEG_ASSERT_SIZE(thalweg_params, 80);
+THALWEG_ASSERT_SIZE(thalweg_arm, 32);
+THALWEG_ASSERT_SIZE(thalweg_arms, 32 * THALWEG_MAX_ARMS);
+THALWEG_ASSERT_SIZE(thalweg_meta, 24);
+THALWEG_ASSERT_SIZE(thalweg_conn, 64);
+THALWEG_ASSERT_SIZE(thalweg_event, 136);
+THALWEG_ASSERT_SIZE(thalweg_counters, 128);
+
+#endif

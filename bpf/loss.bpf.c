@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Packet loss for the laboratory: one TC program, attached to the egress of a
+ * sender's link, drops packets by a two-state Markov chain.
+ *
+ * The chain is that of Gilbert (1960) and Elliott (1963). It has a good and a
+ * bad state, each with its own probability of loss. For each packet it first
+ * moves (good to bad with probability to_bad, bad to good with to_good) and
+ * then draws whether the packet is lost. Independent (Bernoulli) loss is the
+ * special case that never leaves the good state.
+ *
+ * How it departs from netem's "loss gemodel":
+ *  - the draws come from a counter-based generator with a seed, so the fate of
+ *    the n-th packet is a pure function of seed and n;
+ *  - a dropped packet is reported to the sender as sent (TC_ACT_STOLEN). With
+ *    TC_ACT_SHOT the kernel would return NET_XMIT_DROP from the transmit path
+ *    and TCP would take that as a full local queue: it enters CWR at once and
+ *    keeps the segment at the head of its queue, which no loss in a network
+ *    ever does. netem answers NET_XMIT_SUCCESS for the same reason.
+ *
+ * Only UAPI types are used, so that the program loads on a kernel without BTF.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+/* Probabilities are Q32: 1 << 32 is certainty. */
+const volatile __u64 to_bad_q32;
+const volatile __u64 to_good_q32;
+const volatile __u64 loss_good_q32;
+const volatile __u64 loss_bad_q32;
+const volatile __u64 seed;
+
+/* What passed since the program was loaded. Written under the chain's lock. */
+struct counters {
+	__u64 seen_packets;
+	__u64 seen_bytes;
+	__u64 seen_segments;
+	__u64 dropped_packets;
+	__u64 dropped_bytes;
+	__u64 dropped_segments;
+	__u64 bursts;		/* runs of consecutive drops */
+	__u64 bad_packets;	/* packets that met the bad state */
+	__u64 largest_bytes;	/* longest packet, link header included */
+	__u64 digest;		/* FNV-1a over the fates, one byte a packet */
+};
+
+struct counters counters;
+
+struct chain {
+	struct bpf_spin_lock lock;
+	__u32 bad;
+	__u32 last_dropped;
+	__u32 unused;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct chain);
+} chains SEC(".maps");
+
+/* splitmix64 (Steele, Lea, Flood 2014) as a function of the counter. */
+static __always_inline __u64 draw_q32(__u64 index)
+{
+	__u64 z = seed + (index + 1) * 0x9e3779b97f4a7c15ULL;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+	return (z ^ (z >> 31)) >> 32;
+}
+
+SEC("tc")
+int lose(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct chain *chain = bpf_map_lookup_elem(&chains, &zero);
+	__u64 index, length = skb->len;
+	__u64 segments = skb->gso_segs ? skb->gso_segs : 1;
+	__u64 move, drop;
+
+	/* Never taken: an array of one always has its entry. For the verifier. */
+	if (!chain)
+		return TC_ACT_OK;
+
+	bpf_spin_lock(&chain->lock);
+	index = counters.seen_packets++;
+	move = draw_q32(2 * index);
+	if (chain->bad)
+		chain->bad = move >= to_good_q32;
+	else
+		chain->bad = move < to_bad_q32;
+	drop = draw_q32(2 * index + 1) <
+	       (chain->bad ? loss_bad_q32 : loss_good_q32);
+
+	counters.seen_bytes += length;
+	counters.seen_segments += segments;
+	counters.bad_packets += chain->bad;
+	if (length > counters.largest_bytes)
+		counters.largest_bytes = length;
+	if (drop) {
+		counters.dropped_packets++;
+		counters.dropped_bytes += length;
+		counters.dropped_segments += segments;
+		counters.bursts += !chain->last_dropped;
+	}
+	chain->last_dropped = drop;
+	counters.digest = (counters.digest ^ drop) * 0x100000001b3ULL;
+	bpf_spin_unlock(&chain->lock);
+
+	return drop ? TC_ACT_STOLEN : TC_ACT_OK;
+}
+
+char LICENSE[] SEC("license") = "GPL";

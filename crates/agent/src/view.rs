@@ -1,0 +1,248 @@
+//! What the local API answers, one type a resource. The command line, and whatever else
+//! reads the agent, uses these and no other description of the same figures.
+
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Status {
+    /// Version of the agent.
+    pub version: String,
+    /// Process id of the agent.
+    pub pid: u32,
+    /// Seconds since the agent started.
+    pub uptime_s: u64,
+    /// `classic` or `thalweg`.
+    pub mode: String,
+    /// Decides, logs and scores, but sets nothing.
+    pub dry_run: bool,
+    /// cgroup v2 directory whose connections are reached.
+    pub cgroup: String,
+    /// Directory of pinned programs, links and maps.
+    pub pin: String,
+    /// Store file.
+    pub store: String,
+    /// Version of the kernel/user interface.
+    pub abi_version: u32,
+    /// Whether this agent took over programs and state that were already in the kernel.
+    pub took_over: bool,
+    /// Busy time and receiver-limited time are read from the kernel (needs kernel BTF).
+    pub kernel_busy_time: bool,
+    /// Host records now in the kernel.
+    pub hosts: u64,
+    /// Most host records the kernel keeps; beyond, the least recently used goes.
+    pub hosts_max: u64,
+    /// Memory the kernel holds for the maps, bytes.
+    pub map_bytes: u64,
+    /// Resident memory of the agent, bytes.
+    pub resident_bytes: u64,
+    /// Counters since the programs were first attached.
+    pub counters: Counters,
+    /// Events written to the store by this agent.
+    pub events_stored: u64,
+    /// Seconds since the last snapshot of host records to the store; `None` before the first.
+    pub snapshot_age_s: Option<u64>,
+}
+
+/// Counters kept in the kernel, exact whatever the load.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections established.
+    pub established: u64,
+    /// Decisions taken by the learner.
+    pub decided: u64,
+    /// Connections whose congestion control was changed.
+    pub changed: u64,
+    /// Times the kernel refused to set an arm.
+    pub refused: u64,
+    /// Ends of connections.
+    pub closed: u64,
+    /// Measurements scored.
+    pub scored: u64,
+    /// Measurements not scored: too few bytes.
+    pub skipped_small: u64,
+    /// Measurements not scored: the application limited the rate.
+    pub skipped_app_limited: u64,
+    /// Measurements not scored: the receiver limited the rate.
+    pub skipped_receiver_limited: u64,
+    /// Measurements not scored: not ours (application's own or unknown CC).
+    pub skipped_not_tracked: u64,
+    /// Connections moved mid-flow by the loss rule.
+    pub switched: u64,
+    /// Connections left to the application's own choice.
+    pub app_owned: u64,
+    /// Events handed to the ring buffer.
+    pub events: u64,
+    /// Events lost because the ring buffer was full.
+    pub events_dropped: u64,
+    /// Host records created.
+    pub hosts_created: u64,
+    /// Connections for which no host record could be had.
+    pub hosts_missed: u64,
+}
+
+/// One arm of `GET /v1/arms` (a list).
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Arm {
+    /// Slot in the arm table, 0 to 15.
+    pub index: u8,
+    /// Name of the congestion control.
+    pub name: String,
+    /// The kernel offers it and the configuration allows it.
+    pub present: bool,
+    /// Chosen only for connections that negotiated ECN.
+    pub needs_ecn: bool,
+    /// The system default of the agent's own network namespace.
+    pub system_default: bool,
+    /// The kernel refused to set it: error text of the last refusal.
+    pub refused: Option<String>,
+    /// Refusals, ever.
+    pub refusals: u64,
+}
+
+/// `GET /v1/hosts`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub struct Hosts {
+    /// Host records, in no particular order.
+    pub hosts: Vec<Host>,
+}
+
+/// One remote host.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Host {
+    /// Address, with `/length` unless it is a whole host.
+    pub address: String,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Connections established.
+    pub connections: u32,
+    /// Measurements taken.
+    pub scored: u32,
+    /// Connections moved by the loss rule.
+    pub switched: u32,
+    /// Lowest RTT seen, µs; 0 = none.
+    pub min_rtt_us: u32,
+    /// Highest rate seen, bytes per second.
+    pub max_rate_bytes_per_s: u64,
+    /// Seconds since the last connection or measurement.
+    pub idle_s: u64,
+    /// Name of the arm with the lowest estimated cost, if any has been measured.
+    pub best: Option<String>,
+    /// Arms with any record, by index.
+    pub arms: Vec<HostArm>,
+}
+
+/// One arm towards one host. The first six are the published columns.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct HostArm {
+    /// Name of the congestion control ("CongAlg").
+    pub arm: String,
+    /// "Metric". Classic: published cost, scale 1,000,000. Thalweg: mean cost in bits × 1,000,000.
+    pub metric: u64,
+    /// "Count": decisions for this arm.
+    pub count: u32,
+    /// "Greedy": those that took the lowest cost.
+    pub greedy: u32,
+    /// "MinRtt", µs.
+    pub min_rtt_us: u32,
+    /// "MaxRtDlvr", bytes per µs.
+    pub max_rate: u64,
+    /// Measurements taken.
+    pub scored: u32,
+    /// Evidence: discounted number of full-weight measurements (thalweg).
+    pub evidence: f64,
+    /// Mean cost in bits: one bit more is half the rate (thalweg).
+    pub cost_bits: f64,
+    /// Mean deviation of the cost, bits (thalweg).
+    pub deviation_bits: f64,
+    /// Typical rate: discounted geometric mean, bytes per second (thalweg).
+    pub rate_bytes_per_s: f64,
+    /// Typical smoothed RTT at the end of connections, µs (thalweg).
+    pub srtt_us: u32,
+    /// Probability that the next connection runs it.
+    pub next_probability: f64,
+}
+
+/// `GET /v1/hosts/{address}`: why the next connection will run what it will.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Explanation {
+    /// The record.
+    pub host: Host,
+    /// One sentence that says what is chosen and why.
+    pub summary: String,
+    /// The latest events of the host, newest first.
+    pub recent: Vec<Event>,
+}
+
+/// One event of `GET /v1/events`: a decision, or the end of a measured stretch.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Event {
+    /// Number in the store, rising; 0 before it is stored.
+    pub id: i64,
+    /// Wall-clock time, milliseconds since 1970.
+    pub time_ms: i64,
+    /// `decision` or `close`.
+    pub kind: String,
+    /// Socket cookie: the same for all events of a connection.
+    pub connection: u64,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Key of the host record: address, `/length` unless a whole host.
+    pub host: String,
+    /// Remote address.
+    pub remote: String,
+    /// Remote port.
+    pub remote_port: u16,
+    /// Local port.
+    pub local_port: u16,
+    /// Arm the connection runs from now on (decision) or ran (close); `None`: unknown CC.
+    pub arm: Option<String>,
+    /// Arm the learner chose: differs from `arm` in a dry run or where it was refused.
+    pub chosen: Option<String>,
+    /// Arm the system had given it.
+    pub system_arm: Option<String>,
+    /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`.
+    pub reason: String,
+    /// Probability with which `chosen` was chosen.
+    pub propensity: f64,
+    /// Accepted from the peer, not opened by this machine.
+    pub passive: bool,
+    /// ECN was negotiated.
+    pub ecn: bool,
+    /// Nothing was set.
+    pub dry_run: bool,
+    /// Moved by the loss rule at some point.
+    pub switched: bool,
+    /// Error text where the kernel refused the arm.
+    pub error: Option<String>,
+    /// Close only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measurement: Option<Measurement>,
+}
+
+/// The measured stretch at the end of a connection.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub struct Measurement {
+    /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`.
+    pub end: String,
+    /// `scored`, `small`, `app-limited`, `receiver-limited`, `not-tracked`.
+    pub outcome: String,
+    /// Acknowledged bytes.
+    pub bytes: u64,
+    /// Busy time where the kernel tells it, else wall time, µs.
+    pub duration_us: u64,
+    /// Mean rate, bytes per second.
+    pub rate_bytes_per_s: u64,
+    /// Smoothed RTT at the end, µs.
+    pub srtt_us: u32,
+    /// Minimum RTT, µs.
+    pub min_rtt_us: u32,
+    /// Data segments sent.
+    pub segs_out: u32,
+    /// Retransmissions among them.
+    pub retrans: u32,
+    /// Cost. Classic: scale 1,000,000. Thalweg: bits × 1,000,000.
+    pub cost: u64,
+    /// Weight in the estimate, 0 to 1.
+    pub weight: f64,
+}

@@ -1,0 +1,56 @@
+//! What is known of a remote host and of each arm towards it.
+
+/// Most congestion controls one agent chooses from.
+pub const MAX_ARMS: usize = 16;
+
+/// What is known of one arm (congestion control) towards one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArmState {
+    /// Classic: the published cost, scale 1,000,000, 0 = unset. Thalweg: discounted mean
+    /// cost in bits, Q16, meaningful while `weight_q16` is above 0.
+    pub value: u64,
+    /// Highest rate seen. Classic: bytes per µs. Thalweg: bytes per second.
+    pub max_rate: u64,
+    /// Thalweg: evidence, a discounted number of full-weight measurements, Q16.
+    pub weight_q16: u32,
+    /// Thalweg: discounted mean of |cost − value|, Q16 bits.
+    pub deviation_q16: u32,
+    /// Thalweg: discounted mean of log2(bytes per second), Q16.
+    pub log_rate_q16: u32,
+    /// Thalweg: discounted mean of the smoothed RTT at the end of connections, µs.
+    pub srtt_us: u32,
+    /// Lowest RTT seen with this arm, µs; 0 = none yet.
+    pub min_rtt_us: u32,
+    /// Decisions for this arm.
+    pub chosen: u32,
+    /// Those of them that took the lowest cost.
+    pub greedy: u32,
+    /// Measurements taken.
+    pub scored: u32,
+}
+
+/// Everything known of one remote host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// Connections established, whoever chose their congestion control.
+    pub connections: u32,
+    /// Measurements taken.
+    pub scored: u32,
+    /// Connections the loss rule moved to another arm.
+    pub switched: u32,
+    /// Lowest RTT seen, µs; 0 = none yet.
+    pub min_rtt_us: u32,
+    /// Highest rate seen; unit as in [`ArmState::max_rate`].
+    pub max_rate: u64,
+    /// Monotonic time of the last connection or score, ns.
+    pub seen_ns: u64,
+    /// Monotonic time up to which forgetting has been applied, ns; 0 = not yet.
+    pub forgot_ns: u64,
+    /// One record an arm, by index in the arm table.
+    pub arms: [ArmState; MAX_ARMS],
+}
+
+/// Indices of the arms in a mask, lowest first.
+pub(crate) fn arms_in(mask: u16) -> impl Iterator<Item = usize> {
+    (0..MAX_ARMS).filter(move |index| mask & (1 << index) != 0)
+}

@@ -1,0 +1,120 @@
+//! The key of a host record.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Network namespace and remote host (or prefix), in one canonical form.
+///
+/// IPv4 and IPv4-mapped IPv6 addresses are the same host: both are stored as
+/// `::ffff:a.b.c.d`, with the prefix length counted in the 128-bit address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostKey {
+    /// Network namespace cookie (`SO_NETNS_COOKIE`).
+    pub netns: u64,
+    /// Address bits, network byte order; those beyond `prefix_len` are 0.
+    pub addr: [u8; 16],
+    /// 0 to 128.
+    pub prefix_len: u32,
+}
+
+/// A prefix length out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefixError;
+
+impl std::fmt::Display for PrefixError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a prefix length is 0 to 32 for IPv4 and 0 to 128 for IPv6")
+    }
+}
+
+impl std::error::Error for PrefixError {}
+
+impl HostKey {
+    /// The key of `remote` under the given prefix lengths (IPv4: 0..=32, IPv6: 0..=128).
+    pub fn new(
+        netns: u64,
+        remote: IpAddr,
+        ipv4_prefix: u32,
+        ipv6_prefix: u32,
+    ) -> Result<Self, PrefixError> {
+        if ipv4_prefix > 32 || ipv6_prefix > 128 {
+            return Err(PrefixError);
+        }
+        let (octets, prefix_len) = match remote.to_canonical() {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96 + ipv4_prefix),
+            IpAddr::V6(v6) => (v6.octets(), ipv6_prefix),
+        };
+        let bits = u128::from_be_bytes(octets);
+        let masked = bits & u128::MAX.checked_shl(128 - prefix_len).unwrap_or(0);
+        Ok(Self { netns, addr: masked.to_be_bytes(), prefix_len })
+    }
+
+    /// The address, IPv4 where it is one.
+    pub fn address(&self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.addr);
+        match v6.to_ipv4_mapped() {
+            Some(v4) if self.prefix_len >= 96 => IpAddr::V4(v4),
+            _ => IpAddr::V6(v6),
+        }
+    }
+
+    /// Prefix length in the address' own family.
+    pub fn own_prefix(&self) -> u32 {
+        match self.address() {
+            IpAddr::V4(_) => self.prefix_len - 96,
+            IpAddr::V6(_) => self.prefix_len,
+        }
+    }
+}
+
+/// A whole IPv4 host as its bare address, everything else as `address/length`.
+impl std::fmt::Display for HostKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let address = self.address();
+        if self.prefix_len == 128 {
+            write!(f, "{address}")
+        } else {
+            write!(f, "{address}/{}", self.own_prefix())
+        }
+    }
+}
+
+impl From<Ipv4Addr> for HostKey {
+    fn from(v4: Ipv4Addr) -> Self {
+        Self { netns: 0, addr: v4.to_ipv6_mapped().octets(), prefix_len: 128 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &str) -> HostKey {
+        HostKey::new(7, text.parse().unwrap(), 32, 64).unwrap()
+    }
+
+    #[test]
+    fn ipv4_and_mapped_are_one_host() {
+        assert_eq!(key("192.0.2.7"), key("::ffff:192.0.2.7"));
+        assert_eq!(key("192.0.2.7").to_string(), "192.0.2.7");
+    }
+
+    #[test]
+    fn ipv6_is_cut_at_its_prefix() {
+        assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
+        assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
+        assert_eq!(key("2001:db8:1:2:3::4").to_string(), "2001:db8:1:2::/64");
+    }
+
+    #[test]
+    fn namespaces_are_kept_apart() {
+        let other = HostKey { netns: 8, ..key("192.0.2.7") };
+        assert_ne!(key("192.0.2.7"), other);
+    }
+
+    #[test]
+    fn ipv4_prefixes_mask_the_last_bits() {
+        let wide = HostKey::new(0, "192.0.2.7".parse().unwrap(), 24, 64).unwrap();
+        assert_eq!(wide.to_string(), "192.0.2.0/24");
+        assert!(HostKey::new(0, "192.0.2.7".parse().unwrap(), 33, 64).is_err());
+    }
+}

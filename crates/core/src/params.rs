@@ -1,0 +1,72 @@
+//! What is settable about the learner.
+
+/// How connections are chosen and scored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// The published algorithm, faults included.
+    Classic,
+    /// The default.
+    Thalweg,
+}
+
+impl Mode {
+    /// The name used in configuration, store and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Classic => "classic",
+            Mode::Thalweg => "thalweg",
+        }
+    }
+}
+
+/// Parameters of the learner. The classic mode reads `mode` and `loss_shift` alone; its
+/// other constants are the published ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Which algorithm.
+    pub mode: Mode,
+    /// Scored measurements of a host before the first exploration.
+    pub warm_up: u32,
+    /// How fast exploration falls with cost gap × evidence; at most 2^20 counts.
+    pub gap_scale: u32,
+    /// Cap of an arm's evidence (Q16), which is the length of its memory in measurements.
+    pub weight_max_q16: u32,
+    /// At each measurement the other arms lose 1/2^idle_shift of their evidence; 0..=31.
+    pub idle_shift: u32,
+    /// Evidence halves in this time, ns; 0 = never.
+    pub half_life_ns: u64,
+    /// Bits of cost for a doubled RTT, Q16.
+    pub latency_weight_q16: u32,
+    /// Added to every RTT before the logarithm, µs: queues well below it cost nothing.
+    pub latency_guard_us: u32,
+    /// Transfers of fewer acknowledged bytes are not scored.
+    pub score_min_bytes: u64,
+    /// From here on a transfer has full weight.
+    pub score_full_bytes: u64,
+    /// The loss rule fires above `segments >> loss_shift` retransmissions; 0..=63.
+    pub loss_shift: u32,
+    /// The loss rule waits for this many segments.
+    pub loss_min_segs: u32,
+    /// Arm the loss rule falls back on (bbr).
+    pub rescue_arm: Option<usize>,
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Thalweg,
+            warm_up: 1,
+            gap_scale: 64,
+            weight_max_q16: 8 << 16,
+            idle_shift: 6,
+            half_life_ns: 30 * 60 * 1_000_000_000,
+            latency_weight_q16: 1 << 14,
+            latency_guard_us: 10_000,
+            score_min_bytes: 128 * 1024,
+            score_full_bytes: 1024 * 1024,
+            loss_shift: 6,
+            loss_min_segs: 128,
+            rescue_arm: None,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One measured stretch of a connection, and what may be learned from it.
+
+use crate::fixed::{ONE_Q16, rate_bytes_per_second};
+use crate::params::Params;
+
+/// Least weight of a scored measurement, Q16.
+const WEIGHT_MIN_Q16: u64 = 1 << 12;
+/// Least weight of a time-out, Q16.
+const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
+/// A time-out after this many segments is scored whatever arrived.
+const TIMEOUT_SEGS: u32 = 32;
+/// The kernel's own rate sample this many times above the mean rate shows an application
+/// that paused: the path could have carried more.
+const APP_LIMITED_RATIO: u64 = 16;
+/// … unless more than one segment in this many was sent again: then the pauses are the
+/// congestion control's (retransmission time-outs).
+const APP_LIMITED_LOSS: u32 = 256;
+
+/// How a measured stretch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Orderly, closed here first.
+    FinLocal,
+    /// Orderly, closed by the peer first.
+    FinRemote,
+    /// RST, from either side.
+    Reset,
+    /// Retransmissions stayed unanswered.
+    Timeout,
+    /// The loss rule changed the arm; the connection lives on.
+    Switch,
+}
+
+/// What became of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It entered the estimates.
+    Scored,
+    /// Too few bytes to say anything about a congestion control.
+    Small,
+    /// The application, not the path, limited the rate.
+    AppLimited,
+    /// The receiver's window limited the rate most of the time.
+    ReceiverLimited,
+}
+
+/// One measured stretch of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Acknowledged in the stretch.
+    pub bytes: u64,
+    /// Time with data outstanding where the kernel tells it, else wall time.
+    pub duration_us: u64,
+    /// The kernel's last rate sample: delivered packets × MSS …
+    pub rate_delivered_bytes: u64,
+    /// … over this time; 0 = no sample.
+    pub rate_interval_us: u64,
+    /// Smoothed RTT at the end.
+    pub srtt_us: u32,
+    /// Minimum RTT; 0 = no sample.
+    pub min_rtt_us: u32,
+    /// Data segments sent, retransmissions included.
+    pub segs_out: u32,
+    /// Retransmissions.
+    pub retrans: u32,
+    /// The receiver's window was the limit for more than half of the time.
+    pub receiver_limited: bool,
+    /// How the stretch ended.
+    pub end: End,
+}
+
+impl Sample {
+    /// Mean rate over the stretch, bytes per second.
+    pub fn rate(&self) -> u64 {
+        rate_bytes_per_second(self.bytes, self.duration_us)
+    }
+
+    /// Whether the stretch says anything about its congestion control.
+    pub fn assess(&self, params: &Params) -> Outcome {
+        let stalled = self.end == End::Timeout && self.segs_out >= TIMEOUT_SEGS;
+        if self.bytes < params.score_min_bytes && !stalled {
+            return Outcome::Small;
+        }
+        if self.receiver_limited {
+            return Outcome::ReceiverLimited;
+        }
+        let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
+        let paused =
+            self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.rate();
+        let lossless = self.retrans <= self.segs_out / APP_LIMITED_LOSS;
+        if paused && lossless && self.end != End::Timeout {
+            return Outcome::AppLimited;
+        }
+        Outcome::Scored
+    }
+
+    /// Weight (Q16) by bytes moved: one at `score_full_bytes`, in proportion below.
+    pub fn weight_q16(&self, params: &Params) -> u32 {
+        let full = params.score_full_bytes.min(1 << 47);
+        if self.bytes >= full {
+            return ONE_Q16;
+        }
+        let mut weight = ((self.bytes << 16) / full).max(WEIGHT_MIN_Q16);
+        if self.end == End::Timeout {
+            weight = weight.max(WEIGHT_TIMEOUT_Q16);
+        }
+        weight as u32
+    }
+}
