@@ -12,11 +12,12 @@
  * How it departs from netem's "loss gemodel":
  *  - the draws come from a counter-based generator with a seed, so the fate of
  *    the n-th packet is a pure function of seed and n;
- *  - a dropped packet is reported to the sender as sent (TC_ACT_STOLEN). With
- *    TC_ACT_SHOT the kernel would return NET_XMIT_DROP from the transmit path
- *    and TCP would take that as a full local queue: it enters CWR at once and
- *    keeps the segment at the head of its queue, which no loss in a network
- *    ever does. netem answers NET_XMIT_SUCCESS for the same reason.
+ *  - what the sender hears of a drop is a choice. TC_ACT_STOLEN makes the
+ *    transmit path return NET_XMIT_SUCCESS, as netem does: the sender finds out
+ *    by missing acknowledgements. TC_ACT_SHOT makes it return NET_XMIT_DROP,
+ *    which TCP takes as a full local queue: it enters CWR at once and leaves the
+ *    segment unsent at the head of its queue (__tcp_transmit_skb and
+ *    tcp_write_xmit, net/ipv4/tcp_output.c).
  *
  * Only UAPI types are used, so that the program loads on a kernel without BTF.
  */
@@ -30,6 +31,8 @@ const volatile __u64 to_good_q32;
 const volatile __u64 loss_good_q32;
 const volatile __u64 loss_bad_q32;
 const volatile __u64 seed;
+/* TC_ACT_STOLEN or TC_ACT_SHOT. */
+const volatile __u32 drop_action;
 
 /* What passed since the program was loaded. Written under the chain's lock. */
 struct counters {
@@ -109,7 +112,7 @@ int lose(struct __sk_buff *skb)
 	counters.digest = (counters.digest ^ drop) * 0x100000001b3ULL;
 	bpf_spin_unlock(&chain->lock);
 
-	return drop ? TC_ACT_STOLEN : TC_ACT_OK;
+	return drop ? drop_action : TC_ACT_OK;
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -21,6 +21,18 @@
 #define THALWEG_U64_MAX (~(__u64)0)
 #define THALWEG_U32_MAX (~(__u32)0)
 
+/*
+ * The number x, which the BPF verifier does not know. It follows each known
+ * number through every branch by itself, and a choice among 16 arms has more
+ * paths than it is willing to walk; of unknown numbers it follows one.
+ */
+#ifdef __bpf__
+static volatile __u32 thalweg_zero; /* never written */
+#define THALWEG_UNKNOWN(x) ((x) + thalweg_zero)
+#else
+#define THALWEG_UNKNOWN(x) (x)
+#endif
+
 /* classic: scale of both terms of the cost. */
 #define THALWEG_CLASSIC_SCALE 1000000u
 /* classic: the learning rate is 1 / 2^2. */
@@ -235,7 +247,7 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 			continue;
 		if (best == THALWEG_NO_ARM || arm->value < lowest ||
 		    (arm->value == lowest && i == system_arm)) {
-			best = i;
+			best = THALWEG_UNKNOWN(i);
 			lowest = arm->value;
 		}
 	}
@@ -272,7 +284,7 @@ static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __
 
 	for (i = 0; i < THALWEG_MAX_ARMS; i++)
 		if (allowed & (1u << i) && !host->arms[i].weight_q16)
-			mask |= 1u << i;
+			mask |= THALWEG_UNKNOWN(1u << i);
 	return mask;
 }
 
@@ -313,7 +325,7 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 			continue;
 		if (value < lowest)
 			ties = 0;
-		ties |= 1u << i;
+		ties |= THALWEG_UNKNOWN(1u << i);
 		lowest = value;
 	}
 	tie_count = thalweg_count(ties);
@@ -322,7 +334,7 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 		if (!(ties & (1u << i)))
 			continue;
 		if (!nth) {
-			greedy = i;
+			greedy = THALWEG_UNKNOWN(i);
 			break;
 		}
 		nth--;
@@ -334,7 +346,7 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
 			if (!(allowed & (1u << i)))
 				continue;
 			if (!nth) {
-				pick = i;
+				pick = THALWEG_UNKNOWN(i);
 				break;
 			}
 			nth--;
@@ -384,7 +396,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		share_q16 = thalweg_propensity_q16(host, i, allowed, untried, lowest, params);
 		/* Tickets count down from the top, so that what is left is the best arm's. */
 		if (pick == best && ticket < left && ticket >= left - share_q16) {
-			pick = i;
+			pick = THALWEG_UNKNOWN(i);
 			pick_q16 = share_q16;
 		}
 		left -= share_q16;

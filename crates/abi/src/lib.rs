@@ -1,1 +1,23 @@
-//! stub
+//! Everything that crosses the kernel border.
+//!
+//! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition. [`LEARN`] and
+//! [`LEARN_BTF`] are the compiled kernel program in two variants. The conversions turn bytes
+//! of the kernel into types of [`thalweg_core`] and back.
+
+mod convert;
+mod pod;
+
+pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw};
+pub use pod::{Pod, bytes_of, from_bytes};
+
+/// Structs, enums and constants of `thalweg_abi.h`.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+pub mod raw {
+    include!(concat!(env!("OUT_DIR"), "/raw.rs"));
+}
+
+/// The program `learn` against the UAPI alone: an ELF object for libbpf.
+pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o"));
+
+/// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
+pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf.bpf.o"));

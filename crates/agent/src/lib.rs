@@ -1,4 +1,16 @@
 //! The agent: loads the kernel programs, keeps what they learn, answers questions.
 //!
 //! `docs/` has a page a task; ARCHITECTURE.md has the map.
+
+mod api;
+pub mod config;
+pub mod doctor;
+mod events;
+mod keeper;
+pub mod kernel;
+mod present;
+pub mod run;
+mod shared;
+pub mod store;
+pub mod system;
 pub mod view;

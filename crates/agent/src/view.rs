@@ -42,6 +42,8 @@ pub struct Status {
     pub events_stored: u64,
     /// Seconds since the last snapshot of host records to the store; `None` before the first.
     pub snapshot_age_s: Option<u64>,
+    /// What is wrong at present, in words; empty = nothing.
+    pub problems: Vec<String>,
 }
 
 /// Counters kept in the kernel, exact whatever the load.

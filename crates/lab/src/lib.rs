@@ -1,2 +1,35 @@
-//! x
-mod loss { #![allow(missing_docs, clippy::all, clippy::undocumented_unsafe_blocks, dead_code)] include!(concat!(env!("OUT_DIR"), "/loss.skel.rs")); }
+//! The laboratory: measures congestion controls, and an agent that chooses among
+//! them, on this machine's own TCP stack under controlled loss and rate.
+//!
+//! A [`scenario::Scenario`] describes a path, its traffic and the expected
+//! outcome. [`run`] sets up one [`host::Pair`] per [`Mode`] (two network
+//! namespaces joined by a veth pair), lets iperf3 make the same connections in
+//! each, interleaved, and writes a report. Everything it creates bears the
+//! process's id and is removed on every way out.
+//!
+//! It needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and
+//! iperf3; [`host::missing`] says what a machine lacks.
+
+mod agent;
+mod error;
+pub mod expect;
+pub mod host;
+mod http;
+mod interrupt;
+pub mod mode;
+pub mod outcome;
+mod process;
+pub mod report;
+mod run;
+mod rundir;
+pub mod scenario;
+pub mod stats;
+pub mod table;
+mod traffic;
+pub mod units;
+
+pub use agent::{LearnedArm, LearnedHost};
+pub use error::Error;
+pub use mode::Mode;
+pub use outcome::Outcome;
+pub use run::{Options, run};

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# The entry points; the work is done by cargo and by scripts/.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+PREFIX ?= /usr/local
+BINDIR ?= $(PREFIX)/bin
+CARGO_TARGET_DIR ?= target
+INSTALL ?= install
+
+binary := $(CARGO_TARGET_DIR)/release/thalweg
+rust := source scripts/rust-env.sh; rust_use;
+
+.PHONY: help setup build demo test test-all bench lint fmt clean install uninstall
+
+help: ## List the targets
+	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin)"
+
+setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
+	@scripts/setup.sh
+
+build: ## Build the release binary, target/release/thalweg
+	@$(rust) cargo build --locked --release -p thalweg-cli --bin thalweg
+
+demo: ## Set up, build and show Thalweg at work on this machine (root)
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory build
+	@$(rust) scripts/demo.sh
+
+test: ## Set up, then run every check and every test
+	@scripts/setup.sh
+	@scripts/test.sh
+
+test-all: test ## The same, then the slow tests as well
+	@scripts/test.sh --slow
+
+bench: ## Run the benchmarks
+	@$(rust) scripts/bench.sh
+
+lint: ## Run the checks alone: format, lints, licences
+	@scripts/lint.sh
+
+fmt: ## Format the Rust and C sources
+	@$(rust) cargo fmt --all
+	@find bpf -name '*.[ch]' -exec clang-format -i {} +
+
+clean: ## Remove what was built
+	@$(rust) cargo clean
+
+# Builds nothing, so that `sudo make install` leaves no root-owned files here.
+install: ## Install the binary that `make build` made
+	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
+	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
+
+uninstall: ## Remove the installed binary
+	rm -f $(DESTDIR)$(BINDIR)/thalweg

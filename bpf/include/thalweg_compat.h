@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the programs need beyond <linux/bpf.h>: constants of headers that do not
+ * mix with it, and the kernel's own structures for the optional variant.
+ *
+ * The programs are written against the UAPI alone, so that they load on kernels
+ * without BTF of their own (user-mode Linux, small embedded builds). Built with
+ * -DTHALWEG_KERNEL_BTF the same source reads three fields of the kernel's
+ * tcp_sock through CO-RE; the agent loads that object where /sys/kernel/btf
+ * exists. Oldest kernel aimed at: 5.15 (bpf_get_netns_cookie for sockops).
+ */
+#ifndef THALWEG_COMPAT_H
+#define THALWEG_COMPAT_H
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define SOL_TCP 6
+#define TCP_CONGESTION 13
+#define ETIMEDOUT 110
+/* tcp_sock.ecn_flags: ECN was negotiated. */
+#define TCP_ECN_OK 1
+
+#ifdef THALWEG_KERNEL_BTF
+#include <bpf/bpf_core_read.h>
+
+/* Fields of the kernel's own structures, found by name at load time. */
+struct tcp_sock {
+	__u32 chrono_start; /* tick of the last change of chrono_type */
+	__u32 chrono_stat[3]; /* ticks busy, receiver-limited, send-buffer-limited */
+	__u8 chrono_type : 2; /* 0 = nothing outstanding; 1..3 count into chrono_stat */
+} __attribute__((preserve_access_index));
+
+struct sock {
+	int sk_err;
+} __attribute__((preserve_access_index));
+#endif
+
+#endif

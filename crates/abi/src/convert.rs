@@ -1,0 +1,96 @@
+//! Between the structs of the header and the types of the core.
+
+use thalweg_core::{ArmState, Host, HostKey};
+
+use crate::raw;
+
+/// A key as the kernel stores it.
+pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
+    raw::thalweg_host_key {
+        netns: key.netns,
+        addr: key.addr,
+        prefix_len: key.prefix_len,
+        reserved: 0,
+    }
+}
+
+/// A key from the kernel's form.
+pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
+    HostKey { netns: key.netns, addr: key.addr, prefix_len: key.prefix_len.min(128) }
+}
+
+fn arm_from_raw(arm: &raw::thalweg_arm_state) -> ArmState {
+    ArmState {
+        value: arm.value,
+        max_rate: arm.max_rate,
+        weight_q16: arm.weight_q16,
+        deviation_q16: arm.deviation_q16,
+        log_rate_q16: arm.log_rate_q16,
+        srtt_us: arm.srtt_us,
+        min_rtt_us: arm.min_rtt_us,
+        chosen: arm.chosen,
+        greedy: arm.greedy,
+        scored: arm.scored,
+    }
+}
+
+fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
+    raw::thalweg_arm_state {
+        value: arm.value,
+        max_rate: arm.max_rate,
+        weight_q16: arm.weight_q16,
+        deviation_q16: arm.deviation_q16,
+        log_rate_q16: arm.log_rate_q16,
+        srtt_us: arm.srtt_us,
+        min_rtt_us: arm.min_rtt_us,
+        chosen: arm.chosen,
+        greedy: arm.greedy,
+        scored: arm.scored,
+    }
+}
+
+/// A record from the kernel's form.
+pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
+    Host {
+        connections: host.connections,
+        scored: host.scored,
+        switched: host.switched,
+        min_rtt_us: host.min_rtt_us,
+        max_rate: host.max_rate,
+        seen_ns: host.seen_ns,
+        forgot_ns: host.forgot_ns,
+        arms: std::array::from_fn(|i| arm_from_raw(&host.arms[i])),
+    }
+}
+
+/// A record as the kernel stores it, not yet claimed: the program sets the tag at first use.
+pub fn host_to_raw(host: &Host) -> raw::thalweg_host {
+    raw::thalweg_host {
+        connections: host.connections,
+        scored: host.scored,
+        switched: host.switched,
+        min_rtt_us: host.min_rtt_us,
+        max_rate: host.max_rate,
+        seen_ns: host.seen_ns,
+        forgot_ns: host.forgot_ns,
+        arms: std::array::from_fn(|i| arm_to_raw(&host.arms[i])),
+        ..Default::default()
+    }
+}
+
+/// The name of an arm from its NUL-padded bytes.
+pub fn arm_name(bytes: &[std::ffi::c_char; raw::THALWEG_CC_NAME as usize]) -> String {
+    bytes.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect()
+}
+
+/// NUL-padded bytes of a name; `None` if it is too long or not plain ASCII.
+pub fn arm_name_bytes(name: &str) -> Option<[std::ffi::c_char; raw::THALWEG_CC_NAME as usize]> {
+    let mut bytes = [0; raw::THALWEG_CC_NAME as usize];
+    if name.is_empty() || name.len() >= bytes.len() || !name.is_ascii() {
+        return None;
+    }
+    for (to, from) in bytes.iter_mut().zip(name.bytes()) {
+        *to = from as std::ffi::c_char;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,43 @@
+//! Kernel map values as bytes and back.
+
+use crate::raw;
+
+/// A struct of the ABI header: fixed-width integers without padding, so every bit pattern
+/// is a value and every value is its bytes.
+///
+/// # Safety
+/// Implement it only for `#[repr(C)]` structs of which that is true. The header asserts the
+/// sizes, so a hidden hole would fail its build.
+pub unsafe trait Pod: Copy + Default {}
+
+macro_rules! pod {
+    ($($name:ident),* $(,)?) => {$(
+        // SAFETY: generated from the ABI header: integers only, no padding (size asserted).
+        unsafe impl Pod for raw::$name {}
+    )*};
+}
+
+pod!(
+    thalweg_host_key,
+    thalweg_host,
+    thalweg_params,
+    thalweg_arms,
+    thalweg_meta,
+    thalweg_event,
+    thalweg_counters,
+);
+
+/// The bytes of a value.
+pub fn bytes_of<T: Pod>(value: &T) -> &[u8] {
+    // SAFETY: a Pod has no padding, so all its bytes are initialised; the slice borrows it.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// A value from its bytes; `None` if the length is not its size.
+pub fn from_bytes<T: Pod>(bytes: &[u8]) -> Option<T> {
+    if bytes.len() != size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the length was checked, any bit pattern is valid, the read may be unaligned.
+    Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}

@@ -1,0 +1,403 @@
+//! The configuration: one TOML file, parsed into types; absent keys have their defaults.
+//!
+//! `docs/configuration.md` explains each key. A fault names file, line and column, what was
+//! found and what was expected, and nothing of the file takes effect.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thalweg_core::{Mode, Params};
+
+mod error;
+mod reader;
+#[cfg(test)]
+mod tests;
+pub mod units;
+
+pub use error::{ConfigError, Fault};
+pub use reader::{KeyDescription, is_arm_name};
+use reader::{Section, Source};
+
+/// Where the configuration is looked for if no file is named.
+pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
+
+/// Longest path of a Unix socket (`sun_path` less the closing NUL).
+const SOCKET_PATH_MAX: usize = 107;
+/// Longest path of a file.
+const PATH_MAX: usize = 4095;
+/// Most arms of one agent.
+const ARMS_MAX: usize = thalweg_core::MAX_ARMS;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Everything an operator can set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `mode`: which algorithm learns.
+    pub mode: Mode,
+    /// `dry_run`: decide, log and score, but set nothing.
+    pub dry_run: bool,
+    /// `cgroup`: cgroup v2 directory whose connections are reached; `None` = `auto`, the root.
+    pub cgroup: Option<PathBuf>,
+    /// `[paths]`.
+    pub paths: Paths,
+    /// `[arms]`.
+    pub arms: Arms,
+    /// `[hosts]`.
+    pub hosts: Hosts,
+    /// `[learning]`.
+    pub learning: Learning,
+    /// `[events]`.
+    pub events: Events,
+    /// `[snapshot]`.
+    pub snapshot: Snapshot,
+}
+
+/// `[paths]`: where things are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// `pin`: directory on a bpf file system for programs, links and maps.
+    pub pin: PathBuf,
+    /// `state`: directory of the store.
+    pub state: PathBuf,
+    /// `socket`: Unix socket of the local API.
+    pub socket: PathBuf,
+}
+
+/// `[arms]`: the congestion controls to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arms {
+    /// `allow`: names; `None` = `auto`, everything the kernel offers.
+    pub allow: Option<Vec<String>>,
+    /// `deny`: names never chosen, whatever `allow` says.
+    pub deny: Vec<String>,
+    /// `load`: kernel modules `tcp_NAME` to load at start, where the kernel has them.
+    pub load: Vec<String>,
+    /// `needs_ecn`: names chosen only for connections that negotiated ECN.
+    pub needs_ecn: Vec<String>,
+}
+
+impl Arms {
+    /// Whether a congestion control that the kernel offers may be chosen.
+    pub fn permits(&self, name: &str) -> bool {
+        let named = |names: &[String]| names.iter().any(|other| other == name);
+        self.allow.as_deref().is_none_or(named) && !named(&self.deny)
+    }
+}
+
+/// `[hosts]`: the records of remote hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// `max`: most records; beyond, the least recently used goes.
+    pub max: u32,
+    /// `ipv4_prefix`: bits of an IPv4 address that tell hosts apart.
+    pub ipv4_prefix: u32,
+    /// `ipv6_prefix`: bits of an IPv6 address that tell hosts apart.
+    pub ipv6_prefix: u32,
+}
+
+/// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Learning {
+    /// `warm_up`: measurements of a host before the first exploration.
+    pub warm_up: u32,
+    /// `gap_scale`: how fast exploration falls with cost gap × evidence.
+    pub gap_scale: u32,
+    /// `memory`: length of an arm's memory, measurements of full weight.
+    pub memory: f64,
+    /// `staleness_shift`: a measurement takes 1/2^this of the evidence of the other arms.
+    pub staleness_shift: u32,
+    /// `half_life`: evidence halves in this time; zero = never.
+    pub half_life: Duration,
+    /// `latency_weight`: bits of cost for a doubled RTT.
+    pub latency_weight: f64,
+    /// `latency_guard`: added to every RTT, so that small queues cost nothing.
+    pub latency_guard: Duration,
+    /// `score_min`: transfers of fewer bytes are not scored.
+    pub score_min_bytes: u64,
+    /// `score_full`: from here on a transfer has full weight, bytes.
+    pub score_full_bytes: u64,
+    /// `loss_shift`: the loss rule fires above segments / 2^this retransmissions.
+    pub loss_shift: u32,
+    /// `loss_min_segments`: segments before the loss rule may fire.
+    pub loss_min_segments: u32,
+    /// `rescue`: congestion control that the loss rule falls back on.
+    pub rescue: Option<String>,
+}
+
+/// `[events]`: decisions and ends of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Events {
+    /// `ring`: buffer between kernel and agent, bytes; a power of two.
+    pub ring_bytes: u32,
+    /// `retention`: events older than this leave the store.
+    pub retention: Duration,
+    /// `retention_max`: beyond this many, the oldest events leave the store.
+    pub retention_max: u64,
+    /// `log`: which events are also logged.
+    pub log: EventLog,
+    /// `log_rate`: most log lines of events in a second.
+    pub log_rate: u32,
+}
+
+/// Which events go to the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventLog {
+    /// Those that changed a connection, and refusals.
+    Changes,
+    /// Every one.
+    All,
+    /// None.
+    None,
+}
+
+/// `[snapshot]`: how host records reach the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// `interval`: time between two snapshots.
+    pub interval: Duration,
+}
+
+impl Config {
+    /// Reads a file that must exist.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let bytes = std::fs::read(file)
+            .map_err(|source| ConfigError::Read { file: file.to_path_buf(), source })?;
+        Self::parse_bytes(&bytes, file)
+    }
+
+    /// Reads the named file, which must exist, or else [`DEFAULT_FILE`], whose absence means
+    /// that every key has its default.
+    pub fn load_or_default(named: Option<&Path>) -> Result<Self, ConfigError> {
+        match (named, Self::load(named.unwrap_or(Path::new(DEFAULT_FILE)))) {
+            (None, Err(ConfigError::Read { source, .. }))
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(Self::default())
+            }
+            (_, loaded) => loaded,
+        }
+    }
+
+    /// Parses what a file holds; `file` serves for messages alone.
+    pub fn parse_bytes(bytes: &[u8], file: &Path) -> Result<Self, ConfigError> {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text, file),
+            Err(error) => {
+                let (valid, rest) = bytes.split_at(error.valid_up_to());
+                // The valid part is text by the contract of `valid_up_to`.
+                let valid = String::from_utf8_lossy(valid);
+                let byte = rest.first().copied().unwrap_or_default();
+                let found = format!("the byte 0x{byte:02x}");
+                Err(Source::new(file, &valid).fault(valid.len(), None, found, "UTF-8 text"))
+            }
+        }
+    }
+
+    /// Parses a text; `file` serves for messages alone.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        Self::read(&Source::new(file, text))
+    }
+
+    /// What every key accepts and its default, in the order of the documentation.
+    pub fn keys() -> Vec<KeyDescription> {
+        let source = Source::new(Path::new(""), "");
+        let read = Self::read(&source);
+        debug_assert!(read.is_ok(), "the defaults are valid");
+        source.into_keys()
+    }
+
+    /// The parameters of the learner. `rescue_arm` stays `None`: which slot
+    /// `learning.rescue` has is known only once the kernel's arms have been discovered.
+    pub fn params(&self) -> Params {
+        let learning = &self.learning;
+        let q16 = |value: f64| (value * f64::from(thalweg_core::ONE_Q16)).round() as u32;
+        let micros = learning.latency_guard.as_micros();
+        Params {
+            mode: self.mode,
+            warm_up: learning.warm_up,
+            gap_scale: learning.gap_scale,
+            weight_max_q16: q16(learning.memory),
+            idle_shift: learning.staleness_shift,
+            half_life_ns: u64::try_from(learning.half_life.as_nanos()).unwrap_or(u64::MAX),
+            latency_weight_q16: q16(learning.latency_weight),
+            latency_guard_us: u32::try_from(micros).unwrap_or(u32::MAX),
+            score_min_bytes: learning.score_min_bytes,
+            score_full_bytes: learning.score_full_bytes,
+            loss_shift: learning.loss_shift,
+            loss_min_segs: learning.loss_min_segments,
+            rescue_arm: None,
+        }
+    }
+
+    fn read(source: &Source<'_>) -> Result<Self, ConfigError> {
+        let mut root = source.parse()?;
+        let modes = [Mode::Thalweg, Mode::Classic].map(|mode| (mode.name(), mode));
+        let config = Self {
+            mode: root.word("mode", &modes, Params::default().mode)?,
+            dry_run: root.boolean("dry_run", false)?,
+            cgroup: root.path_or_auto("cgroup")?,
+            paths: Paths::read(root.section("paths")?)?,
+            arms: Arms::read(root.section("arms")?)?,
+            hosts: Hosts::read(root.section("hosts")?)?,
+            learning: Learning::read(root.section("learning")?)?,
+            events: Events::read(root.section("events")?)?,
+            snapshot: Snapshot::read(root.section("snapshot")?)?,
+        };
+        root.finish()?;
+        Ok(config)
+    }
+}
+
+impl Default for Config {
+    /// What an empty file gives.
+    fn default() -> Self {
+        match Self::parse("", Path::new("")) {
+            Ok(config) => config,
+            Err(error) => unreachable!("an empty configuration is valid: {error}"),
+        }
+    }
+}
+
+impl Paths {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let paths = Self {
+            pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg")?,
+            state: section.path("state", PATH_MAX, "/var/lib/thalweg")?,
+            socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock")?,
+        };
+        section.finish()?;
+        Ok(paths)
+    }
+}
+
+impl Arms {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let allow = section.arms_or_auto("allow", 1..=ARMS_MAX)?;
+        let deny = section.arms("deny", 0..=64, &[])?;
+        let arms = Self {
+            allow: allow.value,
+            deny: deny.value,
+            load: section.arms("load", 0..=64, &["bbr", "htcp", "dctcp"])?.value,
+            needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"])?.value,
+        };
+        if let (Some(names), Some(span)) = (&arms.allow, deny.span)
+            && !names.iter().any(|name| arms.permits(name))
+        {
+            let found = "every name of arms.allow".to_owned();
+            let expected = "at least one of them left".to_owned();
+            return Err(section.conflict("deny", span.start, found, expected));
+        }
+        section.finish()?;
+        Ok(arms)
+    }
+}
+
+impl Hosts {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let hosts = Self {
+            max: section.integer("max", 64..=16_777_216, 65_536)?,
+            ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32)?,
+            ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64)?,
+        };
+        section.finish()?;
+        Ok(hosts)
+    }
+}
+
+impl Learning {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let default = Params::default();
+        let of_q16 = |value: u32| f64::from(value) / f64::from(thalweg_core::ONE_Q16);
+        let guard = Duration::from_micros(default.latency_guard_us.into());
+        let half_life = Duration::from_nanos(default.half_life_ns);
+
+        let warm_up = section.integer("warm_up", 0..=1000, default.warm_up)?;
+        let gap_scale = section.integer("gap_scale", 1..=1 << 20, default.gap_scale)?;
+        let memory = section.number("memory", 1.0..=64.0, of_q16(default.weight_max_q16))?;
+        let staleness_shift = section.integer("staleness_shift", 1..=31, default.idle_shift)?;
+        let half_life = section.duration(
+            "half_life",
+            Duration::from_secs(1)..=365 * DAY,
+            Some("never"),
+            half_life,
+        )?;
+        let latency_weight =
+            section.number("latency_weight", 0.0..=4.0, of_q16(default.latency_weight_q16))?;
+        let latency_guard = section.duration(
+            "latency_guard",
+            Duration::from_micros(1)..=Duration::from_secs(10),
+            Some("none"),
+            guard,
+        )?;
+        let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes)?;
+        let score_full = section.size("score_full", 1..=1 << 40, false, default.score_full_bytes)?;
+        if score_full.value < score_min.value {
+            let min = units::size_text(score_min.value);
+            let full = units::size_text(score_full.value);
+            return Err(match (score_full.span, score_min.span) {
+                (Some(span), _) => {
+                    let expected = format!("at least score_min, \"{min}\"");
+                    section.conflict("score_full", span.start, format!("\"{full}\""), expected)
+                }
+                (None, span) => {
+                    let at = span.map_or(0, |span| span.start);
+                    let expected = format!("at most score_full, \"{full}\"");
+                    section.conflict("score_min", at, format!("\"{min}\""), expected)
+                }
+            });
+        }
+        let learning = Self {
+            warm_up,
+            gap_scale,
+            memory,
+            staleness_shift,
+            half_life,
+            latency_weight,
+            latency_guard,
+            score_min_bytes: score_min.value,
+            score_full_bytes: score_full.value,
+            loss_shift: section.integer("loss_shift", 1..=16, default.loss_shift)?,
+            loss_min_segments: section.integer(
+                "loss_min_segments",
+                1..=1_000_000,
+                default.loss_min_segs,
+            )?,
+            rescue: section.arm_or_none("rescue", Some("bbr"))?,
+        };
+        section.finish()?;
+        Ok(learning)
+    }
+}
+
+impl Events {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let logs =
+            [("changes", EventLog::Changes), ("all", EventLog::All), ("none", EventLog::None)];
+        let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20)?;
+        let events = Self {
+            // The range ends far below 2^32.
+            ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
+            retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY)?,
+            retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000)?,
+            log: section.word("log", &logs, EventLog::Changes)?,
+            log_rate: section.integer("log_rate", 1..=100_000, 10)?,
+        };
+        section.finish()?;
+        Ok(events)
+    }
+}
+
+impl Snapshot {
+    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+        let interval = section.duration(
+            "interval",
+            Duration::from_secs(1)..=DAY,
+            None,
+            Duration::from_secs(30),
+        )?;
+        section.finish()?;
+        Ok(Self { interval })
+    }
+}

@@ -1,0 +1,221 @@
+//! What is accepted, what is refused and where, and that the documentation agrees.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thalweg_core::{Mode, Params};
+
+use super::{Config, ConfigError, EventLog, Fault};
+
+mod generate;
+
+use generate::{FULL, Random, malformed, valid};
+
+/// Malformed and valid configurations to try.
+const GENERATED: usize = 1000;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(text, Path::new("t.toml"))
+}
+
+fn fault(text: &[u8]) -> Fault {
+    match Config::parse_bytes(text, Path::new("t.toml")) {
+        Err(ConfigError::Invalid(fault)) => fault,
+        other => panic!("{other:?} from\n{}", String::from_utf8_lossy(text)),
+    }
+}
+
+#[test]
+fn defaults_are_the_learners_own() {
+    let config = parse("").unwrap();
+    assert_eq!(config.params(), Params::default());
+    assert_eq!(config, Config::default());
+    assert_eq!(config.hosts.max, 65_536);
+    assert_eq!(config.events.ring_bytes, 4 << 20);
+    assert!(config.arms.permits("anything"));
+}
+
+#[test]
+fn every_key_takes_effect() {
+    let config = parse(FULL).unwrap();
+    assert_eq!(config.mode, Mode::Classic);
+    assert!(config.dry_run);
+    assert_eq!(config.cgroup, Some(PathBuf::from("/sys/fs/cgroup/a.slice")));
+    assert_eq!(config.paths.pin, Path::new("/sys/fs/bpf/t"));
+    assert_eq!(config.paths.state, Path::new("/srv/t"));
+    assert_eq!(config.paths.socket, Path::new("/run/t.sock"));
+    assert_eq!(config.arms.allow.as_deref().unwrap(), ["cubic", "bbr", "reno"]);
+    assert_eq!(config.arms.deny, ["reno"]);
+    assert_eq!(config.arms.load, ["bbr"]);
+    assert_eq!(config.arms.needs_ecn, ["dctcp", "prague"]);
+    assert!(config.arms.permits("bbr"));
+    assert!(!config.arms.permits("reno") && !config.arms.permits("htcp"));
+    assert_eq!(config.hosts.max, 1024);
+    assert_eq!((config.hosts.ipv4_prefix, config.hosts.ipv6_prefix), (24, 48));
+    let params = config.params();
+    assert_eq!(params.mode, Mode::Classic);
+    assert_eq!(params.warm_up, 3);
+    assert_eq!(params.gap_scale, 32);
+    assert_eq!(params.weight_max_q16, 786_432); // 12
+    assert_eq!(params.idle_shift, 5);
+    assert_eq!(params.half_life_ns, 5_400_000_000_000);
+    assert_eq!(params.latency_weight_q16, 32_768); // 0.5
+    assert_eq!(params.latency_guard_us, 5_000);
+    assert_eq!(params.score_min_bytes, 65_536);
+    assert_eq!(params.score_full_bytes, 2_000_000);
+    assert_eq!(params.loss_shift, 7);
+    assert_eq!(params.loss_min_segs, 256);
+    assert_eq!(config.learning.rescue, None);
+    assert_eq!(config.events.ring_bytes, 1 << 20);
+    assert_eq!(config.events.retention, Duration::from_secs(86_400));
+    assert_eq!(config.events.retention_max, 5000);
+    assert_eq!(config.events.log, EventLog::All);
+    assert_eq!(config.events.log_rate, 100);
+    assert_eq!(config.snapshot.interval, Duration::from_secs(60));
+}
+
+#[test]
+fn faults_say_where_and_what() {
+    for (text, message) in [
+        (
+            "[hosts]\n  max = 12\n",
+            "t.toml:2:9: hosts.max: found the number 12, \
+             expected a whole number from 64 to 16777216",
+        ),
+        (
+            "mode = \"fast\"",
+            "t.toml:1:8: mode: found the string \"fast\", expected \"thalweg\" or \"classic\"",
+        ),
+        (
+            "dry_run = \"yes\"",
+            "t.toml:1:11: dry_run: found the string \"yes\", expected true or false",
+        ),
+        (
+            "[hosts]\nmaximum = 9",
+            "t.toml:2:1: [hosts]: found the unknown key \"maximum\", \
+             expected one of max, ipv4_prefix, ipv6_prefix",
+        ),
+        (
+            "\n[learn]\n",
+            "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
+             [paths], [arms], [hosts], [learning], [events], [snapshot]",
+        ),
+        (
+            "[learning]\nhalf_life = \"30 minutes\"",
+            "t.toml:2:13: learning.half_life: found the string \"30 minutes\", \
+             expected a duration from \"1s\" to \"365d\", or \"0\": never",
+        ),
+        (
+            "[events]\nring = \"3MiB\"",
+            "t.toml:2:8: events.ring: found the string \"3MiB\", \
+             expected a power of two from \"64KiB\" to \"1GiB\"",
+        ),
+        (
+            "[arms]\nallow = [\"bbr\", \"Cubic\"]",
+            "t.toml:2:17: arms.allow: found the string \"Cubic\", expected the name of a \
+             congestion control (1 to 15 of a-z, 0-9, _ and -)",
+        ),
+        (
+            "[arms]\nallow = [\"bbr\"]\ndeny = [\"bbr\"]",
+            "t.toml:3:8: arms.deny: found every name of arms.allow, \
+             expected at least one of them left",
+        ),
+        (
+            "[learning]\nscore_min = \"2MiB\"",
+            "t.toml:2:13: learning.score_min: found \"2MiB\", \
+             expected at most score_full, \"1MiB\"",
+        ),
+        (
+            "[learning]\nscore_min = \"2MiB\"\nscore_full = \"4KiB\"",
+            "t.toml:3:14: learning.score_full: found \"4KiB\", \
+             expected at least score_min, \"2MiB\"",
+        ),
+        ("hosts = 3", "t.toml:1:9: hosts: found the number 3, expected a table, [hosts]"),
+    ] {
+        assert_eq!(fault(text.as_bytes()).to_string(), message);
+    }
+}
+
+#[test]
+fn columns_count_characters() {
+    let text = "[paths]\nstate = \"/ü\"\n\"ß\" = 1\n";
+    let fault = fault(text.as_bytes());
+    assert_eq!((fault.line, fault.column), (3, 1));
+    let after = self::fault("cgroup = \"/üüü\" x".as_bytes());
+    assert_eq!((after.line, after.column), (1, 17));
+}
+
+#[test]
+fn bytes_that_are_not_text_have_a_place() {
+    let fault = fault(b"mode = \"classic\"\ncgroup = \"/\xff\"\n");
+    assert_eq!(
+        fault.to_string(),
+        "t.toml:2:12: found the byte 0xff, expected UTF-8 text"
+    );
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("none.toml");
+    let error = Config::load_or_default(Some(&missing)).unwrap_err().to_string();
+    assert!(error.contains("none.toml: cannot read the configuration"), "{error}");
+
+    let present = directory.path().join("some.toml");
+    std::fs::write(&present, "dry_run = true\n").unwrap();
+    assert!(Config::load_or_default(Some(&present)).unwrap().dry_run);
+}
+
+#[test]
+fn malformed_configurations_are_refused_at_the_right_line() {
+    let mut random = Random(1);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut kinds = std::collections::BTreeMap::<&str, usize>::new();
+    while seen.len() < GENERATED {
+        let case = malformed(&mut random);
+        if !seen.insert(case.text.clone()) {
+            continue;
+        }
+        *kinds.entry(case.kind).or_default() += 1;
+        let fault = fault(&case.text);
+        let shown = String::from_utf8_lossy(&case.text);
+        assert_eq!(fault.line, case.line, "{}: {fault}\n{shown}", case.kind);
+        let line = shown.lines().nth(fault.line - 1).unwrap_or_default();
+        let width = line.chars().count() + 1;
+        assert!((1..=width).contains(&fault.column), "{}: {fault}\n{shown}", case.kind);
+        let place = format!("t.toml:{}:{}: ", fault.line, fault.column);
+        let message = fault.to_string();
+        assert!(message.starts_with(&place), "{message}");
+        assert!(!fault.found.is_empty() && !fault.expected.is_empty(), "{message}");
+    }
+    // Every way to break a file took part.
+    assert_eq!(kinds.len(), generate::KINDS, "{kinds:?}");
+    assert!(kinds.values().all(|&count| count >= 6), "{kinds:?}");
+}
+
+#[test]
+fn valid_configurations_are_accepted() {
+    let mut random = Random(2);
+    for _ in 0..GENERATED {
+        let text = valid(&mut random);
+        if let Err(error) = parse(&text) {
+            panic!("{error}\n{text}");
+        }
+    }
+}
+
+#[test]
+fn the_documentation_has_every_key() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let mut documented: Vec<(String, String, String)> = Vec::new();
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        assert_eq!(cells.len(), 4, "key, default, accepts, effect: {line}");
+        assert!(!cells[3].is_empty(), "no effect: {line}");
+        let plain = |cell: &str| cell.replace('`', "");
+        documented.push((plain(cells[0]), plain(cells[1]), plain(cells[2])));
+    }
+    let keys: Vec<_> =
+        Config::keys().into_iter().map(|key| (key.key, key.default, key.expected)).collect();
+    assert_eq!(documented, keys);
+}

@@ -1,0 +1,161 @@
+//! Events of the kernel programs, decoded.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use thalweg_abi::{key_from_raw, raw};
+use thalweg_core::{Mode, ONE_Q16, rate_bytes_per_second};
+
+use crate::kernel::ArmTable;
+use crate::system;
+use crate::view::{Event, Measurement};
+
+/// What is needed to turn numbers of the kernel into names and wall-clock time.
+pub struct Decoder {
+    mode: Mode,
+    /// Wall clock minus monotonic clock, ns.
+    clock_offset_ns: i128,
+}
+
+impl Decoder {
+    /// A decoder for the programs of one mode.
+    pub fn new(mode: Mode) -> Self {
+        let mut decoder = Self { mode, clock_offset_ns: 0 };
+        decoder.adjust_clock();
+        decoder
+    }
+
+    /// Takes up a wall clock that was set in the meantime.
+    pub fn adjust_clock(&mut self) {
+        self.clock_offset_ns = i128::from(system::wall_ns()) - i128::from(system::monotonic_ns());
+    }
+
+    /// The readable form of an event; `arms` as of now.
+    pub fn decode(&self, event: &raw::thalweg_event, arms: &ArmTable) -> Event {
+        let name = |index: u8| arms.name(usize::from(index)).map(str::to_string);
+        let flag = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
+        let close = u32::from(event.kind) == raw::THALWEG_EVENT_CLOSE;
+        Event {
+            id: 0,
+            time_ms: ((i128::from(event.time_ns) + self.clock_offset_ns) / 1_000_000) as i64,
+            kind: if close { "close" } else { "decision" }.to_string(),
+            connection: event.connection,
+            netns: event.host.netns,
+            host: key_from_raw(&event.host).to_string(),
+            remote: IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical().to_string(),
+            remote_port: event.remote_port as u16,
+            local_port: event.local_port as u16,
+            arm: name(event.arm),
+            chosen: name(event.chosen_arm),
+            system_arm: name(event.system_arm),
+            reason: reason(u32::from(event.reason)).to_string(),
+            propensity: f64::from(event.propensity_q16) / f64::from(ONE_Q16),
+            passive: flag(raw::THALWEG_CONN_PASSIVE),
+            ecn: flag(raw::THALWEG_CONN_ECN),
+            dry_run: flag(raw::THALWEG_CONN_DRY_RUN),
+            switched: flag(raw::THALWEG_CONN_SWITCHED),
+            error: (event.error != 0).then(|| error_text(event.error)),
+            measurement: close.then(|| self.measurement(event)),
+        }
+    }
+
+    fn measurement(&self, event: &raw::thalweg_event) -> Measurement {
+        Measurement {
+            end: end(u32::from(event.end)).to_string(),
+            outcome: outcome(u32::from(event.outcome)).to_string(),
+            bytes: event.bytes,
+            duration_us: event.duration_us,
+            rate_bytes_per_s: rate_bytes_per_second(event.bytes, event.duration_us),
+            srtt_us: event.srtt_us,
+            min_rtt_us: event.min_rtt_us,
+            segs_out: event.segs_out,
+            retrans: event.retrans,
+            cost: metric(self.mode, event.cost),
+            weight: f64::from(event.weight_q16) / f64::from(ONE_Q16),
+        }
+    }
+}
+
+/// A cost for people: the published scale of 1,000,000, in thalweg for one bit.
+pub fn metric(mode: Mode, cost: u64) -> u64 {
+    match mode {
+        Mode::Classic => cost,
+        Mode::Thalweg => (u128::from(cost) * 1_000_000 / u128::from(ONE_Q16)) as u64,
+    }
+}
+
+/// Text of a negative errno.
+pub fn error_text(errno: i32) -> String {
+    std::io::Error::from_raw_os_error(-errno).to_string()
+}
+
+fn reason(number: u32) -> &'static str {
+    match number {
+        raw::THALWEG_REASON_WARM_UP => "warm-up",
+        raw::THALWEG_REASON_GREEDY => "greedy",
+        raw::THALWEG_REASON_EXPLORE => "explore",
+        raw::THALWEG_REASON_UNTRIED => "untried",
+        raw::THALWEG_REASON_APPLICATION => "application",
+        raw::THALWEG_REASON_FOREIGN => "foreign",
+        raw::THALWEG_REASON_LOSS => "loss",
+        _ => "unknown",
+    }
+}
+
+fn end(number: u32) -> &'static str {
+    match number {
+        raw::THALWEG_END_FIN_LOCAL => "fin-local",
+        raw::THALWEG_END_FIN_REMOTE => "fin-remote",
+        raw::THALWEG_END_RESET => "reset",
+        raw::THALWEG_END_TIMEOUT => "timeout",
+        raw::THALWEG_END_SWITCH => "switch",
+        _ => "unknown",
+    }
+}
+
+fn outcome(number: u32) -> &'static str {
+    match number {
+        raw::THALWEG_SCORED => "scored",
+        raw::THALWEG_SKIPPED_SMALL => "small",
+        raw::THALWEG_SKIPPED_APP_LIMITED => "app-limited",
+        raw::THALWEG_SKIPPED_RECEIVER_LIMITED => "receiver-limited",
+        raw::THALWEG_SKIPPED_NOT_TRACKED => "not-tracked",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_is_decoded_with_its_measurement() {
+        let mut remote = [0; 16];
+        remote[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 7]);
+        let event = raw::thalweg_event {
+            time_ns: system::monotonic_ns(),
+            host: raw::thalweg_host_key { netns: 3, addr: remote, prefix_len: 128, reserved: 0 },
+            remote,
+            remote_port: 443,
+            kind: raw::THALWEG_EVENT_CLOSE as u8,
+            arm: raw::THALWEG_NO_ARM as u8,
+            flags: (raw::THALWEG_CONN_PASSIVE | raw::THALWEG_CONN_ECN) as u8,
+            end: raw::THALWEG_END_RESET as u8,
+            bytes: 1_000_000,
+            duration_us: 500_000,
+            cost: u64::from(ONE_Q16) * 3 / 2,
+            weight_q16: ONE_Q16 / 2,
+            ..Default::default()
+        };
+        let decoded = Decoder::new(Mode::Thalweg).decode(&event, &ArmTable::default());
+        assert_eq!((decoded.host.as_str(), decoded.remote.as_str()), ("192.0.2.7", "192.0.2.7"));
+        assert!(decoded.passive && decoded.ecn && !decoded.switched);
+        assert_eq!(decoded.arm, None);
+        let measurement = decoded.measurement.unwrap();
+        assert_eq!(measurement.end, "reset");
+        assert_eq!(measurement.rate_bytes_per_s, 2_000_000);
+        assert_eq!(measurement.cost, 1_500_000);
+        assert!((measurement.weight - 0.5).abs() < 1e-9);
+        let age_ms = system::wall_ns() as i64 / 1_000_000 - decoded.time_ms;
+        assert!((0..1000).contains(&age_ms), "{age_ms}");
+    }
+}

@@ -1,0 +1,316 @@
+//! The keeper: one thread that takes events out of the ring, writes them to the store, saves
+//! snapshots, and keeps the tables of arms and of namespace defaults up to date.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use libbpf_rs::RingBufferBuilder;
+use thalweg_abi::{from_bytes, raw};
+
+use crate::config::EventLog;
+use crate::events::Decoder;
+use crate::kernel::ArmSpec;
+use crate::shared::Shared;
+use crate::store::PRUNE_STEP;
+use crate::system;
+use crate::view::Event;
+
+/// Longest wait for events. The programs wake the keeper only when much has gathered, so
+/// that establishing a connection never pays for a wake-up.
+const TICK: Duration = Duration::from_millis(200);
+/// Between two looks at what the kernel offers.
+const DISCOVER: Duration = Duration::from_secs(10);
+/// Between two looks at all namespaces, unless an unknown one shows up.
+const NAMESPACES: Duration = Duration::from_secs(60);
+/// Between two prunings of the store.
+const PRUNE: Duration = Duration::from_secs(60);
+
+/// The arms that the kernel offers and the operator permits; the system default is always
+/// among them, since it is what connections run anyway.
+pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>> {
+    let default = system::default_cc()?;
+    let arms = &shared_config.arms;
+    Ok(system::available_ccs()?
+        .into_iter()
+        .filter(|name| *name == default || arms.permits(name))
+        .map(|name| ArmSpec { needs_ecn: arms.needs_ecn.contains(&name), name })
+        .collect())
+}
+
+/// State of the keeper thread.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    decoder: Decoder,
+    defaults: HashMap<u64, usize>,
+    unknown_netns: bool,
+    discovered: Instant,
+    namespaces_read: Option<Instant>,
+    snapshot_tried: Instant,
+    /// `established + closed` at the last snapshot: nothing new, nothing to save.
+    snapshot_activity: u64,
+    pruned: Instant,
+    dropped: u64,
+    log: LogLimit,
+}
+
+impl Keeper {
+    /// A keeper that has not run yet.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        Self {
+            decoder: Decoder::new(shared.mode()),
+            defaults: HashMap::new(),
+            unknown_netns: false,
+            discovered: now,
+            namespaces_read: None,
+            snapshot_tried: now,
+            snapshot_activity: 0,
+            pruned: now,
+            dropped: 0,
+            log: LogLimit::new(shared.config.events.log_rate),
+            shared,
+        }
+    }
+
+    /// Runs until the end is asked for, then takes what is left and saves.
+    pub fn run(mut self) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let pending = Rc::new(RefCell::new(Vec::<raw::thalweg_event>::new()));
+        let sink = Rc::clone(&pending);
+        let mut builder = RingBufferBuilder::new();
+        builder.add(shared.kernel.ring(), move |bytes| {
+            if let Some(event) = from_bytes(bytes) {
+                sink.borrow_mut().push(event);
+            }
+            0
+        })?;
+        let ring = builder.build().context("opening the event ring")?;
+        self.read_namespaces();
+        loop {
+            // Poll returns on a wake-up by the programs or after a tick; what has gathered
+            // without a wake-up is taken too.
+            match ring.poll(TICK) {
+                Ok(()) => {}
+                Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("waiting for events"),
+            }
+            ring.consume().context("reading events")?;
+            let events = std::mem::take(&mut *pending.borrow_mut());
+            self.take(&events);
+            if shared.is_stopping() {
+                break;
+            }
+            self.upkeep();
+        }
+        ring.consume().context("reading events")?;
+        let events = std::mem::take(&mut *pending.borrow_mut());
+        self.take(&events);
+        shared.save_snapshot().context("saving what was learned")
+    }
+
+    /// Stores, publishes and logs events.
+    fn take(&mut self, raw_events: &[raw::thalweg_event]) {
+        if raw_events.is_empty() {
+            return;
+        }
+        let arms = match self.shared.kernel.arms() {
+            Ok(arms) => arms,
+            Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
+        };
+        self.unknown_netns |=
+            raw_events.iter().any(|event| !self.defaults.contains_key(&event.host.netns));
+        let events: Vec<Event> =
+            raw_events.iter().map(|event| self.decoder.decode(event, &arms)).collect();
+        match self.shared.store(|store| store.append_events(&events)) {
+            Ok(_) => {
+                self.shared.events_stored.fetch_add(events.len() as u64, Ordering::Relaxed);
+                self.shared.problem("store", None);
+            }
+            Err(error) => {
+                let text = format!("{} events were not stored: {error:#}", events.len());
+                self.shared.problem("store", Some(text));
+            }
+        }
+        for event in &events {
+            self.log.event(event, self.shared.config.events.log);
+        }
+        if self.shared.live.receiver_count() > 0 {
+            for event in events {
+                // No receiver is no error: the last one may just have gone.
+                let _ = self.shared.live.send(Arc::new(event));
+            }
+        }
+    }
+
+    /// What is due by the clock.
+    fn upkeep(&mut self) {
+        self.log.flush();
+        if self.discovered.elapsed() >= DISCOVER {
+            self.discovered = Instant::now();
+            self.decoder.adjust_clock();
+            let outcome = self.discover();
+            self.shared.problem("discovery", outcome.err().map(|error| format!("{error:#}")));
+            self.report_drops();
+        }
+        let since = self.namespaces_read.map(|at| at.elapsed());
+        let due = since.is_none_or(|age| age >= NAMESPACES)
+            || (self.unknown_netns && since.is_none_or(|age| age >= Duration::from_secs(1)));
+        if due {
+            self.read_namespaces();
+        }
+        if self.snapshot_tried.elapsed() >= self.shared.config.snapshot.interval {
+            self.snapshot_tried = Instant::now();
+            let outcome = self.save_if_changed();
+            self.shared.problem("snapshot", outcome.err().map(|error| format!("{error:#}")));
+        }
+        if self.pruned.elapsed() >= PRUNE {
+            self.pruned = Instant::now();
+            let outcome = self.prune();
+            self.shared.problem("retention", outcome.err().map(|error| format!("{error:#}")));
+        }
+    }
+
+    fn discover(&mut self) -> Result<()> {
+        let (came, went) = self.shared.kernel.refresh_arms(&wanted_arms(&self.shared.config)?)?;
+        for name in came {
+            tracing::info!(arm = name, "congestion control has become available");
+        }
+        for name in went {
+            tracing::info!(arm = name, "congestion control is no longer available");
+        }
+        self.set_default(self.shared.own_netns, &system::default_cc()?)
+    }
+
+    fn set_default(&mut self, netns: u64, name: &str) -> Result<()> {
+        let arms = self.shared.kernel.arms()?;
+        match arms.index(name) {
+            Some(index) if self.defaults.get(&netns) == Some(&index) => Ok(()),
+            Some(index) => {
+                self.shared.kernel.set_default(netns, index)?;
+                self.defaults.insert(netns, index);
+                Ok(())
+            }
+            None => {
+                self.defaults.remove(&netns);
+                self.shared.kernel.forget_default(netns)
+            }
+        }
+    }
+
+    /// Learns the default congestion control of every namespace that can be entered.
+    fn read_namespaces(&mut self) {
+        self.unknown_netns = false;
+        self.namespaces_read = Some(Instant::now());
+        let found = system::namespace_defaults();
+        let alive: HashSet<u64> = found.iter().map(|(netns, _)| *netns).collect();
+        let mut outcome = Ok(());
+        for (netns, name) in &found {
+            outcome = outcome.and(self.set_default(*netns, name));
+        }
+        for netns in self.defaults.keys().copied().collect::<Vec<_>>() {
+            if !alive.contains(&netns) {
+                self.defaults.remove(&netns);
+                outcome = outcome.and(self.shared.kernel.forget_default(netns));
+            }
+        }
+        self.shared.problem("namespaces", outcome.err().map(|error| format!("{error:#}")));
+    }
+
+    fn save_if_changed(&mut self) -> Result<()> {
+        let counters = self.shared.kernel.counters()?;
+        let activity = counters.established + counters.closed;
+        if activity == self.snapshot_activity {
+            return Ok(());
+        }
+        self.shared.save_snapshot()?;
+        self.snapshot_activity = activity;
+        Ok(())
+    }
+
+    fn prune(&mut self) -> Result<()> {
+        let events = &self.shared.config.events;
+        let now_ms = (system::wall_ns() / 1_000_000) as i64;
+        loop {
+            let removed = self
+                .shared
+                .store(|store| store.prune(now_ms, events.retention, events.retention_max))?;
+            if removed < PRUNE_STEP {
+                return Ok(());
+            }
+        }
+    }
+
+    fn report_drops(&mut self) {
+        let Ok(counters) = self.shared.kernel.counters() else { return };
+        let fresh = counters.events_dropped.saturating_sub(self.dropped);
+        if fresh > 0 {
+            tracing::warn!(
+                "{fresh} events were dropped because the ring was full (learning is not \
+                 affected; raise [events] ring)"
+            );
+        }
+        self.dropped = counters.events_dropped;
+    }
+}
+
+/// At most so many lines of events a second; what is left out is counted.
+struct LogLimit {
+    rate: u32,
+    second: Instant,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl LogLimit {
+    fn new(rate: u32) -> Self {
+        Self { rate, second: Instant::now(), lines: 0, suppressed: 0 }
+    }
+
+    fn event(&mut self, event: &Event, which: EventLog) {
+        let changed = event.kind == "decision" && event.arm != event.system_arm;
+        let wanted = match which {
+            EventLog::All => true,
+            EventLog::Changes => changed || event.error.is_some(),
+            EventLog::None => false,
+        };
+        if !wanted {
+            return;
+        }
+        self.flush();
+        if self.lines >= self.rate {
+            self.suppressed += 1;
+            return;
+        }
+        self.lines += 1;
+        let arm = event.arm.as_deref().unwrap_or("unknown");
+        let remote = &event.remote;
+        if let Some(error) = &event.error {
+            let chosen = event.chosen.as_deref().unwrap_or("unknown");
+            tracing::warn!(remote, "the kernel refused {chosen}: {error}; not chosen again");
+        } else if let Some(measured) = &event.measurement {
+            let (outcome, end) = (&measured.outcome, &measured.end);
+            let rate = measured.rate_bytes_per_s;
+            tracing::info!(remote, arm, outcome, end, rate_bytes_per_s = rate, "close");
+        } else {
+            tracing::info!(remote, arm, reason = event.reason, "decision");
+        }
+    }
+
+    /// Begins a new second if the last is over, and owns up to what was left out.
+    fn flush(&mut self) {
+        if self.second.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        if self.suppressed > 0 {
+            tracing::info!("{} more events in the store (log limit reached)", self.suppressed);
+        }
+        self.second = Instant::now();
+        self.lines = 0;
+        self.suppressed = 0;
+    }
+}

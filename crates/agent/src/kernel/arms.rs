@@ -1,0 +1,285 @@
+//! The arm table: which congestion control has which number.
+//!
+//! Numbers are stable while a name stays in the table, because host records and open
+//! connections refer to arms by number.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_abi::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
+use thalweg_core::{MAX_ARMS, Mode};
+
+use super::Kernel;
+
+/// The four arms of the published program, in its order.
+const CLASSIC_ARMS: [&str; 4] = ["cubic", "bbr", "htcp", "dctcp"];
+
+/// A congestion control to choose from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArmSpec {
+    /// Its name.
+    pub name: String,
+    /// Only for connections that negotiated ECN.
+    pub needs_ecn: bool,
+}
+
+/// One slot of the table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArmEntry {
+    /// Name of the congestion control.
+    pub name: String,
+    /// The kernel offers it and the configuration allows it.
+    pub present: bool,
+    /// Only for connections that negotiated ECN.
+    pub needs_ecn: bool,
+    /// Negative errno of the last refusal; 0 = not refused.
+    pub refused_errno: i32,
+    /// Refusals, ever.
+    pub refusals: u64,
+}
+
+/// The arm table as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ArmTable {
+    slots: [Option<ArmEntry>; MAX_ARMS],
+}
+
+impl ArmTable {
+    /// Number of an arm.
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.as_ref().is_some_and(|arm| arm.name == name))
+    }
+
+    /// Name of an arm by number.
+    pub fn name(&self, index: usize) -> Option<&str> {
+        Some(self.slots.get(index)?.as_ref()?.name.as_str())
+    }
+
+    /// Slots in use: number and entry.
+    pub fn entries(&self) -> impl Iterator<Item = (usize, &ArmEntry)> {
+        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i, slot.as_ref()?)))
+    }
+
+    /// Mask of the arms that a connection may be given; classic takes its four whether the
+    /// kernel has them or not, as published.
+    pub fn allowed(&self, mode: Mode, ecn: bool) -> u16 {
+        if mode == Mode::Classic {
+            return 0xf;
+        }
+        self.entries()
+            .filter(|(_, arm)| arm.present && arm.refused_errno == 0 && (ecn || !arm.needs_ecn))
+            .fold(0, |mask, (index, _)| mask | 1 << index)
+    }
+
+    pub(super) fn from_pinned(path: &Path) -> Result<Self> {
+        let map = MapHandle::from_pinned_path(path)
+            .with_context(|| format!("opening pinned map {}", path.display()))?;
+        Self::read(&map)
+    }
+
+    fn read(map: &MapHandle) -> Result<Self> {
+        let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.context("empty arm table")?;
+        let table: raw::thalweg_arms =
+            from_bytes(&bytes).context("the arm table has an unexpected size")?;
+        let slots = std::array::from_fn(|index| {
+            let arm = &table.arms[index];
+            let name = arm_name(&arm.name);
+            (!name.is_empty()).then(|| ArmEntry {
+                name,
+                present: arm.flags & raw::THALWEG_ARM_PRESENT != 0,
+                needs_ecn: arm.flags & raw::THALWEG_ARM_NEEDS_ECN != 0,
+                refused_errno: if arm.flags & raw::THALWEG_ARM_REFUSED != 0 {
+                    arm.refused_errno
+                } else {
+                    0
+                },
+                refusals: arm.refused,
+            })
+        });
+        Ok(Self { slots })
+    }
+
+    fn to_raw(&self) -> Result<raw::thalweg_arms> {
+        let mut table = raw::thalweg_arms::default();
+        for (index, arm) in self.entries() {
+            let slot = &mut table.arms[index];
+            slot.name = arm_name_bytes(&arm.name)
+                .with_context(|| format!("{:?} is no name of a congestion control", arm.name))?;
+            slot.refused_errno = arm.refused_errno;
+            slot.refused = arm.refusals;
+            for (set, flag) in [
+                (arm.present, raw::THALWEG_ARM_PRESENT),
+                (arm.needs_ecn, raw::THALWEG_ARM_NEEDS_ECN),
+                (arm.refused_errno != 0, raw::THALWEG_ARM_REFUSED),
+            ] {
+                if set {
+                    slot.flags |= flag;
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again)
+    /// loses its refusal; one that is gone keeps its slot until the slot is needed.
+    pub(super) fn layout(mode: Mode, old: &Self, wanted: &[ArmSpec]) -> Result<Self> {
+        let mut table = old.clone();
+        if mode == Mode::Classic {
+            for (index, name) in CLASSIC_ARMS.iter().enumerate() {
+                table.slots[index].get_or_insert_with(|| ArmEntry {
+                    name: (*name).to_string(),
+                    ..ArmEntry::default()
+                });
+            }
+        }
+        for (_, arm) in table.slots.iter_mut().enumerate().filter_map(|(i, s)| Some((i, s.as_mut()?))) {
+            let spec = wanted.iter().find(|spec| spec.name == arm.name);
+            if spec.is_some() && !arm.present {
+                arm.refused_errno = 0;
+            }
+            arm.present = spec.is_some();
+            arm.needs_ecn = spec.is_some_and(|spec| spec.needs_ecn);
+        }
+        for spec in wanted {
+            if table.index(&spec.name).is_some() {
+                continue;
+            }
+            let Some(slot) = table.free_slot(mode) else {
+                bail!(
+                    "more than {MAX_ARMS} congestion controls; limit them with [arms] allow or deny"
+                );
+            };
+            table.slots[slot] = Some(ArmEntry {
+                name: spec.name.clone(),
+                present: true,
+                needs_ecn: spec.needs_ecn,
+                ..ArmEntry::default()
+            });
+        }
+        Ok(table)
+    }
+
+    fn free_slot(&self, mode: Mode) -> Option<usize> {
+        let first = if mode == Mode::Classic { CLASSIC_ARMS.len() } else { 0 };
+        (first..MAX_ARMS).find(|&index| self.slots[index].is_none())
+    }
+
+    /// Forgets all refusals: a new agent gives every arm a new chance.
+    pub(super) fn forgive(&mut self) {
+        for arm in self.slots.iter_mut().flatten() {
+            arm.refused_errno = 0;
+        }
+    }
+}
+
+impl Kernel {
+    /// The arm table, refusals as of now.
+    pub fn arms(&self) -> Result<ArmTable> {
+        ArmTable::read(self.map("arms"))
+    }
+
+    /// Writes the table of `start`; refusals of an earlier agent are forgiven.
+    pub(super) fn write_arms(&self) -> Result<()> {
+        let mut table = self.arms.lock().map_err(|_| anyhow::anyhow!("arm table lock poisoned"))?;
+        table.forgive();
+        self.put_arms(&table)
+    }
+
+    fn put_arms(&self, table: &ArmTable) -> Result<()> {
+        let raw = table.to_raw()?;
+        self.map("arms").update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
+        Ok(())
+    }
+
+    /// Brings the table up to date with what the kernel offers now. Returns the names that
+    /// appeared and those that went.
+    pub fn refresh_arms(&self, wanted: &[ArmSpec]) -> Result<(Vec<String>, Vec<String>)> {
+        let current = self.arms()?;
+        let next = ArmTable::layout(self.params().mode, &current, wanted)?;
+        if next == current {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        self.put_arms(&next)?;
+        let present = |table: &ArmTable, name: &str| {
+            table.entries().any(|(_, arm)| arm.name == name && arm.present)
+        };
+        let differing = |from: &ArmTable, to: &ArmTable| {
+            to.entries()
+                .filter(|(_, arm)| arm.present && !present(from, &arm.name))
+                .map(|(_, arm)| arm.name.clone())
+                .collect()
+        };
+        Ok((differing(&current, &next), differing(&next, &current)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn specs(names: &[&str]) -> Vec<ArmSpec> {
+        names
+            .iter()
+            .map(|name| ArmSpec { name: (*name).to_string(), needs_ecn: *name == "dctcp" })
+            .collect()
+    }
+
+    #[test]
+    fn numbers_are_stable_and_the_gone_are_not_allowed() {
+        let first = ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["reno", "bbr"]));
+        let second = ArmTable::layout(Mode::Thalweg, &first.unwrap(), &specs(&["cubic", "bbr"]));
+        let table = second.unwrap();
+        assert_eq!(table.index("reno"), Some(0));
+        assert_eq!(table.index("bbr"), Some(1));
+        assert_eq!(table.index("cubic"), Some(2));
+        assert_eq!(table.allowed(Mode::Thalweg, false), 0b110);
+    }
+
+    #[test]
+    fn arms_that_need_ecn_wait_for_it() {
+        let table =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["cubic", "dctcp"]));
+        let table = table.unwrap();
+        assert_eq!(table.allowed(Mode::Thalweg, false), 0b01);
+        assert_eq!(table.allowed(Mode::Thalweg, true), 0b11);
+    }
+
+    #[test]
+    fn a_refused_arm_comes_back_only_when_it_appears_anew() {
+        let mut table =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
+        table.slots[0].as_mut().unwrap().refused_errno = -2;
+        let still = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
+        assert_eq!(still.allowed(Mode::Thalweg, true), 0);
+        let gone = ArmTable::layout(Mode::Thalweg, &still, &[]).unwrap();
+        let back = ArmTable::layout(Mode::Thalweg, &gone, &specs(&["bbr"])).unwrap();
+        assert_eq!(back.allowed(Mode::Thalweg, true), 1);
+    }
+
+    #[test]
+    fn classic_keeps_its_four_arms_whatever_the_kernel_has() {
+        let table =
+            ArmTable::layout(Mode::Classic, &ArmTable::default(), &specs(&["reno", "bbr"])).unwrap();
+        assert_eq!(table.index("bbr"), Some(1));
+        assert_eq!(table.index("htcp"), Some(2));
+        assert_eq!(table.index("reno"), Some(4));
+        assert_eq!(table.allowed(Mode::Classic, false), 0xf);
+    }
+
+    #[test]
+    fn a_seventeenth_arm_is_an_error() {
+        let names: Vec<String> = (0..17).map(|i| format!("cc{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&names)).is_err());
+    }
+
+    #[test]
+    fn the_table_survives_the_kernel_form() {
+        let table =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr", "dctcp"])).unwrap();
+        let raw = table.to_raw().unwrap();
+        assert_eq!(raw.arms[1].flags, raw::THALWEG_ARM_PRESENT | raw::THALWEG_ARM_NEEDS_ECN);
+        assert_eq!(arm_name(&raw.arms[0].name), "bbr");
+    }
+}

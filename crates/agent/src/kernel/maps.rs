@@ -1,0 +1,169 @@
+//! Host records, counters, defaults and events of the running programs.
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_abi::{bytes_of, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw};
+use thalweg_core::{Host, HostKey};
+
+use super::Kernel;
+use crate::view::Counters;
+
+/// Records read at once: keeps a walk over a full table below a few hundred KiB.
+const BATCH: u32 = 256;
+/// A record that is being written is read again this often before it is passed over.
+const RETRIES: u32 = 100;
+
+/// Records read together.
+pub type HostBatch = Vec<(HostKey, Host)>;
+
+/// Calls `visit` with one batch of records after the other.
+pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
+    let mut batch = Vec::with_capacity(BATCH as usize);
+    for entry in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
+        let (key_bytes, value) = entry;
+        let Some(key) = from_bytes::<raw::thalweg_host_key>(&key_bytes) else { continue };
+        // None: evicted between the two reads.
+        if let Some(host) = untorn(map, &key_bytes, value)? {
+            batch.push((key_from_raw(&key), host));
+        }
+        if batch.len() == BATCH as usize {
+            visit(std::mem::take(&mut batch))?;
+        }
+    }
+    if batch.is_empty() { Ok(()) } else { visit(batch) }
+}
+
+/// All records of a map.
+pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
+    let mut all = Vec::new();
+    walk(map, |mut batch| {
+        all.append(&mut batch);
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// A record whose two sequence numbers agree, reading again while a program writes it.
+fn untorn(map: &MapHandle, key: &[u8], first: Vec<u8>) -> Result<Option<Host>> {
+    let mut value = Some(first);
+    for _ in 0..RETRIES {
+        let Some(bytes) = value else { return Ok(None) };
+        let host: raw::thalweg_host =
+            from_bytes(&bytes).context("a host record has an unexpected size")?;
+        if host.seq_head == host.seq_tail {
+            return Ok(Some(host_from_raw(&host)));
+        }
+        value = map.lookup(key, MapFlags::ANY)?;
+    }
+    anyhow::bail!("a host record was being written {RETRIES} times in a row")
+}
+
+impl Kernel {
+    /// Calls `visit` with the host records, a batch at a time.
+    pub fn walk_hosts(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
+        walk(self.map("hosts"), visit)
+    }
+
+    /// The record of one host.
+    pub fn host(&self, key: &HostKey) -> Result<Option<Host>> {
+        let map = self.map("hosts");
+        let raw_key = key_to_raw(key);
+        match map.lookup(bytes_of(&raw_key), MapFlags::ANY)? {
+            Some(value) => untorn(map, bytes_of(&raw_key), value),
+            None => Ok(None),
+        }
+    }
+
+    /// Number of host records.
+    pub fn count_hosts(&self) -> u64 {
+        self.map("hosts").keys().count() as u64
+    }
+
+    /// Writes a record, new or in place of an old one.
+    pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
+        let raw_host = host_to_raw(host);
+        self.map("hosts").update(bytes_of(&key_to_raw(key)), bytes_of(&raw_host), MapFlags::ANY)?;
+        Ok(())
+    }
+
+    /// Forgets one host; false if there was no record.
+    pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
+        match self.map("hosts").delete(bytes_of(&key_to_raw(key))) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Forgets all hosts; returns how many there were.
+    pub fn clear_hosts(&self) -> Result<u64> {
+        let keys: Vec<Vec<u8>> = self.map("hosts").keys().collect();
+        let mut removed = 0;
+        for key in keys {
+            match self.map("hosts").delete(&key) {
+                Ok(()) => removed += 1,
+                Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Counters, summed over the CPUs.
+    pub fn counters(&self) -> Result<Counters> {
+        let per_cpu = self
+            .map("counters")
+            .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?
+            .context("the counters map is empty")?;
+        let mut sum = Counters::default();
+        for bytes in per_cpu {
+            let one: raw::thalweg_counters =
+                from_bytes(&bytes).context("the counters have an unexpected size")?;
+            let outcome = |index: raw::thalweg_outcome| one.outcomes[index as usize];
+            for (total, part) in [
+                (&mut sum.established, one.established),
+                (&mut sum.decided, one.decided),
+                (&mut sum.changed, one.changed),
+                (&mut sum.refused, one.refused),
+                (&mut sum.closed, one.closed),
+                (&mut sum.scored, outcome(raw::THALWEG_SCORED)),
+                (&mut sum.skipped_small, outcome(raw::THALWEG_SKIPPED_SMALL)),
+                (&mut sum.skipped_app_limited, outcome(raw::THALWEG_SKIPPED_APP_LIMITED)),
+                (&mut sum.skipped_receiver_limited, outcome(raw::THALWEG_SKIPPED_RECEIVER_LIMITED)),
+                (&mut sum.skipped_not_tracked, outcome(raw::THALWEG_SKIPPED_NOT_TRACKED)),
+                (&mut sum.switched, one.switched),
+                (&mut sum.app_owned, one.app_owned),
+                (&mut sum.events, one.events),
+                (&mut sum.events_dropped, one.events_dropped),
+                (&mut sum.hosts_created, one.hosts_created),
+                (&mut sum.hosts_missed, one.hosts_missed),
+            ] {
+                *total += part;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Tells the programs which arm a namespace gives by default.
+    pub fn set_default(&self, netns: u64, arm: usize) -> Result<()> {
+        self.map("defaults").update(
+            &netns.to_ne_bytes(),
+            &(arm as u32).to_ne_bytes(),
+            MapFlags::ANY,
+        )?;
+        Ok(())
+    }
+
+    /// Forgets the default of a namespace: its connections count as running their default.
+    pub fn forget_default(&self, netns: u64) -> Result<()> {
+        match self.map("defaults").delete(&netns.to_ne_bytes()) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The event ring, for [`libbpf_rs::RingBufferBuilder`].
+    pub(crate) fn ring(&self) -> &MapHandle {
+        self.map("events")
+    }
+}

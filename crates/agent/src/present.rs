@@ -1,0 +1,158 @@
+//! Host records in words: what the API answers about them.
+
+use thalweg_core::{Host, HostKey, Mode, ONE_Q16, Params, propensities_q16};
+
+use crate::events::{error_text, metric};
+use crate::kernel::ArmTable;
+use crate::system;
+use crate::view;
+
+/// Everything that turns a record into its view.
+pub struct Presenter<'a> {
+    /// Arm table as of now.
+    pub arms: &'a ArmTable,
+    /// Parameters of the learner.
+    pub params: &'a Params,
+    /// The system's own congestion control, if it is in the table.
+    pub system_arm: Option<usize>,
+}
+
+const BITS: f64 = ONE_Q16 as f64;
+
+impl Presenter<'_> {
+    /// A record with the estimates of its arms.
+    pub fn host(&self, key: &HostKey, host: &Host) -> view::Host {
+        let shares = self.shares(host);
+        let arms = self
+            .arms
+            .entries()
+            .filter(|(index, _)| {
+                let arm = &host.arms[*index];
+                arm.chosen > 0 || arm.scored > 0 || arm.weight_q16 > 0 || shares[*index] > 0
+            })
+            .map(|(index, entry)| self.arm(host, index, &entry.name, shares[index]))
+            .collect();
+        view::Host {
+            address: key.to_string(),
+            netns: key.netns,
+            connections: host.connections,
+            scored: host.scored,
+            switched: host.switched,
+            min_rtt_us: host.min_rtt_us,
+            max_rate_bytes_per_s: self.bytes_per_second(host.max_rate),
+            idle_s: system::monotonic_ns().saturating_sub(host.seen_ns) / 1_000_000_000,
+            best: self.best(host).map(str::to_string),
+            arms,
+        }
+    }
+
+    /// Probabilities for the next connection, which is counted before it is decided on.
+    fn shares(&self, host: &Host) -> [u32; thalweg_core::MAX_ARMS] {
+        let mut next = host.clone();
+        next.connections = next.connections.saturating_add(1);
+        let allowed = self.arms.allowed(self.params.mode, false);
+        propensities_q16(&next, self.system_arm, allowed, self.params)
+    }
+
+    fn arm(&self, host: &Host, index: usize, name: &str, share: u32) -> view::HostArm {
+        let arm = &host.arms[index];
+        let thalweg = self.params.mode == Mode::Thalweg && arm.weight_q16 > 0;
+        view::HostArm {
+            arm: name.to_string(),
+            metric: metric(self.params.mode, arm.value),
+            count: arm.chosen,
+            greedy: arm.greedy,
+            min_rtt_us: arm.min_rtt_us,
+            max_rate: match self.params.mode {
+                Mode::Classic => arm.max_rate,
+                Mode::Thalweg => arm.max_rate / 1_000_000,
+            },
+            scored: arm.scored,
+            evidence: f64::from(arm.weight_q16) / BITS,
+            cost_bits: if thalweg { arm.value as f64 / BITS } else { 0.0 },
+            deviation_bits: f64::from(arm.deviation_q16) / BITS,
+            rate_bytes_per_s: if thalweg {
+                (f64::from(arm.log_rate_q16) / BITS).exp2()
+            } else {
+                0.0
+            },
+            srtt_us: arm.srtt_us,
+            next_probability: f64::from(share) / BITS,
+        }
+    }
+
+    fn bytes_per_second(&self, rate: u64) -> u64 {
+        match self.params.mode {
+            Mode::Classic => rate.saturating_mul(1_000_000),
+            Mode::Thalweg => rate,
+        }
+    }
+
+    /// Name of the measured arm with the lowest cost.
+    fn best(&self, host: &Host) -> Option<&str> {
+        self.arms
+            .entries()
+            .filter(|(index, entry)| {
+                let arm = &host.arms[*index];
+                match self.params.mode {
+                    Mode::Classic => arm.value > 0,
+                    Mode::Thalweg => arm.weight_q16 > 0 && entry.present,
+                }
+            })
+            .min_by_key(|(index, _)| (host.arms[*index].value, Some(*index) != self.system_arm))
+            .map(|(_, entry)| entry.name.as_str())
+    }
+
+    /// One sentence: what the next connection will run, and why.
+    pub fn summary(&self, host: &Host) -> String {
+        let shares = self.shares(host);
+        let percent = |index: usize| f64::from(shares[index]) / BITS * 100.0;
+        let Some(best) = self.best(host) else {
+            return format!(
+                "Nothing measured yet ({} connections): the system default stays.",
+                host.connections
+            );
+        };
+        let index = self.arms.index(best).unwrap_or_default();
+        if self.params.mode == Mode::Classic {
+            return format!(
+                "{best} has the lowest cost of those measured; a connection runs it with {:.1} %.",
+                percent(index)
+            );
+        }
+        let best_arm = &host.arms[index];
+        let second = self
+            .arms
+            .entries()
+            .filter(|(i, entry)| *i != index && entry.present && host.arms[*i].weight_q16 > 0)
+            .min_by_key(|(i, _)| host.arms[*i].value);
+        let comparison = match second {
+            None => "no other arm has been measured yet".to_string(),
+            Some((i, entry)) => {
+                let gap = host.arms[i].value.saturating_sub(best_arm.value) as f64 / BITS;
+                format!("{gap:.2} bits (a factor of {:.1}) ahead of {}", gap.exp2(), entry.name)
+            }
+        };
+        format!(
+            "{best} costs least: {comparison}. The next connection runs it with {:.1} %, \
+             the rest goes to checking the others.",
+            percent(index)
+        )
+    }
+
+    /// The arm table.
+    pub fn arm_list(&self) -> Vec<view::Arm> {
+        self.arms
+            .entries()
+            .map(|(index, entry)| view::Arm {
+                index: index as u8,
+                name: entry.name.clone(),
+                present: entry.present,
+                needs_ecn: entry.needs_ecn,
+                system_default: Some(index) == self.system_arm,
+                refused: (entry.refused_errno != 0).then(|| error_text(entry.refused_errno)),
+                refusals: entry.refusals,
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! From a configuration to a running agent.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::Config;
+use crate::keeper::{Keeper, wanted_arms};
+use crate::kernel::{Kernel, Previous, Setup};
+use crate::shared::Shared;
+use crate::store::{HostRow, Snapshot, Store};
+use crate::{api, system};
+
+/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
+/// when it ends, unless they were detached.
+pub fn run(config: Config) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(&config.paths.state)
+        .with_context(|| format!("creating {}", config.paths.state.display()))?;
+    let _state_lock = lock(&config.paths.state.join("agent.lock"))?;
+    let cgroup = match &config.cgroup {
+        Some(path) => path.clone(),
+        None => system::cgroup2_mount()?,
+    };
+    system::load_modules(&config.arms.load);
+    let own_netns = system::netns_cookie()?;
+
+    let opened = Store::open(&config.paths.state)?;
+    system::ensure_bpffs(&config.paths.pin)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.paths.pin)?;
+    let _pin_lock = lock_directory(&config.paths.pin)?;
+    let (kernel, previous) = Kernel::start(setup(&config, cgroup)?)?;
+    let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
+    if let Some(set_aside) = opened.set_aside {
+        shared.problem("store-set-aside", Some(set_aside.to_string()));
+    }
+    if let Some(previous) = &previous {
+        keep_previous(&shared, previous)?;
+    }
+    if !shared.kernel.took_over() || previous.is_some() {
+        restore(&shared)?;
+    }
+    log_start(&shared)?;
+
+    let keeper = Keeper::new(Arc::clone(&shared));
+    let server = {
+        let shared = Arc::clone(&shared);
+        std::thread::Builder::new().name("api".into()).spawn(move || {
+            let outcome = serve(&shared);
+            shared.stop();
+            outcome
+        })?
+    };
+    let kept = keeper.run();
+    shared.stop();
+    let served = server.join().unwrap_or_else(|_| bail!("the API thread panicked"));
+    let attached = crate::kernel::is_attached(&shared.kernel.setup().pin);
+    if attached {
+        tracing::info!("agent ends; the programs stay attached and go on (`thalweg detach` removes them)");
+    } else {
+        tracing::info!("agent ends; nothing is left in the kernel");
+    }
+    kept.and(served)
+}
+
+fn setup(config: &Config, cgroup: PathBuf) -> Result<Setup> {
+    Ok(Setup {
+        pin: config.paths.pin.clone(),
+        cgroup,
+        params: config.params(),
+        rescue: config.learning.rescue.clone(),
+        dry_run: config.dry_run,
+        ipv4_prefix: config.hosts.ipv4_prefix,
+        ipv6_prefix: config.hosts.ipv6_prefix,
+        hosts_max: config.hosts.max,
+        ring_bytes: config.events.ring_bytes,
+        arms: wanted_arms(config)?,
+        kernel_btf: system::has_kernel_btf(),
+    })
+}
+
+/// Takes a lock file that lives as long as the agent; it holds the agent's pid.
+fn lock(path: &Path) -> Result<Flock<File>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(mut held) => {
+            held.set_len(0)?;
+            held.rewind()?;
+            writeln!(held, "{}", std::process::id())?;
+            Ok(held)
+        }
+        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+            let mut pid = String::new();
+            file.read_to_string(&mut pid)?;
+            bail!(
+                "another agent (pid {}) already runs with this state ({}); stop it first, or give \
+                 this one its own [paths] pin, state and socket",
+                pid.trim(),
+                path.display()
+            )
+        }
+        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
+    }
+}
+
+/// Locks the pin directory itself: two agents must not share pinned state either.
+fn lock_directory(path: &Path) -> Result<Flock<File>> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(held) => Ok(held),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+            bail!("another agent already uses {}; give this one its own [paths] pin", path.display())
+        }
+        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
+    }
+}
+
+/// Saves records of the other mode that were in the kernel.
+fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
+    let now_ns = system::monotonic_ns();
+    let hosts = previous
+        .hosts
+        .iter()
+        .map(|(key, host)| HostRow::new(*key, host, now_ns, |index| previous.arms.name(index)))
+        .collect();
+    let snapshot = Snapshot { hosts, ..shared.snapshot_header(previous.mode) };
+    shared.store(|store| store.save_snapshot(&snapshot))?;
+    tracing::info!(
+        "{} host records of mode {} went to the store; they come back with that mode",
+        snapshot.hosts.len(),
+        previous.mode.name()
+    );
+    Ok(())
+}
+
+/// Puts the last snapshot back into a kernel that holds nothing.
+fn restore(shared: &Shared) -> Result<()> {
+    let Some(snapshot) = shared.store(|store| store.load_snapshot(shared.mode()))? else {
+        return Ok(());
+    };
+    let result = shared.restore(&snapshot)?;
+    tracing::info!(
+        "{} host records restored from the store{}",
+        result.restored,
+        match result.left_out {
+            0 => String::new(),
+            n => format!(" ({n} of network namespaces of an earlier boot left out)"),
+        }
+    );
+    Ok(())
+}
+
+fn log_start(shared: &Shared) -> Result<()> {
+    let arms = shared.kernel.arms()?;
+    let names: Vec<&str> =
+        arms.entries().filter(|(_, arm)| arm.present).map(|(_, arm)| arm.name.as_str()).collect();
+    let setup = shared.kernel.setup();
+    tracing::info!(
+        mode = shared.mode().name(),
+        cgroup = %setup.cgroup.display(),
+        arms = names.join(" "),
+        default = system::default_cc()?,
+        took_over = shared.kernel.took_over(),
+        dry_run = setup.dry_run,
+        kernel_btf = setup.kernel_btf,
+        "agent runs"
+    );
+    if names.len() < 2 {
+        tracing::warn!("fewer than two congestion controls: there is nothing to learn");
+    }
+    Ok(())
+}
+
+/// Answers requests and watches for signals until the end is asked for.
+fn serve(shared: &Arc<Shared>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let socket = shared.config.paths.socket.clone();
+    runtime.block_on(async {
+        let listener = listen(&socket)?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut stopped = shared.stopped();
+        let server = axum::serve(listener, api::router(Arc::clone(shared)));
+        tokio::select! {
+            outcome = server => outcome.context("serving the API")?,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = stopped.wait_for(|stop| *stop) => {
+                // The answer to the request that asked for the end is still on its way.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("removing {}", socket.display()))
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Binds the socket; the locks say that no agent of this state is alive, so a socket file
+/// in the way is stale, unless somebody answers on it.
+fn listen(path: &Path) -> Result<UnixListener> {
+    if let Some(directory) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(directory)
+            .with_context(|| format!("creating {}", directory.display()))?;
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        bail!("another process answers on {}; give this agent its own [paths] socket", path.display());
+    }
+    if path.exists() {
+        fs::remove_file(path).with_context(|| format!("removing stale {}", path.display()))?;
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}

@@ -1,0 +1,197 @@
+//! Decisions and ends of connections: appended in batches, read by number, pruned by age.
+
+use std::time::Duration;
+
+use rusqlite::{Row, ToSql, Transaction, params};
+
+use super::snapshot::unsigned;
+use super::{Store, StoreError};
+use crate::view::{Event, Measurement};
+
+/// Most rows one call of [`Store::prune`] removes.
+pub const PRUNE_STEP: u64 = 20_000;
+
+const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remote_port, \
+     local_port, arm, chosen, system_arm, reason, propensity, passive, ecn, dry_run, switched, \
+     error, end_kind, outcome, bytes, duration_us, rate_bytes_per_s, srtt_us, min_rtt_us, \
+     segs_out, retrans, cost, weight";
+
+impl Store {
+    /// Appends events in one transaction; their `id` is not looked at. Returns the number of
+    /// the last one, or `None` for an empty batch.
+    pub fn append_events(&mut self, events: &[Event]) -> Result<Option<i64>, StoreError> {
+        if events.is_empty() {
+            return Ok(None);
+        }
+        let appended = self.connection.transaction().and_then(|transaction| {
+            append(&transaction, events)?;
+            let last = transaction.last_insert_rowid();
+            transaction.commit()?;
+            Ok(Some(last))
+        });
+        self.sql("store events", appended)
+    }
+
+    /// At most `limit` events with a number above `since`, oldest first; of one host record
+    /// (by [`Event::host`]) if given.
+    pub fn events(
+        &self,
+        since: i64,
+        limit: u32,
+        host: Option<&str>,
+    ) -> Result<Vec<Event>, StoreError> {
+        let result = match host {
+            Some(host) => self.select(
+                "host = ?1 AND id > ?2 ORDER BY id LIMIT ?3",
+                &[&host, &since, &limit],
+            ),
+            None => self.select("id > ?1 ORDER BY id LIMIT ?2", &[&since, &limit]),
+        };
+        self.sql("read events", result)
+    }
+
+    /// The latest `limit` events, newest first; of one host record if given.
+    pub fn recent(&self, host: Option<&str>, limit: u32) -> Result<Vec<Event>, StoreError> {
+        let result = match host {
+            Some(host) => {
+                self.select("host = ?1 ORDER BY id DESC LIMIT ?2", &[&host, &limit])
+            }
+            None => self.select("true ORDER BY id DESC LIMIT ?1", &[&limit]),
+        };
+        self.sql("read events", result)
+    }
+
+    /// Removes events that are older than `retention` or beyond the `max_rows` latest, the
+    /// oldest first and at most [`PRUNE_STEP`] of each kind; returns how many. Call it again
+    /// while it returns [`PRUNE_STEP`] or more.
+    pub fn prune(
+        &mut self,
+        now_ms: i64,
+        retention: Duration,
+        max_rows: u64,
+    ) -> Result<u64, StoreError> {
+        let retention_ms = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        let cutoff_ms = now_ms.saturating_sub(retention_ms);
+        let pruned = self.connection.transaction().and_then(|transaction| {
+            let by_age = transaction
+                .prepare_cached(
+                    "DELETE FROM events WHERE id IN
+                     (SELECT id FROM events WHERE time_ms < ?1 ORDER BY time_ms LIMIT ?2)",
+                )?
+                .execute(params![cutoff_ms, PRUNE_STEP.cast_signed()])?;
+            // Numbers rise without gaps but for rows that went by age, so this bounds the
+            // number of rows without counting them.
+            let by_number = transaction
+                .prepare_cached(
+                    "DELETE FROM events WHERE id IN
+                     (SELECT id FROM events
+                      WHERE id <= (SELECT max(id) FROM events) - ?1 ORDER BY id LIMIT ?2)",
+                )?
+                .execute(params![
+                    i64::try_from(max_rows).unwrap_or(i64::MAX),
+                    PRUNE_STEP.cast_signed()
+                ])?;
+            transaction.commit()?;
+            Ok((by_age + by_number) as u64)
+        });
+        self.sql("remove old events", pruned)
+    }
+
+    fn select(
+        &self,
+        condition: &str,
+        values: &[&dyn ToSql],
+    ) -> Result<Vec<Event>, rusqlite::Error> {
+        let sql = format!("SELECT {COLUMNS} FROM events WHERE {condition}");
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        statement.query_map(values, event)?.collect()
+    }
+}
+
+/// Inserts events; the caller commits.
+pub(super) fn append(
+    transaction: &Transaction<'_>,
+    events: &[Event],
+) -> Result<(), rusqlite::Error> {
+    let mut insert = transaction.prepare_cached(&format!(
+        "INSERT INTO events ({COLUMNS}) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+         ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
+         ?28, ?29)"
+    ))?;
+    for event in events {
+        let measured = event.measurement.as_ref();
+        insert.execute(params![
+            event.time_ms,
+            event.kind,
+            event.connection.cast_signed(),
+            event.netns.cast_signed(),
+            event.host,
+            event.remote,
+            event.remote_port,
+            event.local_port,
+            event.arm,
+            event.chosen,
+            event.system_arm,
+            event.reason,
+            event.propensity,
+            event.passive,
+            event.ecn,
+            event.dry_run,
+            event.switched,
+            event.error,
+            measured.map(|m| &m.end),
+            measured.map(|m| &m.outcome),
+            measured.map(|m| m.bytes.cast_signed()),
+            measured.map(|m| m.duration_us.cast_signed()),
+            measured.map(|m| m.rate_bytes_per_s.cast_signed()),
+            measured.map(|m| m.srtt_us),
+            measured.map(|m| m.min_rtt_us),
+            measured.map(|m| m.segs_out),
+            measured.map(|m| m.retrans),
+            measured.map(|m| m.cost.cast_signed()),
+            measured.map(|m| m.weight),
+        ])?;
+    }
+    Ok(())
+}
+
+fn event(row: &Row<'_>) -> Result<Event, rusqlite::Error> {
+    let measurement = match row.get::<_, Option<String>>(19)? {
+        None => None,
+        Some(end) => Some(Measurement {
+            end,
+            outcome: row.get(20)?,
+            bytes: unsigned(row, 21)?,
+            duration_us: unsigned(row, 22)?,
+            rate_bytes_per_s: unsigned(row, 23)?,
+            srtt_us: row.get(24)?,
+            min_rtt_us: row.get(25)?,
+            segs_out: row.get(26)?,
+            retrans: row.get(27)?,
+            cost: unsigned(row, 28)?,
+            weight: row.get(29)?,
+        }),
+    };
+    Ok(Event {
+        id: row.get(0)?,
+        time_ms: row.get(1)?,
+        kind: row.get(2)?,
+        connection: unsigned(row, 3)?,
+        netns: unsigned(row, 4)?,
+        host: row.get(5)?,
+        remote: row.get(6)?,
+        remote_port: row.get(7)?,
+        local_port: row.get(8)?,
+        arm: row.get(9)?,
+        chosen: row.get(10)?,
+        system_arm: row.get(11)?,
+        reason: row.get(12)?,
+        propensity: row.get(13)?,
+        passive: row.get(14)?,
+        ecn: row.get(15)?,
+        dry_run: row.get(16)?,
+        switched: row.get(17)?,
+        error: row.get(18)?,
+        measurement,
+    })
+}

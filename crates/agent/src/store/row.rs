@@ -1,0 +1,163 @@
+//! Host records as they are kept: arms by name, times as ages.
+
+use std::net::IpAddr;
+
+use thalweg_core::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
+
+use crate::config::is_arm_name;
+
+/// Most evidence any configuration allows, Q16 (`learning.memory` ends at 64).
+const WEIGHT_MAX_Q16: u32 = 64 << 16;
+
+/// All host records at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The algorithm that learned them; the other cannot use them.
+    pub mode: Mode,
+    /// The kernel's boot id: network namespace cookies mean something within one boot alone.
+    pub boot_id: String,
+    /// Cookie of the agent's own network namespace.
+    pub own_netns: u64,
+    /// Wall-clock time, milliseconds since 1970.
+    pub saved_at_ms: i64,
+    /// The records.
+    pub hosts: Vec<HostRow>,
+}
+
+/// One host record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostRow {
+    /// Whose.
+    pub key: HostKey,
+    /// Connections established.
+    pub connections: u32,
+    /// Measurements taken.
+    pub scored: u32,
+    /// Connections the loss rule moved.
+    pub switched: u32,
+    /// Lowest RTT seen, µs; 0 = none yet.
+    pub min_rtt_us: u32,
+    /// Highest rate seen; unit as in [`ArmState::max_rate`].
+    pub max_rate: u64,
+    /// Milliseconds between the last connection or measurement and the snapshot.
+    pub seen_age_ms: u64,
+    /// Milliseconds between the moment up to which forgetting has been applied and the
+    /// snapshot; `None` = not yet applied.
+    pub forgot_age_ms: Option<u64>,
+    /// Arms with any record, by name.
+    pub arms: Vec<(String, ArmState)>,
+}
+
+impl HostRow {
+    /// The row of a record at monotonic time `now_ns`. `arm_name` tells the name in a slot;
+    /// slots without name and arms without any record are left out.
+    pub fn new<'a>(
+        key: HostKey,
+        host: &Host,
+        now_ns: u64,
+        arm_name: impl Fn(usize) -> Option<&'a str>,
+    ) -> Self {
+        let age_ms = |time_ns: u64| now_ns.saturating_sub(time_ns) / 1_000_000;
+        let known = host.arms.iter().enumerate().filter(|(_, arm)| **arm != ArmState::default());
+        Self {
+            key,
+            connections: host.connections,
+            scored: host.scored,
+            switched: host.switched,
+            min_rtt_us: host.min_rtt_us,
+            max_rate: host.max_rate,
+            seen_age_ms: age_ms(host.seen_ns),
+            forgot_age_ms: (host.forgot_ns != 0).then(|| age_ms(host.forgot_ns)),
+            arms: known
+                .filter_map(|(index, arm)| Some((arm_name(index)?.to_owned(), *arm)))
+                .collect(),
+        }
+    }
+
+    /// The record at monotonic time `now_ns`, `elapsed_ms` after the snapshot. `arm_slot`
+    /// tells the slot of a name; arms without slot are left out.
+    ///
+    /// What should have been forgotten since the last forgetting is forgotten here: after a
+    /// reboot the monotonic clock cannot express a time before it.
+    pub fn restore(
+        &self,
+        now_ns: u64,
+        elapsed_ms: u64,
+        params: &Params,
+        arm_slot: impl Fn(&str) -> Option<usize>,
+    ) -> Host {
+        let to_ns = |ms: u64| ms.saturating_add(elapsed_ms).saturating_mul(1_000_000);
+        let mut host = Host {
+            connections: self.connections,
+            scored: self.scored,
+            switched: self.switched,
+            min_rtt_us: self.min_rtt_us,
+            max_rate: self.max_rate,
+            seen_ns: now_ns.saturating_sub(to_ns(self.seen_age_ms)),
+            ..Host::default()
+        };
+        for (name, arm) in &self.arms {
+            if let Some(slot) = arm_slot(name).and_then(|slot| host.arms.get_mut(slot)) {
+                *slot = *arm;
+            }
+        }
+        if let Some(age_ms) = self.forgot_age_ms {
+            // On a clock that starts at 1 at the last forgetting.
+            let then_ns = to_ns(age_ms).saturating_add(1);
+            host.forgot_ns = 1;
+            thalweg_core::forget(&mut host, params, then_ns);
+            host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
+        }
+        host
+    }
+
+    /// What no version of Thalweg writes: the offending field and why, or nothing.
+    pub(super) fn fault(&self, mode: Mode) -> Option<(String, String)> {
+        if self.arms.len() > MAX_ARMS {
+            let why = format!("{} arms, at most {MAX_ARMS} are possible", self.arms.len());
+            return Some(("arms".to_owned(), why));
+        }
+        for (name, arm) in &self.arms {
+            if !is_arm_name(name) {
+                let why = "not the name of a congestion control".to_owned();
+                return Some((format!("arms.{name}"), why));
+            }
+            let above = |field: &str, value: u64, limit: u64| {
+                let why = format!("{value} is above the possible {limit}");
+                (value > limit).then(|| (format!("arms.{name}.{field}"), why))
+            };
+            let thalweg = (mode == Mode::Thalweg)
+                .then(|| {
+                    above("value", arm.value, u32::MAX.into()).or_else(|| {
+                        above("weight_q16", arm.weight_q16.into(), WEIGHT_MAX_Q16.into())
+                    })
+                })
+                .flatten();
+            let fault =
+                thalweg.or_else(|| above("greedy", arm.greedy.into(), arm.chosen.into()));
+            if fault.is_some() {
+                return fault;
+            }
+        }
+        None
+    }
+}
+
+/// The mode of a name.
+pub fn parse_mode(name: &str) -> Option<Mode> {
+    [Mode::Classic, Mode::Thalweg].into_iter().find(|mode| mode.name() == name)
+}
+
+/// The key of an address and a prefix length in the address' own family, both of which must
+/// be in canonical form.
+pub(super) fn parse_key(netns: u64, address: &str, prefix: u32) -> Result<HostKey, String> {
+    let address: IpAddr =
+        address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
+    let (ipv4, ipv6) = if address.is_ipv4() { (prefix, 0) } else { (0, prefix) };
+    let key = HostKey::new(netns, address, ipv4, ipv6).map_err(|error| error.to_string())?;
+    if key.address() == address && key.own_prefix() == prefix {
+        Ok(key)
+    } else {
+        Err(format!("{address}/{prefix} is not in canonical form, which is {key}"))
+    }
+}

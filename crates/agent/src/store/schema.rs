@@ -1,0 +1,149 @@
+//! The tables, how older versions become the present one, and whether a file has them.
+
+use rusqlite::{Connection, Transaction};
+
+/// Marks the file as a store of Thalweg ("THLW").
+pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
+
+/// Version of the schema below.
+pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
+const MIGRATIONS: [&str; 1] = [V1];
+
+const V1: &str = "
+CREATE TABLE snapshots (
+    mode TEXT PRIMARY KEY NOT NULL,
+    boot_id TEXT NOT NULL,
+    own_netns INTEGER NOT NULL,
+    saved_at_ms INTEGER NOT NULL
+) STRICT;
+
+-- Ages are milliseconds before saved_at_ms of the snapshot.
+CREATE TABLE hosts (
+    id INTEGER PRIMARY KEY NOT NULL,
+    mode TEXT NOT NULL,
+    netns INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    prefix INTEGER NOT NULL,
+    connections INTEGER NOT NULL,
+    scored INTEGER NOT NULL,
+    switched INTEGER NOT NULL,
+    min_rtt_us INTEGER NOT NULL,
+    max_rate INTEGER NOT NULL,
+    seen_age_ms INTEGER NOT NULL,
+    forgot_age_ms INTEGER,
+    UNIQUE (mode, netns, address, prefix)
+) STRICT;
+
+CREATE TABLE host_arms (
+    host INTEGER NOT NULL REFERENCES hosts (id) ON DELETE CASCADE,
+    arm TEXT NOT NULL,
+    value INTEGER NOT NULL,
+    max_rate INTEGER NOT NULL,
+    weight_q16 INTEGER NOT NULL,
+    deviation_q16 INTEGER NOT NULL,
+    log_rate_q16 INTEGER NOT NULL,
+    srtt_us INTEGER NOT NULL,
+    min_rtt_us INTEGER NOT NULL,
+    chosen INTEGER NOT NULL,
+    greedy INTEGER NOT NULL,
+    scored INTEGER NOT NULL,
+    PRIMARY KEY (host, arm)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL,
+    time_ms INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    connection INTEGER NOT NULL,
+    netns INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    remote TEXT NOT NULL,
+    remote_port INTEGER NOT NULL,
+    local_port INTEGER NOT NULL,
+    arm TEXT,
+    chosen TEXT,
+    system_arm TEXT,
+    reason TEXT NOT NULL,
+    propensity REAL NOT NULL,
+    passive INTEGER NOT NULL,
+    ecn INTEGER NOT NULL,
+    dry_run INTEGER NOT NULL,
+    switched INTEGER NOT NULL,
+    error TEXT,
+    -- Close only: end_kind says whether there is a measurement.
+    end_kind TEXT,
+    outcome TEXT,
+    bytes INTEGER,
+    duration_us INTEGER,
+    rate_bytes_per_s INTEGER,
+    srtt_us INTEGER,
+    min_rtt_us INTEGER,
+    segs_out INTEGER,
+    retrans INTEGER,
+    cost INTEGER,
+    weight REAL
+) STRICT;
+CREATE INDEX events_by_host ON events (host, id);
+CREATE INDEX events_by_time ON events (time_ms);
+";
+
+/// Columns each table must have.
+const TABLES: [(&str, &str); 4] = [
+    ("snapshots", "mode boot_id own_netns saved_at_ms"),
+    (
+        "hosts",
+        "id mode netns address prefix connections scored switched min_rtt_us max_rate \
+         seen_age_ms forgot_age_ms",
+    ),
+    (
+        "host_arms",
+        "host arm value max_rate weight_q16 deviation_q16 log_rate_q16 srtt_us min_rtt_us \
+         chosen greedy scored",
+    ),
+    (
+        "events",
+        "id time_ms kind connection netns host remote remote_port local_port arm chosen \
+         system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
+         duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight",
+    ),
+];
+
+/// Version of a file; 0 for an empty one.
+pub(super) fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings a file from an older version to the present one, inside a transaction.
+pub(super) fn migrate(transaction: &Transaction<'_>, from: i64) -> Result<(), rusqlite::Error> {
+    let done = usize::try_from(from).unwrap_or(0);
+    for step in MIGRATIONS.iter().skip(done) {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+    transaction.pragma_update(None, "user_version", VERSION)
+}
+
+/// The first difference between a file and the present version, in words.
+pub(super) fn difference(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
+    for (table, columns) in TABLES {
+        let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
+        let found: Vec<String> =
+            statement.query_map([table], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        if found.is_empty() {
+            return Ok(Some(format!("it has no table {table}")));
+        }
+        for column in columns.split_whitespace() {
+            if !found.iter().any(|name| name == column) {
+                return Ok(Some(format!("its table {table} has no column {column}")));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a file holds any table at all.
+pub(super) fn is_empty(connection: &Connection) -> Result<bool, rusqlite::Error> {
+    connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))
+}

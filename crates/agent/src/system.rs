@@ -1,0 +1,265 @@
+//! What the machine has: mounts, congestion controls, namespaces, privileges.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Magic number of bpffs (linux/magic.h, BPF_FS_MAGIC).
+const BPFFS_MAGIC: i64 = 0xcafe_4a11;
+/// Where every distribution mounts bpffs.
+pub(crate) const BPFFS: &str = "/sys/fs/bpf";
+/// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
+const SO_NETNS_COOKIE: i32 = 71;
+
+/// Directory where cgroup v2 is mounted, as `/proc/self/mountinfo` tells.
+pub fn cgroup2_mount() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading mountinfo")?;
+    cgroup2_in(&mounts).context(
+        "no cgroup v2 hierarchy is mounted; mount one with: mount -t cgroup2 none /sys/fs/cgroup/unified",
+    )
+}
+
+/// The mount point of the first cgroup2 line; fields as in proc_pid_mountinfo(5).
+fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        if right.split(' ').next() != Some("cgroup2") {
+            return None;
+        }
+        let point = left.split(' ').nth(4)?;
+        Some(PathBuf::from(point.replace("\\040", " ")))
+    })
+}
+
+/// Congestion controls the kernel offers now, in its own order.
+pub fn available_ccs() -> Result<Vec<String>> {
+    let text = fs::read_to_string(AVAILABLE).with_context(|| format!("reading {AVAILABLE}"))?;
+    Ok(text.split_whitespace().map(str::to_string).collect())
+}
+
+/// The default congestion control of the caller's network namespace.
+pub fn default_cc() -> Result<String> {
+    let text = fs::read_to_string(DEFAULT).with_context(|| format!("reading {DEFAULT}"))?;
+    Ok(text.trim().to_string())
+}
+
+/// Asks modprobe for `tcp_NAME` of each name the kernel does not offer yet. A kernel
+/// without the module, or without modprobe, simply keeps offering what it has.
+pub fn load_modules(names: &[String]) {
+    let Ok(present) = available_ccs() else { return };
+    for name in names.iter().filter(|name| !present.contains(name)) {
+        // The outcome shows in the list of available controls, which is read afterwards.
+        let _ = Command::new("modprobe")
+            .args(["-q", &format!("tcp_{name}")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Whether the kernel carries its own type information.
+pub fn has_kernel_btf() -> bool {
+    Path::new(KERNEL_BTF).exists()
+}
+
+/// Length of a kernel tick in µs: what the coarse clock advances by.
+pub fn jiffy_us() -> u32 {
+    let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_getres writes one timespec, which is valid for the whole call.
+    let failed = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
+    if failed != 0 || resolution.tv_sec != 0 {
+        return 0;
+    }
+    u32::try_from(resolution.tv_nsec / 1000).unwrap_or(0)
+}
+
+/// CLOCK_MONOTONIC, ns: the clock of `bpf_ktime_get_ns`.
+pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Wall clock, ns since 1970.
+pub fn wall_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime writes one timespec; these two clocks always exist.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Identity of this boot of the kernel.
+pub fn boot_id() -> Result<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("reading boot_id")?;
+    Ok(text.trim().to_string())
+}
+
+/// Cookie of the calling thread's network namespace, as BPF programs see it.
+pub fn netns_cookie() -> Result<u64> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| {
+        // A fresh namespace may have its loopback down.
+        std::net::UdpSocket::bind("0.0.0.0:0")
+    })?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: cookie and length are valid for the call and match in size.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if failed != 0 {
+        return Err(io::Error::last_os_error())
+            .context("SO_NETNS_COOKIE (network namespace cookies need Linux 5.14)");
+    }
+    Ok(cookie)
+}
+
+/// Default congestion control by namespace cookie, for the namespaces of all processes that
+/// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out:
+/// connections there count as running their system default.
+pub fn namespace_defaults() -> Vec<(u64, String)> {
+    let mut seen = HashSet::new();
+    let mut paths = vec![PathBuf::from("/proc/self/ns/net")];
+    if let Ok(entries) = fs::read_dir("/proc") {
+        paths.extend(
+            entries
+                .flatten()
+                .filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit())
+                .map(|entry| entry.path().join("ns/net")),
+        );
+    }
+    // Named namespaces need no process inside.
+    if let Ok(entries) = fs::read_dir("/run/netns") {
+        paths.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    paths.retain(|path| fs::metadata(path).is_ok_and(|meta| seen.insert(meta.ino())));
+    let worker = std::thread::spawn(move || {
+        paths.iter().filter_map(|path| in_namespace(path)).collect::<Vec<_>>()
+    });
+    worker.join().unwrap_or_default()
+}
+
+/// Enters a namespace with the calling thread (which must be a throw-away) and reads there.
+fn in_namespace(path: &Path) -> Option<(u64, String)> {
+    let file = fs::File::open(path).ok()?;
+    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+    Some((netns_cookie().ok()?, default_cc().ok()?))
+}
+
+/// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.
+pub fn ensure_bpffs(path: &Path) -> Result<()> {
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    if is_bpffs(existing)? {
+        return Ok(());
+    }
+    if path.starts_with(BPFFS) && existing == Path::new(BPFFS) {
+        nix::mount::mount(
+            Some("bpf"),
+            BPFFS,
+            Some("bpf"),
+            nix::mount::MsFlags::empty(),
+            Some("mode=0700"),
+        )
+        .with_context(|| format!("mounting a BPF file system at {BPFFS}"))?;
+        return Ok(());
+    }
+    bail!(
+        "{} is not on a BPF file system; use a path under {BPFFS}, or mount one: mount -t bpf bpf {}",
+        path.display(),
+        existing.display()
+    )
+}
+
+/// Whether a path lies on a bpffs.
+pub(crate) fn is_bpffs(path: &Path) -> Result<bool> {
+    let stat = nix::sys::statfs::statfs(path)
+        .with_context(|| format!("statfs {}", path.display()))?;
+    Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
+}
+
+/// Capabilities in the effective set, by number (linux/capability.h).
+pub(crate) fn effective_capabilities() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let hex = line.context("no CapEff in /proc/self/status")?.trim();
+    u64::from_str_radix(hex, 16).context("CapEff is not hexadecimal")
+}
+
+pub(crate) const CAP_NET_ADMIN: u32 = 12;
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_PERFMON: u32 = 38;
+pub(crate) const CAP_BPF: u32 = 39;
+
+/// Names of the capabilities that the agent lacks. CAP_SYS_ADMIN stands in for the newer
+/// two, as in the kernel.
+pub fn missing_capabilities() -> Result<Vec<&'static str>> {
+    let have = effective_capabilities()?;
+    let has = |cap: u32| have & (1 << cap) != 0;
+    let mut missing = BTreeSet::new();
+    if !has(CAP_NET_ADMIN) {
+        missing.insert("CAP_NET_ADMIN");
+    }
+    if !has(CAP_SYS_ADMIN) {
+        for (cap, name) in [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")] {
+            if !has(cap) {
+                missing.insert(name);
+            }
+        }
+    }
+    Ok(missing.into_iter().collect())
+}
+
+/// Resident memory of this process, bytes.
+pub fn resident_bytes() -> u64 {
+    let pages = fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok())
+        .unwrap_or(0);
+    // SAFETY: sysconf has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages * u64::try_from(page).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup2_is_found_where_it_is_mounted() {
+        let mountinfo = "\
+24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+25 24 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+26 24 0:24 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup2_in(mountinfo), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(cgroup2_in("24 1 0:22 / /sys/fs/cgroup rw - tmpfs cgroup2 rw\n"), None);
+    }
+
+    #[test]
+    fn a_tick_is_between_a_tenth_of_a_millisecond_and_a_tenth_of_a_second() {
+        let tick = jiffy_us();
+        assert!((100..=100_000).contains(&tick), "{tick}");
+    }
+
+    #[test]
+    fn the_kernel_offers_its_own_default() {
+        let default = default_cc().unwrap();
+        assert!(available_ccs().unwrap().contains(&default));
+    }
+}

@@ -1,0 +1,276 @@
+//! The agent under test: a child process that is configured, awaited, asked and
+//! told to go.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::http;
+use crate::interrupt::{self, OnSignal};
+use crate::mode::Mode;
+use crate::process::Process;
+
+/// How long an agent may take until it answers.
+const START: Duration = Duration::from_secs(20);
+/// How long it may take to go after each way of asking.
+const END: Duration = Duration::from_secs(5);
+/// How often an agent that is not ready is asked again, unless it ends before.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// A running agent; dropped, it is detached and ended.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    mode: Mode,
+    process: Process,
+    socket: PathBuf,
+    log: PathBuf,
+    pin: PathBuf,
+    detached: bool,
+}
+
+/// What an agent learned about one remote host. Fields that it does not report
+/// are absent.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LearnedHost {
+    /// The remote host's address or prefix.
+    #[serde(default)]
+    pub address: String,
+    /// One entry per congestion control.
+    #[serde(default)]
+    pub arms: Vec<LearnedArm>,
+}
+
+/// What an agent learned about one congestion control towards one host.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct LearnedArm {
+    /// Name of the congestion control.
+    #[serde(default)]
+    pub arm: String,
+    /// Learned cost; lower is better.
+    pub metric: Option<f64>,
+    /// Connections scored.
+    pub count: Option<u64>,
+    /// Times it was chosen for its metric and not to explore.
+    pub greedy: Option<u64>,
+    /// Smallest round-trip time, µs.
+    pub min_rtt_us: Option<f64>,
+    /// Largest delivery rate, in the agent's own unit.
+    pub max_rate: Option<f64>,
+}
+
+/// Where an agent keeps its things.
+#[derive(Debug)]
+pub(crate) struct Places<'a> {
+    /// A directory for configuration, socket and state.
+    pub(crate) directory: &'a Path,
+    /// A BPF file system.
+    pub(crate) bpf: &'a Path,
+    /// The cgroup to attach to.
+    pub(crate) cgroup: &'a Path,
+}
+
+impl Agent {
+    /// Starts an agent and waits until it answers.
+    pub(crate) fn start(binary: &Path, mode: &Mode, places: &Places<'_>) -> Result<Self, Error> {
+        let label = mode.label();
+        let directory = places.directory.join(&label);
+        fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
+        let socket = directory.join("agent.sock");
+        let pin = places.bpf.join(&label);
+        let configuration = directory.join("agent.toml");
+        let text = configuration_text(mode, places.cgroup, &pin, &directory.join("state"), &socket);
+        fs::write(&configuration, text).map_err(Error::io("cannot write", &configuration))?;
+        let log = directory.join("agent.log");
+        let output = File::create(&log).map_err(Error::io("cannot create", &log))?;
+        let errors = output.try_clone().map_err(Error::io("cannot duplicate", &log))?;
+        let process = Process::spawn(
+            Command::new(binary)
+                .arg("--socket")
+                .arg(&socket)
+                .args(["run", "--config"])
+                .arg(&configuration)
+                .stdin(Stdio::null())
+                .stdout(output)
+                .stderr(errors),
+        )?;
+        let mut agent = Self { mode: mode.clone(), process, socket, log, pin, detached: false };
+        agent.await_ready()?;
+        Ok(agent)
+    }
+
+    fn await_ready(&mut self) -> Result<(), Error> {
+        let deadline = Instant::now() + START;
+        loop {
+            let answer = http::request(&self.socket, "GET", "/v1/status");
+            if matches!(&answer, Ok(response) if response.status == 200) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let last = match answer {
+                    Ok(response) => format!("its last answer was status {}", response.status),
+                    Err(error) => error.to_string(),
+                };
+                return Err(self.fault(&format!("not ready after {} s: {last}", START.as_secs())));
+            }
+            self.check_alive_until(Instant::now() + RETRY)?;
+        }
+    }
+
+    /// Fails if the agent has ended or ends before the given time.
+    fn check_alive_until(&mut self, time: Instant) -> Result<(), Error> {
+        match self.process.wait_until(time, OnSignal::Fail)? {
+            None => Ok(()),
+            Some(status) => Err(self.fault(&format!("it ended ({status})"))),
+        }
+    }
+
+    /// Fails if the agent has ended.
+    pub(crate) fn check_alive(&mut self) -> Result<(), Error> {
+        self.check_alive_until(Instant::now())
+    }
+
+    /// The answer of GET /v1/hosts as it came.
+    pub(crate) fn hosts(&self) -> Result<String, Error> {
+        let answer = http::request(&self.socket, "GET", "/v1/hosts")
+            .map_err(|error| self.fault(&format!("GET /v1/hosts: {error}")))?;
+        if answer.status == 200 {
+            Ok(answer.body)
+        } else {
+            Err(self.fault(&format!("GET /v1/hosts: status {}", answer.status)))
+        }
+    }
+
+    /// Tells the agent to remove everything of its own and go, and waits for it.
+    pub(crate) fn detach(mut self) -> Result<(), Error> {
+        self.ask_to_go();
+        match self.process.ended()? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.fault(&format!("asked to detach, it ended with {status}"))),
+            None => Err(self.fault("asked to detach, it had to be killed")),
+        }
+    }
+
+    fn ask_to_go(&mut self) {
+        if std::mem::replace(&mut self.detached, true) {
+            return;
+        }
+        let asked = http::request(&self.socket, "POST", "/v1/detach");
+        let patience = if asked.is_ok() { END } else { Duration::ZERO };
+        let deadline = Instant::now() + patience;
+        if matches!(self.process.wait_until(deadline, OnSignal::KeepWaiting), Ok(None)) {
+            self.process.terminate(END);
+        }
+        // What the agent did not unpin itself.
+        match fs::remove_dir_all(&self.pin) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("cannot remove {}: {error}", self.pin.display());
+            }
+            _ => {}
+        }
+    }
+
+    /// What the agent wrote to its standard output and error.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
+    fn fault(&self, why: &str) -> Error {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let tail: Vec<&str> = log.lines().rev().take(20).collect();
+        let said = if tail.is_empty() {
+            "; it wrote nothing".to_owned()
+        } else {
+            let lines: Vec<&str> = tail.into_iter().rev().collect();
+            format!("; it wrote:\n{}", lines.join("\n"))
+        };
+        Error::Agent { mode: self.mode.to_string(), why: format!("{why}{said}") }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.ask_to_go();
+    }
+}
+
+fn configuration_text(mode: &Mode, cgroup: &Path, pin: &Path, state: &Path, socket: &Path) -> String {
+    let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
+    format!(
+        "mode = \"{mode}\"\ncgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n",
+        quoted(cgroup),
+        quoted(pin),
+        quoted(state),
+        quoted(socket),
+    )
+}
+
+/// The hosts in the answer of GET /v1/hosts. What does not fit is left out: the
+/// answer itself is kept beside the report.
+pub(crate) fn parse_hosts(body: &str) -> Vec<LearnedHost> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        hosts: Vec<serde_json::Value>,
+    }
+    let Ok(answer) = serde_json::from_str::<Answer>(body) else {
+        return Vec::new();
+    };
+    answer.hosts.into_iter().filter_map(|host| serde_json::from_value(host).ok()).collect()
+}
+
+/// Waits until a line with the given text comes from a child's output, or the
+/// channel ends, or the deadline passes.
+pub(crate) fn await_line(
+    lines: &std::sync::mpsc::Receiver<String>,
+    text: &str,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    loop {
+        interrupt::check()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left.min(Duration::from_millis(100))) {
+            Ok(line) if line.contains(text) => return Ok(true),
+            Ok(_) => {}
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
+            Err(_) => return Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_toml_whatever_the_paths() {
+        let text = configuration_text(
+            &Mode::Classic,
+            Path::new("/a \"b\"\\c"),
+            Path::new("/p"),
+            Path::new("/s"),
+            Path::new("/k"),
+        );
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["mode"].as_str(), Some("classic"));
+        assert_eq!(table["cgroup"].as_str(), Some("/a \"b\"\\c"));
+        assert_eq!(table["paths"]["socket"].as_str(), Some("/k"));
+    }
+
+    #[test]
+    fn hosts_may_lack_fields_and_have_more() {
+        let body = r#"{"more":1,"hosts":[
+            {"address":"10.0.0.2","arms":[{"arm":"bbr","metric":1.5,"count":3,"new":true},{"arm":"reno"}]},
+            {"address":7},
+            {"prefix":"x"}]}"#;
+        let hosts = parse_hosts(body);
+        assert_eq!(hosts.len(), 2);
+        assert_eq!(hosts[0].arms[0].metric, Some(1.5));
+        assert_eq!(hosts[0].arms[1], LearnedArm { arm: "reno".into(), ..Default::default() });
+        assert_eq!(parse_hosts("nonsense"), []);
+    }
+}

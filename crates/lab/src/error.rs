@@ -1,0 +1,100 @@
+//! What can go wrong in a laboratory run.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a laboratory run could not be done. A missed expectation is not an
+/// error: see [`crate::Outcome::passed`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A scenario file is not a valid scenario.
+    #[error(transparent)]
+    Scenario(#[from] crate::scenario::ScenarioError),
+    /// A mode's name is not known.
+    #[error(transparent)]
+    Mode(#[from] crate::mode::ModeError),
+    /// The machine lacks something that every run needs.
+    #[error("this machine cannot run the laboratory:\n{}", .0.iter().map(|line| format!("  - {line}")).collect::<Vec<_>>().join("\n"))]
+    Preconditions(Vec<String>),
+    /// A file or device could not be used.
+    #[error("{what} {path}: {source}", path = .path.display())]
+    Io {
+        /// What was tried, as "cannot read".
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A system call that names no file failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A command of iproute2 failed.
+    #[error("`{command}` failed ({status}): {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status.
+        status: String,
+        /// What it wrote to standard error.
+        stderr: String,
+    },
+    /// The loss program could not be loaded or attached.
+    #[error("the loss program cannot be {what}: {source}")]
+    Loss {
+        /// The step that failed.
+        what: &'static str,
+        /// libbpf's answer.
+        source: libbpf_rs::Error,
+    },
+    /// A congestion control cannot be made the default of a namespace.
+    #[error("congestion control {name:?} cannot be used: {why}")]
+    CongestionControl {
+        /// Its name.
+        name: String,
+        /// The reason and what to do.
+        why: String,
+    },
+    /// The iperf3 server did not start.
+    #[error("the iperf3 server of mode {mode} did not start: {why}")]
+    Server {
+        /// The mode that it serves.
+        mode: String,
+        /// Its own words, or that it was silent.
+        why: String,
+    },
+    /// The agent did not start, or its local interface did not answer.
+    #[error("the agent of mode {mode}: {why}")]
+    Agent {
+        /// The mode that it runs in.
+        mode: String,
+        /// What went wrong, with the agent's own words where there are any.
+        why: String,
+    },
+    /// The options contradict each other.
+    #[error("{0}")]
+    Options(String),
+    /// SIGINT or SIGTERM came; everything has been removed.
+    #[error("interrupted; everything that was set up has been removed")]
+    Interrupted,
+}
+
+impl Error {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,138 @@
+//! A cgroup (version 2) per mode: what an agent is attached to.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+
+use crate::error::Error;
+use crate::interrupt::{self, OnSignal};
+
+/// A directory of the unified hierarchy; dropped, what runs in it is killed and
+/// it is removed.
+#[derive(Debug)]
+pub(crate) struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Creates it below the mount that [`mount`] finds.
+    pub(crate) fn create(name: &str) -> Result<Self, Error> {
+        let path = mount()?.join(name);
+        fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;
+        Ok(Self { path })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `cgroup.procs`, open for writing: a process that writes "0" joins.
+    pub(crate) fn entrance(&self) -> Result<File, Error> {
+        let path = self.path.join("cgroup.procs");
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .map_err(Error::io("cannot open", path))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// Kills what runs in a cgroup and removes it.
+pub(crate) fn remove(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    loop {
+        match fs::remove_dir(path) {
+            Ok(()) => return,
+            Err(error) if gone(&error) => return,
+            Err(error) if Instant::now() >= deadline => {
+                tracing::warn!("cannot remove the cgroup {}: {error}", path.display());
+                return;
+            }
+            Err(_) => empty(path, deadline),
+        }
+    }
+}
+
+/// Kills the processes of a cgroup and waits until the kernel says that none is
+/// left, or for 100 ms, whichever is first.
+fn empty(path: &Path, deadline: Instant) {
+    // Opened before the kill, so that the change is not missed.
+    let events = File::open(path.join("cgroup.events"));
+    let processes = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    for pid in processes.lines().filter_map(|line| line.parse().ok()) {
+        // 0 stands for a process outside this process's PID namespace.
+        if pid > 0 {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+    if let Ok(events) = events {
+        let until = deadline.min(Instant::now() + Duration::from_millis(100));
+        let _ = interrupt::wait(events.as_fd(), PollFlags::POLLPRI, until, OnSignal::KeepWaiting);
+    }
+}
+
+/// The mount point of the unified cgroup hierarchy.
+///
+/// # Errors
+/// [`Error::System`] where no cgroup2 file system is mounted.
+pub fn mount() -> Result<PathBuf, Error> {
+    let path = Path::new("/proc/self/mountinfo");
+    let table = fs::read_to_string(path).map_err(Error::io("cannot read", path))?;
+    mount_in(&table).ok_or_else(|| {
+        Error::system("no cgroup2 file system is mounted (mount -t cgroup2 none /sys/fs/cgroup)")(
+            io::ErrorKind::NotFound.into(),
+        )
+    })
+}
+
+/// The first mount of type cgroup2 in a table of the form of proc(5)'s
+/// `/proc/pid/mountinfo`.
+fn mount_in(table: &str) -> Option<PathBuf> {
+    table.lines().find_map(|line| {
+        let (mount, filesystem) = line.split_once(" - ")?;
+        let kind = filesystem.split(' ').next()?;
+        let point = mount.split(' ').nth(4)?;
+        (kind == "cgroup2").then(|| PathBuf::from(unescape(point)))
+    })
+}
+
+/// Undoes the octal escapes of mountinfo for space, tab, newline, backslash.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_unified_hierarchy_wherever_it_is() {
+        let hybrid = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
+";
+        assert_eq!(mount_in(hybrid), Some("/sys/fs/cgroup/unified".into()));
+        let unified = "25 20 0:22 / /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup rw\n";
+        assert_eq!(mount_in(unified), Some("/sys/fs/cgroup".into()));
+        let spaced = "25 20 0:22 / /mnt/a\\040b rw - cgroup2 none rw\n";
+        assert_eq!(mount_in(spaced), Some("/mnt/a b".into()));
+    }
+
+    #[test]
+    fn says_when_there_is_none() {
+        assert_eq!(mount_in("32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
+        assert_eq!(mount_in("not a mount table\n"), None);
+    }
+}

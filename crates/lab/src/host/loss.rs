@@ -1,0 +1,180 @@
+//! The loss program (`bpf/loss.bpf.c`): loading, attaching, reading.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramInput, TC_EGRESS, TcHookBuilder};
+use serde::Serialize;
+
+use super::netns::Namespace;
+use crate::error::Error;
+use crate::scenario::{Drop, GilbertElliott};
+
+#[allow(missing_docs, unused_imports, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
+}
+use skeleton::{LossSkel, LossSkelBuilder, types};
+
+/// linux/pkt_cls.h: the packet is gone and the sender hears of success.
+const TC_ACT_STOLEN: u32 = 4;
+/// linux/pkt_cls.h: the packet is gone and the sender hears of it.
+const TC_ACT_SHOT: u32 = 2;
+
+/// What passed one direction of a link since it was created, as the loss
+/// program saw it. A packet here is what the network stack hands to the link: up
+/// to 64 KiB where offload is on. Bytes include the link header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct LossCounters {
+    /// Packets that reached the program.
+    pub seen_packets: u64,
+    /// Their bytes.
+    pub seen_bytes: u64,
+    /// The TCP segments in them.
+    pub seen_segments: u64,
+    /// Packets that it dropped.
+    pub dropped_packets: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+    /// The TCP segments in them.
+    pub dropped_segments: u64,
+    /// Runs of consecutive drops.
+    pub bursts: u64,
+    /// Packets that met the bad state of the chain.
+    pub bad_packets: u64,
+    /// The longest packet, bytes.
+    pub largest_bytes: u64,
+    /// A digest of the fate of every packet, in order.
+    pub digest: u64,
+}
+
+impl LossCounters {
+    /// The share of packets dropped; `None` where none passed.
+    pub fn loss(&self) -> Option<f64> {
+        (self.seen_packets > 0).then(|| self.dropped_packets as f64 / self.seen_packets as f64)
+    }
+
+    /// The mean number of packets dropped in a row; `None` where none was.
+    pub fn mean_burst_packets(&self) -> Option<f64> {
+        (self.bursts > 0).then(|| self.dropped_packets as f64 / self.bursts as f64)
+    }
+}
+
+impl From<types::counters> for LossCounters {
+    fn from(raw: types::counters) -> Self {
+        Self {
+            seen_packets: raw.seen_packets,
+            seen_bytes: raw.seen_bytes,
+            seen_segments: raw.seen_segments,
+            dropped_packets: raw.dropped_packets,
+            dropped_bytes: raw.dropped_bytes,
+            dropped_segments: raw.dropped_segments,
+            bursts: raw.bursts,
+            bad_packets: raw.bad_packets,
+            largest_bytes: raw.largest_bytes,
+            digest: raw.digest,
+        }
+    }
+}
+
+/// The loss program on the egress of one interface. It goes with the interface.
+#[derive(Debug)]
+pub(crate) struct Loss {
+    counters: MapHandle,
+}
+
+impl Loss {
+    /// Loads the program and attaches it to the egress of an interface of the
+    /// namespace.
+    pub(crate) fn attach(
+        namespace: &Namespace,
+        interface: &str,
+        chain: &GilbertElliott,
+        drop: Drop,
+        seed: u64,
+    ) -> Result<Self, Error> {
+        let mut storage = MaybeUninit::uninit();
+        let skeleton = load(&mut storage, chain, drop, seed)?;
+        let program = skeleton.progs.lose.as_fd();
+        namespace.within(|| {
+            let index = nix::net::if_::if_nametoindex(interface)
+                .map_err(|errno| Error::system(format!("no interface {interface}"))(errno.into()))?;
+            let mut hook = TcHookBuilder::new(program)
+                .ifindex(index as i32)
+                .handle(1)
+                .priority(1)
+                .hook(TC_EGRESS);
+            hook.create()
+                .and_then(|mut hook| hook.attach())
+                .map_err(|source| Error::Loss { what: "attached", source })?;
+            Ok(())
+        })?;
+        let counters = MapHandle::try_from(&skeleton.maps.bss)
+            .map_err(|source| Error::Loss { what: "kept", source })?;
+        Ok(Self { counters })
+    }
+
+    /// What has passed so far. Packets that pass meanwhile may be in some of the
+    /// figures and not in others.
+    pub(crate) fn counters(&self) -> Result<LossCounters, Error> {
+        read(&self.counters)
+    }
+}
+
+/// What the chain does to the first packets of a link, found by running the
+/// program in the kernel without any link.
+///
+/// # Errors
+/// [`Error::Loss`] where the program cannot be loaded or run.
+pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossCounters, Error> {
+    let mut storage = MaybeUninit::uninit();
+    let skeleton = load(&mut storage, chain, Drop::Silent, seed)?;
+    // An Ethernet header that announces IPv4, and an empty packet.
+    let mut frame = [0u8; 64];
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    let input = ProgramInput { data_in: Some(&frame), repeat: packets, ..Default::default() };
+    skeleton
+        .progs
+        .lose
+        .test_run(input)
+        .map_err(|source| Error::Loss { what: "rehearsed", source })?;
+    read(&skeleton.maps.bss)
+}
+
+fn load<'obj>(
+    storage: &'obj mut MaybeUninit<libbpf_rs::OpenObject>,
+    chain: &GilbertElliott,
+    drop: Drop,
+    seed: u64,
+) -> Result<LossSkel<'obj>, Error> {
+    let failed = |source| Error::Loss { what: "loaded", source };
+    let mut open = LossSkelBuilder::default().open(storage).map_err(failed)?;
+    let settings = open
+        .maps
+        .rodata_data
+        .as_mut()
+        .ok_or_else(|| failed(libbpf_rs::Error::from_raw_os_error(nix::libc::ENODATA)))?;
+    settings.to_bad_q32 = chain.to_bad.q32();
+    settings.to_good_q32 = chain.to_good.q32();
+    settings.loss_good_q32 = chain.loss_good.q32();
+    settings.loss_bad_q32 = chain.loss_bad.q32();
+    settings.seed = seed;
+    settings.drop_action = match drop {
+        Drop::Silent => TC_ACT_STOLEN,
+        Drop::Reported => TC_ACT_SHOT,
+    };
+    open.load().map_err(failed)
+}
+
+fn read(map: &impl MapCore) -> Result<LossCounters, Error> {
+    let failed = |source| Error::Loss { what: "read", source };
+    let bytes = map
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+        .map_err(failed)?
+        .filter(|bytes| bytes.len() >= size_of::<types::counters>())
+        .ok_or_else(|| failed(libbpf_rs::Error::from_raw_os_error(nix::libc::ENODATA)))?;
+    // SAFETY: the bytes are at least as many as the type's, which is a struct of
+    // integers without padding, the only variable of its section; unaligned.
+    Ok(unsafe { bytes.as_ptr().cast::<types::counters>().read_unaligned() }.into())
+}

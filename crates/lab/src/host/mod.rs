@@ -1,0 +1,239 @@
+//! The laboratory on this machine's own kernel: two network namespaces joined by
+//! a veth pair, loss by a TC program, rate and queue by `tbf`.
+
+pub(crate) mod cgroup;
+pub(crate) mod congestion;
+pub mod loss;
+mod netns;
+pub(crate) mod preflight;
+pub(crate) mod stale;
+pub(crate) mod tool;
+mod veth;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::libc;
+
+pub use cgroup::mount as cgroup_mount;
+pub use congestion::available as available_congestion_controls;
+pub use preflight::missing;
+
+use crate::error::Error;
+use crate::process;
+use crate::scenario::{GilbertElliott, PathModel, System};
+use cgroup::Cgroup;
+use loss::{Loss, LossCounters};
+use netns::Namespace;
+
+/// What every name begins with; the process's id and a serial number follow.
+pub(crate) const PREFIX: &str = "thalweg-lab-";
+
+/// One of the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Opens connections and sends the data.
+    Client,
+    /// Accepts connections and receives the data.
+    Server,
+}
+
+/// What a [`Pair`] is made of. The default is a perfect IPv4 link.
+#[derive(Debug, Clone, Default)]
+pub struct PairOptions {
+    /// A word for the names of namespaces and cgroup: letters, digits, '-'.
+    pub label: String,
+    /// The link between the hosts.
+    pub path: PathModel,
+    /// The default congestion control of both hosts; none: the machine's own.
+    pub congestion_control: Option<String>,
+    /// Further settings below `net.`, in both hosts.
+    pub sysctl: std::collections::BTreeMap<String, String>,
+    /// Addresses that the server has beyond its first: further remote hosts, as
+    /// the client sees it. At most 200.
+    pub further_addresses: u8,
+}
+
+impl PairOptions {
+    /// The pair that a scenario describes.
+    pub fn new(label: &str, path: &PathModel, system: &System) -> Self {
+        Self {
+            label: label.to_owned(),
+            path: path.clone(),
+            congestion_control: Some(system.default_cc.clone()),
+            sysctl: system.sysctl.clone(),
+            further_addresses: 0,
+        }
+    }
+}
+
+/// Two hosts and the link between them, with one cgroup for what runs in them.
+///
+/// Dropped, it kills what runs in the cgroup and removes everything it made.
+///
+/// ```no_run
+/// use thalweg_lab::host::{Pair, PairOptions, Side};
+/// # fn main() -> Result<(), thalweg_lab::Error> {
+/// let pair = Pair::new(&PairOptions { label: "example".into(), ..Default::default() })?;
+/// let address = pair.address(Side::Server).to_string();
+/// let status = pair.command_in(Side::Client, "ping")?.args(["-c1", &address]).status();
+/// # drop(status); Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Pair {
+    forward: Loss,
+    reverse: Loss,
+    family: crate::scenario::Family,
+    further_addresses: u8,
+    // Fields are dropped in this order: first what runs, then where it ran.
+    cgroup: Cgroup,
+    client: Namespace,
+    server: Namespace,
+}
+
+impl Pair {
+    /// Creates namespaces, link, loss, queue and cgroup.
+    ///
+    /// # Errors
+    /// What failed, with the words of the tool or the kernel. Nothing is left.
+    pub fn new(options: &PairOptions) -> Result<Self, Error> {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        if !options.label.bytes().all(plain) || options.label.len() > 64 {
+            return Err(Error::Options(format!("{:?} cannot be a part of a name", options.label)));
+        }
+        if options.further_addresses > 200 {
+            return Err(Error::Options("a server has at most 200 further addresses".into()));
+        }
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{serial}-{}", std::process::id(), options.label);
+        let path = &options.path;
+
+        let cgroup = Cgroup::create(&name)?;
+        let client = Namespace::create(&format!("{name}-client"))?;
+        let server = Namespace::create(&format!("{name}-server"))?;
+        for namespace in [&client, &server] {
+            for (key, value) in &options.sysctl {
+                namespace.set_sysctl(key, value)?;
+            }
+        }
+        if let Some(name) = &options.congestion_control {
+            congestion::set_default(name, &[&client, &server])?;
+        }
+        veth::join(&client, &server, path, options.further_addresses)?;
+        let attach = |namespace: &Namespace, chain: &GilbertElliott, seed| {
+            Loss::attach(namespace, veth::INTERFACE, chain, path.drop, seed)
+        };
+        // Each direction has its own sequence.
+        let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;
+        let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
+        Ok(Self {
+            forward: attach(&client, &path.forward_loss(), path.seed)?,
+            reverse: attach(&server, &reverse_chain, reverse_seed)?,
+            family: path.family,
+            further_addresses: options.further_addresses,
+            cgroup,
+            client,
+            server,
+        })
+    }
+
+    /// The first address of a host.
+    pub fn address(&self, side: Side) -> IpAddr {
+        veth::address(self.family, side, 0)
+    }
+
+    /// All addresses of the server.
+    pub fn server_addresses(&self) -> Vec<IpAddr> {
+        (0..=self.further_addresses)
+            .map(|index| veth::address(self.family, Side::Server, index))
+            .collect()
+    }
+
+    /// The directory of the cgroup.
+    pub fn cgroup(&self) -> &Path {
+        self.cgroup.path()
+    }
+
+    /// The name of a host's namespace, as `ip netns` knows it.
+    pub fn namespace(&self, side: Side) -> &str {
+        self.side(side).name()
+    }
+
+    /// What has passed so far in the data direction (from the client).
+    ///
+    /// # Errors
+    /// [`Error::Loss`] where the counters cannot be read.
+    pub fn forward(&self) -> Result<LossCounters, Error> {
+        self.forward.counters()
+    }
+
+    /// What has passed so far in the other direction (from the server).
+    ///
+    /// # Errors
+    /// [`Error::Loss`] where the counters cannot be read.
+    pub fn reverse(&self) -> Result<LossCounters, Error> {
+        self.reverse.counters()
+    }
+
+    /// Writes a setting below `net.` of one host.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the kernel's answer.
+    pub fn set_sysctl(&self, side: Side, key: &str, value: &str) -> Result<(), Error> {
+        self.side(side).set_sysctl(key, value)
+    }
+
+    /// Makes a congestion control the default of both hosts.
+    ///
+    /// # Errors
+    /// [`Error::CongestionControl`] where the kernel does not offer it.
+    pub fn set_congestion_control(&self, name: &str) -> Result<(), Error> {
+        congestion::set_default(name, &[&self.client, &self.server])
+    }
+
+    /// A command that will run in a host's namespace and in the cgroup, in a
+    /// process group of its own, and that the kernel kills when the thread that
+    /// starts it ends.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the cgroup cannot be opened.
+    pub fn command_in(&self, side: Side, program: &str) -> Result<Command, Error> {
+        let namespace = self.side(side).handle()?;
+        let entrance = self.cgroup.entrance()?;
+        let mut command = tool::command(program);
+        process::tie(&mut command);
+        // SAFETY: between fork and exec only setns(2) and write(2) are called,
+        // both async-signal-safe, on descriptors that the closure owns.
+        unsafe {
+            command.pre_exec(move || enter(namespace.as_raw_fd(), entrance.as_raw_fd()));
+        }
+        Ok(command)
+    }
+
+    fn side(&self, side: Side) -> &Namespace {
+        match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+}
+
+/// Moves the calling process, just forked, into a namespace and a cgroup.
+fn enter(namespace: RawFd, entrance: RawFd) -> io::Result<()> {
+    // SAFETY: integers and a pointer to one byte of a constant are passed.
+    unsafe {
+        if libc::write(entrance, c"0".as_ptr().cast(), 1) != 1
+            || libc::setns(namespace, libc::CLONE_NEWNET) != 0
+        {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What a run needs of the machine, checked before anything is created.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use nix::libc;
+
+use super::{cgroup, tool};
+use crate::error::Error;
+
+/// Bits of `CapEff` (linux/capability.h) and what they are for.
+const CAPABILITIES: [(u32, &str); 2] = [
+    (12, "CAP_NET_ADMIN (links, queues, the loss program)"),
+    (21, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
+];
+
+const TOOLS: [(&str, &str); 3] =
+    [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
+
+/// Everything that is missing, one line each; empty where nothing is.
+pub fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = effective_capabilities(&status);
+    for (bit, what) in CAPABILITIES {
+        if effective & (1 << bit) == 0 {
+            missing.push(format!("no {what}: run it as root, for instance with sudo"));
+        }
+    }
+    for (program, package) in TOOLS {
+        if tool::find(program).is_none() {
+            missing.push(format!(
+                "no {program}: install the package {package} (apt-get install {package})"
+            ));
+        }
+    }
+    if let Err(error) = cgroup::mount() {
+        missing.push(error.to_string());
+    }
+    // The two queueing disciplines are tried only where nothing else is missing:
+    // without privilege the answer would be about that.
+    if missing.is_empty() {
+        for (words, what) in [
+            ("qdisc add dev lo clsact", "clsact (CONFIG_NET_SCH_INGRESS)"),
+            ("qdisc add dev lo root tbf rate 1mbit burst 3000 limit 3000", "tbf (CONFIG_NET_SCH_TBF)"),
+        ] {
+            if let Err(why) = try_in_new_namespace(words) {
+                missing.push(format!("the kernel has no queueing discipline {what}: {why}"));
+            }
+        }
+    }
+    missing
+}
+
+pub(crate) fn check() -> Result<(), Error> {
+    let missing = missing();
+    if missing.is_empty() { Ok(()) } else { Err(Error::Preconditions(missing)) }
+}
+
+fn effective_capabilities(status: &str) -> u64 {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Runs `tc` in a network namespace that ends with it.
+fn try_in_new_namespace(words: &str) -> Result<(), String> {
+    let mut command = tool::command("tc");
+    command.args(words.split(' '));
+    // SAFETY: between fork and exec only unshare(2) is called, a system call
+    // that takes one integer.
+    unsafe {
+        command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+}
+
+/// Whether a process with this id exists.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_effective_set() {
+        let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000201000\n";
+        assert_eq!(effective_capabilities(status), (1 << 12) | (1 << 21));
+        assert_eq!(effective_capabilities(""), 0);
+    }
+}

@@ -1,0 +1,130 @@
+//! SIGINT and SIGTERM as a flag that every wait looks at.
+//!
+//! Children run in process groups of their own, so a Ctrl-C at the terminal
+//! reaches this process only and the clean-up happens in order.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Instant;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+use crate::error::Error;
+
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
+static WAKE: OnceLock<EventFd> = OnceLock::new();
+
+extern "C" fn on_signal(_: libc::c_int) {
+    REQUESTED.store(true, Ordering::SeqCst);
+    let one = 1u64;
+    // SAFETY: write(2) is async-signal-safe and reads eight bytes of a local; a
+    // closed or absent descriptor only makes it fail. errno is put back because
+    // the interrupted code may be about to read it.
+    unsafe {
+        let errno = *libc::__errno_location();
+        libc::write(WAKE_FD.load(Ordering::SeqCst), (&raw const one).cast(), size_of::<u64>());
+        *libc::__errno_location() = errno;
+    }
+}
+
+/// While it lives, SIGINT and SIGTERM set a flag instead of ending the process.
+/// Dropped, it restores what was there before.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    before: Vec<(Signal, SigAction)>,
+}
+
+impl Guard {
+    pub(crate) fn install() -> Result<Self, Error> {
+        let failed = |errno: Errno| Error::system("cannot handle SIGINT and SIGTERM")(errno.into());
+        if WAKE.get().is_none() {
+            let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+            let wake = EventFd::from_value_and_flags(0, flags).map_err(failed)?;
+            let wake = WAKE.get_or_init(|| wake);
+            WAKE_FD.store(wake.as_fd().as_raw_fd(), Ordering::SeqCst);
+        }
+        REQUESTED.store(false, Ordering::SeqCst);
+        if let Some(wake) = WAKE.get() {
+            // EAGAIN says that it is already empty.
+            let _ = wake.read();
+        }
+        let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
+        let mut guard = Self { before: Vec::new() };
+        for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            // SAFETY: the handler only stores to an atomic and calls write(2).
+            let before = unsafe { sigaction(signal, &action) }.map_err(failed)?;
+            guard.before.push((signal, before));
+        }
+        Ok(guard)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        for (signal, before) in &self.before {
+            // SAFETY: restores a disposition that was in force before.
+            let _ = unsafe { sigaction(*signal, before) };
+        }
+    }
+}
+
+/// Fails if SIGINT or SIGTERM came.
+pub(crate) fn check() -> Result<(), Error> {
+    if REQUESTED.load(Ordering::SeqCst) { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+/// Whether waiting ends when SIGINT or SIGTERM comes. Clean-up itself must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnSignal {
+    Fail,
+    KeepWaiting,
+}
+
+/// Waits until the descriptor reports one of the events (`Ok(true)`) or the
+/// deadline has passed (`Ok(false)`).
+pub(crate) fn wait(
+    fd: BorrowedFd<'_>,
+    events: PollFlags,
+    deadline: Instant,
+    on_signal: OnSignal,
+) -> Result<bool, Error> {
+    loop {
+        let mut watched = vec![PollFd::new(fd, events)];
+        if on_signal == OnSignal::Fail {
+            check()?;
+            if let Some(wake) = WAKE.get() {
+                watched.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        // Rounded up, so that the last wait does not spin.
+        let milliseconds = left.as_micros().div_ceil(1000).min(60_000) as i32;
+        let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut watched, timeout) {
+            Ok(0) if left.is_zero() => return Ok(false),
+            Ok(_) if watched[0].any() == Some(true) => return Ok(true),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(Error::system("poll")(errno.into())),
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the process ends (Linux 5.3).
+pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: takes two integers; on success the descriptor is new and ours.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}

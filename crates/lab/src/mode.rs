@@ -1,0 +1,131 @@
+//! What decides the congestion control of a connection in a run.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One thing to measure. Each gets its own pair of namespaces and cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Mode {
+    /// The scenario's default congestion control and no agent.
+    Baseline,
+    /// One congestion control for every connection and no agent.
+    Fixed(String),
+    /// Every congestion control that the kernel offers, each as a mode of its
+    /// own. [`expand`] replaces it.
+    EveryFixed,
+    /// The agent in its published, faithful mode.
+    Classic,
+    /// The agent in its default mode.
+    Thalweg,
+}
+
+/// A mode's name is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of baseline, fixed, fixed:ARM, classic, thalweg, found {0:?}")]
+pub struct ModeError(pub String);
+
+impl Mode {
+    /// Whether an agent learns in this mode. The others are references.
+    pub fn learns(&self) -> bool {
+        matches!(self, Self::Classic | Self::Thalweg)
+    }
+
+    /// The name as a part of a file name: "fixed:bbr" becomes "fixed-bbr".
+    pub fn label(&self) -> String {
+        self.to_string().replace(':', "-")
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Baseline => f.write_str("baseline"),
+            Self::Fixed(arm) => write!(f, "fixed:{arm}"),
+            Self::EveryFixed => f.write_str("fixed"),
+            Self::Classic => f.write_str("classic"),
+            Self::Thalweg => f.write_str("thalweg"),
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        match text {
+            "baseline" => Ok(Self::Baseline),
+            "fixed" => Ok(Self::EveryFixed),
+            "classic" => Ok(Self::Classic),
+            "thalweg" => Ok(Self::Thalweg),
+            _ => match text.strip_prefix("fixed:") {
+                Some(arm) if is_arm_name(arm) => Ok(Self::Fixed(arm.to_owned())),
+                _ => Err(ModeError(text.to_owned())),
+            },
+        }
+    }
+}
+
+impl serde::Serialize for Mode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Whether the kernel could know a congestion control by this name
+/// (`TCP_CA_NAME_MAX` is 16 with the terminating zero, linux/tcp.h).
+pub fn is_arm_name(name: &str) -> bool {
+    (1..16).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+/// The modes to run, in order and each once, with [`Mode::EveryFixed`] replaced
+/// by one mode per available congestion control.
+pub fn expand(modes: &[Mode], available: &[String]) -> Vec<Mode> {
+    let mut expanded: Vec<Mode> = Vec::new();
+    let mut add = |mode: Mode| {
+        if !expanded.contains(&mode) {
+            expanded.push(mode);
+        }
+    };
+    for mode in modes {
+        match mode {
+            Mode::EveryFixed => {
+                for arm in available {
+                    add(Mode::Fixed(arm.clone()));
+                }
+            }
+            other => add(other.clone()),
+        }
+    }
+    expanded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for name in ["baseline", "fixed", "fixed:bbr", "classic", "thalweg"] {
+            assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_errors() {
+        for name in ["", "Fixed", "fixed:", "fixed:a b", "fixed:sixteen_or_more_", "bbr"] {
+            let error = name.parse::<Mode>().unwrap_err();
+            assert!(error.to_string().contains("fixed:ARM"), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_fixed_expands_once() {
+        let available = ["reno".to_owned(), "bbr".to_owned()];
+        let modes = [Mode::Baseline, Mode::Fixed("bbr".into()), Mode::EveryFixed, Mode::Baseline];
+        assert_eq!(
+            expand(&modes, &available),
+            [Mode::Baseline, Mode::Fixed("bbr".into()), Mode::Fixed("reno".into())]
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! What a run measured. This is also the layout of `results.json`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::agent::LearnedHost;
+use crate::expect::{self, Check, Verdict};
+use crate::host::loss::LossCounters;
+use crate::mode::Mode;
+use crate::scenario::Scenario;
+use crate::stats;
+
+/// Version of the layout of `results.json`. It grows when a reader would break.
+pub const FORMAT: u32 = 1;
+
+/// Everything that one call of [`crate::run`] measured.
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    /// Version of this layout.
+    pub format: u32,
+    /// The machine and the command.
+    pub environment: Environment,
+    /// One entry per scenario, in the order given.
+    pub scenarios: Vec<ScenarioOutcome>,
+}
+
+impl Outcome {
+    /// Whether no expectation was missed. One that was not checked is no miss.
+    pub fn passed(&self) -> bool {
+        self.scenarios.iter().all(ScenarioOutcome::passed)
+    }
+}
+
+/// Where the run took place.
+#[derive(Debug, Clone, Serialize)]
+pub struct Environment {
+    /// Version of this crate.
+    pub version: String,
+    /// `uname -r` and `uname -m`.
+    pub kernel: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// The congestion controls that the kernel offers.
+    pub congestion_controls: Vec<String>,
+    /// First line of `iperf3 --version`.
+    pub iperf3: String,
+    /// The command line.
+    pub command: String,
+    /// When the run began, UTC, RFC 3339.
+    pub started: String,
+}
+
+/// What one scenario gave.
+#[derive(Debug, Serialize)]
+pub struct ScenarioOutcome {
+    /// The scenario as it ran.
+    pub scenario: Scenario,
+    /// How often the modes without an agent were run: every n-th round.
+    pub reference_every: u32,
+    /// One entry per mode, in the order given.
+    pub modes: Vec<ModeOutcome>,
+    /// The expectations and what became of them.
+    pub checks: Vec<Check>,
+    /// Wall time of the whole scenario, seconds.
+    pub wall_s: f64,
+    /// Where the files of this scenario are.
+    pub report: PathBuf,
+}
+
+impl ScenarioOutcome {
+    /// Whether no expectation was missed.
+    pub fn passed(&self) -> bool {
+        self.checks.iter().all(|check| check.verdict != Verdict::Missed)
+    }
+
+    /// The outcome of a mode.
+    pub fn mode(&self, mode: &Mode) -> Option<&ModeOutcome> {
+        self.modes.iter().find(|outcome| outcome.mode == *mode)
+    }
+
+    /// The fixed mode with the highest median goodput.
+    pub fn best_fixed(&self) -> Option<&ModeOutcome> {
+        expect::best_fixed(&self.modes)
+    }
+}
+
+/// What one mode gave.
+#[derive(Debug, Serialize)]
+pub struct ModeOutcome {
+    /// The mode.
+    pub mode: Mode,
+    /// Rounds in the scenario; a reference may have skipped some.
+    pub rounds: u32,
+    /// Its connections, in order.
+    pub connections: Vec<Connection>,
+    /// Packets in the data direction.
+    pub forward: LossCounters,
+    /// Packets in the direction of the acknowledgements.
+    pub reverse: LossCounters,
+    /// What the agent had learned at the end; empty without an agent.
+    pub hosts: Vec<LearnedHost>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, Serialize)]
+pub struct Connection {
+    /// The round, counted from 0.
+    pub round: u32,
+    /// What the receiver got, bit/s. 0 where the connection failed.
+    pub goodput_bps: f64,
+    /// Segments that TCP sent again.
+    pub retransmits: u64,
+    /// The congestion control at the end of the connection.
+    pub arm: String,
+    /// Mean smoothed round-trip time that the sender saw, µs.
+    pub mean_rtt_us: Option<f64>,
+    /// Wall time of the client from start to exit, seconds.
+    pub wall_s: f64,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+impl ModeOutcome {
+    /// Goodput of every connection, bit/s. Failed ones are there as 0.
+    pub fn goodputs_bps(&self) -> Vec<f64> {
+        self.connections.iter().map(|connection| connection.goodput_bps).collect()
+    }
+
+    /// The connections of the last half of the rounds.
+    pub fn last_half(&self) -> impl Iterator<Item = &Connection> {
+        let first = self.rounds / 2;
+        self.connections.iter().filter(move |connection| connection.round >= first)
+    }
+
+    /// Goodput of the connections of the last half of the rounds, bit/s.
+    pub fn last_half_goodputs_bps(&self) -> Vec<f64> {
+        self.last_half().map(|connection| connection.goodput_bps).collect()
+    }
+
+    /// How many connections failed.
+    pub fn failures(&self) -> usize {
+        self.connections.iter().filter(|connection| connection.error.is_some()).count()
+    }
+
+    /// The arms that were used and how often, most frequent first.
+    pub fn arms(&self) -> Vec<(String, usize)> {
+        count_arms(self.connections.iter())
+    }
+
+    /// Share (0 to 1) of the connections of the last half on the arm that is
+    /// most frequent among them; `None` where there were none.
+    pub fn converged_share(&self) -> Option<f64> {
+        let total = self.last_half().count();
+        let most = count_arms(self.last_half()).first().map_or(0, |(_, count)| *count);
+        (total > 0).then(|| most as f64 / total as f64)
+    }
+
+    /// The figures of the summary table; `None` where nothing was measured.
+    pub fn summary(&self) -> Option<Summary> {
+        let all = self.goodputs_bps();
+        Some(Summary {
+            median_bps: stats::median(&all)?,
+            median_last_half_bps: stats::median(&self.last_half_goodputs_bps()),
+            mean_bps: stats::mean(&all)?,
+            lower_quartile_bps: stats::quantile(&all, 0.25)?,
+            upper_quartile_bps: stats::quantile(&all, 0.75)?,
+            least_bps: stats::quantile(&all, 0.0)?,
+            most_bps: stats::quantile(&all, 1.0)?,
+            retransmits: self.connections.iter().map(|connection| connection.retransmits).sum(),
+        })
+    }
+}
+
+/// The figures of one mode, goodput in bit/s.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Median of all connections.
+    pub median_bps: f64,
+    /// Median of the last half of the rounds.
+    pub median_last_half_bps: Option<f64>,
+    /// Mean of all connections.
+    pub mean_bps: f64,
+    /// First quartile.
+    pub lower_quartile_bps: f64,
+    /// Third quartile.
+    pub upper_quartile_bps: f64,
+    /// Smallest.
+    pub least_bps: f64,
+    /// Largest.
+    pub most_bps: f64,
+    /// Segments sent again, over all connections.
+    pub retransmits: u64,
+}
+
+fn count_arms<'a>(connections: impl Iterator<Item = &'a Connection>) -> Vec<(String, usize)> {
+    let mut counts: std::collections::BTreeMap<&str, usize> = Default::default();
+    for connection in connections.filter(|connection| !connection.arm.is_empty()) {
+        *counts.entry(&connection.arm).or_default() += 1;
+    }
+    let mut arms: Vec<_> = counts.into_iter().map(|(arm, count)| (arm.to_owned(), count)).collect();
+    arms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    arms
+}

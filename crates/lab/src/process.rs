@@ -1,0 +1,123 @@
+//! A child process that does not outlive its guard.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::poll::PollFlags;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::error::Error;
+use crate::interrupt::{self, OnSignal};
+
+/// A running child in a process group of its own. Dropped, it and its group are
+/// killed and it is reaped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    ended: OwnedFd,
+    status: Option<ExitStatus>,
+}
+
+/// Makes the kernel kill the child when the *thread* that starts it ends, and
+/// puts it into a process group of its own, away from the terminal's signals.
+pub(crate) fn tie(command: &mut Command) {
+    command.process_group(0);
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only prctl(2) and getppid(2) are called,
+    // both async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the call above took effect.
+            if libc::getppid() as u32 != parent {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+}
+
+impl Process {
+    /// Starts the command, tied to this thread.
+    pub(crate) fn spawn(command: &mut Command) -> Result<Self, Error> {
+        tie(command);
+        Self::spawn_tied(command)
+    }
+
+    /// Starts a command on which [`tie`] was called already.
+    pub(crate) fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
+        let failed = |command: &Command| {
+            Error::system(format!("cannot start {}", command.get_program().to_string_lossy()))
+        };
+        let mut child = command.spawn().map_err(failed(command))?;
+        match interrupt::pidfd(child.id()) {
+            Ok(ended) => Ok(Self { child, ended, status: None }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(failed(command)(error))
+            }
+        }
+    }
+
+    pub(crate) fn child_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits for the end until the deadline; `None` if it still runs then.
+    pub(crate) fn wait_until(
+        &mut self,
+        deadline: Instant,
+        on_signal: OnSignal,
+    ) -> Result<Option<ExitStatus>, Error> {
+        if self.status.is_none()
+            && interrupt::wait(self.ended.as_fd(), PollFlags::POLLIN, deadline, on_signal)?
+        {
+            self.status = Some(self.child.wait().map_err(Error::system("wait for a child"))?);
+        }
+        Ok(self.status)
+    }
+
+    /// The exit status if it has ended.
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+        self.wait_until(Instant::now(), OnSignal::KeepWaiting)
+    }
+
+    /// Asks it to end by SIGTERM, and kills it if it does not within the time.
+    pub(crate) fn terminate(&mut self, patience: Duration) {
+        self.signal(Signal::SIGTERM);
+        let deadline = Instant::now() + patience;
+        if !matches!(self.wait_until(deadline, OnSignal::KeepWaiting), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+
+    /// Kills it and its process group, and reaps it.
+    pub(crate) fn kill(&mut self) {
+        if self.status.is_none() {
+            self.signal(Signal::SIGKILL);
+            self.status = self.child.wait().ok();
+        }
+    }
+
+    /// Sends a signal to the process group. The child is not reaped before this
+    /// guard does it, so the number cannot belong to anyone else.
+    fn signal(&self, signal: Signal) {
+        if self.status.is_none() {
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,372 @@
+//! The two pictures of the report, as inline SVG.
+//!
+//! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they
+//! suit a light and a dark page. Nothing is told by colour alone: lines are
+//! labelled, arms have shapes, every mark has a tooltip.
+
+use std::fmt::Write;
+
+use super::html::escape;
+use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::table::rate;
+
+const WIDTH: f64 = 920.0;
+const LEFT: f64 = 88.0;
+const RIGHT: f64 = 150.0;
+const TOP: f64 = 16.0;
+/// Distinct colours in the style sheet.
+const COLOURS: usize = 8;
+/// Beyond this ratio of largest to smallest a linear scale hides the small.
+const WIDE: f64 = 20.0;
+
+/// Maps goodput to a length, linearly or by its logarithm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Scale {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    /// A scale that holds all values. Zero has no logarithm: it lies at the edge.
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        let high = values.clone().fold(0.0, f64::max).max(1.0);
+        let low = values.filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min).min(high);
+        if high / low > WIDE {
+            let decade = |value: f64, round: fn(f64) -> f64| 10f64.powf(round(value.log10()));
+            Self { low: decade(low, f64::floor), high: decade(high, f64::ceil), logarithmic: true }
+        } else {
+            Self { low: 0.0, high: high * 1.05, logarithmic: false }
+        }
+    }
+
+    /// Between 0 and 1.
+    fn place(&self, value: f64) -> f64 {
+        let value = value.clamp(self.low, self.high);
+        if self.logarithmic {
+            (value / self.low).ln() / (self.high / self.low).ln()
+        } else {
+            value / self.high
+        }
+    }
+
+    fn ticks(&self) -> Vec<f64> {
+        if self.logarithmic {
+            let decades = (self.high / self.low).log10().round() as i32;
+            return (0..=decades).map(|exponent| self.low * 10f64.powi(exponent)).collect();
+        }
+        // The step of 1, 2 or 5 times a power of ten that gives 4 to 10 ticks.
+        let rough = self.high / 8.0;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .map(|factor| factor * power)
+            .find(|step| *step >= rough)
+            .unwrap_or(10.0 * power);
+        (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= self.high).collect()
+    }
+
+    fn words(&self) -> &'static str {
+        if self.logarithmic { "logarithmic scale" } else { "linear scale" }
+    }
+}
+
+/// Goodput of each connection over the rounds, one line per mode. In modes that
+/// learn each connection has a mark whose shape is its arm.
+pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
+    const HEIGHT: f64 = 400.0;
+    const BOTTOM: f64 = 44.0;
+    let all = outcome.modes.iter().flat_map(|mode| &mode.connections);
+    let scale = Scale::of(all.map(|connection| connection.goodput_bps));
+    let last = f64::from(outcome.scenario.traffic.connections.max(2) - 1);
+    let x = |round: u32| LEFT + (WIDTH - LEFT - RIGHT) * f64::from(round) / last;
+    let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * scale.place(value);
+    let arms = arms_of_learners(outcome);
+
+    let mut svg = open(
+        HEIGHT,
+        "rounds",
+        "Goodput of each connection",
+        &format!(
+            "Lines over the rounds, {}. {}",
+            scale.words(),
+            outcome.modes.iter().map(in_words).collect::<Vec<_>>().join(" ")
+        ),
+    );
+    for tick in scale.ticks() {
+        let place = y(tick);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
+             <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 8.0,
+            place + 4.0,
+            rate(tick)
+        );
+    }
+    let axis = HEIGHT - BOTTOM;
+    for round in round_ticks(outcome.scenario.traffic.connections) {
+        let _ = write!(
+            svg,
+            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            x(round),
+            axis + 18.0,
+            round + 1
+        );
+    }
+    let _ = write!(
+        svg,
+        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">connection</text>",
+        (LEFT + WIDTH - RIGHT) / 2.0,
+        axis + 36.0
+    );
+    // Learners last, on top of their references.
+    let mut order: Vec<usize> = (0..outcome.modes.len()).collect();
+    order.sort_by_key(|index| outcome.modes[*index].mode.learns());
+    for index in order {
+        let mode = &outcome.modes[index];
+        let colour = index % COLOURS;
+        let kind = if mode.mode.learns() { "learner" } else { "reference" };
+        let points: Vec<String> = mode
+            .connections
+            .iter()
+            .map(|connection| format!("{:.1},{:.1}", x(connection.round), y(connection.goodput_bps)))
+            .collect();
+        let _ = write!(svg, "<g class=\"c{colour} {kind}\"><polyline points=\"{}\"/>", points.join(" "));
+        for connection in &mode.connections {
+            let failed = connection.error.is_some();
+            let shape = match arms.iter().position(|arm| *arm == connection.arm) {
+                _ if failed => Shape::Cross,
+                Some(place) if mode.mode.learns() => Shape::of(place),
+                _ => Shape::Dot,
+            };
+            let label = format!(
+                "{}, connection {}: {} {}",
+                mode.mode,
+                connection.round + 1,
+                rate(connection.goodput_bps),
+                connection.error.as_deref().unwrap_or(&connection.arm)
+            );
+            shape.draw(&mut svg, x(connection.round), y(connection.goodput_bps), &label);
+        }
+        svg.push_str("</g>");
+    }
+    legend(&mut svg, outcome, &arms);
+    svg.push_str("</svg>");
+    svg
+}
+
+fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
+    let left = WIDTH - RIGHT + 18.0;
+    let mut line = TOP + 8.0;
+    for (index, mode) in outcome.modes.iter().enumerate() {
+        let kind = if mode.mode.learns() { "learner" } else { "reference" };
+        let _ = write!(
+            svg,
+            "<g class=\"c{} {kind}\"><line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/></g>\
+             <text x=\"{}\" y=\"{}\">{}</text>",
+            index % COLOURS,
+            left + 22.0,
+            left + 28.0,
+            line + 4.0,
+            escape(&mode.mode.to_string())
+        );
+        line += 20.0;
+    }
+    if !arms.is_empty() {
+        line += 8.0;
+        for (place, arm) in arms.iter().enumerate() {
+            svg.push_str("<g class=\"plain\">");
+            Shape::of(place).draw(svg, left + 11.0, line, arm);
+            let _ = write!(svg, "</g><text x=\"{}\" y=\"{}\">{}</text>", left + 28.0, line + 4.0, escape(arm));
+            line += 20.0;
+        }
+    }
+}
+
+/// Spread of goodput per mode: least, quartiles, median, most, and the mean.
+pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
+    const ROW: f64 = 36.0;
+    const AXIS: f64 = 34.0;
+    let modes: Vec<_> = outcome
+        .modes
+        .iter()
+        .enumerate()
+        .filter_map(|(index, mode)| Some((index, mode, mode.summary()?)))
+        .collect();
+    let height = TOP + ROW * modes.len() as f64 + AXIS;
+    let scale = Scale::of(
+        modes.iter().flat_map(|(_, _, figures)| [figures.least_bps, figures.mean_bps, figures.most_bps]),
+    );
+    let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
+    let mut svg = open(
+        height,
+        "boxes",
+        "Spread of goodput by mode",
+        &format!(
+            "Box plots, {}: least, quartiles, median, most. {}",
+            scale.words(),
+            outcome.modes.iter().map(in_words).collect::<Vec<_>>().join(" ")
+        ),
+    );
+    let bottom = height - AXIS;
+    for (number, tick) in scale.ticks().into_iter().enumerate() {
+        let place = x(tick);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>"
+        );
+        // Every other label where they would touch.
+        if number % 2 == 0 || scale.ticks().len() < 8 {
+            let _ = write!(
+                svg,
+                "<text class=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{}</text>",
+                bottom + 18.0,
+                rate(tick)
+            );
+        }
+    }
+    for (row, (index, mode, figures)) in modes.iter().enumerate() {
+        let middle = TOP + ROW * (row as f64 + 0.5);
+        let [least, low, median, high, most, mean] = [
+            figures.least_bps,
+            figures.lower_quartile_bps,
+            figures.median_bps,
+            figures.upper_quartile_bps,
+            figures.most_bps,
+            figures.mean_bps,
+        ]
+        .map(x);
+        let _ = write!(
+            svg,
+            "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+             <g class=\"c{} box\"><title>{}</title>\
+             <line x1=\"{least:.1}\" x2=\"{most:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
+             <rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\"/>\
+             <line class=\"median\" x1=\"{median:.1}\" x2=\"{median:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
+             <circle cx=\"{mean:.1}\" cy=\"{middle}\" r=\"3.5\"/></g>",
+            LEFT - 8.0,
+            middle + 4.0,
+            escape(&mode.mode.to_string()),
+            index % COLOURS,
+            escape(&in_words(mode)),
+            middle - 9.0,
+            (high - low).max(1.0),
+            middle - 12.0,
+            middle + 12.0,
+        );
+    }
+    svg.push_str("</svg>");
+    svg
+}
+
+fn open(height: f64, id: &str, title: &str, description: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\
+         <title id=\"{id}-title\">{}</title><desc id=\"{id}-desc\">{}</desc>",
+        escape(title),
+        escape(description)
+    )
+}
+
+fn in_words(mode: &ModeOutcome) -> String {
+    match mode.summary() {
+        Some(figures) => format!(
+            "{}: median {}, quartiles {} and {}, mean {}.",
+            mode.mode,
+            rate(figures.median_bps),
+            rate(figures.lower_quartile_bps),
+            rate(figures.upper_quartile_bps),
+            rate(figures.mean_bps)
+        ),
+        None => format!("{}: nothing measured.", mode.mode),
+    }
+}
+
+/// The arms that the learning modes used, in alphabetical order.
+fn arms_of_learners(outcome: &ScenarioOutcome) -> Vec<&str> {
+    let learners = outcome.modes.iter().filter(|mode| mode.mode.learns());
+    let arms: std::collections::BTreeSet<&str> = learners
+        .flat_map(|mode| &mode.connections)
+        .map(|connection| connection.arm.as_str())
+        .filter(|arm| !arm.is_empty())
+        .collect();
+    arms.into_iter().collect()
+}
+
+fn round_ticks(rounds: u32) -> Vec<u32> {
+    let step = rounds.div_ceil(12).max(1);
+    (0..rounds).step_by(step as usize).collect()
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Shape {
+    Dot,
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+    Down,
+    Cross,
+}
+
+impl Shape {
+    /// The shape of the arm at this place of the legend.
+    fn of(place: usize) -> Self {
+        [Self::Circle, Self::Square, Self::Triangle, Self::Diamond, Self::Down][place % 5]
+    }
+
+    fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
+        let title = format!("<title>{}</title>", escape(label));
+        let path = match self {
+            Self::Dot => {
+                let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.8\">{title}</circle>");
+                return;
+            }
+            Self::Circle => {
+                let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{title}</circle>");
+                return;
+            }
+            Self::Square => "m-3.6,-3.6h7.2v7.2h-7.2z",
+            Self::Triangle => "m0,-4.8l4.4,8h-8.8z",
+            Self::Diamond => "m0,-5.2l4.6,5.2l-4.6,5.2l-4.6,-5.2z",
+            Self::Down => "m0,4.8l4.4,-8h-8.8z",
+            Self::Cross => "m-4,-4l8,8m0,-8l-8,8",
+        };
+        let _ = write!(svg, "<path d=\"M{x:.1},{y:.1}{path}\">{title}</path>");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_range_is_linear_from_zero() {
+        let scale = Scale::of([80.0, 100.0].into_iter());
+        assert!(!scale.logarithmic);
+        assert_eq!(scale.place(0.0), 0.0);
+        assert!((scale.place(52.5) - 0.5).abs() < 1e-9);
+        assert_eq!(scale.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    }
+
+    #[test]
+    fn a_wide_range_is_logarithmic_and_zero_lies_at_the_edge() {
+        let scale = Scale::of([0.0, 3e6, 4e9].into_iter());
+        assert!(scale.logarithmic);
+        assert_eq!((scale.low, scale.high), (1e6, 1e10));
+        assert_eq!(scale.place(0.0), 0.0);
+        assert!((scale.place(1e8) - 0.5).abs() < 1e-9);
+        assert_eq!(scale.ticks().len(), 5);
+    }
+
+    #[test]
+    fn nothing_measured_still_has_a_scale() {
+        let scale = Scale::of([].into_iter());
+        assert!(scale.place(0.0).is_finite());
+        assert!(!scale.ticks().is_empty());
+        let zeroes = Scale::of([0.0, 0.0].into_iter());
+        assert!(zeroes.place(0.0).is_finite());
+    }
+}

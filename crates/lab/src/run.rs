@@ -1,0 +1,324 @@
+//! The run itself: set everything up, interleave the modes, take it all down.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::agent::{self, Agent, Places};
+use crate::error::Error;
+use crate::expect;
+use crate::host::{self, Pair, PairOptions, preflight, stale};
+use crate::interrupt;
+use crate::mode::{self, Mode};
+use crate::outcome::{Connection, Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
+use crate::report;
+use crate::rundir::RunDir;
+use crate::scenario::Scenario;
+use crate::traffic::{self, Server};
+
+/// The port of iperf3, registered for it. Each pair has its own namespace.
+const PORT: u16 = 5201;
+
+/// What to run and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Scenario files, run one after the other.
+    pub scenarios: Vec<PathBuf>,
+    /// What to measure; [`Mode::EveryFixed`] is expanded.
+    pub modes: Vec<Mode>,
+    /// Connections per mode, instead of the scenario's number.
+    pub connections: Option<u32>,
+    /// Modes without an agent run in every n-th round only. At least 1.
+    pub reference_every: u32,
+    /// Where the report goes; none: a new directory below `lab-results`. With
+    /// several scenarios each gets a subdirectory of its name.
+    pub out: Option<PathBuf>,
+    /// The agent: started as `BINARY --socket PATH run --config PATH`.
+    pub agent_binary: PathBuf,
+    /// The command line for the report; none: this process's own.
+    pub command: Option<String>,
+    /// Whether to draw a progress bar on a terminal's standard error.
+    pub progress: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            scenarios: Vec::new(),
+            modes: vec![Mode::Baseline, Mode::EveryFixed, Mode::Classic, Mode::Thalweg],
+            connections: None,
+            reference_every: 1,
+            out: None,
+            agent_binary: PathBuf::from("thalweg"),
+            command: None,
+            progress: true,
+        }
+    }
+}
+
+/// Runs the scenarios and writes a report of each.
+///
+/// While it runs, SIGINT and SIGTERM end it in order; on every way out, error and
+/// panic included, all that it created is removed. It must be called from a
+/// thread that lives until it returns.
+///
+/// # Errors
+/// The first fault: a scenario that is not valid (before anything is created), a
+/// missing precondition, a step that failed. A missed expectation is not an
+/// error, see [`Outcome::passed`].
+pub fn run(options: &Options) -> Result<Outcome, Error> {
+    if options.scenarios.is_empty() {
+        return Err(Error::Options("no scenario was given".into()));
+    }
+    if options.modes.is_empty() {
+        return Err(Error::Options("no mode was given".into()));
+    }
+    if options.reference_every == 0 || options.connections == Some(0) {
+        return Err(Error::Options("the number of rounds must be at least 1".into()));
+    }
+    let scenarios =
+        options.scenarios.iter().map(|file| Scenario::load(file)).collect::<Result<Vec<_>, _>>()?;
+    preflight::check()?;
+    let _signals = interrupt::Guard::install()?;
+    stale::remove();
+
+    let environment = environment(options)?;
+    let modes = mode::expand(&options.modes, &environment.congestion_controls);
+    let directories = report::directories(options.out.as_deref(), &scenarios, &environment.started)?;
+    let mut outcome = Outcome { format: FORMAT, environment, scenarios: Vec::new() };
+    for (serial, (mut scenario, directory)) in scenarios.into_iter().zip(directories).enumerate() {
+        if let Some(connections) = options.connections {
+            scenario.traffic.connections = connections;
+        }
+        let result = run_scenario(options, scenario, &modes, serial, &directory)?;
+        report::write(&outcome.environment, &result)?;
+        outcome.scenarios.push(result);
+    }
+    Ok(outcome)
+}
+
+/// One mode's hosts and what runs in them. Fields are dropped in this order.
+struct Rig {
+    agent: Option<Agent>,
+    server: Server,
+    pair: Pair,
+    mode: Mode,
+    connections: Vec<Connection>,
+}
+
+impl Rig {
+    fn set_up(
+        options: &Options,
+        scenario: &Scenario,
+        mode: &Mode,
+        directory: &Path,
+        bpf: Option<&Path>,
+    ) -> Result<Self, Error> {
+        let mut settings = PairOptions::new(&mode.label(), &scenario.path, &scenario.system);
+        if let Mode::Fixed(arm) = mode {
+            settings.congestion_control = Some(arm.clone());
+        }
+        let pair = Pair::new(&settings)?;
+        // The agent first, so that it sees the server's socket from the start.
+        let agent = match bpf.filter(|_| mode.learns()) {
+            Some(bpf) => {
+                let places = Places { directory, bpf, cgroup: pair.cgroup() };
+                Some(Agent::start(&options.agent_binary, mode, &places)?)
+            }
+            None => None,
+        };
+        let server = Server::start(&pair, &mode.to_string(), PORT)?;
+        Ok(Self { agent, server, pair, mode: mode.clone(), connections: Vec::new() })
+    }
+
+    fn connect(&mut self, round: u32, scenario: &Scenario, raw: &Path) -> Result<(), Error> {
+        if let Some(agent) = &mut self.agent {
+            agent.check_alive()?;
+        }
+        if self.server.ended()? {
+            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+        }
+        let file = raw.join(format!("{}-{round:04}.json", self.mode.label()));
+        let connection =
+            traffic::transfer(&self.pair, &self.server, round, scenario.traffic.duration, &file)?;
+        if let Some(error) = &connection.error {
+            tracing::warn!("{} round {round}: {error}", self.mode);
+            // The server may still wait for the client that is gone.
+            self.server.stop();
+            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+        }
+        self.connections.push(connection);
+        Ok(())
+    }
+
+    /// Takes it down and returns what it measured.
+    fn finish(self, rounds: u32, report: &Path) -> Result<ModeOutcome, Error> {
+        let Self { agent, server, pair, mode, connections } = self;
+        drop(server);
+        let mut hosts = Vec::new();
+        if let Some(agent) = agent {
+            let body = agent.hosts()?;
+            let file = report.join(format!("hosts-{}.json", mode.label()));
+            fs::write(&file, &body).map_err(Error::io("cannot write", file))?;
+            hosts = agent::parse_hosts(&body);
+            let log = report.join(format!("agent-{}.log", mode.label()));
+            let from = agent.log().to_owned();
+            let detached = agent.detach();
+            fs::copy(from, &log).map_err(Error::io("cannot write", log))?;
+            detached?;
+        }
+        let (forward, reverse) = (pair.forward()?, pair.reverse()?);
+        Ok(ModeOutcome { mode, rounds, connections, forward, reverse, hosts })
+    }
+}
+
+fn run_scenario(
+    options: &Options,
+    scenario: Scenario,
+    modes: &[Mode],
+    serial: usize,
+    report: &Path,
+) -> Result<ScenarioOutcome, Error> {
+    let started = Instant::now();
+    let raw = report.join("raw");
+    fs::create_dir_all(&raw).map_err(Error::io("cannot create", &raw))?;
+    let directory = RunDir::create(serial)?;
+    let bpf = if modes.iter().any(Mode::learns) { Some(directory.mount_bpf()?) } else { None };
+    let mut rigs = modes
+        .iter()
+        .map(|mode| {
+            interrupt::check()?;
+            Rig::set_up(options, &scenario, mode, directory.path(), bpf.as_deref())
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+
+    let rounds = scenario.traffic.connections;
+    let turns = schedule(modes, rounds, options.reference_every);
+    let bar = progress(options.progress, &scenario.name, turns.len() as u64);
+    for Turn { round, mode } in turns {
+        let rig = &mut rigs[mode];
+        bar.set_message(rig.mode.to_string());
+        rig.connect(round, &scenario, &raw)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+
+    let modes = rigs
+        .into_iter()
+        .map(|rig| rig.finish(rounds, report))
+        .collect::<Result<Vec<_>, _>>()?;
+    Ok(ScenarioOutcome {
+        checks: expect::evaluate(&scenario.expect, &modes),
+        scenario,
+        reference_every: options.reference_every,
+        modes,
+        wall_s: started.elapsed().as_secs_f64(),
+        report: report.to_owned(),
+    })
+}
+
+/// One connection to make: a round and an index into the modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Turn {
+    round: u32,
+    mode: usize,
+}
+
+/// Every connection in the order it is made. The modes of a round follow each
+/// other, so that a disturbance of the machine meets all alike, and each round
+/// begins with another mode.
+fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
+    let mut turns = Vec::new();
+    for round in 0..rounds {
+        for place in 0..modes.len() {
+            let mode = (place + round as usize) % modes.len();
+            if modes[mode].learns() || round % reference_every == 0 {
+                turns.push(Turn { round, mode });
+            }
+        }
+    }
+    turns
+}
+
+/// A bar on standard error; hidden where that is no terminal.
+fn progress(wanted: bool, name: &str, length: u64) -> ProgressBar {
+    if !wanted {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    let style = "{prefix} [{bar:32}] {pos}/{len} {eta} left  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(name.to_owned());
+    bar
+}
+
+fn environment(options: &Options) -> Result<Environment, Error> {
+    let name = nix::sys::utsname::uname()
+        .map_err(|errno| Error::system("uname")(errno.into()))?;
+    let version = host::tool::command("iperf3").arg("--version").output();
+    let iperf3 = version
+        .map(|output| String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned())
+        .map_err(Error::system("cannot start iperf3"))?;
+    let now = jiff::Timestamp::now();
+    Ok(Environment {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: format!(
+            "{} {} {}",
+            name.sysname().to_string_lossy(),
+            name.release().to_string_lossy(),
+            name.machine().to_string_lossy()
+        ),
+        cpus: std::thread::available_parallelism().map_or(1, Into::into),
+        congestion_controls: host::available_congestion_controls()?,
+        iperf3,
+        command: options.command.clone().unwrap_or_else(own_command),
+        started: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    })
+}
+
+/// This process's command line, with quotes where a shell would want them.
+fn own_command() -> String {
+    let quote = |word: std::ffi::OsString| {
+        let word = word.to_string_lossy().into_owned();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+        if !word.is_empty() && word.chars().all(plain) {
+            word
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_rotate_and_references_may_be_rare() {
+        let modes = [Mode::Baseline, Mode::Thalweg, Mode::Fixed("bbr".into())];
+        let turns = schedule(&modes, 4, 2);
+        let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 0), (2, 1), (3, 1)]);
+        assert_eq!(schedule(&modes, 4, 1).len(), 12);
+    }
+
+    #[test]
+    fn contradictions_are_refused_before_anything_is_done() {
+        let file = vec![PathBuf::from("/nonexistent.toml")];
+        for options in [
+            Options::default(),
+            Options { scenarios: file.clone(), modes: vec![], ..Options::default() },
+            Options { scenarios: file.clone(), reference_every: 0, ..Options::default() },
+            Options { scenarios: file.clone(), connections: Some(0), ..Options::default() },
+        ] {
+            assert!(matches!(run(&options), Err(Error::Options(_))), "{options:?}");
+        }
+        let options = Options { scenarios: file, ..Options::default() };
+        assert!(matches!(run(&options), Err(Error::Io { .. })));
+    }
+}

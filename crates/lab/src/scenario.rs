@@ -1,0 +1,456 @@
+//! A scenario: a path, its traffic, and the outcome that is expected, as a TOML
+//! file. `docs/lab.md` documents every key.
+//!
+//! Parsing is strict: an unknown key, a malformed quantity or a contradiction is
+//! an error with file, line, column and what was expected, and nothing runs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::error::Error;
+use crate::expect::{self, Expectation};
+use crate::mode::is_arm_name;
+use crate::units::{Probability, Rate, Seconds, Size};
+
+/// A fault in a scenario file, at a place in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct ScenarioError {
+    /// The file.
+    pub file: PathBuf,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for ScenarioError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, message } = self;
+        write!(f, "{}:{line}:{column}: {message}", file.display())
+    }
+}
+
+/// A whole scenario.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Scenario {
+    /// Short name: names the report's directory.
+    pub name: String,
+    /// One sentence for the reader of the report.
+    pub description: String,
+    /// The link between the two hosts.
+    pub path: PathModel,
+    /// What is sent over it.
+    pub traffic: Traffic,
+    /// The two hosts' settings.
+    pub system: System,
+    /// The outcome, checked after the run.
+    pub expect: Vec<Expectation>,
+}
+
+/// The link. The data direction is from client to server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PathModel {
+    /// Independent loss in the data direction.
+    pub loss: Option<Probability>,
+    /// Loss in bursts in the data direction, instead of `loss`.
+    pub gilbert_elliott: Option<GilbertElliott>,
+    /// Independent loss in the direction of the acknowledgements.
+    pub reverse_loss: Probability,
+    /// Whether a sender hears of its losses.
+    pub drop: Drop,
+    /// Bottleneck rate in the data direction; none: as fast as the machine.
+    pub rate: Option<Rate>,
+    /// Bytes that wait before the bottleneck; more are dropped. With `rate` only.
+    pub queue: Option<Size>,
+    /// Whether packets of up to 64 KiB cross the link whole (segmentation
+    /// offload), as one unit of loss.
+    pub offload: bool,
+    /// Largest IP packet, bytes.
+    pub mtu: u32,
+    /// The version of IP.
+    pub family: Family,
+    /// Seed of the loss.
+    pub seed: u64,
+}
+
+impl Default for PathModel {
+    fn default() -> Self {
+        Self {
+            loss: None,
+            gilbert_elliott: None,
+            reverse_loss: Probability::ZERO,
+            drop: Drop::Silent,
+            rate: None,
+            queue: None,
+            offload: true,
+            mtu: 1500,
+            family: Family::Ipv4,
+            seed: 1,
+        }
+    }
+}
+
+/// Bytes that wait before the bottleneck where a scenario does not say.
+pub const DEFAULT_QUEUE: Size = Size::from_bytes(1_000_000);
+
+/// Loss by a two-state chain (Gilbert 1960, Elliott 1963).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GilbertElliott {
+    /// Probability per packet of going from the good to the bad state (p).
+    pub to_bad: Probability,
+    /// Probability per packet of going from the bad to the good state (r).
+    pub to_good: Probability,
+    /// Loss in the good state (1 − k).
+    #[serde(default)]
+    pub loss_good: Probability,
+    /// Loss in the bad state (1 − h).
+    #[serde(default = "certain")]
+    pub loss_bad: Probability,
+}
+
+fn certain() -> Probability {
+    Probability::ONE
+}
+
+impl GilbertElliott {
+    /// The chain that loses independently with this probability.
+    pub fn bernoulli(loss: Probability) -> Self {
+        Self {
+            to_bad: Probability::ZERO,
+            to_good: Probability::ONE,
+            loss_good: loss,
+            loss_bad: Probability::ONE,
+        }
+    }
+
+    /// The share of packets lost in the long run: (r·g + p·b)/(p + r).
+    pub fn stationary_loss(&self) -> f64 {
+        let (p, r) = (self.to_bad.fraction(), self.to_good.fraction());
+        if p == 0.0 {
+            return self.loss_good.fraction();
+        }
+        (r * self.loss_good.fraction() + p * self.loss_bad.fraction()) / (p + r)
+    }
+}
+
+impl PathModel {
+    /// The chain that drops packets in the data direction.
+    pub fn forward_loss(&self) -> GilbertElliott {
+        self.gilbert_elliott
+            .unwrap_or_else(|| GilbertElliott::bernoulli(self.loss.unwrap_or_default()))
+    }
+
+    /// The path in one line, for a reader.
+    pub fn describe(&self) -> String {
+        let mut parts = Vec::new();
+        match (&self.gilbert_elliott, self.loss) {
+            (Some(chain), _) => parts.push(format!(
+                "bursts of loss (Gilbert–Elliott: to bad {}, to good {}, loss {} and {}; {:.2}% in the long run)",
+                chain.to_bad,
+                chain.to_good,
+                chain.loss_good,
+                chain.loss_bad,
+                chain.stationary_loss() * 100.0,
+            )),
+            (None, Some(loss)) if loss > Probability::ZERO => {
+                parts.push(format!("{loss} random loss"));
+            }
+            _ => parts.push("no loss".to_owned()),
+        }
+        if self.reverse_loss > Probability::ZERO {
+            parts.push(format!("{} loss of acknowledgements", self.reverse_loss));
+        }
+        if self.drop == Drop::Reported {
+            parts.push("drops reported to the sender".to_owned());
+        }
+        match self.rate {
+            Some(rate) => parts.push(format!(
+                "{rate} bottleneck with a queue of {}",
+                self.queue.unwrap_or(DEFAULT_QUEUE)
+            )),
+            None => parts.push("no rate limit".to_owned()),
+        }
+        parts.push(format!("MTU {}", self.mtu));
+        parts.push(format!("offload {}", if self.offload { "on" } else { "off" }));
+        parts.push(self.family.to_string());
+        parts.push(format!("seed {}", self.seed));
+        parts.join(", ")
+    }
+}
+
+/// What a sender hears of a packet that the loss program drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Drop {
+    /// Nothing, as in a network: it misses the acknowledgement.
+    #[default]
+    Silent,
+    /// The error of a full local queue, at once.
+    Reported,
+}
+
+/// The version of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IP version 4.
+    #[default]
+    Ipv4,
+    /// IP version 6.
+    Ipv6,
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        })
+    }
+}
+
+/// What is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// How many connections one after the other, in each mode.
+    pub connections: u32,
+    /// How long each sends.
+    pub duration: Seconds,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { connections: 60, duration: Seconds::new(1) }
+    }
+}
+
+/// The two hosts' settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct System {
+    /// `net.ipv4.tcp_congestion_control` of both, before any agent.
+    pub default_cc: String,
+    /// Other settings below `net.`, in both.
+    pub sysctl: BTreeMap<String, String>,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        Self { default_cc: "cubic".to_owned(), sysctl: BTreeMap::new() }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    name: Spanned<String>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    path: Option<Spanned<PathModel>>,
+    #[serde(default)]
+    traffic: TrafficTable,
+    #[serde(default)]
+    system: SystemTable,
+    #[serde(default)]
+    expect: Vec<Spanned<expect::Table>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct TrafficTable {
+    connections: Option<Spanned<u32>>,
+    duration: Option<Seconds>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct SystemTable {
+    default_cc: Option<Spanned<String>>,
+    #[serde(default)]
+    sysctl: BTreeMap<Spanned<String>, Spanned<SysctlValue>>,
+}
+
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(untagged)]
+enum SysctlValue {
+    Integer(i64),
+    Text(String),
+}
+
+/// A message at a place in the text.
+pub(crate) type Fault = (Range<usize>, String);
+
+impl Scenario {
+    /// Reads and checks a scenario file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read, [`Error::Scenario`] where it
+    /// is not a valid scenario.
+    pub fn load(file: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(file).map_err(Error::io("cannot read the scenario", file))?;
+        Ok(Self::parse(&text, file)?)
+    }
+
+    /// Checks the text of a scenario; `file` is for messages only.
+    ///
+    /// # Errors
+    /// The first fault, with its place.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
+        let at = |(span, message): Fault| {
+            let (line, column) = position(text, span.start);
+            ScenarioError { file: file.to_owned(), line, column, message }
+        };
+        let document: Document = toml::from_str(text).map_err(|error| {
+            at((error.span().unwrap_or(0..0), error.message().replace('\n', ", ")))
+        })?;
+        document.check().map_err(at)
+    }
+}
+
+impl Document {
+    fn check(self) -> Result<Scenario, Fault> {
+        let name = self.name.get_ref();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if name.is_empty()
+            || name.len() > 64
+            || name.starts_with('.')
+            || !name.bytes().all(plain)
+        {
+            return Err((
+                self.name.span(),
+                format!(
+                    "expected a name of 1 to 64 letters, digits, '-', '_' or '.', \
+                     not beginning with '.', found {name:?}"
+                ),
+            ));
+        }
+        let path = match self.path {
+            Some(path) => {
+                let span = path.span();
+                let path = path.into_inner();
+                check_path(&path).map_err(|message| (span, message))?;
+                path
+            }
+            None => PathModel::default(),
+        };
+        let default = Traffic::default();
+        let traffic = Traffic {
+            connections: match self.traffic.connections {
+                Some(count) if !(1..=10_000).contains(count.get_ref()) => {
+                    return Err((
+                        count.span(),
+                        format!("expected 1 to 10000 connections, found {}", count.get_ref()),
+                    ));
+                }
+                Some(count) => count.into_inner(),
+                None => default.connections,
+            },
+            duration: self.traffic.duration.unwrap_or(default.duration),
+        };
+        let system = self.system.check()?;
+        let expect = self
+            .expect
+            .into_iter()
+            .map(|table| {
+                let span = table.span();
+                table.into_inner().check(span)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Scenario {
+            name: self.name.into_inner(),
+            description: self.description,
+            path,
+            traffic,
+            system,
+            expect,
+        })
+    }
+}
+
+fn check_path(path: &PathModel) -> Result<(), String> {
+    if path.loss.is_some() && path.gilbert_elliott.is_some() {
+        return Err("expected either `loss` or `gilbert_elliott`, found both".into());
+    }
+    if let Some(chain) = &path.gilbert_elliott
+        && chain.to_bad > Probability::ZERO
+        && chain.to_good == Probability::ZERO
+    {
+        return Err("`to_good` is 0%: the chain would never leave the bad state".into());
+    }
+    if path.queue.is_some() && path.rate.is_none() {
+        return Err("`queue` has no effect without `rate`".into());
+    }
+    // RFC 8200 section 5 asks for 1280 of a link that carries IPv6; a veth takes
+    // at most 65535. 576 keeps room for TCP options and some data.
+    let least = match path.family {
+        Family::Ipv4 => 576,
+        Family::Ipv6 => 1280,
+    };
+    if !(least..=65_535).contains(&path.mtu) {
+        return Err(format!("expected an mtu from {least} to 65535 bytes, found {}", path.mtu));
+    }
+    if let Some(queue) = path.queue
+        && queue.bytes() < u64::from(path.mtu) + 14
+    {
+        return Err(format!("`queue` is {queue}: too small for one packet of {} bytes", path.mtu));
+    }
+    Ok(())
+}
+
+impl SystemTable {
+    fn check(self) -> Result<System, Fault> {
+        let mut system = System::default();
+        if let Some(name) = self.default_cc {
+            if !is_arm_name(name.get_ref()) {
+                return Err((
+                    name.span(),
+                    format!("expected the name of a congestion control, found {:?}", name.get_ref()),
+                ));
+            }
+            system.default_cc = name.into_inner();
+        }
+        for (key, value) in self.sysctl {
+            let name = key.get_ref().as_str();
+            let parts_fine = name.split('.').all(|part| {
+                !part.is_empty()
+                    && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+            });
+            if !name.starts_with("net.") || !parts_fine {
+                return Err((
+                    key.span(),
+                    format!("expected a setting below net., such as \"net.ipv4.tcp_wmem\", found {name:?}"),
+                ));
+            }
+            if name == "net.ipv4.tcp_congestion_control" {
+                return Err((key.span(), "expected `default_cc` to set the congestion control".into()));
+            }
+            let text = match value.into_inner() {
+                SysctlValue::Integer(value) => value.to_string(),
+                SysctlValue::Text(value) => value,
+            };
+            system.sysctl.insert(key.into_inner(), text);
+        }
+        Ok(system)
+    }
+}
+
+/// Line and column, counted from 1, of a byte offset.
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+#[cfg(test)]
+#[path = "scenario_tests.rs"]
+mod tests;

@@ -1,0 +1,224 @@
+//! The tables of a run, as text for a terminal and as rows for the page.
+
+use comfy_table::{CellAlignment, presets};
+
+use crate::expect::{Check, Statistic, Verdict};
+use crate::mode::Mode;
+use crate::outcome::{ModeOutcome, ScenarioOutcome};
+
+/// A table before it is drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// The columns' headings. The first column is text, the rest is figures.
+    pub header: Vec<&'static str>,
+    /// The rows, each as long as the header.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Draws it for a terminal, title first.
+    pub fn text(&self) -> String {
+        let mut table = comfy_table::Table::new();
+        table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(&self.header);
+        for row in &self.rows {
+            table.add_row(row);
+        }
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        format!("{}\n{table}\n", self.title)
+    }
+}
+
+/// A rate for a reader: three significant figures and a unit.
+pub fn rate(bps: f64) -> String {
+    for (factor, unit) in [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")] {
+        // 999.6 would be shown as "1000": the next unit has it as "1.00".
+        if bps >= factor * 0.9995 {
+            return format!("{} {unit}", significant(bps / factor));
+        }
+    }
+    format!("{bps:.0} bit/s")
+}
+
+fn significant(value: f64) -> String {
+    match value {
+        value if value >= 99.95 => format!("{value:.0}"),
+        value if value >= 9.995 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// The modes and their figures.
+pub fn summary(outcome: &ScenarioOutcome) -> Table {
+    let median = |mode: Option<&ModeOutcome>| Some(mode?.summary()?.median_bps);
+    let baseline = median(outcome.mode(&Mode::Baseline));
+    let best = median(outcome.best_fixed());
+    let rows = outcome.modes.iter().filter_map(|mode| {
+        let figures = mode.summary()?;
+        // What a learner reaches once it has learned; a reference learns nothing.
+        let settled = if mode.mode.learns() {
+            figures.median_last_half_bps.unwrap_or(figures.median_bps)
+        } else {
+            figures.median_bps
+        };
+        let ratio = |to: Option<f64>| match to {
+            Some(to) if to > 0.0 => format!("{}×", significant(settled / to)),
+            _ => "–".to_owned(),
+        };
+        let arms: Vec<String> =
+            mode.arms().iter().map(|(arm, count)| format!("{arm} {count}")).collect();
+        let failures = match mode.failures() {
+            0 => String::new(),
+            count => format!(" ({count} failed)"),
+        };
+        Some(vec![
+            mode.mode.to_string(),
+            format!("{}{failures}", mode.connections.len()),
+            rate(figures.median_bps),
+            figures.median_last_half_bps.map_or("–".into(), rate),
+            rate(figures.mean_bps),
+            format!("{} – {}", rate(figures.lower_quartile_bps), rate(figures.upper_quartile_bps)),
+            ratio(baseline),
+            ratio(best),
+            figures.retransmits.to_string(),
+            mode.forward.loss().map_or("–".into(), |loss| format!("{:.2}%", loss * 100.0)),
+            arms.join(", "),
+        ])
+    });
+    Table {
+        title: format!("{}: {}", outcome.scenario.name, outcome.scenario.path.describe()),
+        header: vec![
+            "mode",
+            "connections",
+            "median",
+            "last half",
+            "mean",
+            "quartiles",
+            "to baseline",
+            "to best fixed",
+            "retransmits",
+            "dropped",
+            "arms",
+        ],
+        rows: rows.collect(),
+    }
+}
+
+/// Each connection of each mode: goodput and arm.
+pub fn connections(outcome: &ScenarioOutcome) -> Table {
+    let rows = outcome.modes.iter().flat_map(|mode| {
+        mode.connections.iter().map(|connection| {
+            vec![
+                mode.mode.to_string(),
+                (connection.round + 1).to_string(),
+                rate(connection.goodput_bps),
+                connection.arm.clone(),
+                connection.retransmits.to_string(),
+                connection.mean_rtt_us.map_or("–".into(), |rtt| format!("{rtt:.0} µs")),
+                connection.error.clone().unwrap_or_default(),
+            ]
+        })
+    });
+    Table {
+        title: "Every connection".into(),
+        header: vec!["mode", "round", "goodput", "arm", "retransmits", "mean RTT", "error"],
+        rows: rows.collect(),
+    }
+}
+
+/// What an agent had learned at the end, in the columns in which such tables
+/// have been published.
+pub fn learned(mode: &ModeOutcome) -> Table {
+    let figure = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
+    let count = |value: Option<u64>| value.map_or("–".into(), |value| value.to_string());
+    let rows = mode.hosts.iter().flat_map(|host| {
+        host.arms.iter().map(move |arm| {
+            vec![
+                host.address.clone(),
+                arm.arm.clone(),
+                figure(arm.metric),
+                count(arm.count),
+                count(arm.greedy),
+                figure(arm.min_rtt_us),
+                figure(arm.max_rate),
+            ]
+        })
+    });
+    Table {
+        title: format!("What {} learned", mode.mode),
+        header: vec!["IPAddress", "CongAlg", "Metric", "Count", "Greedy", "MinRtt", "MaxRtDlvr"],
+        rows: rows.collect(),
+    }
+}
+
+/// The expectations and what became of them.
+pub fn checks(outcome: &ScenarioOutcome) -> Table {
+    let rows = outcome.checks.iter().map(|check| {
+        vec![check.text.clone(), measured(check), verdict(check.verdict).to_owned()]
+    });
+    Table {
+        title: "Expected outcome".into(),
+        header: vec!["expectation", "measured", "verdict"],
+        rows: rows.collect(),
+    }
+}
+
+fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "MISSED",
+        Verdict::NotChecked => "not checked",
+    }
+}
+
+fn measured(check: &Check) -> String {
+    let expectation = &check.expectation;
+    match (check.value, &check.reference, &check.reason) {
+        (Some(value), Some(reference), _) => format!("{value:.3} × {reference}"),
+        (Some(value), None, _) => match expectation.statistic {
+            Statistic::ConvergedShare | Statistic::Loss => format!("{value:.4}"),
+            Statistic::Failures => format!("{value:.0}"),
+            _ => rate(value),
+        },
+        (None, _, Some(reason)) => reason.clone(),
+        (None, _, None) => String::new(),
+    }
+}
+
+/// All that a terminal shows of a scenario.
+pub fn scenario(outcome: &ScenarioOutcome) -> String {
+    let mut text = summary(outcome).text();
+    for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
+        text.push('\n');
+        text.push_str(&learned(mode).text());
+    }
+    if !outcome.checks.is_empty() {
+        text.push('\n');
+        text.push_str(&checks(outcome).text());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_keep_three_figures() {
+        for (bps, text) in [
+            (0.0, "0 bit/s"),
+            (999.0, "999 bit/s"),
+            (1_234.0, "1.23 kbit/s"),
+            (90_120_000.0, "90.1 Mbit/s"),
+            (999_700_000.0, "1.00 Gbit/s"),
+            (4_812_000_000.0, "4.81 Gbit/s"),
+            (16_500_000_000.0, "16.5 Gbit/s"),
+            (120e9, "120 Gbit/s"),
+        ] {
+            assert_eq!(rate(bps), text);
+        }
+    }
+}

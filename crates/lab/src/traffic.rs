@@ -1,0 +1,224 @@
+//! Traffic by iperf3: one server per pair, one client per connection.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::agent::await_line;
+use crate::error::Error;
+use crate::host::{Pair, Side};
+use crate::interrupt::OnSignal;
+use crate::outcome::Connection;
+use crate::process::Process;
+use crate::units::Seconds;
+
+/// How long a server may take until it listens.
+const START: Duration = Duration::from_secs(10);
+/// How much longer than its sending time a client may take.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A server that listens; dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Server {
+    process: Process,
+    port: u16,
+}
+
+impl Server {
+    /// Starts a server on a pair's server side and waits until it listens.
+    pub(crate) fn start(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
+        let fault = |why: String| Error::Server { mode: mode.to_owned(), why };
+        let mut command = pair.command_in(Side::Server, "iperf3")?;
+        command
+            .args(["--server", "--forceflush", "--port", &port.to_string()])
+            .args(["--bind", &pair.address(Side::Server).to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::spawn_tied(&mut command)?;
+        let (sender, lines) = mpsc::channel();
+        let child = process.child_mut();
+        let outputs: [Option<Box<dyn std::io::Read + Send>>; 2] = [
+            child.stdout.take().map(|output| Box::new(output) as _),
+            child.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let sender = sender.clone();
+            // Goes on reading to the end, or the server would stall on a full pipe.
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        drop(sender);
+        // iperf3 says so after listen(2). A connection made to find out would be
+        // one more for an agent to learn from.
+        if await_line(&lines, "Server listening", Instant::now() + START)? {
+            return Ok(Self { process, port });
+        }
+        process.kill();
+        let said: Vec<String> = lines.try_iter().collect();
+        Err(fault(if said.is_empty() { "it said nothing".into() } else { said.join("; ") }))
+    }
+
+    /// Ends it and frees its port.
+    pub(crate) fn stop(&mut self) {
+        self.process.kill();
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> Result<bool, Error> {
+        Ok(self.process.ended()?.is_some())
+    }
+}
+
+/// Opens one connection that sends for the given time, and keeps iperf3's own
+/// JSON in a file. A connection that fails or hangs is a result, not an error.
+///
+/// # Errors
+/// Where iperf3 cannot be started, or on SIGINT or SIGTERM.
+pub(crate) fn transfer(
+    pair: &Pair,
+    server: &Server,
+    round: u32,
+    duration: Seconds,
+    raw: &Path,
+) -> Result<Connection, Error> {
+    let address: IpAddr = pair.address(Side::Server);
+    let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
+    let mut command = pair.command_in(Side::Client, "iperf3")?;
+    command
+        .args(["--json", "--client", &address.to_string()])
+        .args(["--port", &server.port.to_string()])
+        .args(["--time", &duration.get().to_string()])
+        .stdin(Stdio::null())
+        .stdout(output)
+        .stderr(Stdio::null());
+    let started = Instant::now();
+    let mut process = Process::spawn_tied(&mut command)?;
+    let allowed = duration.duration() + GRACE;
+    let status = process.wait_until(started + allowed, OnSignal::Fail)?;
+    if status.is_none() {
+        process.kill();
+    }
+    let wall_s = started.elapsed().as_secs_f64();
+    let text = fs::read_to_string(raw).map_err(Error::io("cannot read", raw))?;
+    let mut connection = match status {
+        None => failed(format!("killed: not done after {} s", allowed.as_secs())),
+        Some(status) => match parse(&text) {
+            Ok(connection) if status.success() => connection,
+            Ok(_) => failed(format!("iperf3 ended with {status}")),
+            Err(why) => failed(why),
+        },
+    };
+    connection.round = round;
+    connection.wall_s = wall_s;
+    Ok(connection)
+}
+
+fn failed(why: String) -> Connection {
+    Connection {
+        round: 0,
+        goodput_bps: 0.0,
+        retransmits: 0,
+        arm: String::new(),
+        mean_rtt_us: None,
+        wall_s: 0.0,
+        error: Some(why),
+    }
+}
+
+#[derive(Deserialize)]
+struct Report {
+    error: Option<String>,
+    #[serde(default)]
+    end: End,
+}
+
+#[derive(Deserialize, Default)]
+struct End {
+    sum_sent: Option<SumSent>,
+    sum_received: Option<SumReceived>,
+    sender_tcp_congestion: Option<String>,
+    #[serde(default)]
+    streams: Vec<Stream>,
+}
+
+#[derive(Deserialize)]
+struct SumSent {
+    retransmits: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct SumReceived {
+    bits_per_second: f64,
+}
+
+#[derive(Deserialize)]
+struct Stream {
+    sender: Option<Sender>,
+}
+
+#[derive(Deserialize)]
+struct Sender {
+    mean_rtt: Option<f64>,
+}
+
+/// What iperf3 reports of a connection; otherwise why it failed.
+fn parse(text: &str) -> Result<Connection, String> {
+    let report: Report =
+        serde_json::from_str(text).map_err(|error| format!("iperf3's output: {error}"))?;
+    if let Some(error) = report.error {
+        return Err(error);
+    }
+    let end = report.end;
+    let received = end.sum_received.ok_or("iperf3 reports nothing received")?;
+    Ok(Connection {
+        goodput_bps: received.bits_per_second,
+        retransmits: end.sum_sent.and_then(|sent| sent.retransmits).unwrap_or(0),
+        arm: end.sender_tcp_congestion.unwrap_or_default(),
+        mean_rtt_us: end.streams.first().and_then(|stream| stream.sender.as_ref()?.mean_rtt),
+        error: None,
+        ..failed(String::new())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read() {
+        let text = r#"{"start":{},"intervals":[],"end":{
+            "streams":[{"sender":{"retransmits":7,"mean_rtt":48},"receiver":{}}],
+            "sum_sent":{"bits_per_second":2e6,"retransmits":7},
+            "sum_received":{"bits_per_second":1.5e6},
+            "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
+        let connection = parse(text).unwrap();
+        assert_eq!(connection.goodput_bps, 1.5e6);
+        assert_eq!(connection.retransmits, 7);
+        assert_eq!(connection.arm, "bbr");
+        assert_eq!(connection.mean_rtt_us, Some(48.0));
+        assert_eq!(connection.error, None);
+    }
+
+    #[test]
+    fn failures_keep_their_reason() {
+        for (text, reason) in [
+            (r#"{"end":{},"error":"unable to connect"}"#, "unable to connect"),
+            (r#"{"end":{}}"#, "nothing received"),
+            ("", "iperf3's output"),
+            ("{\"end\":", "iperf3's output"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Quantities as a scenario file writes them, parsed into plain numbers.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+/// A probability, written as a percentage: `"5%"`, `"0.1%"`.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Default)]
+#[serde(transparent)]
+pub struct Probability(f64);
+
+impl Probability {
+    /// Never.
+    pub const ZERO: Self = Self(0.0);
+    /// Always.
+    pub const ONE: Self = Self(1.0);
+
+    /// From a fraction; `None` unless it lies between 0 and 1.
+    pub fn from_fraction(fraction: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&fraction).then_some(Self(fraction))
+    }
+
+    /// As a fraction between 0 and 1.
+    pub fn fraction(self) -> f64 {
+        self.0
+    }
+
+    /// As a Q32 integer, where 2^32 is certainty: the loss program's scale.
+    pub fn q32(self) -> u64 {
+        (self.0 * (1u64 << 32) as f64).round() as u64
+    }
+}
+
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Six decimals, then drop what binary fractions leave behind.
+        let text = format!("{:.6}", self.0 * 100.0);
+        write!(f, "{}%", text.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+impl std::str::FromStr for Probability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("expected a percentage from \"0%\" to \"100%\", found {text:?}");
+        let number = text.strip_suffix('%').ok_or_else(expected)?;
+        let percent = decimal(number).ok_or_else(expected)?;
+        Self::from_fraction(percent / 100.0).ok_or_else(expected)
+    }
+}
+
+/// A rate in bits per second, written with tc's decimal units:
+/// `"800kbit"`, `"100mbit"`, `"1.5gbit"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Rate(u64);
+
+impl Rate {
+    /// From bits per second.
+    pub fn from_bps(bps: u64) -> Self {
+        Self(bps)
+    }
+
+    /// In bits per second.
+    pub fn bps(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (factor, unit) in [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit")] {
+            if self.0 >= factor {
+                return write!(f, "{}{unit}", self.0 as f64 / factor as f64);
+            }
+        }
+        write!(f, "{}bit", self.0)
+    }
+}
+
+impl std::str::FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const UNITS: [(&str, f64); 4] =
+            [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
+        scaled(text, &UNITS)
+            .filter(|bps| (1e3..=1e12).contains(bps))
+            .map(|bps| Self(bps.round() as u64))
+            .ok_or_else(|| {
+                format!(
+                    "expected a rate from \"1kbit\" to \"1000gbit\" \
+                     (units bit, kbit, mbit, gbit), found {text:?}"
+                )
+            })
+    }
+}
+
+/// A size in bytes, written as an integer or with a unit: `65536`, `"64kib"`,
+/// `"1mb"`. `kb`, `mb` are decimal, `kib`, `mib` binary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Size(u64);
+
+impl Size {
+    /// From bytes.
+    pub const fn from_bytes(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+
+    fn checked(bytes: f64, found: impl fmt::Debug) -> Result<Self, String> {
+        if (1.0..=4e9).contains(&bytes) {
+            Ok(Self(bytes.round() as u64))
+        } else {
+            Err(Self::expected(found))
+        }
+    }
+
+    fn expected(found: impl fmt::Debug) -> String {
+        format!(
+            "expected a size from 1 to 4000000000 bytes, as an integer or with a unit \
+             (b, kb, mb, kib, mib), found {found:?}"
+        )
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (factor, unit) in [
+            (1_000_000, "mb"),
+            (1 << 20, "mib"),
+            (1_000, "kb"),
+            (1 << 10, "kib"),
+        ] {
+            if self.0 >= factor && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{unit}", self.0 / factor);
+            }
+        }
+        write!(f, "{}b", self.0)
+    }
+}
+
+impl std::str::FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        const UNITS: [(&str, f64); 5] = [
+            ("kib", 1024.0),
+            ("mib", 1048576.0),
+            ("kb", 1e3),
+            ("mb", 1e6),
+            ("b", 1.0),
+        ];
+        let bytes = scaled(text, &UNITS).ok_or_else(|| Self::expected(text))?;
+        Self::checked(bytes, text)
+    }
+}
+
+/// A time in whole seconds, written with a unit: `"1s"`, `"2m"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Seconds(u64);
+
+impl Seconds {
+    /// From seconds.
+    pub const fn new(seconds: u64) -> Self {
+        Self(seconds)
+    }
+
+    /// As a number of seconds.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// As a span of time.
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(self.0)
+    }
+}
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0)
+    }
+}
+
+impl std::str::FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        scaled(text, &[("s", 1.0), ("m", 60.0)])
+            .filter(|seconds| seconds.fract() == 0.0 && (1.0..=3600.0).contains(seconds))
+            .map(|seconds| Self(seconds as u64))
+            .ok_or_else(|| {
+                format!(
+                    "expected a time in whole seconds from \"1s\" to \"60m\" \
+                     (units s, m), found {text:?}"
+                )
+            })
+    }
+}
+
+/// A plain decimal number: digits, at most one point. No sign, no exponent.
+fn decimal(text: &str) -> Option<f64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
+    let ends = text.bytes().last().is_some_and(|byte| byte.is_ascii_digit());
+    (plain && begins && ends).then(|| text.parse().ok())?
+}
+
+/// A decimal number followed by one of the units. Longer units come first where
+/// one ends with another.
+fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+    units.iter().find_map(|(unit, factor)| {
+        let number = text.strip_suffix(unit)?;
+        decimal(number.trim_end_matches(' ')).map(|value| value * factor)
+    })
+}
+
+/// Reads a quantity from a TOML string, and says what was expected otherwise.
+struct Text<T> {
+    expecting: &'static str,
+    from_integer: fn(i64) -> Result<T, String>,
+}
+
+impl<T: std::str::FromStr<Err = String>> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expecting)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
+        (self.from_integer)(value).map_err(E::custom)
+    }
+}
+
+macro_rules! from_text {
+    ($type:ty, $expecting:literal, $from_integer:expr) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(Text::<Self> {
+                    expecting: $expecting,
+                    from_integer: $from_integer,
+                })
+            }
+        }
+    };
+}
+
+from_text!(Probability, "a percentage such as \"5%\"", |value| Err(
+    format!("expected a percentage such as \"5%\", found the integer {value}")
+));
+from_text!(Rate, "a rate such as \"100mbit\"", |value| Err(format!(
+    "expected a rate with its unit such as \"100mbit\", found the integer {value}"
+)));
+from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
+    Size::checked(value as f64, value)
+});
+from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
+    "expected a time with its unit such as \"1s\", found the integer {value}"
+)));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities() {
+        for (text, fraction, q32) in [
+            ("0%", 0.0, 0),
+            ("5%", 0.05, 214_748_365),
+            ("0.1%", 0.001, 4_294_967),
+            ("50%", 0.5, 1 << 31),
+            ("100%", 1.0, 1 << 32),
+        ] {
+            let parsed: Probability = text.parse().unwrap();
+            assert!((parsed.fraction() - fraction).abs() < 1e-12, "{text}");
+            assert_eq!(parsed.q32(), q32, "{text}");
+            assert_eq!(parsed.to_string(), text);
+        }
+        for text in ["", "5", "%", "-1%", "101%", "5 %%", "1e1%", ".5%", "5.%", "nan%", "+5%"] {
+            let error = text.parse::<Probability>().unwrap_err();
+            assert!(error.contains("expected a percentage"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        for (text, bps) in [
+            ("1kbit", 1_000),
+            ("100mbit", 100_000_000),
+            ("1.5gbit", 1_500_000_000),
+            ("9600bit", 9_600),
+            ("10 mbit", 10_000_000),
+        ] {
+            assert_eq!(text.parse::<Rate>().unwrap().bps(), bps, "{text}");
+        }
+        for text in ["", "1", "mbit", "1mbps", "0bit", "999bit", "2000gbit", "-1mbit", "1Mbit"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+        assert_eq!(Rate::from_bps(1_500_000_000).to_string(), "1.5gbit");
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("1b", 1), ("64kib", 65_536), ("1mb", 1_000_000), ("2mib", 2 << 20)] {
+            assert_eq!(text.parse::<Size>().unwrap().bytes(), bytes, "{text}");
+            assert_eq!(text.parse::<Size>().unwrap().to_string().parse::<Size>().unwrap().bytes(), bytes);
+        }
+        for text in ["", "0b", "1gb", "5000mb", "kb", "1 kilobyte"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!("1s".parse::<Seconds>().unwrap().get(), 1);
+        assert_eq!("2m".parse::<Seconds>().unwrap().get(), 120);
+        for text in ["", "1", "0s", "1.5s", "2h", "61m", "-1s"] {
+            assert!(text.parse::<Seconds>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# Installs what Thalweg needs to be built, tested and shown, on Debian 12 and
+# Ubuntu 24.04. Needs root only when something is missing, touches the network
+# only then, and may be run any number of times.
+#
+# There is deliberately no rust-toolchain.toml. rustup would obey it by
+# fetching exactly the toolchain it names, even where the installed one is
+# new enough, and a machine without a way out could not build at all.
+# `rust-version` in Cargo.toml is the one place that says what is new enough.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/rust-env.sh
+source scripts/rust-env.sh
+
+required=(
+	# Build: BPF programs, generated types, the vendored libbpf and SQLite.
+	clang llvm libelf-dev zlib1g-dev pkg-config gcc make libc6-dev
+	# The laboratory.
+	iperf3 iproute2
+	# Checks and downloads.
+	clang-format python3 git ca-certificates curl
+)
+
+# A Linux kernel that runs as a process. Ubuntu does not carry it.
+user_mode_linux=user-mode-linux
+
+note() { printf 'setup: %s\n' "$*"; }
+fail() {
+	printf 'setup: error: %s\n' "$@" >&2
+	exit 1
+}
+
+# Prints those of the named packages that are not installed.
+missing_of() {
+	local installed package
+	installed=$(dpkg-query --show --showformat '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+	for package in "$@"; do
+		grep --quiet --line-regexp --fixed-strings "installed $package" <<<"$installed" || echo "$package"
+	done
+}
+
+# True if apt could install the package as far as its present lists tell.
+apt_offers() {
+	local candidate
+	candidate=$(LC_ALL=C apt-cache policy "$1" | sed -n 's/^ *Candidate: //p')
+	[[ -n $candidate && $candidate != '(none)' ]]
+}
+
+apt_updated=false
+apt_update() {
+	$apt_updated && return
+	note 'apt-get update'
+	apt-get -o DPkg::Lock::Timeout=300 -qq update
+	apt_updated=true
+}
+
+# --no-remove: nothing that the machine's owner installed is pushed out.
+apt_install() {
+	note "apt-get install $*"
+	DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq \
+		install --yes --no-remove --no-install-recommends "$@" </dev/null
+}
+
+# bindgen loads libclang at run time. Debian's and Ubuntu's clang bring it
+# along; this asks the machine rather than the packages' present dependencies.
+has_libclang() {
+	[[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
+		compgen -G '/usr/lib/*-linux-gnu/libclang*.so*' >/dev/null
+}
+
+install_packages() {
+	local missing
+	if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+		fail 'this is neither Debian nor Ubuntu (no dpkg or apt).' \
+			"Install the counterparts of: ${required[*]}; then use scripts/test.sh and scripts/demo.sh."
+	fi
+	mapfile -t missing < <(missing_of "${required[@]}")
+	if ((${#missing[@]})); then
+		((EUID == 0)) || fail 'not root, and these packages are missing:' "${missing[*]}"
+		apt_update
+		apt_install "${missing[@]}"
+	fi
+	if ! has_libclang; then
+		((EUID == 0)) || fail 'not root, and this package is missing:' libclang-dev
+		apt_update
+		apt_install libclang-dev
+	fi
+}
+
+install_user_mode_linux() {
+	[[ -n $(missing_of "$user_mode_linux") ]] || return 0
+	if ((EUID == 0)); then
+		# A fresh image has no package lists at all; anywhere else the
+		# present ones are good enough to tell that there is no such package.
+		if ! apt_offers "$user_mode_linux" && ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
+			apt_update
+		fi
+		if apt_offers "$user_mode_linux"; then
+			if ! $apt_updated; then apt_update; fi
+			apt_install "$user_mode_linux" && return
+		fi
+	fi
+	note "no $user_mode_linux here (Debian has it, Ubuntu does not):" \
+		'the test that runs inside it is skipped, everything else works'
+}
+
+install_rust() {
+	if ! rust_find; then
+		local found
+		found=$(rust_version || true)
+		if ! command -v rustup >/dev/null; then
+			if ((EUID == 0)); then
+				apt_offers rustup || apt_update
+				if apt_offers rustup; then apt_install rustup || true; fi
+			fi
+		fi
+		command -v rustup >/dev/null ||
+			fail "Rust $(rust_required) or newer is needed, found ${found:-none}, and rustup could not be installed from this system's packages." \
+				'Install Rust as https://rustup.rs describes, then run this again.'
+		note "rustup toolchain install stable (needed: $(rust_required) or newer, found: ${found:-none})"
+		rustup toolchain install stable --profile minimal --component rustfmt --component clippy
+		rust_find || fail "rustup's stable toolchain is still older than $(rust_required)"
+	fi
+}
+
+# rustfmt and clippy are for the checks only; nothing is built with them.
+install_rust_components() {
+	local component missing=()
+	cargo fmt --version >/dev/null 2>&1 || missing+=(rustfmt)
+	cargo clippy --version >/dev/null 2>&1 || missing+=(clippy)
+	for component in "${missing[@]}"; do
+		if command -v rustup >/dev/null && rustup component add "$component"; then
+			continue
+		fi
+		note "$component is not installed and rustup cannot add it: its check is left out"
+	done
+}
+
+install_packages
+install_user_mode_linux
+install_rust
+install_rust_components
+note "ready: $(rustc --version), clang $(clang -dumpversion)"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# test.sh           the checks of lint.sh, then every test
+# test.sh --slow    only the slow tests (marked #[ignore])
+#
+# As root, THALWEG_REQUIRE_PRIVILEGED=1 is set: a test that needs privileges
+# then fails where it would otherwise say "skipped: why" and pass.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/rust-env.sh
+source scripts/rust-env.sh
+rust_use
+
+case ${1-} in
+'') slow=false ;;
+--slow) slow=true ;;
+*)
+	echo "usage: $0 [--slow]" >&2
+	exit 2
+	;;
+esac
+
+if ((EUID == 0)); then
+	export THALWEG_REQUIRE_PRIVILEGED=1
+else
+	echo 'note: not root, so tests that need privileges are skipped'
+fi
+
+status=0
+arguments=(--locked --workspace --no-fail-fast)
+if $slow; then
+	arguments+=(-- --ignored)
+else
+	scripts/lint.sh || status=1
+fi
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+printf '\n== cargo test %s\n' "${arguments[*]}"
+cargo test "${arguments[@]}" | tee "$log" || status=1
+
+# Cargo sums up each test binary; this adds the sums.
+if ((status)); then echo 'error: a check or a test failed, see above' >&2; fi
+awk '
+	/^test result: / { passed += $4; failed += $6; ignored += $8 }
+	END { printf "\ntotal: %d passed, %d failed, %d skipped\n", passed, failed, ignored }
+' "$log"
+exit "$status"
