@@ -229,18 +229,20 @@ static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
  */
 static __always_inline struct thalweg_host *host_record(struct request *r)
 {
-	struct thalweg_host *host = bpf_map_lookup_elem(&hosts, &r->key);
+	/* Linux 6.1 takes a key from the function's own stack only. */
+	struct thalweg_host_key key = r->key;
+	struct thalweg_host *host = bpf_map_lookup_elem(&hosts, &key);
 	struct thalweg_counters *count;
 	__u32 zero = 0;
 
 	if (host)
 		return host;
-	if (!bpf_map_update_elem(&hosts, &r->key, (const void *)&empty_host, BPF_NOEXIST)) {
+	if (!bpf_map_update_elem(&hosts, &key, (const void *)&empty_host, BPF_NOEXIST)) {
 		count = bpf_map_lookup_elem(&counters, &zero);
 		if (count)
 			__sync_fetch_and_add(&count->hosts_created, 1);
 	}
-	return bpf_map_lookup_elem(&hosts, &r->key);
+	return bpf_map_lookup_elem(&hosts, &key);
 }
 
 static __always_inline struct thalweg_lock *host_lock(struct request *r)

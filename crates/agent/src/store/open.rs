@@ -58,15 +58,17 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
         }
     };
     let mut connection = Connection::open(path).map_err(classify("open the store"))?;
-    let found = configure(&connection).map_err(classify("read the store"))?;
+    // Questions first: nothing may be written to a file that is not ours to write.
+    let (found, foreign) = examine(&connection).map_err(classify("read the store"))?;
     if !(0..=schema::VERSION).contains(&found) {
         let known = schema::VERSION;
         let path = path.to_path_buf();
         return Err(Failure::Error(StoreError::Newer { path, found, known }));
     }
-    if found == 0 && !schema::is_empty(&connection).map_err(classify("read the store"))? {
+    if foreign {
         return Err(Failure::Damaged("it is another program's database".to_owned()));
     }
+    configure(&connection).map_err(classify("read the store"))?;
     check(&connection).map_err(classify("check the store"))?.map_or(Ok(()), |fault| {
         Err(Failure::Damaged(fault))
     })?;
@@ -84,19 +86,20 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
     }
 }
 
-/// Sets what is not kept in the file; returns the file's version.
-fn configure(connection: &Connection) -> Result<i64, rusqlite::Error> {
+/// The file's version, and whether another program made it.
+fn examine(connection: &Connection) -> Result<(i64, bool), rusqlite::Error> {
     connection.busy_timeout(BUSY)?;
-    // The version first: nothing may be written to a file that is not ours to write.
     let version = schema::version(connection)?;
-    if (0..=schema::VERSION).contains(&version) {
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "NORMAL")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        connection.pragma_update(None, "cache_size", CACHE_KIB)?;
-        connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
-    }
-    Ok(version)
+    Ok((version, version == 0 && !schema::is_empty(connection)?))
+}
+
+fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
+    connection.pragma_update(None, "wal_autocheckpoint", 8000)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES)
 }
 
 /// The first fault SQLite finds in the file, in words.

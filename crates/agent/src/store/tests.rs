@@ -276,7 +276,7 @@ fn damaged(directory: &Path, content: &[u8]) -> String {
     let aside = opened.set_aside.expect("the store is damaged");
     let name = aside.path.file_name().unwrap().to_str().unwrap();
     assert!(name.starts_with("thalweg.db.corrupt-2"), "{name}");
-    assert_eq!(std::fs::read(&aside.path).unwrap(), content, "kept as it was");
+    assert!(std::fs::read(&aside.path).unwrap() == content, "kept as it was");
     // The new store works.
     let mut store = opened.store;
     store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
@@ -350,7 +350,7 @@ fn a_newer_store_is_refused_and_left_alone() {
     let error = Store::open(directory.path()).unwrap_err();
     assert!(matches!(error, StoreError::Newer { found: 7, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("install the newer version"), "{error}");
-    assert_eq!(std::fs::read(&path).unwrap(), content);
+    assert!(std::fs::read(&path).unwrap() == content, "left alone");
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
@@ -434,10 +434,10 @@ fn store_speed() {
     let events: Vec<Event> =
         (0..1000).map(|n| event(n, &format!("192.0.2.{}", n % 200), n % 2 == 0)).collect();
     let start = std::time::Instant::now();
-    for _ in 0..1000 {
+    for _ in 0..300 {
         store.append_events(&events).unwrap();
     }
-    let rate = 1e6 / start.elapsed().as_secs_f64();
+    let rate = 3e5 / start.elapsed().as_secs_f64();
     println!("events a second: {rate:.0}");
 
     let hosts = (0..65_536u32)

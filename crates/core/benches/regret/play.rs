@@ -30,7 +30,7 @@ struct Open {
 }
 
 /// The arms taken by the connections of one run.
-pub fn arms_taken(
+fn arms_taken(
     scenario: &Scenario,
     world: &World,
     policy: &mut dyn Policy,

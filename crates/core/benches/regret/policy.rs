@@ -78,7 +78,12 @@ pub const ENTRIES: &[Entry] = &[
         build: Some(|arms| Box::new(Thompson(Core::new(Mode::Thalweg, arms)))),
     },
     Entry {
-        name: "inverse gap (core)",
+        name: "inverse gap, plain",
+        propensity: "exact",
+        build: Some(|arms| Box::new(InverseGap(Core::new(Mode::Thalweg, arms)))),
+    },
+    Entry {
+        name: "thalweg (core)",
         propensity: "exact",
         build: Some(|arms| Box::new(Core::new(Mode::Thalweg, arms))),
     },
@@ -291,6 +296,46 @@ impl Policy for Thompson {
             let error_q16 = ((noise_q16 << 16) / root_q16.max(1)) as i64;
             arm.value as i64 + ((error_q16 * draw_q16) >> 16)
         })
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        self.0.learn(arm, sample, now_ns);
+    }
+}
+
+/// Inverse gap weighting without any regard for the system's arm: an arm behind the lowest
+/// mean has probability `1 / (2 · arms + gap_scale · gap · evidence)`, first trials share a
+/// half. What `thalweg_core` decides beyond this is its own.
+struct InverseGap(Core);
+
+impl Policy for InverseGap {
+    fn choose(&mut self, random: &mut Random) -> usize {
+        let Core { host, params, arms } = &self.0;
+        let arms = &host.arms[..*arms];
+        if host.scored < params.warm_up {
+            return SYSTEM;
+        }
+        let measured = (0..arms.len()).filter(|&arm| arms[arm].weight_q16 > 0);
+        let best = measured
+            .min_by_key(|&arm| arms[arm].value)
+            .unwrap_or(SYSTEM);
+        let untried = arms.iter().filter(|arm| arm.weight_q16 == 0).count() as u64;
+        let mut ticket = u64::from(random.u32() % ONE_Q16);
+        for (index, arm) in arms.iter().enumerate().filter(|&(index, _)| index != best) {
+            let share_q16 = if arm.weight_q16 == 0 {
+                u64::from(ONE_Q16 / 2) / untried
+            } else {
+                let gap_q16 = arm.value - arms[best].value;
+                let known_q16 = (gap_q16 * u64::from(arm.weight_q16)) >> 16;
+                let base_q16 = 2 * arms.len() as u64 * u64::from(ONE_Q16);
+                (1 << 32) / (base_q16 + u64::from(params.gap_scale) * known_q16)
+            };
+            if ticket < share_q16 {
+                return index;
+            }
+            ticket -= share_q16;
+        }
+        best
     }
 
     fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {

@@ -57,8 +57,9 @@ const DEFAULT_BEST_16: &[f64] = &[
 ];
 /// The same arms, with one of the others as the default.
 const ANOTHER_BEST_3: &[f64] = &[0.0, 0.0, 0.38];
-const ANOTHER_BEST_16: &[f64] =
-    &[0.0, 0.0, 0.0, 0.0, 0.0, 0.38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+const ANOTHER_BEST_16: &[f64] = &[
+    0.0, 0.0, 0.0, 0.0, 0.0, 0.38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+];
 /// Loss comes at 200 and goes at 400: the default is best, then bbr, then the default.
 const LOSS_COMES: &[(usize, &[f64])] = &[
     (0, &[0.2, 0.0, 0.1, -0.2]),
@@ -127,6 +128,22 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "default 30 % best, much noise",
         phases: &[(0, DEFAULT_BEST_3)],
+        spread_bits: 0.6,
+        ..STILL
+    },
+    Scenario {
+        name: "another 30 % best, 3 arms",
+        phases: &[(0, ANOTHER_BEST_3)],
+        ..STILL
+    },
+    Scenario {
+        name: "another 30 % best, 16 arms",
+        phases: &[(0, ANOTHER_BEST_16)],
+        ..STILL
+    },
+    Scenario {
+        name: "another 30 % best, much noise",
+        phases: &[(0, ANOTHER_BEST_3)],
         spread_bits: 0.6,
         ..STILL
     },

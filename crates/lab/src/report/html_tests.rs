@@ -1,0 +1,86 @@
+use super::*;
+use crate::host::loss::LossCounters;
+use crate::outcome::{Connection, ModeOutcome};
+use crate::scenario::Scenario;
+use crate::{LearnedArm, LearnedHost, Mode};
+
+const HOSTILE: &str = "<script>alert('1')</script>&\"\u{1}";
+
+fn environment() -> Environment {
+    Environment {
+        version: HOSTILE.into(),
+        kernel: HOSTILE.into(),
+        cpus: 2,
+        congestion_controls: vec![HOSTILE.into()],
+        iperf3: HOSTILE.into(),
+        command: HOSTILE.into(),
+        started: HOSTILE.into(),
+    }
+}
+
+fn outcome(connections: u32) -> ScenarioOutcome {
+    let text = "name = \"x\"\n[[expect]]\nmode = \"baseline\"\nstatistic = \"median\"\nat_least = \"1mbit\"";
+    let mut scenario = Scenario::parse(text, std::path::Path::new("x")).unwrap();
+    scenario.description = HOSTILE.into();
+    scenario.system.default_cc = HOSTILE.into();
+    let mode = |mode: Mode| ModeOutcome {
+        mode,
+        rounds: connections,
+        connections: (0..connections)
+            .map(|round| Connection {
+                round,
+                goodput_bps: 10f64.powi(round as i32 % 10),
+                retransmits: 1,
+                arm: HOSTILE.into(),
+                mean_rtt_us: Some(1.0),
+                wall_s: 1.0,
+                error: (round == 1).then(|| HOSTILE.into()),
+            })
+            .collect(),
+        forward: LossCounters::default(),
+        reverse: LossCounters::default(),
+        hosts: vec![LearnedHost {
+            address: HOSTILE.into(),
+            arms: vec![LearnedArm { arm: HOSTILE.into(), ..Default::default() }],
+        }],
+    };
+    let modes = vec![mode(Mode::Baseline), mode(Mode::Thalweg)];
+    ScenarioOutcome {
+        checks: crate::expect::evaluate(&scenario.expect, &modes),
+        scenario,
+        reference_every: 1,
+        modes,
+        wall_s: 1.0,
+        report: "x".into(),
+    }
+}
+
+#[test]
+fn text_is_escaped() {
+    assert_eq!(escape("a<b>&\"'\n"), "a&lt;b&gt;&amp;&quot;&#39;\n");
+    assert_eq!(escape("\u{0}\u{1b}ä"), "\u{fffd}\u{fffd}ä");
+}
+
+#[test]
+fn nothing_hostile_gets_through_from_anywhere() {
+    let page = page(&environment(), &outcome(12));
+    assert!(!page.contains("<script"));
+    assert!(!page.contains('\u{1}'));
+    assert!(page.contains("&lt;script&gt;"));
+}
+
+#[test]
+fn the_page_needs_nothing_else_and_its_tags_match() {
+    for connections in [0, 1, 12] {
+        let page = page(&environment(), &outcome(connections));
+        for foreign in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{connections}");
+        for tag in ["svg", "g", "table", "tr", "td", "th", "div", "title", "desc", "text", "dl", "main"] {
+            let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+            assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
+        }
+        assert_eq!(page.matches("<svg").count(), page.matches("aria-labelledby").count());
+    }
+}
