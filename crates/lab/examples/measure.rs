@@ -14,7 +14,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Options::default()
     })?;
     for scenario in &outcome.scenarios {
-        println!("{}\nreport: {}", table::scenario(scenario), scenario.report.display());
+        println!(
+            "{}\nreport: {}",
+            table::scenario(scenario),
+            scenario.report.display()
+        );
     }
     Ok(())
 }

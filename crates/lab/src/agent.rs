@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::http;
-use crate::interrupt::{self, OnSignal};
+use crate::interrupt::OnSignal;
 use crate::mode::Mode;
 use crate::process::Process;
 
@@ -87,7 +87,9 @@ impl Agent {
         fs::write(&configuration, text).map_err(Error::io("cannot write", &configuration))?;
         let log = directory.join("agent.log");
         let output = File::create(&log).map_err(Error::io("cannot create", &log))?;
-        let errors = output.try_clone().map_err(Error::io("cannot duplicate", &log))?;
+        let errors = output
+            .try_clone()
+            .map_err(Error::io("cannot duplicate", &log))?;
         let process = Process::spawn(
             Command::new(binary)
                 .arg("--socket")
@@ -98,7 +100,14 @@ impl Agent {
                 .stdout(output)
                 .stderr(errors),
         )?;
-        let mut agent = Self { mode: mode.clone(), process, socket, log, pin, detached: false };
+        let mut agent = Self {
+            mode: mode.clone(),
+            process,
+            socket,
+            log,
+            pin,
+            detached: false,
+        };
         agent.await_ready()?;
         Ok(agent)
     }
@@ -162,7 +171,10 @@ impl Agent {
         let asked = http::request(&self.socket, "POST", "/v1/detach");
         let patience = if asked.is_ok() { END } else { Duration::ZERO };
         let deadline = Instant::now() + patience;
-        if matches!(self.process.wait_until(deadline, OnSignal::KeepWaiting), Ok(None)) {
+        if matches!(
+            self.process.wait_until(deadline, OnSignal::KeepWaiting),
+            Ok(None)
+        ) {
             self.process.terminate(END);
         }
         // What the agent did not unpin itself.
@@ -188,7 +200,10 @@ impl Agent {
             let lines: Vec<&str> = tail.into_iter().rev().collect();
             format!("; it wrote:\n{}", lines.join("\n"))
         };
-        Error::Agent { mode: self.mode.to_string(), why: format!("{why}{said}") }
+        Error::Agent {
+            mode: self.mode.to_string(),
+            why: format!("{why}{said}"),
+        }
     }
 }
 
@@ -198,7 +213,13 @@ impl Drop for Agent {
     }
 }
 
-fn configuration_text(mode: &Mode, cgroup: &Path, pin: &Path, state: &Path, socket: &Path) -> String {
+fn configuration_text(
+    mode: &Mode,
+    cgroup: &Path,
+    pin: &Path,
+    state: &Path,
+    socket: &Path,
+) -> String {
     let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
     format!(
         "mode = \"{mode}\"\ncgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n",
@@ -220,26 +241,11 @@ pub(crate) fn parse_hosts(body: &str) -> Vec<LearnedHost> {
     let Ok(answer) = serde_json::from_str::<Answer>(body) else {
         return Vec::new();
     };
-    answer.hosts.into_iter().filter_map(|host| serde_json::from_value(host).ok()).collect()
-}
-
-/// Waits until a line with the given text comes from a child's output, or the
-/// channel ends, or the deadline passes.
-pub(crate) fn await_line(
-    lines: &std::sync::mpsc::Receiver<String>,
-    text: &str,
-    deadline: Instant,
-) -> Result<bool, Error> {
-    loop {
-        interrupt::check()?;
-        let left = deadline.saturating_duration_since(Instant::now());
-        match lines.recv_timeout(left.min(Duration::from_millis(100))) {
-            Ok(line) if line.contains(text) => return Ok(true),
-            Ok(_) => {}
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
-            Err(_) => return Ok(false),
-        }
-    }
+    answer
+        .hosts
+        .into_iter()
+        .filter_map(|host| serde_json::from_value(host).ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -270,7 +276,13 @@ mod tests {
         let hosts = parse_hosts(body);
         assert_eq!(hosts.len(), 2);
         assert_eq!(hosts[0].arms[0].metric, Some(1.5));
-        assert_eq!(hosts[0].arms[1], LearnedArm { arm: "reno".into(), ..Default::default() });
+        assert_eq!(
+            hosts[0].arms[1],
+            LearnedArm {
+                arm: "reno".into(),
+                ..Default::default()
+            }
+        );
         assert_eq!(parse_hosts("nonsense"), []);
     }
 }

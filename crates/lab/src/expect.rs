@@ -150,7 +150,10 @@ pub struct Check {
 
 /// Compares every expectation with what was measured.
 pub fn evaluate(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
-    expectations.iter().map(|expectation| check(expectation, modes)).collect()
+    expectations
+        .iter()
+        .map(|expectation| check(expectation, modes))
+        .collect()
 }
 
 fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
@@ -167,7 +170,11 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
             let within = expectation.at_least.is_none_or(|least| value >= least)
                 && expectation.at_most.is_none_or(|most| value <= most);
             check.value = Some(value);
-            check.verdict = if within { Verdict::Met } else { Verdict::Missed };
+            check.verdict = if within {
+                Verdict::Met
+            } else {
+                Verdict::Missed
+            };
         }
         Err(reason) => check.reason = Some(reason),
     }
@@ -208,7 +215,10 @@ fn measure(
 /// The fixed mode with the highest median goodput; the first of equals.
 pub fn best_fixed(modes: &[ModeOutcome]) -> Option<&ModeOutcome> {
     let mut best: Option<(&ModeOutcome, f64)> = None;
-    for outcome in modes.iter().filter(|outcome| matches!(outcome.mode, Mode::Fixed(_))) {
+    for outcome in modes
+        .iter()
+        .filter(|outcome| matches!(outcome.mode, Mode::Fixed(_)))
+    {
         if let Some(median) = statistic(outcome, Statistic::Median)
             && best.is_none_or(|(_, highest)| median > highest)
         {
@@ -243,7 +253,10 @@ pub(crate) struct Table {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a number, or a rate such as \"900mbit\"")]
+#[serde(
+    untagged,
+    expecting = "expected a number, or a rate such as \"900mbit\""
+)]
 enum Bound {
     Number(f64),
     Integer(i64),
@@ -255,7 +268,10 @@ impl Table {
         let statistic = *self.statistic.get_ref();
         let mode = measured_mode(&self.mode)?;
         if self.at_least.is_none() && self.at_most.is_none() {
-            return Err((span, "expected `at_least` or `at_most` in this table".into()));
+            return Err((
+                span,
+                "expected `at_least` or `at_most` in this table".into(),
+            ));
         }
         let relative_to = match &self.relative_to {
             Some(text) if text.get_ref() == "best-fixed" => Some(Reference::BestFixed),
@@ -287,7 +303,10 @@ impl Table {
                 (Bound::Rate(_), false) => return Err((span, "expected a number".into())),
             };
             if !value.is_finite() || value < 0.0 {
-                return Err((span, format!("expected a number that is not negative, found {value}")));
+                return Err((
+                    span,
+                    format!("expected a number that is not negative, found {value}"),
+                ));
             }
             Ok(Some(value))
         };
@@ -305,7 +324,8 @@ fn measured_mode(text: &toml::Spanned<String>) -> Result<Mode, Fault> {
     match text.get_ref().parse() {
         Ok(Mode::EveryFixed) => Err((
             text.span(),
-            "expected one mode, such as fixed:bbr, found \"fixed\", which stands for several".into(),
+            "expected one mode, such as fixed:bbr, found \"fixed\", which stands for several"
+                .into(),
         )),
         Ok(mode) => Ok(mode),
         Err(error) => Err((text.span(), error.to_string())),

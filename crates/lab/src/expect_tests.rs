@@ -3,27 +3,40 @@ use crate::host::loss::LossCounters;
 use crate::outcome::Connection;
 
 fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
-    let connections = goodputs.iter().enumerate().map(|(round, goodput)| Connection {
-        round: round as u32,
-        goodput_bps: *goodput,
-        retransmits: 0,
-        arm: arm.into(),
-        mean_rtt_us: None,
-        wall_s: 1.0,
-        error: (*goodput == 0.0).then(|| "failed".into()),
-    });
+    let connections = goodputs
+        .iter()
+        .enumerate()
+        .map(|(round, goodput)| Connection {
+            round: round as u32,
+            goodput_bps: *goodput,
+            retransmits: 0,
+            arm: arm.into(),
+            mean_rtt_us: None,
+            wall_s: 1.0,
+            error: (*goodput == 0.0).then(|| "failed".into()),
+        });
     ModeOutcome {
         mode: mode.parse().unwrap(),
         rounds: goodputs.len() as u32,
         connections: connections.collect(),
-        forward: LossCounters { seen_packets: 100, dropped_packets: 5, ..Default::default() },
+        forward: LossCounters {
+            seen_packets: 100,
+            dropped_packets: 5,
+            ..Default::default()
+        },
         reverse: LossCounters::default(),
         hosts: Vec::new(),
     }
 }
 
 fn expectation(statistic: Statistic, relative_to: Option<Reference>, at_least: f64) -> Expectation {
-    Expectation { mode: Mode::Thalweg, statistic, relative_to, at_least: Some(at_least), at_most: None }
+    Expectation {
+        mode: Mode::Thalweg,
+        statistic,
+        relative_to,
+        at_least: Some(at_least),
+        at_most: None,
+    }
 }
 
 fn verdict(expectation: Expectation, modes: &[ModeOutcome]) -> (Verdict, Option<f64>) {
@@ -43,11 +56,33 @@ fn ratios_are_to_the_best_fixed_mode_by_median() {
     ];
     let best = Some(Reference::BestFixed);
     assert_eq!(best_fixed(&modes).unwrap().mode, Mode::Fixed("bbr".into()));
-    assert_eq!(verdict(expectation(Statistic::MedianLastHalf, best.clone(), 0.95), &modes), (Verdict::Met, Some(0.95)));
-    assert_eq!(verdict(expectation(Statistic::MedianLastHalf, best.clone(), 0.96), &modes).0, Verdict::Missed);
-    assert_eq!(verdict(expectation(Statistic::Mean, best, 0.5), &modes), (Verdict::Met, Some(0.6)));
+    assert_eq!(
+        verdict(
+            expectation(Statistic::MedianLastHalf, best.clone(), 0.95),
+            &modes
+        ),
+        (Verdict::Met, Some(0.95))
+    );
+    assert_eq!(
+        verdict(
+            expectation(Statistic::MedianLastHalf, best.clone(), 0.96),
+            &modes
+        )
+        .0,
+        Verdict::Missed
+    );
+    assert_eq!(
+        verdict(expectation(Statistic::Mean, best, 0.5), &modes),
+        (Verdict::Met, Some(0.6))
+    );
     let baseline = Some(Reference::Mode(Mode::Baseline));
-    assert_eq!(verdict(expectation(Statistic::MedianLastHalf, baseline, 9.0), &modes), (Verdict::Met, Some(9.5)));
+    assert_eq!(
+        verdict(
+            expectation(Statistic::MedianLastHalf, baseline, 9.0),
+            &modes
+        ),
+        (Verdict::Met, Some(9.5))
+    );
 }
 
 #[test]
@@ -65,18 +100,37 @@ fn upper_bounds_count_too() {
 fn what_was_not_measured_is_neither_met_nor_missed() {
     let thalweg = outcome("thalweg", &[1.0, 1.0], "bbr");
     let best = expectation(Statistic::Median, Some(Reference::BestFixed), 0.9);
-    let baseline = expectation(Statistic::Median, Some(Reference::Mode(Mode::Baseline)), 0.9);
+    let baseline = expectation(
+        Statistic::Median,
+        Some(Reference::Mode(Mode::Baseline)),
+        0.9,
+    );
     let dead = outcome("baseline", &[0.0, 0.0], "");
     for (expectation, modes, reason) in [
-        (&best, vec![outcome("baseline", &[1.0], "cubic")], "mode thalweg was not run"),
+        (
+            &best,
+            vec![outcome("baseline", &[1.0], "cubic")],
+            "mode thalweg was not run",
+        ),
         (&best, vec![thalweg], "no mode fixed:ARM was run"),
-        (&baseline, vec![outcome("thalweg", &[1.0], "bbr")], "mode baseline was not run"),
-        (&baseline, vec![outcome("thalweg", &[1.0], "bbr"), dead], "moved nothing"),
+        (
+            &baseline,
+            vec![outcome("thalweg", &[1.0], "bbr")],
+            "mode baseline was not run",
+        ),
+        (
+            &baseline,
+            vec![outcome("thalweg", &[1.0], "bbr"), dead],
+            "moved nothing",
+        ),
         (&best, vec![], "mode thalweg was not run"),
     ] {
         let check = &evaluate(std::slice::from_ref(expectation), &modes)[0];
         assert_eq!((check.verdict, check.value), (Verdict::NotChecked, None));
-        assert!(check.reason.as_deref().unwrap().contains(reason), "{check:?}");
+        assert!(
+            check.reason.as_deref().unwrap().contains(reason),
+            "{check:?}"
+        );
     }
 }
 
@@ -86,11 +140,20 @@ fn convergence_is_the_share_of_the_commonest_arm_of_the_last_half() {
     for connection in &mut thalweg.connections[..6] {
         connection.arm = "cubic".into();
     }
-    assert_eq!(verdict(expectation(Statistic::ConvergedShare, None, 0.8), &[thalweg]), (Verdict::Met, Some(0.8)));
+    assert_eq!(
+        verdict(
+            expectation(Statistic::ConvergedShare, None, 0.8),
+            &[thalweg]
+        ),
+        (Verdict::Met, Some(0.8))
+    );
 }
 
 #[test]
 fn words_name_bound_and_reference() {
     let expectation = expectation(Statistic::Mean, Some(Reference::BestFixed), 0.75);
-    assert_eq!(expectation.to_string(), "thalweg: mean goodput at least 0.75 × that of best-fixed");
+    assert_eq!(
+        expectation.to_string(),
+        "thalweg: mean goodput at least 0.75 × that of best-fixed"
+    );
 }

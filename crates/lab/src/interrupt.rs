@@ -29,7 +29,11 @@ extern "C" fn on_signal(_: libc::c_int) {
     // the interrupted code may be about to read it.
     unsafe {
         let errno = *libc::__errno_location();
-        libc::write(WAKE_FD.load(Ordering::SeqCst), (&raw const one).cast(), size_of::<u64>());
+        libc::write(
+            WAKE_FD.load(Ordering::SeqCst),
+            (&raw const one).cast(),
+            size_of::<u64>(),
+        );
         *libc::__errno_location() = errno;
     }
 }
@@ -55,7 +59,11 @@ impl Guard {
             // EAGAIN says that it is already empty.
             let _ = wake.read();
         }
-        let action = SigAction::new(SigHandler::Handler(on_signal), SaFlags::empty(), SigSet::empty());
+        let action = SigAction::new(
+            SigHandler::Handler(on_signal),
+            SaFlags::empty(),
+            SigSet::empty(),
+        );
         let mut guard = Self { before: Vec::new() };
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
             // SAFETY: the handler only stores to an atomic and calls write(2).
@@ -77,7 +85,11 @@ impl Drop for Guard {
 
 /// Fails if SIGINT or SIGTERM came.
 pub(crate) fn check() -> Result<(), Error> {
-    if REQUESTED.load(Ordering::SeqCst) { Err(Error::Interrupted) } else { Ok(()) }
+    if REQUESTED.load(Ordering::SeqCst) {
+        Err(Error::Interrupted)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether waiting ends when SIGINT or SIGTERM comes. Clean-up itself must not.

@@ -75,7 +75,9 @@ impl serde::Serialize for Mode {
 /// (`TCP_CA_NAME_MAX` is 16 with the terminating zero, linux/tcp.h).
 pub fn is_arm_name(name: &str) -> bool {
     (1..16).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
 /// The modes to run, in order and each once, with [`Mode::EveryFixed`] replaced
@@ -113,7 +115,14 @@ mod tests {
 
     #[test]
     fn unknown_names_are_errors() {
-        for name in ["", "Fixed", "fixed:", "fixed:a b", "fixed:sixteen_or_more_", "bbr"] {
+        for name in [
+            "",
+            "Fixed",
+            "fixed:",
+            "fixed:a b",
+            "fixed:sixteen_or_more_",
+            "bbr",
+        ] {
             let error = name.parse::<Mode>().unwrap_err();
             assert!(error.to_string().contains("fixed:ARM"), "{name}");
         }
@@ -122,10 +131,19 @@ mod tests {
     #[test]
     fn every_fixed_expands_once() {
         let available = ["reno".to_owned(), "bbr".to_owned()];
-        let modes = [Mode::Baseline, Mode::Fixed("bbr".into()), Mode::EveryFixed, Mode::Baseline];
+        let modes = [
+            Mode::Baseline,
+            Mode::Fixed("bbr".into()),
+            Mode::EveryFixed,
+            Mode::Baseline,
+        ];
         assert_eq!(
             expand(&modes, &available),
-            [Mode::Baseline, Mode::Fixed("bbr".into()), Mode::Fixed("reno".into())]
+            [
+                Mode::Baseline,
+                Mode::Fixed("bbr".into()),
+                Mode::Fixed("reno".into())
+            ]
         );
     }
 }

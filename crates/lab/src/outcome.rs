@@ -71,7 +71,9 @@ pub struct ScenarioOutcome {
 impl ScenarioOutcome {
     /// Whether no expectation was missed.
     pub fn passed(&self) -> bool {
-        self.checks.iter().all(|check| check.verdict != Verdict::Missed)
+        self.checks
+            .iter()
+            .all(|check| check.verdict != Verdict::Missed)
     }
 
     /// The outcome of a mode.
@@ -124,23 +126,33 @@ pub struct Connection {
 impl ModeOutcome {
     /// Goodput of every connection, bit/s. Failed ones are there as 0.
     pub fn goodputs_bps(&self) -> Vec<f64> {
-        self.connections.iter().map(|connection| connection.goodput_bps).collect()
+        self.connections
+            .iter()
+            .map(|connection| connection.goodput_bps)
+            .collect()
     }
 
     /// The connections of the last half of the rounds.
     pub fn last_half(&self) -> impl Iterator<Item = &Connection> {
         let first = self.rounds / 2;
-        self.connections.iter().filter(move |connection| connection.round >= first)
+        self.connections
+            .iter()
+            .filter(move |connection| connection.round >= first)
     }
 
     /// Goodput of the connections of the last half of the rounds, bit/s.
     pub fn last_half_goodputs_bps(&self) -> Vec<f64> {
-        self.last_half().map(|connection| connection.goodput_bps).collect()
+        self.last_half()
+            .map(|connection| connection.goodput_bps)
+            .collect()
     }
 
     /// How many connections failed.
     pub fn failures(&self) -> usize {
-        self.connections.iter().filter(|connection| connection.error.is_some()).count()
+        self.connections
+            .iter()
+            .filter(|connection| connection.error.is_some())
+            .count()
     }
 
     /// The arms that were used and how often, most frequent first.
@@ -152,7 +164,9 @@ impl ModeOutcome {
     /// most frequent among them; `None` where there were none.
     pub fn converged_share(&self) -> Option<f64> {
         let total = self.last_half().count();
-        let most = count_arms(self.last_half()).first().map_or(0, |(_, count)| *count);
+        let most = count_arms(self.last_half())
+            .first()
+            .map_or(0, |(_, count)| *count);
         (total > 0).then(|| most as f64 / total as f64)
     }
 
@@ -167,7 +181,11 @@ impl ModeOutcome {
             upper_quartile_bps: stats::quantile(&all, 0.75)?,
             least_bps: stats::quantile(&all, 0.0)?,
             most_bps: stats::quantile(&all, 1.0)?,
-            retransmits: self.connections.iter().map(|connection| connection.retransmits).sum(),
+            retransmits: self
+                .connections
+                .iter()
+                .map(|connection| connection.retransmits)
+                .sum(),
         })
     }
 }
@@ -198,7 +216,10 @@ fn count_arms<'a>(connections: impl Iterator<Item = &'a Connection>) -> Vec<(Str
     for connection in connections.filter(|connection| !connection.arm.is_empty()) {
         *counts.entry(&connection.arm).or_default() += 1;
     }
-    let mut arms: Vec<_> = counts.into_iter().map(|(arm, count)| (arm.to_owned(), count)).collect();
+    let mut arms: Vec<_> = counts
+        .into_iter()
+        .map(|(arm, count)| (arm.to_owned(), count))
+        .collect();
     arms.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     arms
 }

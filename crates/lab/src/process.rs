@@ -54,11 +54,18 @@ impl Process {
     /// Starts a command on which [`tie`] was called already.
     pub(crate) fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
         let failed = |command: &Command| {
-            Error::system(format!("cannot start {}", command.get_program().to_string_lossy()))
+            Error::system(format!(
+                "cannot start {}",
+                command.get_program().to_string_lossy()
+            ))
         };
         let mut child = command.spawn().map_err(failed(command))?;
         match interrupt::pidfd(child.id()) {
-            Ok(ended) => Ok(Self { child, ended, status: None }),
+            Ok(ended) => Ok(Self {
+                child,
+                ended,
+                status: None,
+            }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -80,7 +87,11 @@ impl Process {
         if self.status.is_none()
             && interrupt::wait(self.ended.as_fd(), PollFlags::POLLIN, deadline, on_signal)?
         {
-            self.status = Some(self.child.wait().map_err(Error::system("wait for a child"))?);
+            self.status = Some(
+                self.child
+                    .wait()
+                    .map_err(Error::system("wait for a child"))?,
+            );
         }
         Ok(self.status)
     }
@@ -94,7 +105,10 @@ impl Process {
     pub(crate) fn terminate(&mut self, patience: Duration) {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + patience;
-        if !matches!(self.wait_until(deadline, OnSignal::KeepWaiting), Ok(Some(_))) {
+        if !matches!(
+            self.wait_until(deadline, OnSignal::KeepWaiting),
+            Ok(Some(_))
+        ) {
             self.kill();
         }
     }

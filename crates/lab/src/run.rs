@@ -47,7 +47,12 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             scenarios: Vec::new(),
-            modes: vec![Mode::Baseline, Mode::EveryFixed, Mode::Classic, Mode::Thalweg],
+            modes: vec![
+                Mode::Baseline,
+                Mode::EveryFixed,
+                Mode::Classic,
+                Mode::Thalweg,
+            ],
             connections: None,
             reference_every: 1,
             out: None,
@@ -76,18 +81,28 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
         return Err(Error::Options("no mode was given".into()));
     }
     if options.reference_every == 0 || options.connections == Some(0) {
-        return Err(Error::Options("the number of rounds must be at least 1".into()));
+        return Err(Error::Options(
+            "the number of rounds must be at least 1".into(),
+        ));
     }
-    let scenarios =
-        options.scenarios.iter().map(|file| Scenario::load(file)).collect::<Result<Vec<_>, _>>()?;
+    let scenarios = options
+        .scenarios
+        .iter()
+        .map(|file| Scenario::load(file))
+        .collect::<Result<Vec<_>, _>>()?;
     preflight::check()?;
     let _signals = interrupt::Guard::install()?;
     stale::remove();
 
     let environment = environment(options)?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
-    let directories = report::directories(options.out.as_deref(), &scenarios, &environment.started)?;
-    let mut outcome = Outcome { format: FORMAT, environment, scenarios: Vec::new() };
+    let directories =
+        report::directories(options.out.as_deref(), &scenarios, &environment.started)?;
+    let mut outcome = Outcome {
+        format: FORMAT,
+        environment,
+        scenarios: Vec::new(),
+    };
     for (serial, (mut scenario, directory)) in scenarios.into_iter().zip(directories).enumerate() {
         if let Some(connections) = options.connections {
             scenario.traffic.connections = connections;
@@ -124,13 +139,23 @@ impl Rig {
         // The agent first, so that it sees the server's socket from the start.
         let agent = match bpf.filter(|_| mode.learns()) {
             Some(bpf) => {
-                let places = Places { directory, bpf, cgroup: pair.cgroup() };
+                let places = Places {
+                    directory,
+                    bpf,
+                    cgroup: pair.cgroup(),
+                };
                 Some(Agent::start(&options.agent_binary, mode, &places)?)
             }
             None => None,
         };
         let server = Server::start(&pair, &mode.to_string(), PORT)?;
-        Ok(Self { agent, server, pair, mode: mode.clone(), connections: Vec::new() })
+        Ok(Self {
+            agent,
+            server,
+            pair,
+            mode: mode.clone(),
+            connections: Vec::new(),
+        })
     }
 
     fn connect(&mut self, round: u32, scenario: &Scenario, raw: &Path) -> Result<(), Error> {
@@ -141,8 +166,13 @@ impl Rig {
             self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
         }
         let file = raw.join(format!("{}-{round:04}.json", self.mode.label()));
-        let connection =
-            traffic::transfer(&self.pair, &self.server, round, scenario.traffic.duration, &file)?;
+        let connection = traffic::transfer(
+            &self.pair,
+            &self.server,
+            round,
+            scenario.traffic.duration,
+            &file,
+        )?;
         if let Some(error) = &connection.error {
             tracing::warn!("{} round {round}: {error}", self.mode);
             // The server may still wait for the client that is gone.
@@ -155,7 +185,13 @@ impl Rig {
 
     /// Takes it down and returns what it measured.
     fn finish(self, rounds: u32, report: &Path) -> Result<ModeOutcome, Error> {
-        let Self { agent, server, pair, mode, connections } = self;
+        let Self {
+            agent,
+            server,
+            pair,
+            mode,
+            connections,
+        } = self;
         drop(server);
         let mut hosts = Vec::new();
         if let Some(agent) = agent {
@@ -170,7 +206,14 @@ impl Rig {
             detached?;
         }
         let (forward, reverse) = (pair.forward()?, pair.reverse()?);
-        Ok(ModeOutcome { mode, rounds, connections, forward, reverse, hosts })
+        Ok(ModeOutcome {
+            mode,
+            rounds,
+            connections,
+            forward,
+            reverse,
+            hosts,
+        })
     }
 }
 
@@ -185,7 +228,11 @@ fn run_scenario(
     let raw = report.join("raw");
     fs::create_dir_all(&raw).map_err(Error::io("cannot create", &raw))?;
     let directory = RunDir::create(serial)?;
-    let bpf = if modes.iter().any(Mode::learns) { Some(directory.mount_bpf()?) } else { None };
+    let bpf = if modes.iter().any(Mode::learns) {
+        Some(directory.mount_bpf()?)
+    } else {
+        None
+    };
     let mut rigs = modes
         .iter()
         .map(|mode| {
@@ -257,11 +304,16 @@ fn progress(wanted: bool, name: &str, length: u64) -> ProgressBar {
 }
 
 fn environment(options: &Options) -> Result<Environment, Error> {
-    let name = nix::sys::utsname::uname()
-        .map_err(|errno| Error::system("uname")(errno.into()))?;
+    let name = nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
     let version = host::tool::command("iperf3").arg("--version").output();
     let iperf3 = version
-        .map(|output| String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned())
+        .map(|output| {
+            String::from_utf8_lossy(&output.stdout)
+                .lines()
+                .next()
+                .unwrap_or("")
+                .to_owned()
+        })
         .map_err(Error::system("cannot start iperf3"))?;
     let now = jiff::Timestamp::now();
     Ok(Environment {
@@ -303,7 +355,19 @@ mod tests {
         let modes = [Mode::Baseline, Mode::Thalweg, Mode::Fixed("bbr".into())];
         let turns = schedule(&modes, 4, 2);
         let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
-        assert_eq!(order, [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 0), (2, 1), (3, 1)]);
+        assert_eq!(
+            order,
+            [
+                (0, 0),
+                (0, 1),
+                (0, 2),
+                (1, 1),
+                (2, 2),
+                (2, 0),
+                (2, 1),
+                (3, 1)
+            ]
+        );
         assert_eq!(schedule(&modes, 4, 1).len(), 12);
     }
 
@@ -312,13 +376,31 @@ mod tests {
         let file = vec![PathBuf::from("/nonexistent.toml")];
         for options in [
             Options::default(),
-            Options { scenarios: file.clone(), modes: vec![], ..Options::default() },
-            Options { scenarios: file.clone(), reference_every: 0, ..Options::default() },
-            Options { scenarios: file.clone(), connections: Some(0), ..Options::default() },
+            Options {
+                scenarios: file.clone(),
+                modes: vec![],
+                ..Options::default()
+            },
+            Options {
+                scenarios: file.clone(),
+                reference_every: 0,
+                ..Options::default()
+            },
+            Options {
+                scenarios: file.clone(),
+                connections: Some(0),
+                ..Options::default()
+            },
         ] {
-            assert!(matches!(run(&options), Err(Error::Options(_))), "{options:?}");
+            assert!(
+                matches!(run(&options), Err(Error::Options(_))),
+                "{options:?}"
+            );
         }
-        let options = Options { scenarios: file, ..Options::default() };
+        let options = Options {
+            scenarios: file,
+            ..Options::default()
+        };
         assert!(matches!(run(&options), Err(Error::Io { .. })));
     }
 }

@@ -37,9 +37,14 @@ impl RunDir {
     pub(crate) fn mount_bpf(&self) -> Result<PathBuf, Error> {
         let point = bpf(&self.path);
         fs::create_dir(&point).map_err(Error::io("cannot create", &point))?;
-        mount(Some("bpf"), &point, Some("bpf"), MsFlags::empty(), Some("mode=0700")).map_err(
-            |errno| Error::io("cannot mount a BPF file system on", &point)(errno.into()),
-        )?;
+        mount(
+            Some("bpf"),
+            &point,
+            Some("bpf"),
+            MsFlags::empty(),
+            Some("mode=0700"),
+        )
+        .map_err(|errno| Error::io("cannot mount a BPF file system on", &point)(errno.into()))?;
         Ok(point)
     }
 }

@@ -32,7 +32,12 @@ pub struct ScenarioError {
 
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, line, column, message } = self;
+        let Self {
+            file,
+            line,
+            column,
+            message,
+        } = self;
         write!(f, "{}:{line}:{column}: {message}", file.display())
     }
 }
@@ -180,7 +185,10 @@ impl PathModel {
             None => parts.push("no rate limit".to_owned()),
         }
         parts.push(format!("MTU {}", self.mtu));
-        parts.push(format!("offload {}", if self.offload { "on" } else { "off" }));
+        parts.push(format!(
+            "offload {}",
+            if self.offload { "on" } else { "off" }
+        ));
         parts.push(self.family.to_string());
         parts.push(format!("seed {}", self.seed));
         parts.join(", ")
@@ -229,7 +237,10 @@ pub struct Traffic {
 
 impl Default for Traffic {
     fn default() -> Self {
-        Self { connections: 60, duration: Seconds::new(1) }
+        Self {
+            connections: 60,
+            duration: Seconds::new(1),
+        }
     }
 }
 
@@ -244,7 +255,10 @@ pub struct System {
 
 impl Default for System {
     fn default() -> Self {
-        Self { default_cc: "cubic".to_owned(), sysctl: BTreeMap::new() }
+        Self {
+            default_cc: "cubic".to_owned(),
+            sysctl: BTreeMap::new(),
+        }
     }
 }
 
@@ -308,10 +322,18 @@ impl Scenario {
     pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
         let at = |(span, message): Fault| {
             let (line, column) = position(text, span.start);
-            ScenarioError { file: file.to_owned(), line, column, message }
+            ScenarioError {
+                file: file.to_owned(),
+                line,
+                column,
+                message,
+            }
         };
         let document: Document = toml::from_str(text).map_err(|error| {
-            at((error.span().unwrap_or(0..0), error.message().replace('\n', ", ")))
+            at((
+                error.span().unwrap_or(0..0),
+                error.message().replace('\n', ", "),
+            ))
         })?;
         document.check().map_err(at)
     }
@@ -321,11 +343,7 @@ impl Document {
     fn check(self) -> Result<Scenario, Fault> {
         let name = self.name.get_ref();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if name.is_empty()
-            || name.len() > 64
-            || name.starts_with('.')
-            || !name.bytes().all(plain)
-        {
+        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(plain) {
             return Err((
                 self.name.span(),
                 format!(
@@ -397,12 +415,18 @@ fn check_path(path: &PathModel) -> Result<(), String> {
         Family::Ipv6 => 1280,
     };
     if !(least..=65_535).contains(&path.mtu) {
-        return Err(format!("expected an mtu from {least} to 65535 bytes, found {}", path.mtu));
+        return Err(format!(
+            "expected an mtu from {least} to 65535 bytes, found {}",
+            path.mtu
+        ));
     }
     if let Some(queue) = path.queue
         && queue.bytes() < u64::from(path.mtu) + 14
     {
-        return Err(format!("`queue` is {queue}: too small for one packet of {} bytes", path.mtu));
+        return Err(format!(
+            "`queue` is {queue}: too small for one packet of {} bytes",
+            path.mtu
+        ));
     }
     Ok(())
 }
@@ -414,7 +438,10 @@ impl SystemTable {
             if !is_arm_name(name.get_ref()) {
                 return Err((
                     name.span(),
-                    format!("expected the name of a congestion control, found {:?}", name.get_ref()),
+                    format!(
+                        "expected the name of a congestion control, found {:?}",
+                        name.get_ref()
+                    ),
                 ));
             }
             system.default_cc = name.into_inner();
@@ -423,16 +450,23 @@ impl SystemTable {
             let name = key.get_ref().as_str();
             let parts_fine = name.split('.').all(|part| {
                 !part.is_empty()
-                    && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+                    && part
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
             });
             if !name.starts_with("net.") || !parts_fine {
                 return Err((
                     key.span(),
-                    format!("expected a setting below net., such as \"net.ipv4.tcp_wmem\", found {name:?}"),
+                    format!(
+                        "expected a setting below net., such as \"net.ipv4.tcp_wmem\", found {name:?}"
+                    ),
                 ));
             }
             if name == "net.ipv4.tcp_congestion_control" {
-                return Err((key.span(), "expected `default_cc` to set the congestion control".into()));
+                return Err((
+                    key.span(),
+                    "expected `default_cc` to set the congestion control".into(),
+                ));
             }
             let text = match value.into_inner() {
                 SysctlValue::Integer(value) => value.to_string(),
@@ -448,7 +482,10 @@ impl SystemTable {
 fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
 }
 
 #[cfg(test)]

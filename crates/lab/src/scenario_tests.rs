@@ -8,7 +8,13 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
 fn a_name_is_enough() {
     let scenario = parse("name = \"least\"").unwrap();
     assert_eq!(scenario.path, PathModel::default());
-    assert_eq!(scenario.traffic, Traffic { connections: 60, duration: Seconds::new(1) });
+    assert_eq!(
+        scenario.traffic,
+        Traffic {
+            connections: 60,
+            duration: Seconds::new(1)
+        }
+    );
     assert_eq!(scenario.system.default_cc, "cubic");
     assert!(scenario.expect.is_empty());
 }
@@ -53,9 +59,18 @@ at_most = 3.5
     assert!(!scenario.path.offload);
     assert_eq!((scenario.path.mtu, scenario.path.seed), (9000, 42));
     assert_eq!(scenario.path.family, Family::Ipv6);
-    assert_eq!(scenario.traffic, Traffic { connections: 7, duration: Seconds::new(2) });
+    assert_eq!(
+        scenario.traffic,
+        Traffic {
+            connections: 7,
+            duration: Seconds::new(2)
+        }
+    );
     assert_eq!(scenario.system.sysctl["net.ipv4.tcp_no_metrics_save"], "1");
-    assert_eq!((scenario.expect[0].at_least, scenario.expect[0].at_most), (Some(2.0), Some(3.5)));
+    assert_eq!(
+        (scenario.expect[0].at_least, scenario.expect[0].at_most),
+        (Some(2.0), Some(3.5))
+    );
 }
 
 /// Each text is appended to a first line with the name, so it begins in line 2.
@@ -67,48 +82,172 @@ fn faults_have_a_place_and_say_what_was_expected() {
         ("", "nome = 1", (2, 1), "unknown field `nome`"),
         ("", "description = 3", (2, 15), "invalid type: integer"),
         ("", "= 3", (2, 1), "key"),
-        (path, "los = \"5%\"", (3, 1), "unknown field `los`, expected one of `loss`"),
+        (
+            path,
+            "los = \"5%\"",
+            (3, 1),
+            "unknown field `los`, expected one of `loss`",
+        ),
         (path, "loss = \"5\"", (3, 8), "expected a percentage"),
         (path, "loss = 5", (3, 8), "expected a percentage"),
         (path, "loss = \"150%\"", (3, 8), "\"0%\" to \"100%\""),
         (path, "loss = true", (3, 8), "a percentage such as"),
         (path, "rate = \"fast\"", (3, 8), "expected a rate"),
         (path, "rate = 100", (3, 8), "expected a rate with its unit"),
-        (path, "rate = \"1gbit\"\nqueue = \"1gb\"", (4, 9), "expected a size"),
-        (path, "rate = \"1gbit\"\nqueue = -1", (4, 9), "expected a size"),
-        (path, "rate = \"1gbit\"\nqueue = 100", (2, 1), "too small for one packet"),
+        (
+            path,
+            "rate = \"1gbit\"\nqueue = \"1gb\"",
+            (4, 9),
+            "expected a size",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\nqueue = -1",
+            (4, 9),
+            "expected a size",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\nqueue = 100",
+            (2, 1),
+            "too small for one packet",
+        ),
         (path, "queue = \"1mb\"", (2, 1), "no effect without `rate`"),
         (path, "mtu = 100", (2, 1), "expected an mtu from 576"),
-        (path, "mtu = 1000\nfamily = \"ipv6\"", (2, 1), "expected an mtu from 1280"),
-        (path, "family = \"ipx\"", (3, 10), "unknown variant `ipx`, expected `ipv4` or `ipv6`"),
+        (
+            path,
+            "mtu = 1000\nfamily = \"ipv6\"",
+            (2, 1),
+            "expected an mtu from 1280",
+        ),
+        (
+            path,
+            "family = \"ipx\"",
+            (3, 10),
+            "unknown variant `ipx`, expected `ipv4` or `ipv6`",
+        ),
         (path, "offload = \"no\"", (3, 11), "expected a boolean"),
-        (path, "drop = \"loudly\"", (3, 8), "expected `silent` or `reported`"),
+        (
+            path,
+            "drop = \"loudly\"",
+            (3, 8),
+            "expected `silent` or `reported`",
+        ),
         (path, "seed = -1", (3, 8), "u64"),
-        (path, "loss = \"1%\"\ngilbert_elliott = { to_bad = \"1%\", to_good = \"1%\" }", (2, 1), "found both"),
-        (path, "gilbert_elliott = { to_bad = \"1%\" }", (3, 19), "missing field `to_good`"),
-        (path, "gilbert_elliott = { to_bad = \"1%\", to_good = \"0%\" }", (2, 1), "never leave"),
+        (
+            path,
+            "loss = \"1%\"\ngilbert_elliott = { to_bad = \"1%\", to_good = \"1%\" }",
+            (2, 1),
+            "found both",
+        ),
+        (
+            path,
+            "gilbert_elliott = { to_bad = \"1%\" }",
+            (3, 19),
+            "missing field `to_good`",
+        ),
+        (
+            path,
+            "gilbert_elliott = { to_bad = \"1%\", to_good = \"0%\" }",
+            (2, 1),
+            "never leave",
+        ),
         ("[traffic]\n", "connections = 0", (3, 15), "1 to 10000"),
-        ("[traffic]\n", "connections = \"many\"", (3, 15), "expected u32"),
+        (
+            "[traffic]\n",
+            "connections = \"many\"",
+            (3, 15),
+            "expected u32",
+        ),
         ("[traffic]\n", "duration = \"0s\"", (3, 12), "whole seconds"),
-        ("[traffic]\n", "duration = 1", (3, 12), "expected a time with its unit"),
-        ("[system]\n", "default_cc = \"cu bic\"", (3, 14), "the name of a congestion control"),
-        ("[system]\n", "sysctl = { \"kernel.panic\" = 1 }", (3, 12), "expected a setting below net."),
-        ("[system]\n", "sysctl = { \"net.../x\" = 1 }", (3, 12), "expected a setting below net."),
-        (expect, "statistic = \"median\"", (2, 1), "expected `at_least` or `at_most`"),
-        (expect, "statistic = \"middle\"\nat_least = 1", (4, 13), "unknown variant `middle`"),
-        (expect, "statistic = \"median\"\nat_least = 1", (5, 12), "expected a rate such as"),
-        (expect, "statistic = \"loss\"\nat_least = \"1mbit\"", (5, 12), "expected a number"),
-        (expect, "statistic = \"loss\"\nat_least = -1", (5, 12), "not negative"),
-        (expect, "statistic = \"loss\"\nat_least = nan", (5, 12), "not negative"),
-        (expect, "statistic = \"loss\"\nat_most = 1\nrelative_to = \"baseline\"", (6, 15), "compares goodput"),
-        (expect, "statistic = \"mean\"\nat_most = 1\nrelative_to = \"fixed\"", (6, 15), "stands for several"),
-        ("[[expect]]\n", "mode = \"best\"\nstatistic = \"mean\"\nat_most = 1", (3, 8), "fixed:ARM"),
+        (
+            "[traffic]\n",
+            "duration = 1",
+            (3, 12),
+            "expected a time with its unit",
+        ),
+        (
+            "[system]\n",
+            "default_cc = \"cu bic\"",
+            (3, 14),
+            "the name of a congestion control",
+        ),
+        (
+            "[system]\n",
+            "sysctl = { \"kernel.panic\" = 1 }",
+            (3, 12),
+            "expected a setting below net.",
+        ),
+        (
+            "[system]\n",
+            "sysctl = { \"net.../x\" = 1 }",
+            (3, 12),
+            "expected a setting below net.",
+        ),
+        (
+            expect,
+            "statistic = \"median\"",
+            (2, 1),
+            "expected `at_least` or `at_most`",
+        ),
+        (
+            expect,
+            "statistic = \"middle\"\nat_least = 1",
+            (4, 13),
+            "unknown variant `middle`",
+        ),
+        (
+            expect,
+            "statistic = \"median\"\nat_least = 1",
+            (5, 12),
+            "expected a rate such as",
+        ),
+        (
+            expect,
+            "statistic = \"loss\"\nat_least = \"1mbit\"",
+            (5, 12),
+            "expected a number",
+        ),
+        (
+            expect,
+            "statistic = \"loss\"\nat_least = -1",
+            (5, 12),
+            "not negative",
+        ),
+        (
+            expect,
+            "statistic = \"loss\"\nat_least = nan",
+            (5, 12),
+            "not negative",
+        ),
+        (
+            expect,
+            "statistic = \"loss\"\nat_most = 1\nrelative_to = \"baseline\"",
+            (6, 15),
+            "compares goodput",
+        ),
+        (
+            expect,
+            "statistic = \"mean\"\nat_most = 1\nrelative_to = \"fixed\"",
+            (6, 15),
+            "stands for several",
+        ),
+        (
+            "[[expect]]\n",
+            "mode = \"best\"\nstatistic = \"mean\"\nat_most = 1",
+            (3, 8),
+            "fixed:ARM",
+        ),
     ] {
         let text = format!("name = \"x\"\n{table}{line}\n");
         let error = parse(&text).expect_err(&text);
         assert_eq!((error.line, error.column), place, "{text}\n{error}");
         assert!(error.message.contains(message), "{text}\n{error}");
-        assert!(error.to_string().starts_with(&format!("x.toml:{}:{}: ", place.0, place.1)));
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("x.toml:{}:{}: ", place.0, place.1))
+        );
         assert!(!error.to_string().contains('\n'), "{error}");
     }
 }
@@ -119,7 +258,12 @@ fn a_name_must_suit_a_directory() {
         let error = parse(&format!("name = \"{name}\"")).unwrap_err();
         assert_eq!((error.line, error.column), (1, 8), "{error}");
     }
-    assert!(parse("").unwrap_err().message.contains("missing field `name`"));
+    assert!(
+        parse("")
+            .unwrap_err()
+            .message
+            .contains("missing field `name`")
+    );
 }
 
 #[test]
@@ -135,8 +279,14 @@ fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
     for entry in std::fs::read_dir(directory).unwrap() {
         let file = entry.unwrap().path();
         let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(Some(scenario.name.as_str()), file.file_stem().and_then(|stem| stem.to_str()));
-        assert!(!scenario.expect.is_empty() && !scenario.description.is_empty(), "{file:?}");
+        assert_eq!(
+            Some(scenario.name.as_str()),
+            file.file_stem().and_then(|stem| stem.to_str())
+        );
+        assert!(
+            !scenario.expect.is_empty() && !scenario.description.is_empty(),
+            "{file:?}"
+        );
         names.push(scenario.name);
     }
     for name in ["loss-0", "loss-5", "loss-10", "burst-loss", "bottleneck-1g"] {

@@ -21,7 +21,9 @@ impl Table {
     /// Draws it for a terminal, title first.
     pub fn text(&self) -> String {
         let mut table = comfy_table::Table::new();
-        table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(&self.header);
+        table
+            .load_preset(presets::UTF8_FULL_CONDENSED)
+            .set_header(&self.header);
         for row in &self.rows {
             table.add_row(row);
         }
@@ -68,8 +70,11 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             Some(to) if to > 0.0 => format!("{}×", significant(settled / to)),
             _ => "–".to_owned(),
         };
-        let arms: Vec<String> =
-            mode.arms().iter().map(|(arm, count)| format!("{arm} {count}")).collect();
+        let arms: Vec<String> = mode
+            .arms()
+            .iter()
+            .map(|(arm, count)| format!("{arm} {count}"))
+            .collect();
         let failures = match mode.failures() {
             0 => String::new(),
             count => format!(" ({count} failed)"),
@@ -80,16 +85,26 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             rate(figures.median_bps),
             figures.median_last_half_bps.map_or("–".into(), rate),
             rate(figures.mean_bps),
-            format!("{} – {}", rate(figures.lower_quartile_bps), rate(figures.upper_quartile_bps)),
+            format!(
+                "{} – {}",
+                rate(figures.lower_quartile_bps),
+                rate(figures.upper_quartile_bps)
+            ),
             ratio(baseline),
             ratio(best),
             figures.retransmits.to_string(),
-            mode.forward.loss().map_or("–".into(), |loss| format!("{:.2}%", loss * 100.0)),
+            mode.forward
+                .loss()
+                .map_or("–".into(), |loss| format!("{:.2}%", loss * 100.0)),
             arms.join(", "),
         ])
     });
     Table {
-        title: format!("{}: {}", outcome.scenario.name, outcome.scenario.path.describe()),
+        title: format!(
+            "{}: {}",
+            outcome.scenario.name,
+            outcome.scenario.path.describe()
+        ),
         header: vec![
             "mode",
             "connections",
@@ -117,14 +132,24 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
                 rate(connection.goodput_bps),
                 connection.arm.clone(),
                 connection.retransmits.to_string(),
-                connection.mean_rtt_us.map_or("–".into(), |rtt| format!("{rtt:.0} µs")),
+                connection
+                    .mean_rtt_us
+                    .map_or("–".into(), |rtt| format!("{rtt:.0} µs")),
                 connection.error.clone().unwrap_or_default(),
             ]
         })
     });
     Table {
         title: "Every connection".into(),
-        header: vec!["mode", "round", "goodput", "arm", "retransmits", "mean RTT", "error"],
+        header: vec![
+            "mode",
+            "round",
+            "goodput",
+            "arm",
+            "retransmits",
+            "mean RTT",
+            "error",
+        ],
         rows: rows.collect(),
     }
 }
@@ -149,7 +174,15 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     });
     Table {
         title: format!("What {} learned", mode.mode),
-        header: vec!["IPAddress", "CongAlg", "Metric", "Count", "Greedy", "MinRtt", "MaxRtDlvr"],
+        header: vec![
+            "IPAddress",
+            "CongAlg",
+            "Metric",
+            "Count",
+            "Greedy",
+            "MinRtt",
+            "MaxRtDlvr",
+        ],
         rows: rows.collect(),
     }
 }
@@ -157,7 +190,11 @@ pub fn learned(mode: &ModeOutcome) -> Table {
 /// The expectations and what became of them.
 pub fn checks(outcome: &ScenarioOutcome) -> Table {
     let rows = outcome.checks.iter().map(|check| {
-        vec![check.text.clone(), measured(check), verdict(check.verdict).to_owned()]
+        vec![
+            check.text.clone(),
+            measured(check),
+            verdict(check.verdict).to_owned(),
+        ]
     });
     Table {
         title: "Expected outcome".into(),

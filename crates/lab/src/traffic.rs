@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::agent::await_line;
 use crate::error::Error;
 use crate::host::{Pair, Side};
-use crate::interrupt::OnSignal;
+use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
 use crate::process::Process;
 use crate::units::Seconds;
@@ -33,7 +32,10 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server on a pair's server side and waits until it listens.
     pub(crate) fn start(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
-        let fault = |why: String| Error::Server { mode: mode.to_owned(), why };
+        let fault = |why: String| Error::Server {
+            mode: mode.to_owned(),
+            why,
+        };
         let mut command = pair.command_in(Side::Server, "iperf3")?;
         command
             .args(["--server", "--forceflush", "--port", &port.to_string()])
@@ -65,7 +67,11 @@ impl Server {
         }
         process.kill();
         let said: Vec<String> = lines.try_iter().collect();
-        Err(fault(if said.is_empty() { "it said nothing".into() } else { said.join("; ") }))
+        Err(fault(if said.is_empty() {
+            "it said nothing".into()
+        } else {
+            said.join("; ")
+        }))
     }
 
     /// Ends it and frees its port.
@@ -76,6 +82,25 @@ impl Server {
     /// Whether it has ended.
     pub(crate) fn ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
+    }
+}
+
+/// Waits until a line with the given text comes from a child's output, or the
+/// channel ends, or the deadline passes.
+fn await_line(
+    lines: &mpsc::Receiver<String>,
+    text: &str,
+    deadline: Instant,
+) -> Result<bool, Error> {
+    loop {
+        interrupt::check()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left.min(Duration::from_millis(100))) {
+            Ok(line) if line.contains(text) => return Ok(true),
+            Ok(_) => {}
+            Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
+            Err(_) => return Ok(false),
+        }
     }
 }
 
@@ -184,7 +209,10 @@ fn parse(text: &str) -> Result<Connection, String> {
         goodput_bps: received.bits_per_second,
         retransmits: end.sum_sent.and_then(|sent| sent.retransmits).unwrap_or(0),
         arm: end.sender_tcp_congestion.unwrap_or_default(),
-        mean_rtt_us: end.streams.first().and_then(|stream| stream.sender.as_ref()?.mean_rtt),
+        mean_rtt_us: end
+            .streams
+            .first()
+            .and_then(|stream| stream.sender.as_ref()?.mean_rtt),
         error: None,
         ..failed(String::new())
     })
@@ -212,7 +240,10 @@ mod tests {
     #[test]
     fn failures_keep_their_reason() {
         for (text, reason) in [
-            (r#"{"end":{},"error":"unable to connect"}"#, "unable to connect"),
+            (
+                r#"{"end":{},"error":"unable to connect"}"#,
+                "unable to connect",
+            ),
             (r#"{"end":{}}"#, "nothing received"),
             ("", "iperf3's output"),
             ("{\"end\":", "iperf3's output"),

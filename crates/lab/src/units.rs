@@ -72,7 +72,11 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (factor, unit) in [(1_000_000_000, "gbit"), (1_000_000, "mbit"), (1_000, "kbit")] {
+        for (factor, unit) in [
+            (1_000_000_000, "gbit"),
+            (1_000_000, "mbit"),
+            (1_000, "kbit"),
+        ] {
             if self.0 >= factor {
                 return write!(f, "{}{unit}", self.0 as f64 / factor as f64);
             }
@@ -85,8 +89,7 @@ impl std::str::FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, f64); 4] =
-            [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
+        const UNITS: [(&str, f64); 4] = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
         scaled(text, &UNITS)
             .filter(|bps| (1e3..=1e12).contains(bps))
             .map(|bps| Self(bps.round() as u64))
@@ -210,9 +213,17 @@ impl std::str::FromStr for Seconds {
 
 /// A plain decimal number: digits, at most one point. No sign, no exponent.
 fn decimal(text: &str) -> Option<f64> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let begins = text.bytes().next().is_some_and(|byte| byte.is_ascii_digit());
-    let ends = text.bytes().last().is_some_and(|byte| byte.is_ascii_digit());
+    let plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let begins = text
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_digit());
+    let ends = text
+        .bytes()
+        .last()
+        .is_some_and(|byte| byte.is_ascii_digit());
     (plain && begins && ends).then(|| text.parse().ok())?
 }
 
@@ -291,7 +302,9 @@ mod tests {
             assert_eq!(parsed.q32(), q32, "{text}");
             assert_eq!(parsed.to_string(), text);
         }
-        for text in ["", "5", "%", "-1%", "101%", "5 %%", "1e1%", ".5%", "5.%", "nan%", "+5%"] {
+        for text in [
+            "", "5", "%", "-1%", "101%", "5 %%", "1e1%", ".5%", "5.%", "nan%", "+5%",
+        ] {
             let error = text.parse::<Probability>().unwrap_err();
             assert!(error.contains("expected a percentage"), "{text}: {error}");
         }
@@ -308,7 +321,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Rate>().unwrap().bps(), bps, "{text}");
         }
-        for text in ["", "1", "mbit", "1mbps", "0bit", "999bit", "2000gbit", "-1mbit", "1Mbit"] {
+        for text in [
+            "", "1", "mbit", "1mbps", "0bit", "999bit", "2000gbit", "-1mbit", "1Mbit",
+        ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
         assert_eq!(Rate::from_bps(1_500_000_000).to_string(), "1.5gbit");
@@ -316,9 +331,22 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in [("1b", 1), ("64kib", 65_536), ("1mb", 1_000_000), ("2mib", 2 << 20)] {
+        for (text, bytes) in [
+            ("1b", 1),
+            ("64kib", 65_536),
+            ("1mb", 1_000_000),
+            ("2mib", 2 << 20),
+        ] {
             assert_eq!(text.parse::<Size>().unwrap().bytes(), bytes, "{text}");
-            assert_eq!(text.parse::<Size>().unwrap().to_string().parse::<Size>().unwrap().bytes(), bytes);
+            assert_eq!(
+                text.parse::<Size>()
+                    .unwrap()
+                    .to_string()
+                    .parse::<Size>()
+                    .unwrap()
+                    .bytes(),
+                bytes
+            );
         }
         for text in ["", "0b", "1gb", "5000mb", "kb", "1 kilobyte"] {
             assert!(text.parse::<Size>().is_err(), "{text}");

@@ -13,8 +13,11 @@ use super::{FILE_NAME, Opened, SetAside, Store, StoreError, schema};
 const BUSY: Duration = Duration::from_secs(5);
 /// Page cache, KiB; the minus is SQLite's way to say KiB.
 const CACHE_KIB: i64 = -2048;
+/// Pages in the write-ahead log before they are moved into the file: a page that many events
+/// touch is then moved once for all of them.
+const CHECKPOINT_PAGES: i64 = 4000;
 /// Size to which the write-ahead log is cut after a checkpoint, bytes.
-const LOG_BYTES: i64 = 8 << 20;
+const LOG_BYTES: i64 = 16 << 20;
 
 /// Why an attempt gave no store.
 enum Failure {
@@ -98,7 +101,7 @@ fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
-    connection.pragma_update(None, "wal_autocheckpoint", 8000)?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES)
 }
 

@@ -235,8 +235,8 @@ impl Policy for EpsilonGreedy {
 /// `width · sqrt(log2(all evidence) / evidence)`; arms without a result first.
 struct UpperBound(Core);
 
-/// Half a bit: the best of 1/4, 1/2 and 1 over these scenarios.
-const UCB_WIDTH_SHIFT: u32 = 1;
+/// A quarter of a bit: the best of 1/8, 1/4, 1/2 and 1 over these scenarios.
+const UCB_WIDTH_SHIFT: u32 = 2;
 
 impl Policy for UpperBound {
     fn choose(&mut self, _: &mut Random) -> usize {

@@ -78,7 +78,12 @@ fn empty(path: &Path, deadline: Instant) {
     }
     if let Ok(events) = events {
         let until = deadline.min(Instant::now() + Duration::from_millis(100));
-        let _ = interrupt::wait(events.as_fd(), PollFlags::POLLPRI, until, OnSignal::KeepWaiting);
+        let _ = interrupt::wait(
+            events.as_fd(),
+            PollFlags::POLLPRI,
+            until,
+            OnSignal::KeepWaiting,
+        );
     }
 }
 
@@ -109,7 +114,10 @@ fn mount_in(table: &str) -> Option<PathBuf> {
 
 /// Undoes the octal escapes of mountinfo for space, tab, newline, backslash.
 fn unescape(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
 }
 
 #[cfg(test)]
@@ -124,7 +132,8 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw
 ";
         assert_eq!(mount_in(hybrid), Some("/sys/fs/cgroup/unified".into()));
-        let unified = "25 20 0:22 / /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup rw\n";
+        let unified =
+            "25 20 0:22 / /sys/fs/cgroup rw,nosuid shared:4 master:1 - cgroup2 cgroup rw\n";
         assert_eq!(mount_in(unified), Some("/sys/fs/cgroup".into()));
         let spaced = "25 20 0:22 / /mnt/a\\040b rw - cgroup2 none rw\n";
         assert_eq!(mount_in(spaced), Some("/mnt/a b".into()));
@@ -132,7 +141,10 @@ mod tests {
 
     #[test]
     fn says_when_there_is_none() {
-        assert_eq!(mount_in("32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
+        assert_eq!(
+            mount_in("32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"),
+            None
+        );
         assert_eq!(mount_in("not a mount table\n"), None);
     }
 }

@@ -34,7 +34,10 @@ fn read_list(path: &str) -> Result<Vec<String>, Error> {
 
 /// Makes a congestion control the default of some namespaces.
 pub(crate) fn set_default(name: &str, namespaces: &[&Namespace]) -> Result<(), Error> {
-    let failed = |why: String| Error::CongestionControl { name: name.to_owned(), why };
+    let failed = |why: String| Error::CongestionControl {
+        name: name.to_owned(),
+        why,
+    };
     let lock = File::create(Path::new(LOCK)).map_err(Error::io("cannot create", LOCK))?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusive)
         .map_err(|(_, errno)| Error::system(format!("cannot lock {LOCK}"))(errno.into()))?;
@@ -57,7 +60,9 @@ pub(crate) fn set_default(name: &str, namespaces: &[&Namespace]) -> Result<(), E
                 ))
             }
         })?;
-        Some(Allowance { before: allowed.join(" ") })
+        Some(Allowance {
+            before: allowed.join(" "),
+        })
     };
     for namespace in namespaces {
         namespace.set_sysctl("net.ipv4.tcp_congestion_control", name)?;

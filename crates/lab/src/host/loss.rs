@@ -11,7 +11,13 @@ use super::netns::Namespace;
 use crate::error::Error;
 use crate::scenario::{Drop, GilbertElliott};
 
-#[allow(missing_docs, unused_imports, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#[allow(
+    missing_docs,
+    unused_imports,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
 }
@@ -45,8 +51,14 @@ pub struct LossCounters {
     pub bad_packets: u64,
     /// The longest packet, bytes.
     pub largest_bytes: u64,
-    /// A digest of the fate of every packet, in order.
+    /// A digest of the fate of every packet, in order. In JSON as hexadecimal
+    /// text: many readers keep no more than 53 bits of a number.
+    #[serde(serialize_with = "hexadecimal")]
     pub digest: u64,
+}
+
+fn hexadecimal<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:016x}"))
 }
 
 impl LossCounters {
@@ -98,8 +110,9 @@ impl Loss {
         let skeleton = load(&mut storage, chain, drop, seed)?;
         let program = skeleton.progs.lose.as_fd();
         namespace.within(|| {
-            let index = nix::net::if_::if_nametoindex(interface)
-                .map_err(|errno| Error::system(format!("no interface {interface}"))(errno.into()))?;
+            let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| {
+                Error::system(format!("no interface {interface}"))(errno.into())
+            })?;
             let mut hook = TcHookBuilder::new(program)
                 .ifindex(index as i32)
                 .handle(1)
@@ -107,11 +120,16 @@ impl Loss {
                 .hook(TC_EGRESS);
             hook.create()
                 .and_then(|mut hook| hook.attach())
-                .map_err(|source| Error::Loss { what: "attached", source })?;
+                .map_err(|source| Error::Loss {
+                    what: "attached",
+                    source,
+                })?;
             Ok(())
         })?;
-        let counters = MapHandle::try_from(&skeleton.maps.bss)
-            .map_err(|source| Error::Loss { what: "kept", source })?;
+        let counters = MapHandle::try_from(&skeleton.maps.bss).map_err(|source| Error::Loss {
+            what: "kept",
+            source,
+        })?;
         Ok(Self { counters })
     }
 
@@ -133,12 +151,19 @@ pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossC
     // An Ethernet header that announces IPv4, and an empty packet.
     let mut frame = [0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    let input = ProgramInput { data_in: Some(&frame), repeat: packets, ..Default::default() };
+    let input = ProgramInput {
+        data_in: Some(&frame),
+        repeat: packets,
+        ..Default::default()
+    };
     skeleton
         .progs
         .lose
         .test_run(input)
-        .map_err(|source| Error::Loss { what: "rehearsed", source })?;
+        .map_err(|source| Error::Loss {
+            what: "rehearsed",
+            source,
+        })?;
     read(&skeleton.maps.bss)
 }
 
@@ -148,7 +173,10 @@ fn load<'obj>(
     drop: Drop,
     seed: u64,
 ) -> Result<LossSkel<'obj>, Error> {
-    let failed = |source| Error::Loss { what: "loaded", source };
+    let failed = |source| Error::Loss {
+        what: "loaded",
+        source,
+    };
     let mut open = LossSkelBuilder::default().open(storage).map_err(failed)?;
     let settings = open
         .maps
@@ -168,7 +196,10 @@ fn load<'obj>(
 }
 
 fn read(map: &impl MapCore) -> Result<LossCounters, Error> {
-    let failed = |source| Error::Loss { what: "read", source };
+    let failed = |source| Error::Loss {
+        what: "read",
+        source,
+    };
     let bytes = map
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(failed)?

@@ -106,10 +106,15 @@ impl Pair {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
         if !options.label.bytes().all(plain) || options.label.len() > 64 {
-            return Err(Error::Options(format!("{:?} cannot be a part of a name", options.label)));
+            return Err(Error::Options(format!(
+                "{:?} cannot be a part of a name",
+                options.label
+            )));
         }
         if options.further_addresses > 200 {
-            return Err(Error::Options("a server has at most 200 further addresses".into()));
+            return Err(Error::Options(
+                "a server has at most 200 further addresses".into(),
+            ));
         }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{serial}-{}", std::process::id(), options.label);

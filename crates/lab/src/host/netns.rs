@@ -27,7 +27,10 @@ impl Namespace {
         let file = File::open(&path)
             .map_err(Error::io("cannot open the namespace", &path))
             .inspect_err(|_| delete(name))?;
-        let namespace = Self { name: name.to_owned(), file };
+        let namespace = Self {
+            name: name.to_owned(),
+            file,
+        };
         tool::run("ip", &format!("-n {name} link set lo up"))?;
         Ok(namespace)
     }
@@ -38,7 +41,9 @@ impl Namespace {
 
     /// A descriptor of the namespace that is independent of this guard.
     pub(crate) fn handle(&self) -> Result<File, Error> {
-        self.file.try_clone().map_err(Error::system("cannot duplicate a descriptor"))
+        self.file
+            .try_clone()
+            .map_err(Error::system("cannot duplicate a descriptor"))
     }
 
     /// Runs a closure on a thread of its own inside the namespace. No child
@@ -54,7 +59,9 @@ impl Namespace {
                 })?;
                 work()
             });
-            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            inside
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -62,8 +69,9 @@ impl Namespace {
     pub(crate) fn set_sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
         let path = Path::new("/proc/sys").join(key.replace('.', "/"));
         self.within(|| {
-            std::fs::write(&path, value)
-                .map_err(Error::system(format!("cannot set {key} to {value:?} in a namespace")))
+            std::fs::write(&path, value).map_err(Error::system(format!(
+                "cannot set {key} to {value:?} in a namespace"
+            )))
         })
     }
 }

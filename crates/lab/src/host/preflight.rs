@@ -16,8 +16,7 @@ const CAPABILITIES: [(u32, &str); 2] = [
     (21, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
 ];
 
-const TOOLS: [(&str, &str); 3] =
-    [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
+const TOOLS: [(&str, &str); 3] = [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
 
 /// Everything that is missing, one line each; empty where nothing is.
 pub fn missing() -> Vec<String> {
@@ -44,10 +43,15 @@ pub fn missing() -> Vec<String> {
     if missing.is_empty() {
         for (words, what) in [
             ("qdisc add dev lo clsact", "clsact (CONFIG_NET_SCH_INGRESS)"),
-            ("qdisc add dev lo root tbf rate 1mbit burst 3000 limit 3000", "tbf (CONFIG_NET_SCH_TBF)"),
+            (
+                "qdisc add dev lo root tbf rate 1mbit burst 3000 limit 3000",
+                "tbf (CONFIG_NET_SCH_TBF)",
+            ),
         ] {
             if let Err(why) = try_in_new_namespace(words) {
-                missing.push(format!("the kernel has no queueing discipline {what}: {why}"));
+                missing.push(format!(
+                    "the kernel has no queueing discipline {what}: {why}"
+                ));
             }
         }
     }
@@ -56,7 +60,11 @@ pub fn missing() -> Vec<String> {
 
 pub(crate) fn check() -> Result<(), Error> {
     let missing = missing();
-    if missing.is_empty() { Ok(()) } else { Err(Error::Preconditions(missing)) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Preconditions(missing))
+    }
 }
 
 fn effective_capabilities(status: &str) -> u64 {

@@ -52,7 +52,12 @@ mod tests {
     fn names_carry_their_process() {
         assert_eq!(owner("thalweg-lab-123-0-baseline-client"), Some(123));
         assert_eq!(owner("thalweg-lab-7-run"), Some(7));
-        for name in ["thalweg-lab.lock", "thalweg-lab-", "thalweg-lab-x-0", "other-1-0"] {
+        for name in [
+            "thalweg-lab.lock",
+            "thalweg-lab-",
+            "thalweg-lab-x-0",
+            "other-1-0",
+        ] {
             assert_eq!(owner(name), None, "{name}");
         }
     }

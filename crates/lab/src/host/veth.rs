@@ -49,10 +49,17 @@ pub(super) fn join(
         if !path.offload {
             // One segment per packet. Needs no ethtool, and TCP obeys it as it
             // does a device without segmentation offload.
-            run("ip", &format!("-n {name} link set {INTERFACE} gso_max_segs 1"))?;
+            run(
+                "ip",
+                &format!("-n {name} link set {INTERFACE} gso_max_segs 1"),
+            )?;
         }
-        // No link-local address: its traffic would be in the counters.
-        run("ip", &format!("-n {name} link set {INTERFACE} addrgenmode none"))?;
+        // No link-local address and no group memberships: nothing crosses the
+        // link but what the hosts send, so the sequence of loss is theirs alone.
+        run(
+            "ip",
+            &format!("-n {name} link set {INTERFACE} addrgenmode none arp off"),
+        )?;
         run("ip", &format!("-n {name} link set {INTERFACE} up"))?;
     }
     let (bits, nodad) = match path.family {
@@ -60,11 +67,17 @@ pub(super) fn join(
         Family::Ipv6 => (48, "nodad"),
     };
     let at_client = address(path.family, Side::Client, 0);
-    run("ip", &format!("-n {near} address add {at_client}/{bits} dev {INTERFACE} {nodad}"))?;
+    run(
+        "ip",
+        &format!("-n {near} address add {at_client}/{bits} dev {INTERFACE} {nodad}"),
+    )?;
     know(far, at_client, CLIENT_MAC)?;
     for index in 0..=further_addresses {
         let at_server = address(path.family, Side::Server, index);
-        run("ip", &format!("-n {far} address add {at_server}/{bits} dev {INTERFACE} {nodad}"))?;
+        run(
+            "ip",
+            &format!("-n {far} address add {at_server}/{bits} dev {INTERFACE} {nodad}"),
+        )?;
         know(near, at_server, SERVER_MAC)?;
     }
     if let Some(rate) = path.rate {

@@ -60,16 +60,21 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         path = escape(&scenario.path.describe()),
         verdict = verdict(outcome),
     );
-    for (title, picture) in
-        [("Goodput of each connection", svg::rounds(outcome)), ("Spread", svg::boxes(outcome))]
-    {
+    for (title, picture) in [
+        ("Goodput of each connection", svg::rounds(outcome)),
+        ("Spread", svg::boxes(outcome)),
+    ] {
         let _ = write!(page, "<h2>{title}</h2>\n{picture}\n");
     }
     page.push_str("<h2>Modes</h2>\n");
     page.push_str(&html_table(&table::summary(outcome), "Figures by mode", ""));
     if !outcome.checks.is_empty() {
         page.push_str("<h2>Expected outcome</h2>\n");
-        page.push_str(&html_table(&table::checks(outcome), "Expectations", "checks"));
+        page.push_str(&html_table(
+            &table::checks(outcome),
+            "Expectations",
+            "checks",
+        ));
     }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         let learned = table::learned(mode);
@@ -84,17 +89,33 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         ("Wall time", format!("{:.0} s", outcome.wall_s)),
         ("Kernel", environment.kernel.clone()),
         ("CPUs", environment.cpus.to_string()),
-        ("Congestion controls", environment.congestion_controls.join(", ")),
+        (
+            "Congestion controls",
+            environment.congestion_controls.join(", "),
+        ),
         ("System's own", scenario.system.default_cc.clone()),
-        ("Traffic", format!("{} connections of {} each", traffic.connections, traffic.duration)),
-        ("References", format!("in every {} round", ordinal(outcome.reference_every))),
+        (
+            "Traffic",
+            format!(
+                "{} connections of {} each",
+                traffic.connections, traffic.duration
+            ),
+        ),
+        (
+            "References",
+            format!("in every {} round", ordinal(outcome.reference_every)),
+        ),
         ("iperf3", environment.iperf3.clone()),
         ("Thalweg", environment.version.clone()),
     ] {
         let _ = writeln!(page, "<dt>{term}</dt><dd>{}</dd>", escape(&text));
     }
     page.push_str("</dl>\n<h2>Connections</h2>\n<details><summary>Every connection</summary>\n");
-    page.push_str(&html_table(&table::connections(outcome), "In order, by mode", ""));
+    page.push_str(&html_table(
+        &table::connections(outcome),
+        "In order, by mode",
+        "",
+    ));
     page.push_str("</details>\n</main>\n</body>\n</html>\n");
     page
 }
@@ -109,9 +130,18 @@ fn ordinal(number: u32) -> String {
 }
 
 fn verdict(outcome: &ScenarioOutcome) -> String {
-    let count = |verdict| outcome.checks.iter().filter(|check| check.verdict == verdict).count();
-    let (met, missed, unchecked) =
-        (count(Verdict::Met), count(Verdict::Missed), count(Verdict::NotChecked));
+    let count = |verdict| {
+        outcome
+            .checks
+            .iter()
+            .filter(|check| check.verdict == verdict)
+            .count()
+    };
+    let (met, missed, unchecked) = (
+        count(Verdict::Met),
+        count(Verdict::Missed),
+        count(Verdict::NotChecked),
+    );
     let class = if missed > 0 { "missed" } else { "met" };
     if outcome.checks.is_empty() {
         return "No outcome was expected.".to_owned();

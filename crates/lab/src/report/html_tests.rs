@@ -41,7 +41,10 @@ fn outcome(connections: u32) -> ScenarioOutcome {
         reverse: LossCounters::default(),
         hosts: vec![LearnedHost {
             address: HOSTILE.into(),
-            arms: vec![LearnedArm { arm: HOSTILE.into(), ..Default::default() }],
+            arms: vec![LearnedArm {
+                arm: HOSTILE.into(),
+                ..Default::default()
+            }],
         }],
     };
     let modes = vec![mode(Mode::Baseline), mode(Mode::Thalweg)];
@@ -76,11 +79,20 @@ fn the_page_needs_nothing_else_and_its_tags_match() {
         for foreign in ["http://", "https://", "src=", "@import", "url("] {
             assert!(!page.contains(foreign), "{foreign}");
         }
-        assert!(!page.contains("NaN") && !page.contains("inf"), "{connections}");
-        for tag in ["svg", "g", "table", "tr", "td", "th", "div", "title", "desc", "text", "dl", "main"] {
-            let opened = page.matches(&format!("<{tag}>")).count() + page.matches(&format!("<{tag} ")).count();
+        assert!(
+            !page.contains("NaN") && !page.contains("inf"),
+            "{connections}"
+        );
+        for tag in [
+            "svg", "g", "table", "tr", "td", "th", "div", "title", "desc", "text", "dl", "main",
+        ] {
+            let opened = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
             assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");
         }
-        assert_eq!(page.matches("<svg").count(), page.matches("aria-labelledby").count());
+        assert_eq!(
+            page.matches("<svg").count(),
+            page.matches("aria-labelledby").count()
+        );
     }
 }

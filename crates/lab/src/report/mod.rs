@@ -21,7 +21,10 @@ pub(crate) fn directories(
     scenarios: &[Scenario],
     started: &str,
 ) -> Result<Vec<PathBuf>, Error> {
-    let stamp: String = started.chars().filter(|c| !matches!(c, ':' | '-')).collect();
+    let stamp: String = started
+        .chars()
+        .filter(|c| !matches!(c, ':' | '-'))
+        .collect();
     let mut directories: Vec<PathBuf> = Vec::new();
     for scenario in scenarios {
         let wanted = match out {
@@ -34,7 +37,9 @@ pub(crate) fn directories(
         // A fresh one by default, and never two scenarios in one.
         while directories.contains(&directory) || (out.is_none() && directory.exists()) {
             copies += 1;
-            directory = wanted.with_added_extension(copies.to_string());
+            let mut name = wanted.clone().into_os_string();
+            name.push(format!(".{copies}"));
+            directory = name.into();
         }
         fs::create_dir_all(&directory).map_err(Error::io("cannot create", &directory))?;
         directories.push(directory);
@@ -47,8 +52,11 @@ pub(crate) fn directories(
 /// # Errors
 /// [`Error::System`] where a figure cannot be written as JSON.
 pub fn json(outcome: &Outcome) -> Result<Value, Error> {
-    let scenarios =
-        outcome.scenarios.iter().map(scenario_json).collect::<Result<Vec<_>, _>>()?;
+    let scenarios = outcome
+        .scenarios
+        .iter()
+        .map(scenario_json)
+        .collect::<Result<Vec<_>, _>>()?;
     Ok(json!({
         "format": outcome.format,
         "passed": outcome.passed(),
@@ -77,8 +85,7 @@ fn summary_json(mode: &ModeOutcome) -> Result<Value, Error> {
 }
 
 fn value(item: impl serde::Serialize) -> Result<Value, Error> {
-    serde_json::to_value(item)
-        .map_err(|error| Error::system("cannot write as JSON")(error.into()))
+    serde_json::to_value(item).map_err(|error| Error::system("cannot write as JSON")(error.into()))
 }
 
 /// Writes a scenario's `results.json` and `report.html` into its directory.

@@ -31,12 +31,23 @@ impl Scale {
     /// A scale that holds all values. Zero has no logarithm: it lies at the edge.
     fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let high = values.clone().fold(0.0, f64::max).max(1.0);
-        let low = values.filter(|value| *value > 0.0).fold(f64::INFINITY, f64::min).min(high);
+        let low = values
+            .filter(|value| *value > 0.0)
+            .fold(f64::INFINITY, f64::min)
+            .min(high);
         if high / low > WIDE {
             let decade = |value: f64, round: fn(f64) -> f64| 10f64.powf(round(value.log10()));
-            Self { low: decade(low, f64::floor), high: decade(high, f64::ceil), logarithmic: true }
+            Self {
+                low: decade(low, f64::floor),
+                high: decade(high, f64::ceil),
+                logarithmic: true,
+            }
         } else {
-            Self { low: 0.0, high: high * 1.05, logarithmic: false }
+            Self {
+                low: 0.0,
+                high: high * 1.05,
+                logarithmic: false,
+            }
         }
     }
 
@@ -53,7 +64,9 @@ impl Scale {
     fn ticks(&self) -> Vec<f64> {
         if self.logarithmic {
             let decades = (self.high / self.low).log10().round() as i32;
-            return (0..=decades).map(|exponent| self.low * 10f64.powi(exponent)).collect();
+            return (0..=decades)
+                .map(|exponent| self.low * 10f64.powi(exponent))
+                .collect();
         }
         // The step of 1, 2 or 5 times a power of ten that gives 4 to 10 ticks.
         let rough = self.high / 8.0;
@@ -63,11 +76,18 @@ impl Scale {
             .map(|factor| factor * power)
             .find(|step| *step >= rough)
             .unwrap_or(10.0 * power);
-        (0..).map(|index| f64::from(index) * step).take_while(|tick| *tick <= self.high).collect()
+        (0..)
+            .map(|index| f64::from(index) * step)
+            .take_while(|tick| *tick <= self.high)
+            .collect()
     }
 
     fn words(&self) -> &'static str {
-        if self.logarithmic { "logarithmic scale" } else { "linear scale" }
+        if self.logarithmic {
+            "logarithmic scale"
+        } else {
+            "linear scale"
+        }
     }
 }
 
@@ -90,7 +110,12 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
         &format!(
             "Lines over the rounds, {}. {}",
             scale.words(),
-            outcome.modes.iter().map(in_words).collect::<Vec<_>>().join(" ")
+            outcome
+                .modes
+                .iter()
+                .map(in_words)
+                .collect::<Vec<_>>()
+                .join(" ")
         ),
     );
     for tick in scale.ticks() {
@@ -127,13 +152,27 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
     for index in order {
         let mode = &outcome.modes[index];
         let colour = index % COLOURS;
-        let kind = if mode.mode.learns() { "learner" } else { "reference" };
+        let kind = if mode.mode.learns() {
+            "learner"
+        } else {
+            "reference"
+        };
         let points: Vec<String> = mode
             .connections
             .iter()
-            .map(|connection| format!("{:.1},{:.1}", x(connection.round), y(connection.goodput_bps)))
+            .map(|connection| {
+                format!(
+                    "{:.1},{:.1}",
+                    x(connection.round),
+                    y(connection.goodput_bps)
+                )
+            })
             .collect();
-        let _ = write!(svg, "<g class=\"c{colour} {kind}\"><polyline points=\"{}\"/>", points.join(" "));
+        let _ = write!(
+            svg,
+            "<g class=\"c{colour} {kind}\"><polyline points=\"{}\"/>",
+            points.join(" ")
+        );
         for connection in &mode.connections {
             let failed = connection.error.is_some();
             let shape = match arms.iter().position(|arm| *arm == connection.arm) {
@@ -148,7 +187,12 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
                 rate(connection.goodput_bps),
                 connection.error.as_deref().unwrap_or(&connection.arm)
             );
-            shape.draw(&mut svg, x(connection.round), y(connection.goodput_bps), &label);
+            shape.draw(
+                &mut svg,
+                x(connection.round),
+                y(connection.goodput_bps),
+                &label,
+            );
         }
         svg.push_str("</g>");
     }
@@ -161,7 +205,11 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
     let left = WIDTH - RIGHT + 18.0;
     let mut line = TOP + 8.0;
     for (index, mode) in outcome.modes.iter().enumerate() {
-        let kind = if mode.mode.learns() { "learner" } else { "reference" };
+        let kind = if mode.mode.learns() {
+            "learner"
+        } else {
+            "reference"
+        };
         let _ = write!(
             svg,
             "<g class=\"c{} {kind}\"><line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/></g>\
@@ -179,7 +227,13 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
         for (place, arm) in arms.iter().enumerate() {
             svg.push_str("<g class=\"plain\">");
             Shape::of(place).draw(svg, left + 11.0, line, arm);
-            let _ = write!(svg, "</g><text x=\"{}\" y=\"{}\">{}</text>", left + 28.0, line + 4.0, escape(arm));
+            let _ = write!(
+                svg,
+                "</g><text x=\"{}\" y=\"{}\">{}</text>",
+                left + 28.0,
+                line + 4.0,
+                escape(arm)
+            );
             line += 20.0;
         }
     }
@@ -197,7 +251,9 @@ pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
         .collect();
     let height = TOP + ROW * modes.len() as f64 + AXIS;
     let scale = Scale::of(
-        modes.iter().flat_map(|(_, _, figures)| [figures.least_bps, figures.mean_bps, figures.most_bps]),
+        modes
+            .iter()
+            .flat_map(|(_, _, figures)| [figures.least_bps, figures.mean_bps, figures.most_bps]),
     );
     let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
     let mut svg = open(
@@ -207,7 +263,12 @@ pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
         &format!(
             "Box plots, {}: least, quartiles, median, most. {}",
             scale.words(),
-            outcome.modes.iter().map(in_words).collect::<Vec<_>>().join(" ")
+            outcome
+                .modes
+                .iter()
+                .map(in_words)
+                .collect::<Vec<_>>()
+                .join(" ")
         ),
     );
     let bottom = height - AXIS;
@@ -314,18 +375,30 @@ enum Shape {
 impl Shape {
     /// The shape of the arm at this place of the legend.
     fn of(place: usize) -> Self {
-        [Self::Circle, Self::Square, Self::Triangle, Self::Diamond, Self::Down][place % 5]
+        [
+            Self::Circle,
+            Self::Square,
+            Self::Triangle,
+            Self::Diamond,
+            Self::Down,
+        ][place % 5]
     }
 
     fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
         let title = format!("<title>{}</title>", escape(label));
         let path = match self {
             Self::Dot => {
-                let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.8\">{title}</circle>");
+                let _ = write!(
+                    svg,
+                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.8\">{title}</circle>"
+                );
                 return;
             }
             Self::Circle => {
-                let _ = write!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{title}</circle>");
+                let _ = write!(
+                    svg,
+                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{title}</circle>"
+                );
                 return;
             }
             Self::Square => "m-3.6,-3.6h7.2v7.2h-7.2z",

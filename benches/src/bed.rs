@@ -1,0 +1,164 @@
+//! Two namespaces, workers in them, and an agent on their cgroup.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use thalweg_lab::host::{Pair, PairOptions, Side};
+
+/// A path without loss or limit, `cubic` the default.
+pub fn pair(label: &str) -> Result<Pair> {
+    let missing = thalweg_lab::host::missing();
+    if !missing.is_empty() {
+        bail!("cannot measure here: {}", missing.join("; "));
+    }
+    Ok(Pair::new(&PairOptions {
+        label: label.to_string(),
+        congestion_control: Some("cubic".to_string()),
+        ..Default::default()
+    })?)
+}
+
+/// A worker process in a namespace, spoken to line by line.
+pub struct Worker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts `thalweg-bench worker ARGUMENTS` on one side.
+    pub fn start(pair: &Pair, side: Side, arguments: &[String]) -> Result<Self> {
+        let own = std::env::current_exe()?;
+        let own = own.to_str().context("the benchmark's path is not text")?;
+        let mut child = pair
+            .command_in(side, own)?
+            .arg("worker")
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting a worker")?;
+        let input = child.stdin.take().context("piped")?;
+        let output = BufReader::new(child.stdout.take().context("piped")?);
+        Ok(Self { child, input, output })
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            bail!("a worker ended early ({})", self.child.wait()?);
+        }
+        Ok(line.trim_end().to_string())
+    }
+
+    /// Tells it to go on.
+    pub fn go_on(&mut self) -> Result<()> {
+        writeln!(self.input, "go").context("a worker ended early")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The agent under measurement.
+pub struct Agent {
+    child: Child,
+    binary: PathBuf,
+    configuration: PathBuf,
+    /// Its pin directory.
+    pub pin: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Agent {
+    /// Starts an agent on a pair's cgroup and waits until it answers.
+    pub fn start(binary: &Path, pair: &Pair, label: &str) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let socket = directory.path().join("agent.sock");
+        let pin = PathBuf::from(format!("/sys/fs/bpf/thalweg-bench-{}-{label}", std::process::id()));
+        let configuration = directory.path().join("agent.toml");
+        fs::write(
+            &configuration,
+            format!(
+                "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n\
+                 [events]\nlog = \"none\"\n",
+                pair.cgroup(),
+                directory.path().join("state"),
+            ),
+        )?;
+        let log = directory.path().join("log");
+        let mut child = Command::new(binary)
+            .arg("--config")
+            .arg(&configuration)
+            .arg("run")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log)?)
+            .spawn()
+            .with_context(|| format!("starting {}", binary.display()))?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while UnixStream::connect(&socket).is_err() {
+            if child.try_wait()?.is_some() || Instant::now() > deadline {
+                bail!("the agent did not start: {}", fs::read_to_string(&log)?);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self {
+            child,
+            binary: binary.to_path_buf(),
+            configuration,
+            pin,
+            _directory: directory,
+        })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The answer of `thalweg --json status`.
+    pub fn status(&self) -> Result<Value> {
+        let output = Command::new(&self.binary)
+            .arg("--config")
+            .arg(&self.configuration)
+            .args(["--json", "status"])
+            .output()?;
+        serde_json::from_slice(&output.stdout).context("reading status")
+    }
+
+    /// A number in the answer of `status`, by JSON pointer.
+    pub fn figure(&self, pointer: &str) -> Result<u64> {
+        let status = self.status()?;
+        status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("no {pointer}"))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let detach = Command::new(&self.binary)
+            .arg("--config")
+            .arg(&self.configuration)
+            .arg("detach")
+            .stdout(Stdio::null())
+            .status();
+        if !detach.is_ok_and(|status| status.success()) {
+            eprintln!("could not detach {}", self.pin.display());
+        }
+        // It ends by itself after a detach.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,176 @@
+//! Kernel time of the programs, by the kernel's own BPF statistics.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, libbpf_sys};
+use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
+use thalweg_core::{Host, HostKey};
+use thalweg_lab::host::Side;
+
+use crate::bed::{self, Agent, Worker};
+use crate::table::{Target, line, spread};
+
+const HOSTS: u32 = 50_000;
+const ROUNDS: usize = 25;
+const CONNECTIONS: usize = 400;
+/// Above the least size that is scored: closes are measured with all of their work.
+const BYTES: usize = 200_000;
+/// The server answers for all of 10.99.0.0/16.
+const NETWORK: &str = "10.99.0.0/16";
+const FIRST: [u8; 4] = [10, 99, 1, 0];
+
+/// Runs the measurement; returns whether both targets are met.
+pub fn run(binary: &Path) -> Result<bool> {
+    let pair = bed::pair("kernel")?;
+    route(&pair)?;
+    let agent = Agent::start(binary, &pair, "kernel")?;
+    let _statistics = enable_statistics()?;
+
+    let mut server =
+        Worker::start(&pair, Side::Server, &["hold", &CONNECTIONS.to_string(), &BYTES.to_string()].map(String::from))?;
+    server.line()?;
+    let first = std::net::Ipv4Addr::from(FIRST).to_string();
+    let mut client = Worker::start(
+        &pair,
+        Side::Client,
+        &["open", &first, &CONNECTIONS.to_string(), &BYTES.to_string()].map(String::from),
+    )?;
+    fill(&agent, &mut client, &mut server)?;
+
+    let mut established = Vec::new();
+    let mut closed = Vec::new();
+    let mut calls = Vec::new();
+    for _ in 0..ROUNDS {
+        let start = run_time(&agent)?;
+        client.go_on()?;
+        client.line()?;
+        // Both ends of each connection run the programs, and accept() is done in softirq.
+        wait_for_counter(&agent, "/counters/established")?;
+        let open = run_time(&agent)?;
+        client.go_on()?;
+        client.line()?;
+        let sent = run_time(&agent)?;
+        client.go_on()?;
+        client.line()?;
+        server.line()?;
+        wait_for_counter(&agent, "/counters/closed")?;
+        let end = run_time(&agent)?;
+        let ends = 2.0 * CONNECTIONS as f64;
+        established.push((open.0 - start.0) as f64 / ends / 1000.0);
+        closed.push((end.0 - sent.0) as f64 / ends / 1000.0);
+        calls.push((end.1 - start.1) as f64 / ends);
+        if sent.1 != open.1 {
+            bail!("the programs ran {} times during transfers without loss", sent.1 - open.1);
+        }
+    }
+    println!(
+        "kernel time with {} hosts in the map, {} connections a round, {:.1} program runs per end",
+        agent.figure("/hosts")?,
+        CONNECTIONS,
+        spread(&calls).median
+    );
+    println!("(every run of the program that an establishment or a close causes is included)");
+    let first = line("per establishment", "us", &spread(&established), &Target::AtMost(1.0));
+    let second = line("per close, scored where bulk", "us", &spread(&closed), &Target::AtMost(1.5));
+    println!("{:<44} {:>9} (runs between, while data flows)", "per packet", 0);
+    Ok(first && second)
+}
+
+/// Makes the server answer for a whole network, and the client find it.
+fn route(pair: &thalweg_lab::host::Pair) -> Result<()> {
+    let client = pair.namespace(Side::Client);
+    let server = pair.namespace(Side::Server);
+    let via = pair.address(Side::Server).to_string();
+    for arguments in [
+        vec!["-n", server, "route", "add", "local", NETWORK, "dev", "lo"],
+        vec!["-n", client, "route", "add", NETWORK, "via", &via],
+    ] {
+        let status = std::process::Command::new("ip").args(&arguments).status()?;
+        if !status.success() {
+            bail!("ip {} failed", arguments.join(" "));
+        }
+    }
+    Ok(())
+}
+
+/// One round of real connections tells the client's namespace cookie; then the map is filled
+/// with records of that namespace, those of the coming connections among them.
+fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
+    for _ in 0..3 {
+        client.go_on()?;
+        client.line()?;
+    }
+    server.line()?;
+    wait_for_counter(agent, "/counters/closed")?;
+    let hosts = MapHandle::from_pinned_path(agent.pin.join("hosts"))?;
+    let first = u32::from_be_bytes(FIRST);
+    let netns = hosts
+        .keys()
+        .filter_map(|key| thalweg_abi::from_bytes(&key))
+        .map(|key| thalweg_abi::key_from_raw(&key))
+        .find(|key| key.address() == std::net::IpAddr::from(first.to_be_bytes()))
+        .context("the first connection left no record")?
+        .netns;
+    for index in 0..HOSTS {
+        let address = std::net::IpAddr::from((first + index).to_be_bytes());
+        let key = HostKey::new(netns, address, 32, 64)?;
+        let mut host = Host { connections: 10, scored: 10, ..Host::default() };
+        for arm in &mut host.arms[..3] {
+            arm.weight_q16 = 3 << 16;
+            arm.value = 40 << 16;
+        }
+        hosts.update(bytes_of(&key_to_raw(&key)), bytes_of(&host_to_raw(&host)), MapFlags::ANY)?;
+    }
+    Ok(())
+}
+
+/// Waits until a counter stands still at an even number of whole rounds.
+fn wait_for_counter(agent: &Agent, pointer: &str) -> Result<()> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        let value = agent.figure(pointer)?;
+        if value > 0 && value % (2 * CONNECTIONS as u64) == 0 {
+            return Ok(());
+        }
+        if std::time::Instant::now() > deadline {
+            bail!("{pointer} stands at {value}");
+        }
+    }
+}
+
+/// The kernel counts run time of BPF programs while this is open.
+fn enable_statistics() -> Result<OwnedFd> {
+    // SAFETY: a plain system call; a negative answer is checked below.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("enabling BPF statistics");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Total run time (ns) and runs of the attached sockops program.
+fn run_time(agent: &Agent) -> Result<(u64, u64)> {
+    let link = Link::open(agent.pin.join("link_sockops"))?;
+    let id = link.info()?.prog_id;
+    // SAFETY: a plain system call; a negative answer is checked below.
+    let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("opening the program");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    let program = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    let mut length = size_of_val(&info) as u32;
+    use std::os::fd::AsRawFd;
+    // SAFETY: info and length are valid for the call and match in size.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
+    };
+    if failed != 0 {
+        bail!("reading the program's statistics failed ({failed})");
+    }
+    Ok((info.run_time_ns, info.run_cnt))
+}

@@ -1,0 +1,59 @@
+//! What Thalweg costs. `make bench` runs it; each part can be run alone as root:
+//!
+//! ```text
+//! thalweg-bench kernel   kernel time per establishment and per close, 50,000 hosts in the map
+//! thalweg-bench rate     connections per second with the agent, against without
+//! thalweg-bench agent    memory and CPU of the agent, idle and under load
+//! ```
+//!
+//! Each prints a table with the target beside the figure, and exits with 1 if one is missed.
+
+mod agent;
+mod bed;
+mod kernel;
+mod rate;
+mod table;
+mod worker;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Benchmarks of Thalweg's cost.
+#[derive(Parser)]
+struct Arguments {
+    /// The `thalweg` binary to measure.
+    #[arg(long, default_value = "target/release/thalweg")]
+    binary: PathBuf,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Kernel time per establishment and per close.
+    Kernel,
+    /// Connections per second of a connect/close loop.
+    Rate,
+    /// Memory and CPU of the agent.
+    Agent,
+    /// (internal) Traffic, run inside a namespace.
+    #[command(hide = true, subcommand)]
+    Worker(worker::Work),
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let met = match arguments.what {
+        What::Kernel => kernel::run(&arguments.binary)?,
+        What::Rate => rate::run(&arguments.binary)?,
+        What::Agent => agent::run(&arguments.binary)?,
+        What::Worker(work) => {
+            worker::run(&work)?;
+            true
+        }
+    };
+    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,139 @@
+//! Traffic: runs inside a namespace and is steered by lines on its standard input.
+
+use std::io::{BufRead, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+
+const PORT: u16 = 5001;
+/// How long a worker waits for its peer at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What a worker does.
+#[derive(Clone, Subcommand)]
+pub enum Work {
+    /// Accepts one connection after the other, reads each to its end, closes.
+    Sink,
+    /// Accepts `number` connections, reads `bytes` from each in turn, then each to its end.
+    Hold { number: usize, bytes: usize },
+    /// Opens a connection to each of `number` addresses from `first` on; on a line, sends
+    /// `bytes` on each; on another, closes all.
+    Open { first: IpAddr, number: usize, bytes: usize },
+    /// Connects and closes for `seconds`, or `rate` times a second if that is above 0.
+    Loop { address: IpAddr, seconds: f64, rate: u64 },
+}
+
+/// Does the work.
+pub fn run(work: &Work) -> Result<()> {
+    match work {
+        Work::Sink => sink(),
+        Work::Hold { number, bytes } => hold(*number, *bytes),
+        Work::Open { first, number, bytes } => open(*first, *number, *bytes),
+        Work::Loop { address, seconds, rate } => connect_loop(*address, *seconds, *rate),
+    }
+}
+
+fn say(word: &str) -> Result<()> {
+    println!("{word}");
+    std::io::stdout().flush().context("writing to the benchmark")
+}
+
+fn await_go() -> Result<()> {
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
+}
+
+fn listen() -> Result<TcpListener> {
+    let listener = TcpListener::bind(("0.0.0.0", PORT))?;
+    say("listening")?;
+    Ok(listener)
+}
+
+fn to_end(mut connection: TcpStream) {
+    let mut buffer = [0; 4096];
+    // A reset ends a connection as well as a FIN.
+    while connection.read(&mut buffer).is_ok_and(|length| length > 0) {}
+}
+
+fn sink() -> Result<()> {
+    let listener = listen()?;
+    let second = listener.try_clone()?;
+    std::thread::spawn(move || second.incoming().flatten().for_each(to_end));
+    listener.incoming().flatten().for_each(to_end);
+    Ok(())
+}
+
+fn hold(number: usize, bytes: usize) -> Result<()> {
+    raise_files()?;
+    let listener = listen()?;
+    loop {
+        let mut connections = Vec::with_capacity(number);
+        for _ in 0..number {
+            connections.push(listener.accept()?.0);
+        }
+        let mut buffer = vec![0; bytes];
+        for connection in &mut connections {
+            connection.set_read_timeout(Some(PATIENCE))?;
+            connection.read_exact(&mut buffer)?;
+        }
+        connections.into_iter().for_each(to_end);
+        say("round over")?;
+    }
+}
+
+fn open(first: IpAddr, number: usize, bytes: usize) -> Result<()> {
+    raise_files()?;
+    let IpAddr::V4(first) = first else { anyhow::bail!("an IPv4 address is wanted") };
+    let data = vec![0; bytes];
+    let mut round = 0;
+    loop {
+        await_go()?;
+        let mut connections = Vec::with_capacity(number);
+        for index in 0..number {
+            let bits = first.to_bits() + (round * number + index) as u32;
+            let address = SocketAddr::from((bits.to_be_bytes(), PORT));
+            connections.push(TcpStream::connect_timeout(&address, PATIENCE)?);
+        }
+        say("open")?;
+        await_go()?;
+        for connection in &mut connections {
+            connection.write_all(&data)?;
+        }
+        say("sent")?;
+        await_go()?;
+        for connection in connections {
+            connection.shutdown(Shutdown::Write)?;
+            to_end(connection);
+        }
+        say("closed")?;
+        round += 1;
+    }
+}
+
+fn connect_loop(address: IpAddr, seconds: f64, rate: u64) -> Result<()> {
+    let address = SocketAddr::from((address, PORT));
+    loop {
+        await_go()?;
+        let start = Instant::now();
+        let mut number = 0u64;
+        while start.elapsed().as_secs_f64() < seconds {
+            if rate > 0 && start.elapsed().as_secs_f64() * (rate as f64) < number as f64 {
+                std::thread::sleep(Duration::from_micros(100));
+                continue;
+            }
+            let connection = TcpStream::connect_timeout(&address, PATIENCE)?;
+            connection.shutdown(Shutdown::Write)?;
+            to_end(connection);
+            number += 1;
+        }
+        say(&format!("{number} {}", start.elapsed().as_secs_f64()))?;
+    }
+}
+
+fn raise_files() -> Result<()> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}

@@ -1,0 +1,353 @@
+//! The link itself, on real namespaces. Without privilege each test says
+//! "skipped: why".
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::os::unix::fs::MetadataExt;
+use std::process::Stdio;
+
+use thalweg_lab::Error;
+use thalweg_lab::host::loss::rehearse;
+use thalweg_lab::host::{Pair, PairOptions, Side};
+use thalweg_lab::scenario::{Family, GilbertElliott, PathModel};
+use thalweg_lab::units::Probability;
+
+fn percent(percent: f64) -> Probability {
+    Probability::from_fraction(percent / 100.0).unwrap()
+}
+
+fn pair(label: &str, path: PathModel) -> Pair {
+    Pair::new(&PairOptions {
+        label: label.into(),
+        path,
+        ..Default::default()
+    })
+    .unwrap()
+}
+
+/// Sends single datagrams of one byte from the client to the discard port.
+fn send_datagrams(pair: &Pair, address: &str, count: u32) {
+    let script =
+        format!("for ((i = 0; i < {count}; i++)); do echo -n x >/dev/udp/{address}/9; done");
+    let status = pair
+        .command_in(Side::Client, "bash")
+        .unwrap()
+        .args(["-c", &script])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn bernoulli_loss_is_binomial_and_not_bursty() {
+    if !common::possible() {
+        return;
+    }
+    const PACKETS: u32 = 400_000;
+    for (loss, seed) in [
+        (0.0, 1),
+        (0.1, 2),
+        (5.0, 3),
+        (10.0, 4),
+        (50.0, 5),
+        (100.0, 6),
+    ] {
+        let counters = rehearse(&GilbertElliott::bernoulli(percent(loss)), seed, PACKETS).unwrap();
+        assert_eq!(counters.seen_packets, u64::from(PACKETS));
+        let p = loss / 100.0;
+        // Five standard deviations: one seed in two million would fail.
+        let bound = 5.0 * (p * (1.0 - p) / f64::from(PACKETS)).sqrt();
+        let measured = counters.loss().unwrap();
+        assert!(
+            (measured - p).abs() <= bound,
+            "{loss}%: {measured} ± {bound}"
+        );
+        if (0.05..0.5).contains(&p) {
+            // Runs of independent drops are geometric with mean 1/(1 - p).
+            let mean = counters.mean_burst_packets().unwrap();
+            assert!(
+                (mean - 1.0 / (1.0 - p)).abs() < 0.02,
+                "{loss}%: bursts of {mean}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
+    if !common::possible() {
+        return;
+    }
+    // Simple Gilbert: everything is lost in the bad state and nothing in the
+    // good one, so a burst is a stay in the bad state: geometric, mean 1/r.
+    let chain = GilbertElliott {
+        to_bad: percent(1.0),
+        to_good: percent(20.0),
+        loss_good: percent(0.0),
+        loss_bad: percent(100.0),
+    };
+    let counters = rehearse(&chain, 11, 1_000_000).unwrap();
+    let (loss, burst) = (
+        counters.loss().unwrap(),
+        counters.mean_burst_packets().unwrap(),
+    );
+    assert!((chain.stationary_loss() - 1.0 / 21.0).abs() < 1e-12);
+    // About 9,500 bursts: the standard error of both is about 1.4 %.
+    assert!(
+        (loss / chain.stationary_loss() - 1.0).abs() < 0.06,
+        "loss {loss}"
+    );
+    assert!((burst / 5.0 - 1.0).abs() < 0.06, "bursts of {burst}");
+    assert_eq!(counters.bad_packets, counters.dropped_packets);
+
+    // The general chain loses in both states.
+    let chain = GilbertElliott {
+        loss_good: percent(1.0),
+        loss_bad: percent(40.0),
+        ..chain
+    };
+    let counters = rehearse(&chain, 12, 1_000_000).unwrap();
+    let loss = counters.loss().unwrap();
+    assert!(
+        (loss / chain.stationary_loss() - 1.0).abs() < 0.06,
+        "loss {loss}"
+    );
+    let bad = counters.bad_packets as f64 / 1e6;
+    assert!(
+        (bad * 21.0 - 1.0).abs() < 0.06,
+        "share of bad packets {bad}"
+    );
+}
+
+#[test]
+fn a_seed_gives_the_same_fates_on_every_link() {
+    if !common::possible() {
+        return;
+    }
+    const PACKETS: u32 = 2_000;
+    let path = |seed| PathModel {
+        loss: Some(percent(20.0)),
+        seed,
+        ..Default::default()
+    };
+    let rehearsed = rehearse(&path(7).forward_loss(), 7, PACKETS).unwrap();
+    for label in ["once", "again"] {
+        let pair = pair(label, path(7));
+        send_datagrams(&pair, "10.0.0.2", PACKETS);
+        let counters = pair.forward().unwrap();
+        assert_eq!(counters.seen_packets, u64::from(PACKETS));
+        assert_eq!(counters.dropped_packets, rehearsed.dropped_packets);
+        assert_eq!(counters.digest, rehearsed.digest);
+    }
+    let other = rehearse(&path(8).forward_loss(), 8, PACKETS).unwrap();
+    assert_ne!(other.digest, rehearsed.digest);
+}
+
+#[test]
+fn each_direction_has_its_own_loss() {
+    if !common::possible() {
+        return;
+    }
+    let path = PathModel {
+        reverse_loss: percent(100.0),
+        ..Default::default()
+    };
+    let pair = pair("reverse", path);
+    // Nothing listens: the server answers each with an ICMP error, which is lost.
+    send_datagrams(&pair, "10.0.0.2", 3);
+    let (forward, reverse) = (pair.forward().unwrap(), pair.reverse().unwrap());
+    assert_eq!((forward.seen_packets, forward.dropped_packets), (3, 0));
+    assert!(reverse.seen_packets > 0);
+    assert_eq!(reverse.seen_packets, reverse.dropped_packets);
+}
+
+#[test]
+fn ipv6_and_further_addresses_work() {
+    if !common::possible() {
+        return;
+    }
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let pair = Pair::new(&PairOptions {
+            label: "many".into(),
+            path: PathModel {
+                family,
+                ..Default::default()
+            },
+            further_addresses: 2,
+            ..Default::default()
+        })
+        .unwrap();
+        let addresses = pair.server_addresses();
+        assert_eq!(addresses.len(), 3);
+        assert_eq!(addresses[0], pair.address(Side::Server));
+        for address in addresses {
+            assert_eq!(address.is_ipv6(), family == Family::Ipv6);
+            send_datagrams(&pair, &address.to_string(), 1);
+        }
+        assert_eq!(pair.forward().unwrap().seen_packets, 3);
+    }
+}
+
+#[test]
+fn commands_run_in_the_namespace_and_in_the_cgroup() {
+    if !common::possible() {
+        return;
+    }
+    let pair = pair("commands", PathModel::default());
+    for side in [Side::Client, Side::Server] {
+        let output = pair
+            .command_in(side, "bash")
+            .unwrap()
+            .args([
+                "-c",
+                "stat -L -c %i /proc/self/ns/net; cat /proc/self/cgroup",
+            ])
+            .output()
+            .unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let namespace = format!("/run/netns/{}", pair.namespace(side));
+        let inode = std::fs::metadata(namespace).unwrap().ino().to_string();
+        assert_eq!(output.lines().next(), Some(inode.as_str()));
+        let cgroup = pair.cgroup().file_name().unwrap().to_str().unwrap();
+        assert!(
+            output
+                .lines()
+                .any(|line| line.starts_with("0::") && line.ends_with(cgroup)),
+            "{output}"
+        );
+    }
+}
+
+#[test]
+fn a_congestion_control_is_set_without_widening_the_machines_list() {
+    if !common::possible() {
+        return;
+    }
+    let before = common::allowed();
+    for name in thalweg_lab::host::available_congestion_controls().unwrap() {
+        let options = PairOptions {
+            label: "cc".into(),
+            congestion_control: Some(name.clone()),
+            ..Default::default()
+        };
+        let pair = Pair::new(&options).unwrap();
+        for side in [Side::Client, Side::Server] {
+            let output = pair
+                .command_in(side, "cat")
+                .unwrap()
+                .arg("/proc/sys/net/ipv4/tcp_congestion_control")
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), name);
+        }
+    }
+    assert_eq!(common::allowed(), before);
+}
+
+#[test]
+fn nothing_is_left_and_what_ran_is_killed() {
+    if !common::possible() {
+        return;
+    }
+    let pair = pair("ends", PathModel::default());
+    let name = pair
+        .cgroup()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_owned();
+    // cgroup, two namespaces, and their mounts.
+    assert!(common::leftovers(&name).len() >= 3);
+    let mut child = pair
+        .command_in(Side::Server, "sleep")
+        .unwrap()
+        .arg("600")
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    drop(pair);
+    assert_eq!(common::leftovers(&name), Vec::<String>::new());
+    assert!(!child.wait().unwrap().success());
+}
+
+#[test]
+fn nothing_is_left_after_an_error() {
+    if !common::possible() {
+        return;
+    }
+    let before = common::allowed();
+    let path = PathModel {
+        rate: Some("1gbit".parse().unwrap()),
+        ..Default::default()
+    };
+    for (label, options) in [
+        (
+            "nocc",
+            PairOptions {
+                congestion_control: Some("nosuch".into()),
+                ..Default::default()
+            },
+        ),
+        (
+            "nosysctl",
+            PairOptions {
+                sysctl: [("net.ipv4.nosuch".to_owned(), "1".to_owned())].into(),
+                ..Default::default()
+            },
+        ),
+        // Too long a queue for the kernel's 32-bit limit: tc refuses it last.
+        (
+            "noqueue",
+            PairOptions {
+                path: PathModel {
+                    queue: Some(thalweg_lab::units::Size::from_bytes(u64::MAX)),
+                    ..path
+                },
+                ..Default::default()
+            },
+        ),
+    ] {
+        let error = Pair::new(&PairOptions {
+            label: label.into(),
+            ..options
+        })
+        .unwrap_err();
+        match (label, &error) {
+            ("nocc", Error::CongestionControl { name, why }) => {
+                assert_eq!(name, "nosuch");
+                assert!(why.contains("modprobe tcp_nosuch"), "{why}");
+            }
+            ("nosysctl", Error::System { .. }) => {
+                assert!(error.to_string().contains("net.ipv4.nosuch"))
+            }
+            (
+                "noqueue",
+                Error::Command {
+                    command, stderr, ..
+                },
+            ) => {
+                assert!(command.contains("tbf") && !stderr.is_empty(), "{error}");
+            }
+            _ => panic!("{label}: {error}"),
+        }
+        assert_eq!(common::leftovers(label), Vec::<String>::new());
+    }
+    assert_eq!(common::allowed(), before);
+}
+
+#[test]
+fn a_panic_leaves_nothing() {
+    if !common::possible() {
+        return;
+    }
+    let result = std::panic::catch_unwind(|| {
+        let _pair = pair("panics", PathModel::default());
+        assert!(!common::leftovers("-panics").is_empty());
+        std::panic::resume_unwind(Box::new("on purpose"));
+    });
+    assert!(result.is_err());
+    assert_eq!(common::leftovers("-panics"), Vec::<String>::new());
+}

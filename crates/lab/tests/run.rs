@@ -1,0 +1,409 @@
+//! Whole runs with real traffic. Without privilege each test says "skipped: why".
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
+
+/// Runs change signal handlers and load the machine: one at a time.
+static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn scenario(directory: &Path, text: &str) -> PathBuf {
+    let file = directory.join("scenario.toml");
+    fs::write(&file, format!("name = \"test\"\n{text}")).unwrap();
+    file
+}
+
+fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
+    Options {
+        scenarios: vec![scenario(directory, text)],
+        modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
+        out: Some(directory.join("out")),
+        progress: false,
+        ..Options::default()
+    }
+}
+
+fn own_leftovers() -> Vec<String> {
+    common::leftovers(&common::of_process(std::process::id()))
+}
+
+fn median_mbps(outcome: &Outcome, mode: &str) -> f64 {
+    let mode: Mode = mode.parse().unwrap();
+    outcome.scenarios[0]
+        .mode(&mode)
+        .unwrap()
+        .summary()
+        .unwrap()
+        .median_bps
+        / 1e6
+}
+
+#[test]
+fn a_run_measures_reports_and_leaves_nothing() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nloss = \"5%\"\n[traffic]\nconnections = 2\n\
+                [[expect]]\nmode = \"baseline\"\nstatistic = \"failures\"\nat_most = 0\n\
+                [[expect]]\nmode = \"baseline\"\nstatistic = \"median\"\nat_least = \"1000gbit\"\n\
+                [[expect]]\nmode = \"thalweg\"\nstatistic = \"failures\"\nat_most = 0\n";
+    let outcome = run(&options(
+        directory.path(),
+        text,
+        &["baseline", "fixed:reno"],
+    ))
+    .unwrap();
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+
+    let result = &outcome.scenarios[0];
+    let verdicts: Vec<String> = result
+        .checks
+        .iter()
+        .map(|check| format!("{:?}", check.verdict))
+        .collect();
+    assert_eq!(verdicts, ["Met", "Missed", "NotChecked"]);
+    assert!(!outcome.passed());
+    for (mode, arm) in result.modes.iter().zip(["cubic", "reno"]) {
+        assert_eq!(mode.connections.len(), 2);
+        for connection in &mode.connections {
+            assert_eq!(connection.error, None);
+            assert_eq!(connection.arm, arm);
+            assert!(connection.goodput_bps > 1e5, "{connection:?}");
+            assert!(connection.wall_s >= 1.0);
+        }
+        let (seen, dropped) = (mode.forward.seen_packets, mode.forward.dropped_packets);
+        assert!(seen > 100, "{seen}");
+        // Six standard deviations of a binomial with p = 5 %.
+        let bound = 6.0 * (0.05 * 0.95 * seen as f64).sqrt();
+        assert!(
+            (dropped as f64 - 0.05 * seen as f64).abs() < bound,
+            "{dropped} of {seen}"
+        );
+        assert_eq!(mode.reverse.dropped_packets, 0);
+        assert!(mode.reverse.seen_packets > 100);
+    }
+    let out = directory.path().join("out");
+    let written = fs::read_to_string(out.join("results.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(document["passed"], false);
+    assert_eq!(
+        document["scenarios"][0]["modes"][1]["summary"]["arms"]["reno"],
+        2
+    );
+    assert_eq!(format!("{:#}\n", report::json(&outcome).unwrap()), written);
+    assert_eq!(fs::read_dir(out.join("raw")).unwrap().count(), 4);
+    assert!(
+        fs::read_to_string(out.join("report.html"))
+            .unwrap()
+            .contains("</html>")
+    );
+    let text = table::scenario(result);
+    assert!(
+        text.contains("fixed:reno") && text.contains("MISSED"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_bottleneck_has_the_rate_that_was_asked_for() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"100mbit\"\nqueue = \"200kb\"\n\
+                [traffic]\nconnections = 1\nduration = \"3s\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    // Of each 1514 bytes on the link 1448 are data.
+    let expected = 100.0 * 1448.0 / 1514.0;
+    let measured = median_mbps(&outcome, "baseline");
+    assert!(
+        (measured / expected - 1.0).abs() < 0.04,
+        "{measured} Mbit/s, expected {expected}"
+    );
+}
+
+#[test]
+fn without_offload_no_packet_is_longer_than_the_link_allows() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    for (offload, fits) in [(true, false), (false, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!("[path]\noffload = {offload}\n[traffic]\nconnections = 1\n");
+        let outcome = run(&options(directory.path(), &text, &["baseline"])).unwrap();
+        let forward = outcome.scenarios[0].modes[0].forward;
+        assert_eq!(
+            forward.largest_bytes <= 1514,
+            fits,
+            "offload {offload}: {forward:?}"
+        );
+        assert_eq!(forward.seen_segments == forward.seen_packets, fits);
+    }
+}
+
+#[test]
+fn ipv6_runs() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nfamily = \"ipv6\"\n[traffic]\nconnections = 1\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    assert!(median_mbps(&outcome, "baseline") > 10.0);
+}
+
+#[test]
+fn a_fault_in_a_later_scenario_is_found_before_anything_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path(), "", &["baseline"]);
+    let bad = directory.path().join("bad.toml");
+    fs::write(&bad, "name = \"bad\"\n[path]\nloss = 5\n").unwrap();
+    options.scenarios.push(bad);
+    match run(&options) {
+        Err(Error::Scenario(error)) => assert_eq!((error.line, error.column), (3, 8)),
+        other => panic!("{other:?}"),
+    }
+    assert!(!directory.path().join("out").exists());
+}
+
+/// Writes a script that starts this test binary as an agent of some behaviour.
+fn fake_agent(directory: &Path, behaviour: &str) -> PathBuf {
+    let script = directory.join("agent");
+    let text = format!(
+        "#!/bin/sh\nFAKE_AGENT=\"{behaviour} $*\" exec '{}' --exact --ignored --nocapture fake_agent_process\n",
+        std::env::current_exe().unwrap().display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    script
+}
+
+/// Not a test: what [`fake_agent`] starts.
+#[test]
+#[ignore = "helper process of other tests"]
+fn fake_agent_process() {
+    let Ok(arguments) = std::env::var("FAKE_AGENT") else {
+        return;
+    };
+    let words: Vec<&str> = arguments.split(' ').collect();
+    let [behaviour, "--socket", socket, "run", "--config", config] = words[..] else {
+        panic!("unexpected arguments {words:?}");
+    };
+    if behaviour == "dies" {
+        eprintln!("no such policy");
+        std::process::exit(3);
+    }
+    let config: toml::Table = fs::read_to_string(config).unwrap().parse().unwrap();
+    assert_eq!(config["paths"]["socket"].as_str(), Some(socket));
+    assert!(
+        Path::new(config["cgroup"].as_str().unwrap())
+            .join("cgroup.procs")
+            .exists()
+    );
+    let pin = config["paths"]["pin"].as_str().unwrap();
+    fs::create_dir(pin).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        let mut request = [0u8; 1024];
+        let length = stream.read(&mut request).unwrap();
+        let request = String::from_utf8_lossy(&request[..length]).into_owned();
+        let mut answer = |body: &str| {
+            write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{body}").unwrap();
+        };
+        if request.starts_with("GET /v1/status ") {
+            answer("{}");
+        } else if request.starts_with("GET /v1/hosts ") {
+            answer(
+                r#"{"hosts":[{"address":"10.0.0.2","arms":[{"arm":"bbr","metric":17,"count":3}]}]}"#,
+            );
+        } else if request.starts_with("POST /v1/detach ") {
+            answer("{}");
+            if behaviour == "obeys" {
+                fs::remove_dir(pin).unwrap();
+                std::process::exit(0);
+            }
+        } else {
+            panic!("unexpected request {request}");
+        }
+    }
+}
+
+#[test]
+fn an_agent_is_configured_asked_and_told_to_go() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(
+        directory.path(),
+        "[traffic]\nconnections = 3\n",
+        &["classic", "baseline", "thalweg"],
+    );
+    options.agent_binary = fake_agent(directory.path(), "obeys");
+    options.reference_every = 2;
+    let outcome = run(&options).unwrap();
+    let modes = &outcome.scenarios[0].modes;
+    let counts: Vec<usize> = modes.iter().map(|mode| mode.connections.len()).collect();
+    assert_eq!(counts, [3, 2, 3]);
+    assert_eq!(modes[2].hosts[0].arms[0].metric, Some(17.0));
+    assert!(table::learned(&modes[2]).text().contains("10.0.0.2"));
+    let raw = fs::read_to_string(directory.path().join("out/hosts-thalweg.json")).unwrap();
+    assert!(raw.starts_with("{\"hosts\""));
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn an_agent_that_ends_is_quoted() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path(), "", &["baseline", "thalweg"]);
+    options.agent_binary = fake_agent(directory.path(), "dies");
+    let error = run(&options).unwrap_err().to_string();
+    assert!(
+        error.contains("mode thalweg") && error.contains("no such policy"),
+        "{error}"
+    );
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn an_agent_that_does_not_go_is_ended_and_reported() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(
+        directory.path(),
+        "[traffic]\nconnections = 1\n",
+        &["thalweg"],
+    );
+    options.agent_binary = fake_agent(directory.path(), "stays");
+    let error = run(&options).unwrap_err().to_string();
+    assert!(error.contains("asked to detach"), "{error}");
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_missing_agent_is_an_error_that_leaves_nothing() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = options(directory.path(), "", &["thalweg"]);
+    options.agent_binary = "/nonexistent/agent".into();
+    let error = run(&options).unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/agent"), "{error}");
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+}
+
+/// Not a test: a long run in a process of its own, for the signals.
+#[test]
+#[ignore = "helper process of other tests"]
+fn long_run_process() {
+    let Some(directory) = std::env::var_os("LONG_RUN") else {
+        return;
+    };
+    let directory = PathBuf::from(directory);
+    let mut options = options(
+        &directory,
+        "[traffic]\nduration = \"60s\"\n",
+        &["baseline", "thalweg"],
+    );
+    options.agent_binary = fake_agent(&directory, "obeys");
+    match run(&options) {
+        Err(Error::Interrupted) => std::process::exit(42),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Starts a long run and waits until its first client sends.
+fn start_long_run(directory: &Path) -> Child {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "--nocapture", "long_run_process"])
+        .env("LONG_RUN", directory)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !directory.join("out/raw/baseline-0000.json").exists() {
+        assert!(Instant::now() < deadline, "the run did not start");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+fn send(signal: nix::sys::signal::Signal, child: &Child) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), signal).unwrap();
+}
+
+#[test]
+fn sigint_and_sigterm_end_a_run_in_order() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = start_long_run(directory.path());
+        let name = common::of_process(child.id());
+        assert!(!common::leftovers(&name).is_empty());
+        send(signal, &child);
+        let started = Instant::now();
+        assert_eq!(child.wait().unwrap().code(), Some(42));
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(common::leftovers(&name), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_removed_by_the_next() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = start_long_run(directory.path());
+    let name = common::of_process(child.id());
+    send(nix::sys::signal::SIGKILL, &child);
+    child.wait().unwrap();
+    assert!(!common::leftovers(&name).is_empty());
+
+    let directory = tempfile::tempdir().unwrap();
+    run(&options(
+        directory.path(),
+        "[traffic]\nconnections = 1\n",
+        &["baseline"],
+    ))
+    .unwrap();
+    assert_eq!(common::leftovers(&name), Vec::<String>::new());
+}
