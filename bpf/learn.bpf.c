@@ -419,29 +419,20 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 
 #ifdef THALWEG_KERNEL_BTF
 /*
- * Time with data outstanding, and the part of it in which the receiver's window
- * was the limit; us since the connection began (kernel: tcp_get_info_chrono_stats).
+ * Time with data outstanding, us since the connection began, waits for the
+ * receiver's window included (kernel: tcp_get_info_chrono_stats).
  */
-static __always_inline int kernel_times(struct context *c, __u64 *busy_us, __u64 *limited_us)
+static __always_inline int busy_time(struct context *c, __u64 *busy_us)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(c->sk);
-	__u32 type, running, ticks[3];
+	__u32 ticks;
 
 	if (!tp || !c->params->jiffy_us)
 		return 0;
-	ticks[0] = tp->chrono_stat[0];
-	ticks[1] = tp->chrono_stat[1];
-	ticks[2] = tp->chrono_stat[2];
-	type = BPF_CORE_READ_BITFIELD(tp, chrono_type);
-	running = (__u32)bpf_jiffies64() - tp->chrono_start;
-	if (type == 1)
-		ticks[0] += running;
-	else if (type == 2)
-		ticks[1] += running;
-	else if (type == 3)
-		ticks[2] += running;
-	*limited_us = (__u64)ticks[1] * c->params->jiffy_us;
-	*busy_us = (__u64)(ticks[0] + ticks[2]) * c->params->jiffy_us + *limited_us;
+	ticks = tp->chrono_stat[0] + tp->chrono_stat[1] + tp->chrono_stat[2];
+	if (BPF_CORE_READ_BITFIELD(tp, chrono_type))
+		ticks += (__u32)bpf_jiffies64() - tp->chrono_start;
+	*busy_us = (__u64)ticks * c->params->jiffy_us;
 	return 1;
 }
 
@@ -452,7 +443,7 @@ static __always_inline int timed_out(struct context *c)
 	return tp && ((struct sock *)tp)->sk_err == ETIMEDOUT;
 }
 #else
-static __always_inline int kernel_times(struct context *c, __u64 *busy_us, __u64 *limited_us)
+static __always_inline int busy_time(struct context *c, __u64 *busy_us)
 {
 	return 0;
 }
@@ -469,14 +460,13 @@ static __always_inline int timed_out(struct context *c)
 static __always_inline void start_stretch(struct context *c, struct bpf_tcp_sock *tp, __u32 arm)
 {
 	struct thalweg_conn *conn = c->conn;
-	__u64 busy_us = 0, limited_us = 0;
+	__u64 busy_us = 0;
 
-	kernel_times(c, &busy_us, &limited_us);
+	busy_time(c, &busy_us);
 	conn->start_ns = c->request.now_ns;
 	conn->acked_ns = 0;
 	conn->start_bytes = tp->bytes_acked;
 	conn->start_busy_us = busy_us;
-	conn->start_limited_us = limited_us;
 	conn->start_segs = tp->data_segs_out;
 	conn->start_retrans = tp->total_retrans;
 	conn->arm = arm;
@@ -488,7 +478,7 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 {
 	const struct thalweg_conn *conn = c->conn;
 	__u64 until_ns = conn->acked_ns ? conn->acked_ns : c->request.now_ns;
-	__u64 busy_us, limited_us;
+	__u64 busy_us;
 
 	sample->bytes = tp->bytes_acked - conn->start_bytes;
 	sample->duration_us = (until_ns - conn->start_ns) / 1000;
@@ -503,16 +493,13 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	/* tcp_sock.rtt_min is all ones until the first measurement. */
 	if (sample->min_rtt_us == THALWEG_U32_MAX)
 		sample->min_rtt_us = 0;
-	if (!kernel_times(c, &busy_us, &limited_us))
+	if (!busy_time(c, &busy_us))
 		return;
 	busy_us -= conn->start_busy_us;
-	limited_us -= conn->start_limited_us;
 	if (sample->duration_us < (__u64)BUSY_TICKS_MIN * c->params->jiffy_us || !busy_us)
 		return;
 	sample->duration_us = thalweg_min(sample->duration_us, busy_us);
 	sample->flags |= THALWEG_SAMPLE_BUSY_TIME;
-	if (limited_us > busy_us / 2)
-		sample->flags |= THALWEG_SAMPLE_RECEIVER_LIMITED;
 }
 
 /* Reserves an event and fills what all events share. */

@@ -123,11 +123,9 @@ enum thalweg_outcome {
 	THALWEG_SKIPPED_SMALL = 1,
 	/* The application, not the path, limited the rate. */
 	THALWEG_SKIPPED_APP_LIMITED = 2,
-	/* The receiver's window limited the rate most of the time. */
-	THALWEG_SKIPPED_RECEIVER_LIMITED = 3,
 	/* Not ours to score (application's own CC, unknown CC, below threshold). */
-	THALWEG_SKIPPED_NOT_TRACKED = 4,
-	THALWEG_OUTCOMES = 5,
+	THALWEG_SKIPPED_NOT_TRACKED = 3,
+	THALWEG_OUTCOMES = 4,
 };
 
 /* Kinds of `struct thalweg_event`. */
@@ -205,8 +203,6 @@ struct thalweg_sample {
 enum thalweg_sample_flag {
 	/* duration_us is the kernel's own busy time, not wall time. */
 	THALWEG_SAMPLE_BUSY_TIME = 1 << 0,
-	/* The receiver's window was the limit for more than half of the time. */
-	THALWEG_SAMPLE_RECEIVER_LIMITED = 1 << 1,
 };
 
 /* Everything settable about the learner; documented in docs/configuration.md. */
@@ -258,7 +254,6 @@ struct thalweg_conn {
 	__u64 acked_ns; /* when our FIN was acknowledged, 0 before */
 	__u64 start_bytes; /* bytes_acked at its start */
 	__u64 start_busy_us;
-	__u64 start_limited_us; /* receiver-limited time at its start */
 	__u32 start_segs;
 	__u32 start_retrans;
 	__u32 flags; /* enum thalweg_conn_flag */
@@ -326,8 +321,8 @@ THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 32 * THALWEG_MAX_ARMS);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
-THALWEG_ASSERT_SIZE(thalweg_conn, 64);
+THALWEG_ASSERT_SIZE(thalweg_conn, 56);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
-THALWEG_ASSERT_SIZE(thalweg_counters, 128);
+THALWEG_ASSERT_SIZE(thalweg_counters, 120);
 
 #endif

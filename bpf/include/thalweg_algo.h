@@ -46,10 +46,13 @@ static volatile __u32 thalweg_zero; /* never written */
 
 /* thalweg: offset that keeps a cost above 0 whatever the rate; bits, Q16. */
 #define THALWEG_COST_OFFSET_Q16 (64u << 16)
-/* thalweg: one measurement moves no further than this from the mean; bits, Q16. */
-#define THALWEG_CLIP_Q16 (4u << 16)
+/* thalweg: a measurement counts as no worse, no better than the mean by more; bits, Q16. */
+#define THALWEG_CLIP_WORSE_Q16 (1u << 16)
+#define THALWEG_CLIP_BETTER_Q16 (4u << 16)
 /* thalweg: evidence from which on the clip applies. */
-#define THALWEG_CLIP_WEIGHT_Q16 (2u << 16)
+#define THALWEG_CLIP_WEIGHT_Q16 (1u << 15)
+/* thalweg: handicap of an arm without evidence against the system's own; bits, Q16. */
+#define THALWEG_CAUTION_Q16 (1u << 15)
 /* thalweg: the loss rule changes arms for an advantage of half a bit at least. */
 #define THALWEG_RESCUE_GAP_Q16 (1u << 15)
 /* thalweg: least weight of a scored measurement, and of a time-out. */
@@ -233,7 +236,22 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 		host->arms[i].weight_q16 = steps < 32 ? host->arms[i].weight_q16 >> steps : 0;
 }
 
-/* Lowest-cost arm among the measured ones of `allowed`, or THALWEG_NO_ARM. */
+/*
+ * What an arm is judged by, bits in Q16: its mean cost, and for every arm but the
+ * system's own a handicap of CAUTION / (1 + evidence).
+ */
+static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host, __u32 i,
+						__u32 system_arm)
+{
+	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
+
+	if (i == system_arm)
+		return arm->value;
+	return arm->value +
+	       ((__u64)THALWEG_CAUTION_Q16 << 16) / ((__u64)THALWEG_ONE_Q16 + arm->weight_q16);
+}
+
+/* Best-judged arm among the measured ones of `allowed`, or THALWEG_NO_ARM. */
 static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32 allowed,
 					  __u32 system_arm)
 {
@@ -241,14 +259,15 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 	__u64 lowest = 0;
 
 	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
-		const struct thalweg_arm_state *arm = &host->arms[i];
+		__u64 judged;
 
-		if (!(allowed & (1u << i)) || !arm->weight_q16)
+		if (!(allowed & (1u << i)) || !host->arms[i].weight_q16)
 			continue;
-		if (best == THALWEG_NO_ARM || arm->value < lowest ||
-		    (arm->value == lowest && i == system_arm)) {
+		judged = thalweg_judged_q16(host, i, system_arm);
+		if (best == THALWEG_NO_ARM || judged < lowest ||
+		    (judged == lowest && i == system_arm)) {
 			best = THALWEG_UNKNOWN(i);
-			lowest = arm->value;
+			lowest = judged;
 		}
 	}
 	return best;
@@ -290,7 +309,8 @@ static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __
 
 /* Probability (Q16) that thalweg_decide() takes arm `i`, if `i` is not `best`. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
-						    __u32 allowed, __u32 untried, __u64 lowest,
+						    __u32 system_arm, __u32 allowed,
+						    __u32 untried, __u64 lowest,
 						    const struct thalweg_params *params)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
@@ -299,8 +319,8 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 		return 0;
 	if (untried & (1u << i))
 		return (THALWEG_ONE_Q16 / 2) / thalweg_count(untried);
-	return thalweg_explore_q16(arm->value - lowest, arm->weight_q16, thalweg_count(allowed),
-				   params->gap_scale);
+	return thalweg_explore_q16(thalweg_judged_q16(host, i, system_arm) - lowest,
+				   arm->weight_q16, thalweg_count(allowed), params->gap_scale);
 }
 
 /* The published choice: lowest value, ties at random, one in 20 at random. */
@@ -384,7 +404,7 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		return;
 	}
 	untried = thalweg_untried(host, allowed);
-	lowest = host->arms[best & THALWEG_ARM_MASK].value;
+	lowest = thalweg_judged_q16(host, best, system_arm);
 	ticket = random[0] & (THALWEG_ONE_Q16 - 1);
 	pick = best;
 	pick_q16 = 0;
@@ -393,7 +413,8 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 
 		if (i == best)
 			continue;
-		share_q16 = thalweg_propensity_q16(host, i, allowed, untried, lowest, params);
+		share_q16 = thalweg_propensity_q16(host, i, system_arm, allowed, untried, lowest,
+						   params);
 		/* Tickets count down from the top, so that what is left is the best arm's. */
 		if (pick == best && ticket < left && ticket >= left - share_q16) {
 			pick = THALWEG_UNKNOWN(i);
@@ -464,8 +485,6 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	if (sample->bytes < params->score_min_bytes &&
 	    !(sample->end == THALWEG_END_TIMEOUT && sample->segs_out >= THALWEG_TIMEOUT_SEGS))
 		return THALWEG_SKIPPED_SMALL;
-	if (sample->flags & THALWEG_SAMPLE_RECEIVER_LIMITED)
-		return THALWEG_SKIPPED_RECEIVER_LIMITED;
 	burst = thalweg_rate(sample->rate_delivered_bytes, sample->rate_interval_us);
 	mean = thalweg_rate(sample->bytes, sample->duration_us);
 	if (sample->rate_interval_us && burst / THALWEG_APP_LIMITED_RATIO > mean &&
@@ -506,10 +525,10 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 		arm->srtt_us = srtt_us;
 	} else {
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
-			if (cost > arm->value + THALWEG_CLIP_Q16)
-				cost = arm->value + THALWEG_CLIP_Q16;
-			else if (cost + THALWEG_CLIP_Q16 < arm->value)
-				cost = arm->value - THALWEG_CLIP_Q16;
+			if (cost > arm->value + THALWEG_CLIP_WORSE_Q16)
+				cost = arm->value + THALWEG_CLIP_WORSE_Q16;
+			else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value)
+				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
 		}
 		arm->deviation_q16 =
 			thalweg_blend(arm->deviation_q16, thalweg_distance(cost, arm->value),

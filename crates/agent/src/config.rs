@@ -162,8 +162,10 @@ pub struct Snapshot {
 impl Config {
     /// Reads a file that must exist.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let bytes = std::fs::read(file)
-            .map_err(|source| ConfigError::Read { file: file.to_path_buf(), source })?;
+        let bytes = std::fs::read(file).map_err(|source| ConfigError::Read {
+            file: file.to_path_buf(),
+            source,
+        })?;
         Self::parse_bytes(&bytes, file)
     }
 
@@ -279,7 +281,9 @@ impl Arms {
         let arms = Self {
             allow: allow.value,
             deny: deny.value,
-            load: section.arms("load", 0..=64, &["bbr", "htcp", "dctcp"])?.value,
+            load: section
+                .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])?
+                .value,
             needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"])?.value,
         };
         if let (Some(names), Some(span)) = (&arms.allow, deny.span)
@@ -323,8 +327,11 @@ impl Learning {
             Some("never"),
             half_life,
         )?;
-        let latency_weight =
-            section.number("latency_weight", 0.0..=4.0, of_q16(default.latency_weight_q16))?;
+        let latency_weight = section.number(
+            "latency_weight",
+            0.0..=4.0,
+            of_q16(default.latency_weight_q16),
+        )?;
         let latency_guard = section.duration(
             "latency_guard",
             Duration::from_micros(1)..=Duration::from_secs(10),
@@ -332,7 +339,8 @@ impl Learning {
             guard,
         )?;
         let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes)?;
-        let score_full = section.size("score_full", 1..=1 << 40, false, default.score_full_bytes)?;
+        let score_full =
+            section.size("score_full", 1..=1 << 40, false, default.score_full_bytes)?;
         if score_full.value < score_min.value {
             let min = units::size_text(score_min.value);
             let full = units::size_text(score_full.value);
@@ -373,8 +381,11 @@ impl Learning {
 
 impl Events {
     fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
-        let logs =
-            [("changes", EventLog::Changes), ("all", EventLog::All), ("none", EventLog::None)];
+        let logs = [
+            ("changes", EventLog::Changes),
+            ("all", EventLog::All),
+            ("none", EventLog::None),
+        ];
         let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20)?;
         let events = Self {
             // The range ends far below 2^32.

@@ -117,7 +117,6 @@ fn outcome(number: u32) -> &'static str {
         raw::THALWEG_SCORED => "scored",
         raw::THALWEG_SKIPPED_SMALL => "small",
         raw::THALWEG_SKIPPED_APP_LIMITED => "app-limited",
-        raw::THALWEG_SKIPPED_RECEIVER_LIMITED => "receiver-limited",
         raw::THALWEG_SKIPPED_NOT_TRACKED => "not-tracked",
         _ => "unknown",
     }

@@ -1,6 +1,6 @@
 //! Host records in words: what the API answers about them.
 
-use thalweg_core::{Host, HostKey, Mode, ONE_Q16, Params, propensities_q16};
+use thalweg_core::{Host, HostKey, Mode, ONE_Q16, Params, best_arm, judged_q16, propensities_q16};
 
 use crate::events::{error_text, metric};
 use crate::kernel::ArmTable;
@@ -41,7 +41,7 @@ impl Presenter<'_> {
             min_rtt_us: host.min_rtt_us,
             max_rate_bytes_per_s: self.bytes_per_second(host.max_rate),
             idle_s: system::monotonic_ns().saturating_sub(host.seen_ns) / 1_000_000_000,
-            best: self.best(host).map(str::to_string),
+            best: self.best(host).map(|(_, name)| name.to_string()),
             arms,
         }
     }
@@ -88,53 +88,49 @@ impl Presenter<'_> {
         }
     }
 
-    /// Name of the measured arm with the lowest cost.
-    fn best(&self, host: &Host) -> Option<&str> {
-        self.arms
-            .entries()
-            .filter(|(index, entry)| {
-                let arm = &host.arms[*index];
-                match self.params.mode {
-                    Mode::Classic => arm.value > 0,
-                    Mode::Thalweg => arm.weight_q16 > 0 && entry.present,
-                }
-            })
-            .min_by_key(|(index, _)| (host.arms[*index].value, Some(*index) != self.system_arm))
-            .map(|(_, entry)| entry.name.as_str())
+    /// The arm that is judged best, with its name.
+    fn best(&self, host: &Host) -> Option<(usize, &str)> {
+        let allowed = self.arms.allowed(self.params.mode, false);
+        let index = best_arm(host, self.system_arm, allowed, self.params)?;
+        Some((index, self.arms.name(index)?))
     }
 
     /// One sentence: what the next connection will run, and why.
     pub fn summary(&self, host: &Host) -> String {
         let shares = self.shares(host);
         let percent = |index: usize| f64::from(shares[index]) / BITS * 100.0;
-        let Some(best) = self.best(host) else {
+        let Some((index, best)) = self.best(host) else {
             return format!(
                 "Nothing measured yet ({} connections): the system default stays.",
                 host.connections
             );
         };
-        let index = self.arms.index(best).unwrap_or_default();
         if self.params.mode == Mode::Classic {
             return format!(
                 "{best} has the lowest cost of those measured; a connection runs it with {:.1} %.",
                 percent(index)
             );
         }
-        let best_arm = &host.arms[index];
+        let judged = |index| judged_q16(host, index, self.system_arm);
         let second = self
             .arms
             .entries()
             .filter(|(i, entry)| *i != index && entry.present && host.arms[*i].weight_q16 > 0)
-            .min_by_key(|(i, _)| host.arms[*i].value);
+            .min_by_key(|(i, _)| judged(*i));
         let comparison = match second {
             None => "no other arm has been measured yet".to_string(),
             Some((i, entry)) => {
-                let gap = host.arms[i].value.saturating_sub(best_arm.value) as f64 / BITS;
+                let gap = judged(i).saturating_sub(judged(index)) as f64 / BITS;
                 format!("{gap:.2} bits (a factor of {:.1}) ahead of {}", gap.exp2(), entry.name)
             }
         };
+        let caution = if Some(index) == self.system_arm || self.system_arm.is_none() {
+            ""
+        } else {
+            ", after the handicap that protects the system default"
+        };
         format!(
-            "{best} costs least: {comparison}. The next connection runs it with {:.1} %, \
+            "{best} costs least: {comparison}{caution}. The next connection runs it with {:.1} %, \
              the rest goes to checking the others.",
             percent(index)
         )

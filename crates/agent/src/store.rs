@@ -19,8 +19,8 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use events::PRUNE_STEP;
 pub use document::{ImportError, export_json, import_json};
+pub use events::PRUNE_STEP;
 pub use row::{HostRow, Snapshot, parse_mode};
 
 /// Name of the store's file in the state directory.
@@ -94,8 +94,11 @@ pub struct SetAside {
 impl std::fmt::Display for SetAside {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { path, reason } = self;
-        write!(f, "the store was damaged ({reason}); it is kept as {}, and what it held is not used",
-            path.display())
+        write!(
+            f,
+            "the store was damaged ({reason}); it is kept as {}, and what it held is not used",
+            path.display()
+        )
     }
 }
 
@@ -125,6 +128,10 @@ impl Store {
         action: &'static str,
         result: Result<T, rusqlite::Error>,
     ) -> Result<T, StoreError> {
-        result.map_err(|source| StoreError::Sql { path: self.path.clone(), action, source })
+        result.map_err(|source| StoreError::Sql {
+            path: self.path.clone(),
+            action,
+            source,
+        })
     }
 }

@@ -26,7 +26,7 @@ pub struct Status {
     pub abi_version: u32,
     /// Whether this agent took over programs and state that were already in the kernel.
     pub took_over: bool,
-    /// Busy time and receiver-limited time are read from the kernel (needs kernel BTF).
+    /// The time with data outstanding is read from the kernel (needs kernel BTF).
     pub kernel_busy_time: bool,
     /// Host records now in the kernel.
     pub hosts: u64,
@@ -65,8 +65,6 @@ pub struct Counters {
     pub skipped_small: u64,
     /// Measurements not scored: the application limited the rate.
     pub skipped_app_limited: u64,
-    /// Measurements not scored: the receiver limited the rate.
-    pub skipped_receiver_limited: u64,
     /// Measurements not scored: not ours (application's own or unknown CC).
     pub skipped_not_tracked: u64,
     /// Connections moved mid-flow by the loss rule.
@@ -227,7 +225,7 @@ pub struct Event {
 pub struct Measurement {
     /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`.
     pub end: String,
-    /// `scored`, `small`, `app-limited`, `receiver-limited`, `not-tracked`.
+    /// `scored`, `small`, `app-limited`, `not-tracked`.
     pub outcome: String,
     /// Acknowledged bytes.
     pub bytes: u64,

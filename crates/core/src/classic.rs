@@ -87,6 +87,11 @@ fn ties(host: &Host, allowed: u16) -> Vec<usize> {
     arms_in(allowed).filter(|&i| Some(host.arms[i].value) == lowest).collect()
 }
 
+/// The arm with the lowest value among those with one; the lowest index on a tie.
+pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
+    arms_in(allowed).filter(|&i| host.arms[i].value > 0).min_by_key(|&i| (host.arms[i].value, i))
+}
+
 /// Lowest value, ties at random, one in twenty uniformly random. `random`: for the tie,
 /// for ε, for the random arm.
 pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {

@@ -85,6 +85,20 @@ pub fn propensities_q16(
     }
 }
 
+/// The arm that is judged best by what has been measured, or `None` before the first
+/// measurement.
+pub fn best_arm(
+    host: &Host,
+    system_arm: Option<usize>,
+    allowed: u16,
+    params: &Params,
+) -> Option<usize> {
+    match params.mode {
+        Mode::Classic => classic::best(host, allowed),
+        Mode::Thalweg => weighted::best(host, allowed, system_arm),
+    }
+}
+
 /// The loss rule: the arm that a connection on `current` moves to after `segs` segments of
 /// which `retrans` were retransmissions; `None`: it stays.
 pub fn rescue(

@@ -56,7 +56,7 @@ impl Default for Params {
         Self {
             mode: Mode::Thalweg,
             warm_up: 1,
-            gap_scale: 64,
+            gap_scale: 256,
             weight_max_q16: 8 << 16,
             idle_shift: 6,
             half_life_ns: 30 * 60 * 1_000_000_000,

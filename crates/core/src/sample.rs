@@ -40,8 +40,6 @@ pub enum Outcome {
     Small,
     /// The application, not the path, limited the rate.
     AppLimited,
-    /// The receiver's window limited the rate most of the time.
-    ReceiverLimited,
 }
 
 /// One measured stretch of a connection.
@@ -63,8 +61,6 @@ pub struct Sample {
     pub segs_out: u32,
     /// Retransmissions.
     pub retrans: u32,
-    /// The receiver's window was the limit for more than half of the time.
-    pub receiver_limited: bool,
     /// How the stretch ended.
     pub end: End,
 }
@@ -80,9 +76,6 @@ impl Sample {
         let stalled = self.end == End::Timeout && self.segs_out >= TIMEOUT_SEGS;
         if self.bytes < params.score_min_bytes && !stalled {
             return Outcome::Small;
-        }
-        if self.receiver_limited {
-            return Outcome::ReceiverLimited;
         }
         let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
         let paused =

@@ -8,10 +8,16 @@ use crate::sample::Sample;
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// One measurement pulls no further than from this distance: 4 bits, a factor of 16.
-const CLIP_Q16: u64 = 4 << 16;
-/// Evidence from which on the clip applies: with less, the mean may be the outlier.
-const CLIP_WEIGHT_Q16: u32 = 2 << 16;
+/// A measurement counts as no worse than the mean by more than this: 1 bit, a factor of 2.
+/// Much can slow one connection that is not its arm's doing.
+const CLIP_WORSE_Q16: u64 = 1 << 16;
+/// A measurement counts as no better than the mean by more than this: 4 bits, a factor of 16.
+const CLIP_BETTER_Q16: u64 = 4 << 16;
+/// Evidence from which on the clip applies: a fresh measurement outweighs less than this.
+const CLIP_WEIGHT_Q16: u32 = 1 << 15;
+/// Handicap of an arm without evidence against the system's own: half a bit. It falls as
+/// 1 / (1 + evidence).
+const CAUTION_Q16: u64 = 1 << 15;
 /// The loss rule changes arms for an advantage of half a bit (a factor of 1.4) at least.
 const RESCUE_GAP_Q16: u64 = 1 << 15;
 
@@ -43,12 +49,22 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     }
 }
 
-/// Lowest-cost arm among the measured ones of `allowed`; on a tie the system's own, else
+/// What an arm is judged by, bits in Q16: its mean cost, and for every arm but the system's
+/// own a handicap of `CAUTION / (1 + evidence)`, so that luck does not displace the default.
+pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
+    let state = &host.arms[arm];
+    if Some(arm) == system_arm {
+        return state.value;
+    }
+    state.value + (CAUTION_Q16 << 16) / (u64::from(ONE_Q16) + u64::from(state.weight_q16))
+}
+
+/// Best-judged arm among the measured ones of `allowed`; on a tie the system's own, else
 /// the lowest index.
-fn best(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
+pub(crate) fn best(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].weight_q16 > 0)
-        .min_by_key(|&i| (host.arms[i].value, Some(i) != system_arm, i))
+        .min_by_key(|&i| (judged_q16(host, i, system_arm), Some(i) != system_arm, i))
 }
 
 /// `1 / (2·arms + gap_scale · gap · evidence)` in Q16 (inverse gap weighting).
@@ -72,6 +88,7 @@ fn shares(
     }
     let arms = arms_in(allowed).count() as u64;
     let untried = arms_in(allowed).filter(|&i| host.arms[i].weight_q16 == 0).count() as u32;
+    let lowest = judged_q16(host, best, system_arm);
     let mut shares = [0; MAX_ARMS];
     for i in arms_in(allowed).filter(|&i| i != best) {
         let arm = &host.arms[i];
@@ -79,7 +96,7 @@ fn shares(
             // All first trials together take half of the connections.
             (ONE_Q16 / 2) / untried
         } else {
-            let gap = arm.value - host.arms[best].value;
+            let gap = judged_q16(host, i, system_arm) - lowest;
             explore_q16(gap, arm.weight_q16, arms, params.gap_scale)
         };
     }
@@ -218,7 +235,7 @@ fn learn(
         arm.srtt_us = srtt_us;
     } else {
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
-            cost.clamp(arm.value.saturating_sub(CLIP_Q16), arm.value + CLIP_Q16)
+            cost.clamp(arm.value.saturating_sub(CLIP_BETTER_Q16), arm.value + CLIP_WORSE_Q16)
         } else {
             cost
         };

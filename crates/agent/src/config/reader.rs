@@ -55,7 +55,11 @@ pub(super) struct Section<'s> {
 
 impl<'a> Source<'a> {
     pub fn new(file: &'a Path, text: &'a str) -> Self {
-        Self { file, text, keys: RefCell::default() }
+        Self {
+            file,
+            text,
+            keys: RefCell::default(),
+        }
     }
 
     /// What was asked for.
@@ -66,7 +70,12 @@ impl<'a> Source<'a> {
     /// The root table.
     pub fn parse<'s>(&'s self) -> Result<Section<'s>, ConfigError> {
         let entries = DeTable::parse(self.text).map_err(|error| self.syntax_error(&error))?;
-        Ok(Section { source: self, name: "", entries: entries.into_inner(), known: Vec::new() })
+        Ok(Section {
+            source: self,
+            name: "",
+            entries: entries.into_inner(),
+            known: Vec::new(),
+        })
     }
 
     /// A fault at a place in the text.
@@ -109,7 +118,11 @@ impl<'a> Source<'a> {
 impl<'s> Section<'s> {
     /// Dotted name of a key of this table.
     pub fn full_name(&self, key: &str) -> String {
-        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+        if self.name.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.name)
+        }
     }
 
     /// Takes a table; one that is absent is empty.
@@ -124,34 +137,52 @@ impl<'s> Section<'s> {
                     other => {
                         let expected = format!("a table, [{name}]");
                         let found = describe(&other);
-                        return Err(self.source.fault(at, Some(name.to_owned()), found, expected));
+                        return Err(self
+                            .source
+                            .fault(at, Some(name.to_owned()), found, expected));
                     }
                 }
             }
         };
-        Ok(Section { source: self.source, name, entries, known: Vec::new() })
+        Ok(Section {
+            source: self.source,
+            name,
+            entries,
+            known: Vec::new(),
+        })
     }
 
     /// Refuses the keys that nobody asked for; the first of them in the text is named.
     pub fn finish(self) -> Result<(), ConfigError> {
         let unknown = self.entries.keys().min_by_key(|key| key.span().start);
-        let Some(unknown) = unknown else { return Ok(()) };
+        let Some(unknown) = unknown else {
+            return Ok(());
+        };
         let name = (!self.name.is_empty()).then(|| format!("[{}]", self.name));
         let found = format!("the unknown key {}", quoted(unknown.get_ref()));
         let expected = format!("one of {}", self.known.join(", "));
-        Err(self.source.fault(unknown.span().start, name, found, expected))
+        Err(self
+            .source
+            .fault(unknown.span().start, name, found, expected))
     }
 
     /// A fault of a key's value that is found by comparing it with another.
     pub fn conflict(&self, key: &str, at: usize, found: String, expected: String) -> ConfigError {
-        self.source.fault(at, Some(self.full_name(key)), found, expected)
+        self.source
+            .fault(at, Some(self.full_name(key)), found, expected)
     }
 
     pub fn boolean(&mut self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
-        let read = self.take(key, "true or false", default, bool::to_string, |value| match value {
-            DeValue::Boolean(value) => Some(*value),
-            _ => None,
-        });
+        let read = self.take(
+            key,
+            "true or false",
+            default,
+            bool::to_string,
+            |value| match value {
+                DeValue::Boolean(value) => Some(*value),
+                _ => None,
+            },
+        );
         Ok(read?.value)
     }
 
@@ -200,9 +231,13 @@ impl<'s> Section<'s> {
         default: Duration,
     ) -> Result<Duration, ConfigError> {
         let bounds = (duration_text(*range.start()), duration_text(*range.end()));
-        let zero_text = zero.map(|zero| format!(", or \"0\": {zero}")).unwrap_or_default();
-        let expected =
-            format!("a duration from \"{}\" to \"{}\"{zero_text}", bounds.0, bounds.1);
+        let zero_text = zero
+            .map(|zero| format!(", or \"0\": {zero}"))
+            .unwrap_or_default();
+        let expected = format!(
+            "a duration from \"{}\" to \"{}\"{zero_text}",
+            bounds.0, bounds.1
+        );
         let show = |value: &Duration| format!("\"{}\"", duration_text(*value));
         let read = self.take(key, &expected, default, show, |value| {
             text(value).and_then(parse_duration).filter(|duration| {
@@ -220,14 +255,18 @@ impl<'s> Section<'s> {
         power_of_two: bool,
         default: u64,
     ) -> Result<Read<u64>, ConfigError> {
-        let kind = if power_of_two { "a power of two" } else { "a size" };
+        let kind = if power_of_two {
+            "a power of two"
+        } else {
+            "a size"
+        };
         let bounds = (size_text(*range.start()), size_text(*range.end()));
         let expected = format!("{kind} from \"{}\" to \"{}\"", bounds.0, bounds.1);
         let show = |value: &u64| format!("\"{}\"", size_text(*value));
         self.take(key, &expected, default, show, |value| {
-            text(value).and_then(parse_size).filter(|size| {
-                range.contains(size) && (!power_of_two || size.is_power_of_two())
-            })
+            text(value)
+                .and_then(parse_size)
+                .filter(|size| range.contains(size) && (!power_of_two || size.is_power_of_two()))
         })
     }
 
@@ -238,14 +277,21 @@ impl<'s> Section<'s> {
         words: &[(&str, T)],
         default: T,
     ) -> Result<T, ConfigError> {
-        let all: Vec<String> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
+        let all: Vec<String> = words
+            .iter()
+            .map(|(word, _)| format!("\"{word}\""))
+            .collect();
         let show = |value: &T| {
             let word = words.iter().find(|(_, other)| other == value);
-            word.map(|(word, _)| format!("\"{word}\"")).unwrap_or_default()
+            word.map(|(word, _)| format!("\"{word}\""))
+                .unwrap_or_default()
         };
         let read = self.take(key, &all.join(" or "), default, show, |value| {
             let found = text(value)?;
-            words.iter().find(|(word, _)| *word == found).map(|(_, value)| *value)
+            words
+                .iter()
+                .find(|(word, _)| *word == found)
+                .map(|(_, value)| *value)
         });
         Ok(read?.value)
     }
@@ -261,7 +307,9 @@ impl<'s> Section<'s> {
         let default = PathBuf::from(default);
         let show = |value: &PathBuf| format!("\"{}\"", value.display());
         let read = self.take(key, &expected, default, show, |value| {
-            text(value).filter(|text| is_path(text, longest)).map(PathBuf::from)
+            text(value)
+                .filter(|text| is_path(text, longest))
+                .map(PathBuf::from)
         });
         Ok(read?.value)
     }
@@ -269,12 +317,16 @@ impl<'s> Section<'s> {
     /// An absolute path, or `None` for `auto`.
     pub fn path_or_auto(&mut self, key: &'static str) -> Result<Option<PathBuf>, ConfigError> {
         let show = |_: &Option<PathBuf>| "\"auto\"".to_owned();
-        let read = self.take(key, "\"auto\" or an absolute path", None, show, |value| {
-            match text(value)? {
+        let read = self.take(
+            key,
+            "\"auto\" or an absolute path",
+            None,
+            show,
+            |value| match text(value)? {
                 "auto" => Some(None),
                 path => is_path(path, 4095).then(|| Some(PathBuf::from(path))),
-            }
-        });
+            },
+        );
         Ok(read?.value)
     }
 
@@ -286,12 +338,16 @@ impl<'s> Section<'s> {
     ) -> Result<Option<String>, ConfigError> {
         let expected = format!("{}, or \"\" for none", arm_name_rule());
         let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
-        let read = self.take(key, &expected, default.map(str::to_owned), show, |value| {
-            match text(value)? {
+        let read = self.take(
+            key,
+            &expected,
+            default.map(str::to_owned),
+            show,
+            |value| match text(value)? {
                 "" => Some(None),
                 name => is_arm_name(name).then(|| Some(name.to_owned())),
-            }
-        });
+            },
+        );
         Ok(read?.value)
     }
 
@@ -304,7 +360,10 @@ impl<'s> Section<'s> {
     ) -> Result<Read<Vec<String>>, ConfigError> {
         let default = default.iter().map(|name| (*name).to_owned()).collect();
         let read = self.arm_list(key, count, false, Some(default))?;
-        Ok(Read { value: read.value.unwrap_or_default(), span: read.span })
+        Ok(Read {
+            value: read.value.unwrap_or_default(),
+            span: read.span,
+        })
     }
 
     /// A list of congestion controls, each once, or `None` for `auto`.
@@ -379,14 +438,22 @@ impl<'s> Section<'s> {
             default: show(&default),
         });
         let Some(value): Option<Spanned<DeValue<'_>>> = self.entries.remove(key) else {
-            return Ok(Read { value: default, span: None });
+            return Ok(Read {
+                value: default,
+                span: None,
+            });
         };
         let span = value.span();
         match parse(value.get_ref()) {
-            Some(value) => Ok(Read { value, span: Some(span) }),
+            Some(value) => Ok(Read {
+                value,
+                span: Some(span),
+            }),
             None => {
                 let found = describe(value.get_ref());
-                Err(self.source.fault(span.start, Some(full_name), found, expected))
+                Err(self
+                    .source
+                    .fault(span.start, Some(full_name), found, expected))
             }
         }
     }

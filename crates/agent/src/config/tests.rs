@@ -44,14 +44,20 @@ fn every_key_takes_effect() {
     assert_eq!(config.paths.pin, Path::new("/sys/fs/bpf/t"));
     assert_eq!(config.paths.state, Path::new("/srv/t"));
     assert_eq!(config.paths.socket, Path::new("/run/t.sock"));
-    assert_eq!(config.arms.allow.as_deref().unwrap(), ["cubic", "bbr", "reno"]);
+    assert_eq!(
+        config.arms.allow.as_deref().unwrap(),
+        ["cubic", "bbr", "reno"]
+    );
     assert_eq!(config.arms.deny, ["reno"]);
     assert_eq!(config.arms.load, ["bbr"]);
     assert_eq!(config.arms.needs_ecn, ["dctcp", "prague"]);
     assert!(config.arms.permits("bbr"));
     assert!(!config.arms.permits("reno") && !config.arms.permits("htcp"));
     assert_eq!(config.hosts.max, 1024);
-    assert_eq!((config.hosts.ipv4_prefix, config.hosts.ipv6_prefix), (24, 48));
+    assert_eq!(
+        (config.hosts.ipv4_prefix, config.hosts.ipv6_prefix),
+        (24, 48)
+    );
     let params = config.params();
     assert_eq!(params.mode, Mode::Classic);
     assert_eq!(params.warm_up, 3);
@@ -130,7 +136,10 @@ fn faults_say_where_and_what() {
             "t.toml:3:14: learning.score_full: found \"4KiB\", \
              expected at least score_min, \"2MiB\"",
         ),
-        ("hosts = 3", "t.toml:1:9: hosts: found the number 3, expected a table, [hosts]"),
+        (
+            "hosts = 3",
+            "t.toml:1:9: hosts: found the number 3, expected a table, [hosts]",
+        ),
     ] {
         assert_eq!(fault(text.as_bytes()).to_string(), message);
     }
@@ -158,8 +167,13 @@ fn bytes_that_are_not_text_have_a_place() {
 fn a_named_file_must_exist() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("none.toml");
-    let error = Config::load_or_default(Some(&missing)).unwrap_err().to_string();
-    assert!(error.contains("none.toml: cannot read the configuration"), "{error}");
+    let error = Config::load_or_default(Some(&missing))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("none.toml: cannot read the configuration"),
+        "{error}"
+    );
 
     let present = directory.path().join("some.toml");
     std::fs::write(&present, "dry_run = true\n").unwrap();
@@ -182,11 +196,18 @@ fn malformed_configurations_are_refused_at_the_right_line() {
         assert_eq!(fault.line, case.line, "{}: {fault}\n{shown}", case.kind);
         let line = shown.lines().nth(fault.line - 1).unwrap_or_default();
         let width = line.chars().count() + 1;
-        assert!((1..=width).contains(&fault.column), "{}: {fault}\n{shown}", case.kind);
+        assert!(
+            (1..=width).contains(&fault.column),
+            "{}: {fault}\n{shown}",
+            case.kind
+        );
         let place = format!("t.toml:{}:{}: ", fault.line, fault.column);
         let message = fault.to_string();
         assert!(message.starts_with(&place), "{message}");
-        assert!(!fault.found.is_empty() && !fault.expected.is_empty(), "{message}");
+        assert!(
+            !fault.found.is_empty() && !fault.expected.is_empty(),
+            "{message}"
+        );
     }
     // Every way to break a file took part.
     assert_eq!(kinds.len(), generate::KINDS, "{kinds:?}");
@@ -215,7 +236,9 @@ fn the_documentation_has_every_key() {
         let plain = |cell: &str| cell.replace('`', "");
         documented.push((plain(cells[0]), plain(cells[1]), plain(cells[2])));
     }
-    let keys: Vec<_> =
-        Config::keys().into_iter().map(|key| (key.key, key.default, key.expected)).collect();
+    let keys: Vec<_> = Config::keys()
+        .into_iter()
+        .map(|key| (key.key, key.default, key.expected))
+        .collect();
     assert_eq!(documented, keys);
 }

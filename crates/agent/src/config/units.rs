@@ -36,7 +36,9 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut smallest = u64::MAX;
     while !rest.is_empty() {
         let (number, after) = leading_number(rest)?;
-        let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let letters = after
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(after.len());
         let (unit, after) = after.split_at(letters);
         let (_, scale) = *DURATIONS.iter().find(|(name, _)| *name == unit)?;
         if scale >= smallest {
@@ -91,7 +93,9 @@ pub fn size_text(bytes: u64) -> String {
 
 /// The decimal number at the start of a text, and what follows it.
 fn leading_number(text: &str) -> Option<(u64, &str)> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
     Some((number.parse().ok()?, rest))
 }
@@ -111,9 +115,15 @@ mod tests {
             ("1h30m", 5_400_000_000),
             ("7d", 604_800_000_000),
         ] {
-            assert_eq!(parse_duration(text), Some(Duration::from_micros(us)), "{text}");
+            assert_eq!(
+                parse_duration(text),
+                Some(Duration::from_micros(us)),
+                "{text}"
+            );
         }
-        for text in ["", "1", "s", "1x", "-1s", "1.5s", "1m1h", "1s1s", " 1s", "1s ", "00x", "1S"] {
+        for text in [
+            "", "1", "s", "1x", "-1s", "1.5s", "1m1h", "1s1s", " 1s", "1s ", "00x", "1S",
+        ] {
             assert_eq!(parse_duration(text), None, "{text:?}");
         }
         assert_eq!(parse_duration("99999999999999999999s"), None);
@@ -122,12 +132,25 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in
-            [("0", 0), ("512B", 512), ("128KiB", 131_072), ("4MiB", 4_194_304), ("1kB", 1000)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512B", 512),
+            ("128KiB", 131_072),
+            ("4MiB", 4_194_304),
+            ("1kB", 1000),
+        ] {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }
-        for text in ["", "1", "KiB", "1kib", "-1B", "1.5MiB", "1 MiB", "99999999999999GiB"] {
+        for text in [
+            "",
+            "1",
+            "KiB",
+            "1kib",
+            "-1B",
+            "1.5MiB",
+            "1 MiB",
+            "99999999999999GiB",
+        ] {
             assert_eq!(parse_size(text), None, "{text:?}");
         }
     }

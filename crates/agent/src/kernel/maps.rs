@@ -129,7 +129,6 @@ impl Kernel {
                 (&mut sum.scored, outcome(raw::THALWEG_SCORED)),
                 (&mut sum.skipped_small, outcome(raw::THALWEG_SKIPPED_SMALL)),
                 (&mut sum.skipped_app_limited, outcome(raw::THALWEG_SKIPPED_APP_LIMITED)),
-                (&mut sum.skipped_receiver_limited, outcome(raw::THALWEG_SKIPPED_RECEIVER_LIMITED)),
                 (&mut sum.skipped_not_tracked, outcome(raw::THALWEG_SKIPPED_NOT_TRACKED)),
                 (&mut sum.switched, one.switched),
                 (&mut sum.app_owned, one.app_owned),

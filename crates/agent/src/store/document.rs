@@ -89,24 +89,38 @@ pub fn export_json(snapshot: &Snapshot) -> Result<String, serde_json::Error> {
 /// The snapshot of a document; every field is checked before any is used.
 pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
     let header: Header = parse(text)?;
-    let error = |path: &str, message: String| ImportError { path: path.to_owned(), message };
+    let error = |path: &str, message: String| ImportError {
+        path: path.to_owned(),
+        message,
+    };
     if header.format != FORMAT {
         let message = format!("found {:?}, expected {FORMAT:?}", header.format);
         return Err(error("format", message));
     }
     if header.version != VERSION {
-        let message = format!("found {}, this version of Thalweg reads {VERSION}", header.version);
+        let message = format!(
+            "found {}, this version of Thalweg reads {VERSION}",
+            header.version
+        );
         return Err(error("version", message));
     }
     let document: Document = parse(text)?;
     let mode = parse_mode(&document.mode).ok_or_else(|| {
-        error("mode", format!("found {:?}, expected \"thalweg\" or \"classic\"", document.mode))
+        error(
+            "mode",
+            format!(
+                "found {:?}, expected \"thalweg\" or \"classic\"",
+                document.mode
+            ),
+        )
     })?;
     let mut seen = BTreeSet::new();
     let mut hosts = Vec::with_capacity(document.hosts.len());
     for (index, host) in document.hosts.into_iter().enumerate() {
         let field = |name: &str| format!("hosts[{index}].{name}");
-        let row = host.into_row().map_err(|message| error(&field("address"), message))?;
+        let row = host
+            .into_row()
+            .map_err(|message| error(&field("address"), message))?;
         if let Some((name, why)) = row.fault(mode) {
             return Err(error(&field(&name), why));
         }
@@ -130,8 +144,15 @@ fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ImportError> {
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         // "." is the document itself.
-        let path = if path == "." { "document".to_owned() } else { path };
-        ImportError { path, message: error.into_inner().to_string() }
+        let path = if path == "." {
+            "document".to_owned()
+        } else {
+            path
+        };
+        ImportError {
+            path,
+            message: error.into_inner().to_string(),
+        }
     })?;
     deserializer.end().map_err(|error| ImportError {
         path: "document".to_owned(),
@@ -153,7 +174,11 @@ impl From<&HostRow> for DocumentHost {
             max_rate: row.max_rate,
             seen_age_ms: row.seen_age_ms,
             forgot_age_ms: row.forgot_age_ms,
-            arms: row.arms.iter().map(|(name, arm)| (name.clone(), arm.into())).collect(),
+            arms: row
+                .arms
+                .iter()
+                .map(|(name, arm)| (name.clone(), arm.into()))
+                .collect(),
         }
     }
 }
@@ -169,7 +194,11 @@ impl DocumentHost {
             max_rate: self.max_rate,
             seen_age_ms: self.seen_age_ms,
             forgot_age_ms: self.forgot_age_ms,
-            arms: self.arms.into_iter().map(|(name, arm)| (name, arm.into())).collect(),
+            arms: self
+                .arms
+                .into_iter()
+                .map(|(name, arm)| (name, arm.into()))
+                .collect(),
         })
     }
 }

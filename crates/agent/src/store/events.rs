@@ -53,9 +53,7 @@ impl Store {
     /// The latest `limit` events, newest first; of one host record if given.
     pub fn recent(&self, host: Option<&str>, limit: u32) -> Result<Vec<Event>, StoreError> {
         let result = match host {
-            Some(host) => {
-                self.select("host = ?1 ORDER BY id DESC LIMIT ?2", &[&host, &limit])
-            }
+            Some(host) => self.select("host = ?1 ORDER BY id DESC LIMIT ?2", &[&host, &limit]),
             None => self.select("true ORDER BY id DESC LIMIT ?1", &[&limit]),
         };
         self.sql("read events", result)

@@ -28,18 +28,32 @@ enum Failure {
 }
 
 pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
-    DirBuilder::new().recursive(true).mode(0o750).create(directory).map_err(|source| {
-        StoreError::File { path: directory.to_path_buf(), action: "make the directory", source }
-    })?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o750)
+        .create(directory)
+        .map_err(|source| StoreError::File {
+            path: directory.to_path_buf(),
+            action: "make the directory",
+            source,
+        })?;
     let path = directory.join(FILE_NAME);
     let reason = match attempt(&path) {
-        Ok(store) => return Ok(Opened { store, set_aside: None }),
+        Ok(store) => {
+            return Ok(Opened {
+                store,
+                set_aside: None,
+            });
+        }
         Err(Failure::Error(error)) => return Err(error),
         Err(Failure::Damaged(reason)) => reason,
     };
     let kept = set_aside(&path)?;
     match attempt(&path) {
-        Ok(store) => Ok(Opened { store, set_aside: Some(SetAside { path: kept, reason }) }),
+        Ok(store) => Ok(Opened {
+            store,
+            set_aside: Some(SetAside { path: kept, reason }),
+        }),
         Err(Failure::Error(error)) => Err(error),
         // A file that was made a moment ago: the disk itself does not keep what it is given.
         Err(Failure::Damaged(reason)) => Err(StoreError::File {
@@ -57,7 +71,11 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
                 Failure::Damaged(source.to_string())
             }
-            _ => Failure::Error(StoreError::Sql { path: path.to_path_buf(), action, source }),
+            _ => Failure::Error(StoreError::Sql {
+                path: path.to_path_buf(),
+                action,
+                source,
+            }),
         }
     };
     let mut connection = Connection::open(path).map_err(classify("open the store"))?;
@@ -69,12 +87,14 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
         return Err(Failure::Error(StoreError::Newer { path, found, known }));
     }
     if foreign {
-        return Err(Failure::Damaged("it is another program's database".to_owned()));
+        return Err(Failure::Damaged(
+            "it is another program's database".to_owned(),
+        ));
     }
     configure(&connection).map_err(classify("read the store"))?;
-    check(&connection).map_err(classify("check the store"))?.map_or(Ok(()), |fault| {
-        Err(Failure::Damaged(fault))
-    })?;
+    check(&connection)
+        .map_err(classify("check the store"))?
+        .map_or(Ok(()), |fault| Err(Failure::Damaged(fault)))?;
     if found < schema::VERSION {
         let migrate = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
@@ -84,7 +104,10 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
         migrate(&mut connection).map_err(classify("bring the store's schema up to date"))?;
     }
     match schema::difference(&connection).map_err(classify("read the store's schema"))? {
-        None => Ok(Store { connection, path: path.to_path_buf() }),
+        None => Ok(Store {
+            connection,
+            path: path.to_path_buf(),
+        }),
         Some(fault) => Err(Failure::Damaged(fault)),
     }
 }
@@ -114,10 +137,18 @@ fn check(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
 
 /// Renames a file and its companions to a name that is free; returns the name.
 fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
-    let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+    let stamp = jiff::Timestamp::now()
+        .strftime("%Y%m%dT%H%M%SZ")
+        .to_string();
     let base = format!("{}.corrupt-{stamp}", path.display());
     let target = (0..)
-        .map(|n| PathBuf::from(if n == 0 { base.clone() } else { format!("{base}.{n}") }))
+        .map(|n| {
+            PathBuf::from(if n == 0 {
+                base.clone()
+            } else {
+                format!("{base}.{n}")
+            })
+        })
         .find(|target| !target.exists())
         .unwrap_or_else(|| PathBuf::from(&base));
     for suffix in ["", "-wal", "-shm"] {
@@ -126,7 +157,11 @@ fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
         match std::fs::rename(&from, &to) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 let action = "set the damaged store aside";
-                return Err(StoreError::File { path: from, action, source });
+                return Err(StoreError::File {
+                    path: from,
+                    action,
+                    source,
+                });
             }
             _ => {}
         }

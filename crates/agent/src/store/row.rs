@@ -58,7 +58,11 @@ impl HostRow {
         arm_name: impl Fn(usize) -> Option<&'a str>,
     ) -> Self {
         let age_ms = |time_ns: u64| now_ns.saturating_sub(time_ns) / 1_000_000;
-        let known = host.arms.iter().enumerate().filter(|(_, arm)| **arm != ArmState::default());
+        let known = host
+            .arms
+            .iter()
+            .enumerate()
+            .filter(|(_, arm)| **arm != ArmState::default());
         Self {
             key,
             connections: host.connections,
@@ -133,8 +137,7 @@ impl HostRow {
                     })
                 })
                 .flatten();
-            let fault =
-                thalweg.or_else(|| above("greedy", arm.greedy.into(), arm.chosen.into()));
+            let fault = thalweg.or_else(|| above("greedy", arm.greedy.into(), arm.chosen.into()));
             if fault.is_some() {
                 return fault;
             }
@@ -145,19 +148,28 @@ impl HostRow {
 
 /// The mode of a name.
 pub fn parse_mode(name: &str) -> Option<Mode> {
-    [Mode::Classic, Mode::Thalweg].into_iter().find(|mode| mode.name() == name)
+    [Mode::Classic, Mode::Thalweg]
+        .into_iter()
+        .find(|mode| mode.name() == name)
 }
 
 /// The key of an address and a prefix length in the address' own family, both of which must
 /// be in canonical form.
 pub(super) fn parse_key(netns: u64, address: &str, prefix: u32) -> Result<HostKey, String> {
-    let address: IpAddr =
-        address.parse().map_err(|_| format!("{address:?} is not an IP address"))?;
-    let (ipv4, ipv6) = if address.is_ipv4() { (prefix, 0) } else { (0, prefix) };
+    let address: IpAddr = address
+        .parse()
+        .map_err(|_| format!("{address:?} is not an IP address"))?;
+    let (ipv4, ipv6) = if address.is_ipv4() {
+        (prefix, 0)
+    } else {
+        (0, prefix)
+    };
     let key = HostKey::new(netns, address, ipv4, ipv6).map_err(|error| error.to_string())?;
     if key.address() == address && key.own_prefix() == prefix {
         Ok(key)
     } else {
-        Err(format!("{address}/{prefix} is not in canonical form, which is {key}"))
+        Err(format!(
+            "{address}/{prefix} is not in canonical form, which is {key}"
+        ))
     }
 }

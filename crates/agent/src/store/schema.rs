@@ -129,8 +129,9 @@ pub(super) fn migrate(transaction: &Transaction<'_>, from: i64) -> Result<(), ru
 pub(super) fn difference(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
     for (table, columns) in TABLES {
         let mut statement = connection.prepare("SELECT name FROM pragma_table_info(?1)")?;
-        let found: Vec<String> =
-            statement.query_map([table], |row| row.get(0))?.collect::<Result<_, _>>()?;
+        let found: Vec<String> = statement
+            .query_map([table], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
         if found.is_empty() {
             return Ok(Some(format!("it has no table {table}")));
         }
@@ -145,5 +146,7 @@ pub(super) fn difference(connection: &Connection) -> Result<Option<String>, rusq
 
 /// Whether a file holds any table at all.
 pub(super) fn is_empty(connection: &Connection) -> Result<bool, rusqlite::Error> {
-    connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))
+    connection.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| {
+        row.get(0)
+    })
 }

@@ -37,7 +37,10 @@ impl Store {
         let Some(mut snapshot) = self.sql("load the host records", header)? else {
             return Ok(None);
         };
-        let invalid = |fault| StoreError::Row { path: self.path.clone(), fault };
+        let invalid = |fault| StoreError::Row {
+            path: self.path.clone(),
+            fault,
+        };
         for (id, row) in self.sql("load the host records", self.load_hosts(mode))? {
             let mut row = row.map_err(invalid)?;
             row.arms = self.sql("load the host records", self.load_arms(id))?;
@@ -51,7 +54,9 @@ impl Store {
 
     /// Removes all saved records of a mode; returns how many.
     pub fn clear_hosts(&mut self, mode: Mode) -> Result<usize, StoreError> {
-        let removed = self.connection.execute("DELETE FROM hosts WHERE mode = ?1", [mode.name()]);
+        let removed = self
+            .connection
+            .execute("DELETE FROM hosts WHERE mode = ?1", [mode.name()]);
         self.sql("remove the host records", removed)
     }
 

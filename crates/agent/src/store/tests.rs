@@ -1,13 +1,14 @@
-//! Round trips, damage, versions, crashes, retention.
+//! Round trips, crashes, retention.
 
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use thalweg_core::{ArmState, Host, HostKey, Mode, Params};
 
 use super::*;
 use crate::view::{Event, Measurement};
+
+mod damage;
 
 fn open(directory: &Path) -> Store {
     let opened = Store::open(directory).unwrap();
@@ -44,7 +45,10 @@ fn row(key: HostKey, arms: &[(&str, ArmState)]) -> HostRow {
         max_rate: 1 << 63,
         seen_age_ms: 1500,
         forgot_age_ms: Some(900_000),
-        arms: arms.iter().map(|(name, arm)| ((*name).to_owned(), *arm)).collect(),
+        arms: arms
+            .iter()
+            .map(|(name, arm)| ((*name).to_owned(), *arm))
+            .collect(),
     }
 }
 
@@ -57,7 +61,10 @@ fn snapshot(mode: Mode) -> Snapshot {
         hosts: vec![
             row(key(1, "192.0.2.7"), &[("bbr", arm(1)), ("cubic", arm(2))]),
             row(key(1, "2001:db8::1"), &[("reno", arm(3))]),
-            HostRow { forgot_age_ms: None, ..row(key(2, "192.0.2.7"), &[]) },
+            HostRow {
+                forgot_age_ms: None,
+                ..row(key(2, "192.0.2.7"), &[])
+            },
         ],
     }
 }
@@ -107,13 +114,23 @@ fn snapshots_round_trip_and_replace_each_other() {
 
     let first = snapshot(Mode::Thalweg);
     store.save_snapshot(&first).unwrap();
-    let classic = Snapshot { boot_id: "c".to_owned(), ..snapshot(Mode::Classic) };
+    let classic = Snapshot {
+        boot_id: "c".to_owned(),
+        ..snapshot(Mode::Classic)
+    };
     store.save_snapshot(&classic).unwrap();
     drop(store);
 
     let mut store = open(directory.path());
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap().as_ref(), Some(&first));
-    let second = Snapshot { saved_at_ms: 5, hosts: first.hosts[1..2].to_vec(), ..first };
+    assert_eq!(
+        store.load_snapshot(Mode::Thalweg).unwrap().as_ref(),
+        Some(&first)
+    );
+    let second = Snapshot {
+        saved_at_ms: 5,
+        hosts: first.hosts[1..2].to_vec(),
+        ..first
+    };
     store.save_snapshot(&second).unwrap();
     assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(second));
     assert_eq!(store.load_snapshot(Mode::Classic).unwrap(), Some(classic));
@@ -130,12 +147,35 @@ fn records_are_reset_one_by_one_and_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
     store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
-    assert!(store.reset_host(Mode::Thalweg, &key(1, "192.0.2.7")).unwrap());
-    assert!(!store.reset_host(Mode::Thalweg, &key(1, "192.0.2.7")).unwrap());
-    assert!(!store.reset_host(Mode::Classic, &key(2, "192.0.2.7")).unwrap());
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap().unwrap().hosts.len(), 2);
+    assert!(
+        store
+            .reset_host(Mode::Thalweg, &key(1, "192.0.2.7"))
+            .unwrap()
+    );
+    assert!(
+        !store
+            .reset_host(Mode::Thalweg, &key(1, "192.0.2.7"))
+            .unwrap()
+    );
+    assert!(
+        !store
+            .reset_host(Mode::Classic, &key(2, "192.0.2.7"))
+            .unwrap()
+    );
+    assert_eq!(
+        store
+            .load_snapshot(Mode::Thalweg)
+            .unwrap()
+            .unwrap()
+            .hosts
+            .len(),
+        2
+    );
     assert_eq!(store.clear_hosts(Mode::Thalweg).unwrap(), 2);
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap().unwrap().hosts, []);
+    assert_eq!(
+        store.load_snapshot(Mode::Thalweg).unwrap().unwrap().hosts,
+        []
+    );
 }
 
 #[test]
@@ -149,14 +189,22 @@ fn a_record_survives_a_reboot_with_its_age() {
     };
     host.arms[4] = arm(0);
     host.arms[9] = arm(1);
-    let names = |slot: usize| [None, None, None, None, Some("bbr")].get(slot).copied().flatten();
+    let names = |slot: usize| {
+        [None, None, None, None, Some("bbr")]
+            .get(slot)
+            .copied()
+            .flatten()
+    };
     let row = HostRow::new(key(1, "192.0.2.7"), &host, 101 * minute_ns, names);
     assert_eq!(row.seen_age_ms, 60_000);
     assert_eq!(row.forgot_age_ms, Some(11 * 60_000));
     assert_eq!(row.arms, [("bbr".to_owned(), arm(0))]);
 
     // Same boot, one minute later: the same record in another slot.
-    let params = Params { half_life_ns: 30 * minute_ns, ..Params::default() };
+    let params = Params {
+        half_life_ns: 30 * minute_ns,
+        ..Params::default()
+    };
     let slot = |name: &str| (name == "bbr").then_some(2);
     let same = row.restore(102 * minute_ns, 60_000, &params, slot);
     assert_eq!(same.seen_ns, 100 * minute_ns);
@@ -181,18 +229,37 @@ fn events_round_trip() {
     let mut store = open(directory.path());
     assert_eq!(store.append_events(&[]).unwrap(), None);
     let events: Vec<Event> = (0..10)
-        .map(|n| event(n, if n % 2 == 0 { "192.0.2.7" } else { "2001:db8::/64" }, n % 3 == 0))
+        .map(|n| {
+            event(
+                n,
+                if n % 2 == 0 {
+                    "192.0.2.7"
+                } else {
+                    "2001:db8::/64"
+                },
+                n % 3 == 0,
+            )
+        })
         .collect();
     assert_eq!(store.append_events(&events).unwrap(), Some(10));
 
     let all = store.events(0, 100, None).unwrap();
-    let expected: Vec<Event> =
-        events.iter().zip(1..).map(|(event, id)| Event { id, ..event.clone() }).collect();
+    let expected: Vec<Event> = events
+        .iter()
+        .zip(1..)
+        .map(|(event, id)| Event {
+            id,
+            ..event.clone()
+        })
+        .collect();
     assert_eq!(all, expected);
     let ids = |events: Vec<Event>| events.iter().map(|event| event.id).collect::<Vec<_>>();
     assert_eq!(ids(store.events(3, 2, None).unwrap()), [4, 5]);
     assert_eq!(ids(store.events(3, 2, Some("192.0.2.7")).unwrap()), [5, 7]);
-    assert_eq!(ids(store.recent(Some("2001:db8::/64"), 2).unwrap()), [10, 8]);
+    assert_eq!(
+        ids(store.recent(Some("2001:db8::/64"), 2).unwrap()),
+        [10, 8]
+    );
     assert_eq!(ids(store.recent(None, 3).unwrap()), [10, 9, 8]);
     assert_eq!(store.events(0, 100, Some("192.0.2.8")).unwrap(), []);
 }
@@ -201,12 +268,17 @@ fn events_round_trip() {
 fn old_events_leave_by_age_and_by_number() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let events: Vec<Event> = (0..100).map(|n| event(n * 1000, "192.0.2.7", false)).collect();
+    let events: Vec<Event> = (0..100)
+        .map(|n| event(n * 1000, "192.0.2.7", false))
+        .collect();
     store.append_events(&events).unwrap();
 
     let day = Duration::from_secs(86_400);
     assert_eq!(store.prune(100_000, day, 1000).unwrap(), 0);
-    assert_eq!(store.prune(100_000, Duration::from_secs(90), 1000).unwrap(), 10);
+    assert_eq!(
+        store.prune(100_000, Duration::from_secs(90), 1000).unwrap(),
+        10
+    );
     assert_eq!(store.events(0, 1, None).unwrap()[0].time_ms, 10_000);
     assert_eq!(store.prune(100_000, day, 40).unwrap(), 50);
     assert_eq!(store.events(0, 100, None).unwrap().len(), 40);
@@ -238,7 +310,11 @@ fn a_crash_leaves_the_last_commit() {
 
     // Half a snapshot and an event, never committed.
     let transaction = store.connection.transaction().unwrap();
-    let other = Snapshot { hosts: Vec::new(), boot_id: "x".to_owned(), ..snapshot(Mode::Thalweg) };
+    let other = Snapshot {
+        hosts: Vec::new(),
+        boot_id: "x".to_owned(),
+        ..snapshot(Mode::Thalweg)
+    };
     super::snapshot::save(&transaction, &other).unwrap();
     super::events::append(&transaction, &[event(2, "192.0.2.7", true)]).unwrap();
     // The files as a machine that loses power now would find them.
@@ -255,174 +331,31 @@ fn a_crash_leaves_the_last_commit() {
             continue;
         }
         let store = open(place);
-        assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(snapshot(Mode::Thalweg)));
+        assert_eq!(
+            store.load_snapshot(Mode::Thalweg).unwrap(),
+            Some(snapshot(Mode::Thalweg))
+        );
         assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
     }
 
     // A write-ahead log that ends in the middle of a transaction.
-    store.append_events(&vec![event(3, "192.0.2.7", true); 1000]).unwrap();
+    store
+        .append_events(&vec![event(3, "192.0.2.7", true); 1000])
+        .unwrap();
     let torn = tempfile::tempdir().unwrap();
     let wal = std::fs::read(directory.path().join("thalweg.db-wal")).unwrap();
-    std::fs::copy(directory.path().join(FILE_NAME), torn.path().join(FILE_NAME)).unwrap();
+    std::fs::copy(
+        directory.path().join(FILE_NAME),
+        torn.path().join(FILE_NAME),
+    )
+    .unwrap();
     std::fs::write(torn.path().join("thalweg.db-wal"), &wal[..wal.len() - 5000]).unwrap();
     let store = open(torn.path());
     assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(snapshot(Mode::Thalweg)));
-}
-
-/// Opens a store that must be found damaged; returns the reason.
-fn damaged(directory: &Path, content: &[u8]) -> String {
-    let opened = Store::open(directory).unwrap();
-    let aside = opened.set_aside.expect("the store is damaged");
-    let name = aside.path.file_name().unwrap().to_str().unwrap();
-    assert!(name.starts_with("thalweg.db.corrupt-2"), "{name}");
-    assert!(std::fs::read(&aside.path).unwrap() == content, "kept as it was");
-    // The new store works.
-    let mut store = opened.store;
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
-    assert!(aside.to_string().contains(name));
-    aside.reason
-}
-
-#[test]
-fn a_file_that_is_no_database_is_set_aside() {
-    let directory = tempfile::tempdir().unwrap();
-    let content = b"this is not a database, whatever its name says".repeat(100);
-    for _ in 0..3 {
-        std::fs::write(directory.path().join(FILE_NAME), &content).unwrap();
-        let reason = damaged(directory.path(), &content);
-        assert!(reason.contains("not a database"), "{reason}");
-    }
-    let kept = std::fs::read_dir(directory.path())
-        .unwrap()
-        .filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().contains("corrupt"))
-        .filter(|entry| {
-            let name = entry.as_ref().unwrap().file_name();
-            !name.to_str().unwrap().ends_with("-wal") && !name.to_str().unwrap().ends_with("-shm")
-        })
-        .count();
-    assert_eq!(kept, 3, "one set aside never replaces another");
-}
-
-#[test]
-fn a_damaged_database_is_set_aside() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join(FILE_NAME);
-    let mut store = open(directory.path());
-    store.append_events(&vec![event(3, "192.0.2.7", true); 5000]).unwrap();
-    drop(store);
-    let mut content = std::fs::read(&path).unwrap();
-    assert!(content.len() > 200_000);
-    for byte in &mut content[100_000..140_000] {
-        *byte ^= 0x5a;
-    }
-    std::fs::write(&path, &content).unwrap();
-    damaged(directory.path(), &content);
-}
-
-#[test]
-fn a_database_without_our_columns_is_set_aside() {
-    for (change, reason) in [
-        ("ALTER TABLE hosts DROP COLUMN switched", "its table hosts has no column switched"),
-        ("DROP TABLE events", "it has no table events"),
-    ] {
-        let directory = tempfile::tempdir().unwrap();
-        drop(open(directory.path()));
-        let path = directory.path().join(FILE_NAME);
-        Connection::open(&path).unwrap().execute_batch(change).unwrap();
-        let content = std::fs::read(&path).unwrap();
-        assert_eq!(damaged(directory.path(), &content), reason);
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join(FILE_NAME);
-    Connection::open(&path).unwrap().execute_batch("CREATE TABLE recipes (name)").unwrap();
-    let content = std::fs::read(&path).unwrap();
-    assert_eq!(damaged(directory.path(), &content), "it is another program's database");
-}
-
-#[test]
-fn a_newer_store_is_refused_and_left_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    drop(open(directory.path()));
-    let path = directory.path().join(FILE_NAME);
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 7).unwrap();
-    let content = std::fs::read(&path).unwrap();
-    let error = Store::open(directory.path()).unwrap_err();
-    assert!(matches!(error, StoreError::Newer { found: 7, known: 1, .. }), "{error}");
-    assert!(error.to_string().contains("install the newer version"), "{error}");
-    assert!(std::fs::read(&path).unwrap() == content, "left alone");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
-}
-
-#[test]
-fn a_record_that_cannot_be_is_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut store = open(directory.path());
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
-    for (change, fault) in [
-        ("UPDATE hosts SET prefix = 33 WHERE id = 1", "0 to 32"),
-        ("UPDATE hosts SET prefix = 32, address = 'x' WHERE id = 1", "\"x\" is not an IP address"),
-        (
-            "UPDATE hosts SET prefix = 24, address = '192.0.2.7' WHERE id = 1",
-            "192.0.2.7/24 is not in canonical form, which is 192.0.2.0/24",
-        ),
-        (
-            "UPDATE hosts SET prefix = 32 WHERE id = 1;
-             UPDATE host_arms SET value = -1 WHERE host = 1 AND arm = 'bbr'",
-            "192.0.2.7: arms.bbr.value: 18446744073709551615 is above the possible 4294967295",
-        ),
-    ] {
-        store.connection.execute_batch(change).unwrap();
-        let error = store.load_snapshot(Mode::Thalweg).unwrap_err();
-        assert!(matches!(error, StoreError::Row { .. }), "{error}");
-        assert!(error.to_string().contains(fault), "{error}");
-    }
-}
-
-#[test]
-fn an_unwritable_directory_is_an_error() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("file");
-    std::fs::write(&file, "").unwrap();
-    let error = Store::open(&file.join("state")).unwrap_err();
-    assert!(matches!(error, StoreError::File { .. }), "{error}");
-}
-
-#[test]
-fn documents_round_trip() {
-    for mode in [Mode::Thalweg, Mode::Classic] {
-        let snapshot = snapshot(mode);
-        let text = export_json(&snapshot).unwrap();
-        assert_eq!(import_json(&text).unwrap(), snapshot);
-    }
-}
-
-#[test]
-fn faults_in_documents_are_named() {
-    let good = export_json(&snapshot(Mode::Thalweg)).unwrap();
-    for (from, to, path, message) in [
-        ("\"version\": 1", "\"version\": 2", "version", "found 2, this version of Thalweg reads 1"),
-        ("thalweg-hosts", "other", "format", "found \"other\""),
-        ("\"mode\": \"thalweg\"", "\"mode\": \"fast\"", "mode", "found \"fast\""),
-        ("\"192.0.2.7\"", "\"192.0.2\"", "hosts[0].address", "not an IP address"),
-        ("\"prefix\": 64", "\"prefix\": 129", "hosts[1].address", "0 to 128"),
-        ("\"prefix\": 64", "\"prefix\": -1", "hosts[1].prefix", "expected u32"),
-        ("\"switched\": 3", "\"swapped\": 3", "hosts[0].swapped", "unknown field"),
-        ("\"netns\": 2", "\"netns\": 1", "hosts[2].address", "192.0.2.7 is there twice"),
-        ("\"cubic\"", "\"CUBIC\"", "hosts[0].arms.CUBIC", "not the name"),
-        ("70001", "70000000", "hosts[0].arms.bbr.weight_q16", "above the possible 4194304"),
-        ("\"greedy\": 21", "\"greedy\": 99", "hosts[0].arms.bbr.greedy", "above the possible 41"),
-        ("\"value\": 65536", "\"value\": \"x\"", "hosts[0].arms.bbr.value", "invalid type"),
-    ] {
-        let bad = good.replacen(from, to, 1);
-        assert_ne!(bad, good, "{from}");
-        let error = import_json(&bad).unwrap_err();
-        assert_eq!(error.path, path, "{error}");
-        assert!(error.message.contains(message), "{error}");
-    }
-    for text in ["", "{", "[]", "null", &good[..good.len() / 2], &format!("{good}x")] {
-        assert!(import_json(text).is_err());
-    }
+    assert_eq!(
+        store.load_snapshot(Mode::Thalweg).unwrap(),
+        Some(snapshot(Mode::Thalweg))
+    );
 }
 
 /// Measures; run it with `cargo test --release -- --ignored --nocapture store_speed`.
@@ -438,7 +371,11 @@ fn store_speed() {
             let events: Vec<Event> = (batch * 1000..(batch + 1) * 1000)
                 .map(|n| {
                     let host = n * 7919 % hosts;
-                    event(n, &format!("192.0.{}.{}", host / 256, host % 256), n % 2 == 0)
+                    event(
+                        n,
+                        &format!("192.0.{}.{}", host / 256, host % 256),
+                        n % 2 == 0,
+                    )
                 })
                 .collect();
             let start = std::time::Instant::now();
@@ -446,33 +383,60 @@ fn store_speed() {
             spent += start.elapsed();
         }
         rates.push(500_000.0 / spent.as_secs_f64());
-        println!("events a second, {hosts} hosts: {:.0}", rates[rates.len() - 1]);
+        println!(
+            "events a second, {hosts} hosts: {:.0}",
+            rates[rates.len() - 1]
+        );
     }
 
     let hosts = (0..65_536u32)
         .map(|n| {
             let address = std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string();
-            let arms = [("bbr", arm(n)), ("cubic", arm(n)), ("htcp", arm(n)), ("reno", arm(n))];
+            let arms = [
+                ("bbr", arm(n)),
+                ("cubic", arm(n)),
+                ("htcp", arm(n)),
+                ("reno", arm(n)),
+            ];
             row(key(1, &address), &arms)
         })
         .collect();
-    let all = Snapshot { hosts, ..snapshot(Mode::Classic) };
+    let all = Snapshot {
+        hosts,
+        ..snapshot(Mode::Classic)
+    };
     for _ in 0..2 {
         let start = std::time::Instant::now();
         store.save_snapshot(&all).unwrap();
-        println!("snapshot of 65536 hosts: {:.3} s", start.elapsed().as_secs_f64());
+        println!(
+            "snapshot of 65536 hosts: {:.3} s",
+            start.elapsed().as_secs_f64()
+        );
     }
     let start = std::time::Instant::now();
-    assert_eq!(store.load_snapshot(Mode::Classic).unwrap().unwrap().hosts.len(), 65_536);
+    assert_eq!(
+        store
+            .load_snapshot(Mode::Classic)
+            .unwrap()
+            .unwrap()
+            .hosts
+            .len(),
+        65_536
+    );
     println!("its load: {:.3} s", start.elapsed().as_secs_f64());
     drop(store);
-    let bytes = std::fs::metadata(directory.path().join(FILE_NAME)).unwrap().len();
+    let bytes = std::fs::metadata(directory.path().join(FILE_NAME))
+        .unwrap()
+        .len();
     println!("file: {:.1} MB", bytes as f64 / 1e6);
     let start = std::time::Instant::now();
     let mut store = open(directory.path());
     println!("opening it: {:.3} s", start.elapsed().as_secs_f64());
     let start = std::time::Instant::now();
     store.prune(0, Duration::from_secs(60), 900_000).unwrap();
-    println!("one step of pruning: {:.3} s", start.elapsed().as_secs_f64());
+    println!(
+        "one step of pruning: {:.3} s",
+        start.elapsed().as_secs_f64()
+    );
     assert!(rates[0] > 50_000.0, "{rates:?}");
 }

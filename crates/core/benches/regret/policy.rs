@@ -235,7 +235,8 @@ impl Policy for EpsilonGreedy {
 /// `width · sqrt(log2(all evidence) / evidence)`; arms without a result first.
 struct UpperBound(Core);
 
-/// A quarter of a bit: the best of 1/8, 1/4, 1/2 and 1 over these scenarios.
+/// A quarter of a bit. Over these scenarios 1/2 and 1 lose more; 1/8 loses as much on average
+/// and nearly twice as much in its worst run.
 const UCB_WIDTH_SHIFT: u32 = 2;
 
 impl Policy for UpperBound {

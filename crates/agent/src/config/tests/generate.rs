@@ -78,7 +78,9 @@ impl Random {
     }
 
     fn letters(&mut self, count: usize) -> String {
-        (0..count).map(|_| char::from(b'a' + self.below(26) as u8)).collect()
+        (0..count)
+            .map(|_| char::from(b'a' + self.below(26) as u8))
+            .collect()
     }
 }
 
@@ -142,7 +144,10 @@ const KEYS: &[(&str, Accepts)] = &[
 ];
 
 fn accepts(key: &str) -> Accepts {
-    KEYS.iter().find(|(name, _)| *name == key).expect("every key of FULL is listed").1
+    KEYS.iter()
+        .find(|(name, _)| *name == key)
+        .expect("every key of FULL is listed")
+        .1
 }
 
 /// A value that the key accepts. `score_min` and `score_full` and the lists of arms are
@@ -158,7 +163,11 @@ fn right(key: &str, random: &mut Random) -> String {
         },
         Number(low, high) => {
             let tenths = random.between(low, high);
-            if random.below(2) == 0 { (tenths / 10).to_string() } else { decimal(tenths) }
+            if random.below(2) == 0 {
+                (tenths / 10).to_string()
+            } else {
+                decimal(tenths)
+            }
         }
         Duration(_, _, true) if random.below(4) == 0 => "\"0\"".to_owned(),
         Duration(low, high, _) => format!("\"{}us\"", random.between(low, high)),
@@ -170,7 +179,9 @@ fn right(key: &str, random: &mut Random) -> String {
             let length = 1 + random.below(longest - 1);
             format!("\"/{}\"", random.letters(length))
         }
-        PathOrAuto => random.pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"]).to_string(),
+        PathOrAuto => random
+            .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
+            .to_string(),
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
         Arms(_, _, true) if random.below(3) == 0 => "\"auto\"".to_owned(),
         Arms(least, most, _) => {
@@ -301,7 +312,9 @@ fn wrong(key: &str, random: &mut Random) -> String {
             .clone(),
         ArmOrNone => format!("\"{}\"", bad_arm(random)),
         Arms(least, most, auto) => {
-            let many: Vec<String> = (0..=most + random.below(20)).map(|n| format!("\"a{n}\"")).collect();
+            let many: Vec<String> = (0..=most + random.below(20))
+                .map(|n| format!("\"a{n}\""))
+                .collect();
             let mut all = vec![
                 format!("[\"bbr\", \"{}\"]", bad_arm(random)),
                 format!("[\"{}\"]", bad_arm(random)),
@@ -372,12 +385,20 @@ pub fn malformed(random: &mut Random) -> Case {
     if kind == "cut off" {
         text = lines[..=broken].join(&b'\n');
     }
-    Case { text, kind, line: broken + 1 }
+    Case {
+        text,
+        kind,
+        line: broken + 1,
+    }
 }
 
 /// Dotted name of the key on a line of [`FULL`].
 fn full_name(at: usize, name: &str) -> String {
-    let header = FULL.lines().take(at).filter(|line| line.starts_with('[')).last();
+    let header = FULL
+        .lines()
+        .take(at)
+        .filter(|line| line.starts_with('['))
+        .last();
     match header {
         Some(header) => format!("{}.{name}", header.trim_matches(['[', ']'])),
         None => name.to_owned(),
@@ -466,7 +487,8 @@ fn break_header(
             "header not closed"
         }
         1 => {
-            lines[*at] = format!("[{}{}]", &header[1..header.len() - 1], random.letters(2)).into_bytes();
+            lines[*at] =
+                format!("[{}{}]", &header[1..header.len() - 1], random.letters(2)).into_bytes();
             "unknown table"
         }
         _ => {

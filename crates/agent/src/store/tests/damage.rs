@@ -1,0 +1,266 @@
+//! Files and documents that are not what they should be.
+
+use rusqlite::Connection;
+
+use super::*;
+
+/// Opens a store that must be found damaged; returns the reason.
+fn damaged(directory: &Path, content: &[u8]) -> String {
+    let opened = Store::open(directory).unwrap();
+    let aside = opened.set_aside.expect("the store is damaged");
+    let name = aside.path.file_name().unwrap().to_str().unwrap();
+    assert!(name.starts_with("thalweg.db.corrupt-2"), "{name}");
+    assert!(
+        std::fs::read(&aside.path).unwrap() == content,
+        "kept as it was"
+    );
+    // The new store works.
+    let mut store = opened.store;
+    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
+    assert!(aside.to_string().contains(name));
+    aside.reason
+}
+
+#[test]
+fn a_file_that_is_no_database_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let content = b"this is not a database, whatever its name says".repeat(100);
+    for _ in 0..3 {
+        std::fs::write(directory.path().join(FILE_NAME), &content).unwrap();
+        let reason = damaged(directory.path(), &content);
+        assert!(reason.contains("not a database"), "{reason}");
+    }
+    let kept = std::fs::read_dir(directory.path())
+        .unwrap()
+        .filter(|entry| {
+            entry
+                .as_ref()
+                .unwrap()
+                .file_name()
+                .to_str()
+                .unwrap()
+                .contains("corrupt")
+        })
+        .filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            !name.to_str().unwrap().ends_with("-wal") && !name.to_str().unwrap().ends_with("-shm")
+        })
+        .count();
+    assert_eq!(kept, 3, "one set aside never replaces another");
+}
+
+#[test]
+fn a_damaged_database_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let mut store = open(directory.path());
+    store
+        .append_events(&vec![event(3, "192.0.2.7", true); 5000])
+        .unwrap();
+    drop(store);
+    let mut content = std::fs::read(&path).unwrap();
+    assert!(content.len() > 200_000);
+    for byte in &mut content[100_000..140_000] {
+        *byte ^= 0x5a;
+    }
+    std::fs::write(&path, &content).unwrap();
+    damaged(directory.path(), &content);
+}
+
+#[test]
+fn a_database_without_our_columns_is_set_aside() {
+    for (change, reason) in [
+        (
+            "ALTER TABLE hosts DROP COLUMN switched",
+            "its table hosts has no column switched",
+        ),
+        ("DROP TABLE events", "it has no table events"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        drop(open(directory.path()));
+        let path = directory.path().join(FILE_NAME);
+        Connection::open(&path)
+            .unwrap()
+            .execute_batch(change)
+            .unwrap();
+        let content = std::fs::read(&path).unwrap();
+        assert_eq!(damaged(directory.path(), &content), reason);
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("CREATE TABLE recipes (name)")
+        .unwrap();
+    let content = std::fs::read(&path).unwrap();
+    assert_eq!(
+        damaged(directory.path(), &content),
+        "it is another program's database"
+    );
+}
+
+#[test]
+fn a_newer_store_is_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(directory.path()));
+    let path = directory.path().join(FILE_NAME);
+    Connection::open(&path)
+        .unwrap()
+        .pragma_update(None, "user_version", 7)
+        .unwrap();
+    let content = std::fs::read(&path).unwrap();
+    let error = Store::open(directory.path()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            StoreError::Newer {
+                found: 7,
+                known: 1,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("install the newer version"),
+        "{error}"
+    );
+    assert!(std::fs::read(&path).unwrap() == content, "left alone");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_record_that_cannot_be_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
+    for (change, fault) in [
+        ("UPDATE hosts SET prefix = 33 WHERE id = 1", "0 to 32"),
+        (
+            "UPDATE hosts SET prefix = 32, address = 'x' WHERE id = 1",
+            "\"x\" is not an IP address",
+        ),
+        (
+            "UPDATE hosts SET prefix = 24, address = '192.0.2.7' WHERE id = 1",
+            "192.0.2.7/24 is not in canonical form, which is 192.0.2.0/24",
+        ),
+        (
+            "UPDATE hosts SET prefix = 32 WHERE id = 1;
+             UPDATE host_arms SET value = -1 WHERE host = 1 AND arm = 'bbr'",
+            "192.0.2.7: arms.bbr.value: 18446744073709551615 is above the possible 4294967295",
+        ),
+    ] {
+        store.connection.execute_batch(change).unwrap();
+        let error = store.load_snapshot(Mode::Thalweg).unwrap_err();
+        assert!(matches!(error, StoreError::Row { .. }), "{error}");
+        assert!(error.to_string().contains(fault), "{error}");
+    }
+}
+
+#[test]
+fn an_unwritable_directory_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = Store::open(&file.join("state")).unwrap_err();
+    assert!(matches!(error, StoreError::File { .. }), "{error}");
+}
+
+#[test]
+fn documents_round_trip() {
+    for mode in [Mode::Thalweg, Mode::Classic] {
+        let snapshot = snapshot(mode);
+        let text = export_json(&snapshot).unwrap();
+        assert_eq!(import_json(&text).unwrap(), snapshot);
+    }
+}
+
+#[test]
+fn faults_in_documents_are_named() {
+    let good = export_json(&snapshot(Mode::Thalweg)).unwrap();
+    for (from, to, path, message) in [
+        (
+            "\"version\": 1",
+            "\"version\": 2",
+            "version",
+            "found 2, this version of Thalweg reads 1",
+        ),
+        ("thalweg-hosts", "other", "format", "found \"other\""),
+        (
+            "\"mode\": \"thalweg\"",
+            "\"mode\": \"fast\"",
+            "mode",
+            "found \"fast\"",
+        ),
+        (
+            "\"192.0.2.7\"",
+            "\"192.0.2\"",
+            "hosts[0].address",
+            "not an IP address",
+        ),
+        (
+            "\"prefix\": 64",
+            "\"prefix\": 129",
+            "hosts[1].address",
+            "0 to 128",
+        ),
+        (
+            "\"prefix\": 64",
+            "\"prefix\": -1",
+            "hosts[1].prefix",
+            "expected u32",
+        ),
+        (
+            "\"switched\": 3",
+            "\"swapped\": 3",
+            "hosts[0].swapped",
+            "unknown field",
+        ),
+        (
+            "\"netns\": 2",
+            "\"netns\": 1",
+            "hosts[2].address",
+            "192.0.2.7 is there twice",
+        ),
+        (
+            "\"cubic\"",
+            "\"CUBIC\"",
+            "hosts[0].arms.CUBIC",
+            "not the name",
+        ),
+        (
+            "70001",
+            "70000000",
+            "hosts[0].arms.bbr.weight_q16",
+            "above the possible 4194304",
+        ),
+        (
+            "\"greedy\": 21",
+            "\"greedy\": 99",
+            "hosts[0].arms.bbr.greedy",
+            "above the possible 41",
+        ),
+        (
+            "\"value\": 65536",
+            "\"value\": \"x\"",
+            "hosts[0].arms.bbr.value",
+            "invalid type",
+        ),
+    ] {
+        let bad = good.replacen(from, to, 1);
+        assert_ne!(bad, good, "{from}");
+        let error = import_json(&bad).unwrap_err();
+        assert_eq!(error.path, path, "{error}");
+        assert!(error.message.contains(message), "{error}");
+    }
+    for text in [
+        "",
+        "{",
+        "[]",
+        "null",
+        &good[..good.len() / 2],
+        &format!("{good}x"),
+    ] {
+        assert!(import_json(text).is_err());
+    }
+}

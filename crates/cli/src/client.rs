@@ -1,0 +1,209 @@
+//! HTTP over the agent's Unix socket.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+
+use crate::failure::{Failure, Pinned};
+
+/// How long the agent may take to begin an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client of one agent.
+pub struct Client {
+    socket: PathBuf,
+    pin: PathBuf,
+    runtime: Runtime,
+}
+
+impl Client {
+    /// A client of the agent on a socket; `pin` is where that agent pins its programs.
+    pub fn new(socket: PathBuf, pin: PathBuf) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the I/O runtime")?;
+        Ok(Self {
+            socket,
+            pin,
+            runtime,
+        })
+    }
+
+    /// A resource as the type that describes it.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parse(path, &self.ask(Method::GET, path, String::new())?)
+    }
+
+    /// A resource as it comes.
+    pub fn get_text(&self, path: &str) -> Result<Bytes> {
+        self.ask(Method::GET, path, String::new())
+    }
+
+    /// Removes a resource.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parse(path, &self.ask(Method::DELETE, path, String::new())?)
+    }
+
+    /// Sends a document.
+    pub fn post<T: DeserializeOwned>(&self, path: &str, body: String) -> Result<T> {
+        parse(path, &self.ask(Method::POST, path, body)?)
+    }
+
+    /// Follows a resource of lines without end. Once the agent has accepted, so that nothing
+    /// falls between the two, `first` is asked for and handed to `begin`; then each line to
+    /// `line`. It returns when the agent ends or one of them fails.
+    pub fn follow<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        first: &str,
+        begin: impl FnOnce(T) -> Result<()>,
+        mut line: impl FnMut(&str) -> Result<()>,
+    ) -> Result<()> {
+        self.runtime.block_on(async {
+            let response = self.send(Method::GET, path, String::new()).await?;
+            let mut body = accepted(response).await?;
+            begin(parse(
+                first,
+                &self.collect(Method::GET, first, String::new()).await?,
+            )?)?;
+            let mut pending = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame.context("the agent broke off")?;
+                pending.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                    let whole: Vec<u8> = pending.drain(..=end).collect();
+                    line(String::from_utf8_lossy(&whole).trim_end())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn ask(&self, method: Method, path: &str, body: String) -> Result<Bytes> {
+        self.runtime.block_on(self.collect(method, path, body))
+    }
+
+    async fn collect(&self, method: Method, path: &str, body: String) -> Result<Bytes> {
+        let body = accepted(self.send(method, path, body).await?).await?;
+        let whole = body
+            .collect()
+            .await
+            .context("the agent broke off its answer")?;
+        Ok(whole.to_bytes())
+    }
+
+    async fn send(&self, method: Method, path: &str, body: String) -> Result<Response<Incoming>> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|error| self.not_connected(error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .context("the agent does not speak HTTP")?;
+        // Its end shows as an error of the request.
+        tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body)))?;
+        tokio::time::timeout(PATIENCE, sender.send_request(request))
+            .await
+            .map_err(|_| anyhow!("the agent does not answer within {} s", PATIENCE.as_secs()))?
+            .context("the agent broke off before it answered")
+    }
+
+    fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::AgentDown {
+                socket: self.socket.clone(),
+                pin: self.pin.clone(),
+                pinned: pinned(&self.pin),
+            }
+            .into(),
+            ErrorKind::PermissionDenied => anyhow!(
+                "no permission to use {}: run as root, or join the group that owns it",
+                self.socket.display()
+            ),
+            _ => anyhow::Error::from(error)
+                .context(format!("cannot connect to {}", self.socket.display())),
+        }
+    }
+}
+
+/// Whether programs are pinned in a directory, as far as this user can tell.
+pub fn pinned(pin: &Path) -> Pinned {
+    match std::fs::read_dir(pin) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Pinned::Unknown,
+        _ if thalweg_agent::kernel::is_attached(pin) => Pinned::Yes,
+        _ => Pinned::No,
+    }
+}
+
+/// The body of an answer that is not an error.
+async fn accepted(response: Response<Incoming>) -> Result<Incoming> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response.into_body());
+    }
+    let body = response
+        .into_body()
+        .collect()
+        .await
+        .map(|body| body.to_bytes());
+    let body = body.unwrap_or_default();
+    #[derive(serde::Deserialize)]
+    struct Told {
+        error: String,
+    }
+    match serde_json::from_slice::<Told>(&body) {
+        Ok(told) => bail!("{}", told.error),
+        Err(_) if status == StatusCode::PAYLOAD_TOO_LARGE => {
+            bail!("the agent refuses a document of this size")
+        }
+        Err(_) => bail!(
+            "the agent answers {status}: {}",
+            String::from_utf8_lossy(&body).trim()
+        ),
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).with_context(|| {
+        format!("the agent's answer to {path} is not understood; is it of another version?")
+    })
+}
+
+/// Text as one segment or query value of a path.
+pub fn encode(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_encoded() {
+        assert_eq!(encode("192.0.2.7"), "192.0.2.7");
+        assert_eq!(encode("2001:db8::/64"), "2001%3Adb8%3A%3A%2F64");
+        assert_eq!(encode("é &"), "%C3%A9%20%26");
+    }
+}

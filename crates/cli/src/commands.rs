@@ -1,0 +1,14 @@
+//! The sub-commands, one a file.
+
+pub mod arms;
+pub mod detach;
+pub mod doctor;
+pub mod events;
+pub mod explain;
+pub mod export;
+pub mod hosts;
+pub mod import;
+pub mod lab;
+pub mod reset;
+pub mod run;
+pub mod status;

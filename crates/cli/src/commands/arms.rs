@@ -1,0 +1,42 @@
+//! `thalweg arms`.
+
+use anyhow::Result;
+use thalweg_agent::view::Arm;
+
+use crate::options::Global;
+use crate::output;
+
+/// Lists the congestion controls to choose from.
+pub fn run(global: &Global) -> Result<()> {
+    let arms: Vec<Arm> = global.client()?.get("/v1/arms")?;
+    if global.json {
+        return output::print_json(&arms);
+    }
+    let rows = arms.iter().map(row).collect();
+    let header = [
+        "Arm",
+        "Available",
+        "Default",
+        "ECN only",
+        "Refusals",
+        "Last refusal",
+    ];
+    output::print(&output::table(&header, &[4], rows))
+}
+
+fn row(arm: &Arm) -> Vec<String> {
+    let yes = |value: bool| if value { "yes" } else { "" }.to_owned();
+    vec![
+        arm.name.clone(),
+        match (&arm.refused, arm.present) {
+            (Some(_), _) => "refused",
+            (None, true) => "yes",
+            (None, false) => "no",
+        }
+        .to_owned(),
+        yes(arm.system_default),
+        yes(arm.needs_ecn),
+        arm.refusals.to_string(),
+        arm.refused.clone().unwrap_or_default(),
+    ]
+}

@@ -1,0 +1,169 @@
+//! `thalweg events`.
+
+use std::collections::HashSet;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::Deserialize;
+use thalweg_agent::view::{Event, Explanation};
+
+use crate::client::{Client, encode};
+use crate::options::Global;
+use crate::output::{self, bytes, milliseconds, percent, rate};
+
+/// Which events.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Go on with events as they come, until interrupted.
+    #[arg(long, short)]
+    follow: bool,
+    /// Only events of this remote host.
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// The latest N events, at most 10000.
+    #[arg(long, value_name = "N", default_value_t = 20,
+          value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    limit: u32,
+}
+
+/// A line of the stream.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Event(Box<Event>),
+    /// The agent had to leave out so many.
+    Missed {
+        missed: u64,
+    },
+}
+
+/// Shows decisions and ends of connections, oldest first.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let client = global.client()?;
+    let host = options
+        .host
+        .as_deref()
+        .map(|host| encode(&record(&client, host)));
+    let host = host.as_deref();
+    let latest = format!(
+        "/v1/events?limit={}{}",
+        options.limit,
+        query("&host=", host)
+    );
+    if !options.follow {
+        let mut events: Vec<Event> = client.get(&latest)?;
+        events.reverse();
+        if global.json {
+            return output::print_json(&events);
+        }
+        return output::print(&events.iter().map(line).collect::<String>());
+    }
+    // An event that came between the two requests is in both answers.
+    let seen = std::cell::RefCell::new(HashSet::new());
+    client.follow(
+        &format!("/v1/events/stream{}", query("?host=", host)),
+        &latest,
+        |events: Vec<Event>| {
+            events.iter().rev().try_for_each(|event| {
+                seen.borrow_mut().insert(identity(event));
+                show(event, global.json)
+            })
+        },
+        |text| {
+            let parsed = serde_json::from_str(text)
+                .with_context(|| format!("the agent sent what is not an event: {text}"))?;
+            match parsed {
+                Line::Event(event) if seen.borrow_mut().remove(&identity(&event)) => Ok(()),
+                Line::Event(event) => show(&event, global.json),
+                Line::Missed { missed } if global.json => {
+                    output::print_json_line(&serde_json::json!({ "missed": missed }))
+                }
+                Line::Missed { missed } => output::print(&format!("... {missed} events missed\n")),
+            }
+        },
+    )
+}
+
+/// What tells an event from others whether it has been stored or not.
+fn identity(event: &Event) -> (i64, u64, String) {
+    (event.time_ms, event.connection, event.kind.clone())
+}
+
+/// The name of the record that covers an address, by which events are kept; the address
+/// itself where the agent knows no such host (any more).
+fn record(client: &Client, host: &str) -> String {
+    client
+        .get::<Vec<Explanation>>(&format!("/v1/hosts/{}", encode(host)))
+        .ok()
+        .and_then(|found| found.into_iter().next())
+        .map_or_else(|| host.to_owned(), |found| found.host.address)
+}
+
+fn query(name: &str, value: Option<&str>) -> String {
+    value
+        .map(|value| format!("{name}{value}"))
+        .unwrap_or_default()
+}
+
+fn show(event: &Event, json: bool) -> Result<()> {
+    if json {
+        output::print_json_line(event)
+    } else {
+        output::print(&line(event))
+    }
+}
+
+/// One event as one line of text.
+pub fn line(event: &Event) -> String {
+    let name = |arm: &Option<String>| arm.clone().unwrap_or_else(|| "another".to_owned());
+    let from_to = if event.passive { "from" } else { "to" };
+    let port = if event.passive {
+        event.local_port
+    } else {
+        event.remote_port
+    };
+    let mut text = format!(
+        "{}  {:8}  {from_to} {} port {port}: ",
+        output::time(event.time_ms),
+        event.kind,
+        event.remote
+    );
+    match &event.measurement {
+        None => {
+            text.push_str(&name(&event.arm));
+            text.push_str(&format!(
+                " ({}, {}",
+                event.reason,
+                percent(event.propensity)
+            ));
+            if event.chosen != event.arm {
+                text.push_str(&format!(", chosen was {}", name(&event.chosen)));
+            }
+            if event.system_arm != event.arm {
+                text.push_str(&format!(", system {}", name(&event.system_arm)));
+            }
+            if event.dry_run {
+                text.push_str(", dry run");
+            }
+            text.push(')');
+        }
+        Some(measured) => {
+            text.push_str(&format!(
+                "{} moved {} at {}, RTT {}, {} of {} segments sent again ({}, {})",
+                name(&event.arm),
+                bytes(measured.bytes),
+                rate(measured.rate_bytes_per_s as f64),
+                milliseconds(measured.srtt_us),
+                measured.retrans,
+                measured.segs_out,
+                measured.end,
+                measured.outcome
+            ));
+        }
+    }
+    if let Some(error) = &event.error {
+        text.push_str(&format!("; the kernel refused: {error}"));
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,97 @@
+//! `thalweg explain HOST`.
+
+use anyhow::Result;
+use clap::Args;
+use thalweg_agent::view::{Explanation, HostArm};
+
+use super::events;
+use crate::client::encode;
+use crate::options::Global;
+use crate::output::{self, milliseconds, percent, rate, span};
+
+/// Which host.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Address of the remote host.
+    host: String,
+}
+
+/// Says why the next connection to a host will run what it will.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let path = format!("/v1/hosts/{}", encode(&options.host));
+    let explanations: Vec<Explanation> = global.client()?.get(&path)?;
+    if global.json {
+        return output::print_json(&explanations);
+    }
+    let several = explanations.len() > 1;
+    let texts: Vec<String> = explanations
+        .iter()
+        .map(|explanation| text(explanation, several))
+        .collect();
+    output::print(&texts.join("\n"))
+}
+
+fn text(explanation: &Explanation, several: bool) -> String {
+    let host = &explanation.host;
+    let namespace = if several {
+        format!(" (network namespace {})", host.netns)
+    } else {
+        String::new()
+    };
+    let mut text = format!("{}{namespace}: {}\n\n", host.address, explanation.summary);
+    text.push_str(&output::pairs(vec![
+        (
+            "connections",
+            format!("{}, the last {} ago", host.connections, span(host.idle_s)),
+        ),
+        ("measurements", host.scored.to_string()),
+        ("moved by the loss rule", host.switched.to_string()),
+        ("lowest round-trip time", milliseconds(host.min_rtt_us)),
+        ("highest rate", rate(host.max_rate_bytes_per_s as f64)),
+    ]));
+    let header = [
+        "Arm", "Next", "Cost", "+/-", "Rate", "RTT", "Evidence", "Scored", "Chosen", "Greedy",
+    ];
+    let rows = host
+        .arms
+        .iter()
+        .map(|arm| row(arm, host.best.as_deref()))
+        .collect();
+    text.push('\n');
+    text.push_str(&output::table(&header, &[1, 2, 3, 4, 5, 6, 7, 8, 9], rows));
+    text.push_str("\nCost in bits: one less is twice the rate. * has the lowest.\n");
+    if !explanation.recent.is_empty() {
+        text.push_str("\nLatest events, newest first:\n");
+        for event in &explanation.recent {
+            text.push_str(&events::line(event));
+        }
+    }
+    text
+}
+
+fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
+    let measured = |text: String| {
+        if arm.evidence > 0.0 {
+            text
+        } else {
+            "-".to_owned()
+        }
+    };
+    let mark = if best == Some(arm.arm.as_str()) {
+        " *"
+    } else {
+        ""
+    };
+    vec![
+        format!("{}{mark}", arm.arm),
+        percent(arm.next_probability),
+        measured(format!("{:.2}", arm.cost_bits)),
+        measured(format!("{:.2}", arm.deviation_bits)),
+        measured(rate(arm.rate_bytes_per_s)),
+        measured(milliseconds(arm.srtt_us)),
+        format!("{:.2}", arm.evidence),
+        arm.scored.to_string(),
+        arm.count.to_string(),
+        arm.greedy.to_string(),
+    ]
+}

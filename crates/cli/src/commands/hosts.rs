@@ -1,0 +1,222 @@
+//! `thalweg hosts`.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use thalweg_agent::config::is_arm_name;
+use thalweg_agent::view::{Host, HostArm, Hosts};
+use thalweg_core::HostKey;
+
+use crate::options::Global;
+use crate::output;
+
+/// Which hosts, and in which order.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Order of the hosts.
+    #[arg(long, value_enum, default_value_t = Order::Address)]
+    sort: Order,
+    /// Only hosts of this address or prefix, or only this arm; may be given several times.
+    ///
+    /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32` or `bbr`. Several addresses: any of them;
+    /// several arms: any of them.
+    #[arg(long, value_name = "WHAT")]
+    filter: Vec<Filter>,
+    /// Show at most this many hosts. Default: all.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+/// Orders of the list.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// By address.
+    Address,
+    /// Used last, first.
+    Recent,
+    /// Most connections first.
+    Connections,
+    /// Highest rate first.
+    Rate,
+    /// Lowest round-trip time first.
+    Rtt,
+}
+
+/// One `--filter`.
+#[derive(Clone, Debug)]
+enum Filter {
+    Within(HostKey),
+    Arm(String),
+}
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(key) = parse_prefix(text) {
+            return Ok(Self::Within(key));
+        }
+        // Only an address has one of these.
+        if is_arm_name(text) {
+            return Ok(Self::Arm(text.to_owned()));
+        }
+        Err("expected an address, address/length, or the name of a congestion control".to_owned())
+    }
+}
+
+/// An address or a prefix as a key without namespace.
+fn parse_prefix(text: &str) -> Option<HostKey> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length.parse::<u32>().ok()?)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().ok()?;
+    let address = address.to_canonical();
+    let (ipv4, ipv6) = match (address, length) {
+        (_, None) => (32, 128),
+        (IpAddr::V4(_), Some(length)) => (length, 128),
+        (IpAddr::V6(_), Some(length)) => (32, length),
+    };
+    HostKey::new(0, address, ipv4, ipv6).ok()
+}
+
+/// Whether a host's record and a prefix overlap: an address finds the record that covers it.
+fn overlap(host: &str, prefix: &HostKey) -> bool {
+    let Some(host) = parse_prefix(host) else {
+        return false;
+    };
+    let bits = host.prefix_len.min(prefix.prefix_len);
+    let head = |key: &HostKey| {
+        u128::from_be_bytes(key.addr) & u128::MAX.checked_shl(128 - bits).unwrap_or(0)
+    };
+    head(&host) == head(prefix)
+}
+
+/// Lists what is known of remote hosts.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let mut hosts: Hosts = global.client()?.get("/v1/hosts")?;
+    choose(&mut hosts.hosts, options);
+    if global.json {
+        return output::print_json(&hosts);
+    }
+    output::print(&table(&hosts.hosts))
+}
+
+/// Filters, sorts and cuts.
+fn choose(hosts: &mut Vec<Host>, options: &Options) {
+    let mut prefixes = Vec::new();
+    let mut arms = Vec::new();
+    for filter in &options.filter {
+        match filter {
+            Filter::Within(key) => prefixes.push(key),
+            Filter::Arm(name) => arms.push(name),
+        }
+    }
+    if !prefixes.is_empty() {
+        hosts.retain(|host| prefixes.iter().any(|prefix| overlap(&host.address, prefix)));
+    }
+    if !arms.is_empty() {
+        for host in hosts.iter_mut() {
+            host.arms.retain(|arm| arms.contains(&&arm.arm));
+        }
+        hosts.retain(|host| !host.arms.is_empty());
+    }
+    hosts.sort_by_cached_key(|host| (parse_prefix(&host.address), host.netns));
+    match options.sort {
+        Order::Address => {}
+        Order::Recent => hosts.sort_by_key(|host| host.idle_s),
+        Order::Connections => hosts.sort_by_key(|host| Reverse(host.connections)),
+        Order::Rate => hosts.sort_by_key(|host| Reverse(host.max_rate_bytes_per_s)),
+        // No round-trip time yet: last.
+        Order::Rtt => hosts.sort_by_key(|host| (host.min_rtt_us == 0, host.min_rtt_us)),
+    }
+    hosts.truncate(options.limit.unwrap_or(usize::MAX));
+}
+
+fn table(hosts: &[Host]) -> String {
+    if hosts.is_empty() {
+        return "no hosts\n".to_owned();
+    }
+    let header = [
+        "IPAddress",
+        "CongAlg",
+        "Metric",
+        "Count",
+        "Greedy",
+        "MinRtt",
+        "MaxRtDlvr",
+        "Mbit/s",
+        "Next",
+    ];
+    let rows = hosts.iter().flat_map(|host| {
+        let empty = host.arms.is_empty().then(|| {
+            let mut row = vec![host.address.clone(), "-".to_owned()];
+            row.resize(header.len(), String::new());
+            row
+        });
+        host.arms
+            .iter()
+            .map(|arm| row(&host.address, arm))
+            .chain(empty)
+    });
+    output::table(&header, &[2, 3, 4, 5, 6, 7, 8], rows.collect())
+}
+
+fn row(address: &str, arm: &HostArm) -> Vec<String> {
+    let typical = output::megabits(arm.rate_bytes_per_s);
+    vec![
+        address.to_owned(),
+        arm.arm.clone(),
+        arm.metric.to_string(),
+        arm.count.to_string(),
+        arm.greedy.to_string(),
+        arm.min_rtt_us.to_string(),
+        arm.max_rate.to_string(),
+        if arm.evidence > 0.0 {
+            typical
+        } else {
+            "-".to_owned()
+        },
+        output::percent(arm.next_probability),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_finds_the_record_that_covers_it() {
+        let within = |host: &str, filter: &str| match filter.parse::<Filter>() {
+            Ok(Filter::Within(prefix)) => overlap(host, &prefix),
+            other => panic!("{filter} is {other:?}"),
+        };
+        assert!(within("192.0.2.7", "192.0.2.7"));
+        assert!(within("192.0.2.7", "192.0.2.0/24"));
+        assert!(within("192.0.2.7", "::ffff:192.0.2.7"));
+        assert!(!within("192.0.3.7", "192.0.2.0/24"));
+        assert!(within("2001:db8:1:2::/64", "2001:db8:1:2::9"));
+        assert!(within("2001:db8:1:2::/64", "2001:db8::/32"));
+        assert!(!within("2001:db8:1:2::/64", "2001:db9::/32"));
+        assert!(within("192.0.2.7", "0.0.0.0/0"));
+        assert!(!within("2001:db8::/64", "0.0.0.0/0"));
+    }
+
+    #[test]
+    fn what_is_neither_address_nor_arm_is_refused() {
+        for text in [
+            "",
+            "192.0.2.0/33",
+            "192.0.2",
+            "2001:db8::/129",
+            "B B R",
+            "a/b",
+        ] {
+            assert!(text.parse::<Filter>().is_err(), "{text}");
+        }
+        assert!(matches!("bbr".parse(), Ok(Filter::Arm(name)) if name == "bbr"));
+    }
+}

@@ -1,0 +1,54 @@
+//! `thalweg import`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::options::Global;
+use crate::output;
+
+/// Where from.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// A file that `thalweg export` wrote, or - for standard input.
+    file: PathBuf,
+}
+
+/// What the agent did.
+#[derive(Deserialize, Serialize)]
+struct Imported {
+    imported: u64,
+    left_out: u64,
+}
+
+/// Puts the host records of a document into the agent; all of it is checked first.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let name = options.file.display();
+    let text = read(&options.file).with_context(|| format!("cannot read {name}"))?;
+    thalweg_agent::store::import_json(&text)
+        .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
+    let answer: Imported = global.client()?.post("/v1/import", text)?;
+    if global.json {
+        return output::print_json(&answer);
+    }
+    let left_out = match answer.left_out {
+        0 => String::new(),
+        n => format!(", {n} left out"),
+    };
+    output::print(&format!(
+        "{} host records imported{left_out}\n",
+        answer.imported
+    ))
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file)
+}

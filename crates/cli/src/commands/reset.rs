@@ -1,0 +1,65 @@
+//! `thalweg reset`.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::client::encode;
+use crate::failure::Failure;
+use crate::options::Global;
+use crate::output;
+
+/// Which host.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Address of the remote host to forget. Default: all hosts.
+    host: Option<String>,
+    /// Do not ask. Needed where standard input is not a terminal.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// What the agent did.
+#[derive(Deserialize, Serialize)]
+struct Removed {
+    removed: u64,
+}
+
+/// Forgets what was learned.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let what = options
+        .host
+        .as_deref()
+        .map_or("all hosts".to_owned(), |host| host.to_owned());
+    if !options.yes && !confirmed(&what)? {
+        return Err(Failure::Usage("nothing was forgotten".to_owned()).into());
+    }
+    let path = match &options.host {
+        Some(host) => format!("/v1/hosts/{}", encode(host)),
+        None => "/v1/hosts".to_owned(),
+    };
+    let answer: Removed = global.client()?.delete(&path)?;
+    if global.json {
+        return output::print_json(&answer);
+    }
+    output::print(&format!("{} host records forgotten\n", answer.removed))
+}
+
+fn confirmed(what: &str) -> Result<bool> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        let message = "standard input is not a terminal to ask on; say --yes".to_owned();
+        return Err(Failure::Usage(message).into());
+    }
+    let mut errors = std::io::stderr();
+    write!(errors, "Forget what was learned of {what}? [y/N] ").context("cannot ask")?;
+    errors.flush().context("cannot ask")?;
+    let mut answer = String::new();
+    input
+        .lock()
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

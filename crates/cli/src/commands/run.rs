@@ -1,0 +1,63 @@
+//! `thalweg run`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use thalweg_core::Mode;
+use tracing_subscriber::EnvFilter;
+
+use crate::options::Global;
+
+/// Options that override the configuration.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// cgroup v2 directory whose connections are reached, or "auto" for the whole machine.
+    ///
+    /// Overrides `cgroup` of the configuration.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// The algorithm: thalweg, or classic, the published one.
+    ///
+    /// Overrides `mode` of the configuration.
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<Mode>,
+    /// Decide, log and score, but set nothing on any connection.
+    ///
+    /// Overrides `dry_run` of the configuration.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    thalweg_agent::store::parse_mode(text).ok_or_else(|| "expected thalweg or classic".to_owned())
+}
+
+/// Runs the agent in the foreground.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let mut config = global.config()?;
+    match &options.cgroup {
+        Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
+        Some(path) if path.is_absolute() => config.cgroup = Some(path.clone()),
+        Some(path) => bail!("--cgroup: {} is not an absolute path", path.display()),
+        None => {}
+    }
+    if let Some(mode) = options.mode {
+        config.mode = mode;
+    }
+    config.dry_run |= options.dry_run;
+    log();
+    thalweg_agent::run::run(config)
+}
+
+/// Logs to standard error; `RUST_LOG` chooses what, by default `info` and above.
+fn log() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}

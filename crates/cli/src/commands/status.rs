@@ -1,0 +1,115 @@
+//! `thalweg status`.
+
+use anyhow::Result;
+use thalweg_agent::view::Status;
+
+use crate::options::Global;
+use crate::output::{self, bytes, span};
+
+/// Shows how the agent is doing.
+pub fn run(global: &Global) -> Result<()> {
+    let status: Status = global.client()?.get("/v1/status")?;
+    if global.json {
+        return output::print_json(&status);
+    }
+    output::print(&text(&status))
+}
+
+fn text(status: &Status) -> String {
+    let c = &status.counters;
+    let dry_run = if status.dry_run {
+        ", dry run: nothing is set"
+    } else {
+        ""
+    };
+    let took_over = if status.took_over {
+        ", took over what was in the kernel"
+    } else {
+        ""
+    };
+    let measured_by = if status.kernel_busy_time {
+        "busy time"
+    } else {
+        "wall time"
+    };
+    let snapshot = match status.snapshot_age_s {
+        Some(age) => format!("{} ago", span(age)),
+        None => "none yet".to_owned(),
+    };
+    let mut rows = vec![
+        (
+            "agent",
+            format!("{}, process {}", status.version, status.pid),
+        ),
+        ("up", format!("{}{took_over}", span(status.uptime_s))),
+        ("mode", format!("{}{dry_run}", status.mode)),
+        ("cgroup", status.cgroup.clone()),
+        (
+            "pinned in",
+            format!("{} (interface version {})", status.pin, status.abi_version),
+        ),
+        ("store", status.store.clone()),
+        ("last snapshot", snapshot),
+        (
+            "hosts",
+            format!("{} of at most {}", status.hosts, status.hosts_max),
+        ),
+        (
+            "memory",
+            format!(
+                "{} in the kernel, {} in the agent",
+                bytes(status.map_bytes),
+                bytes(status.resident_bytes)
+            ),
+        ),
+        (
+            "connections",
+            format!(
+                "{} established, {} decided, {} changed, {} left to the application",
+                c.established, c.decided, c.changed, c.app_owned
+            ),
+        ),
+        (
+            "",
+            format!(
+                "{} refused by the kernel, {} moved by the loss rule",
+                c.refused, c.switched
+            ),
+        ),
+        (
+            "measurements",
+            format!(
+                "{} of {} ended connections scored, by {measured_by}",
+                c.scored, c.closed
+            ),
+        ),
+        (
+            "not scored",
+            format!(
+                "{} small, {} limited by application, {} not tracked",
+                c.skipped_small, c.skipped_app_limited, c.skipped_not_tracked
+            ),
+        ),
+        (
+            "records",
+            format!(
+                "{} created, {} could not be had",
+                c.hosts_created, c.hosts_missed
+            ),
+        ),
+        (
+            "events",
+            format!(
+                "{} from the kernel, {} lost, {} stored by this agent",
+                c.events, c.events_dropped, status.events_stored
+            ),
+        ),
+    ];
+    if status.problems.is_empty() {
+        rows.push(("problems", "none".to_owned()));
+    }
+    for (index, problem) in status.problems.iter().enumerate() {
+        rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
+    }
+    output::pairs(rows)
+}

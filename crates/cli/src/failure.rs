@@ -1,0 +1,84 @@
+//! How commands fail, and what the shell learns of it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What is known of the programs in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pinned {
+    /// They are attached.
+    Yes,
+    /// Nothing is attached.
+    No,
+    /// This user may not look.
+    Unknown,
+}
+
+/// Failures that have an exit code of their own; every other is code 1.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Options that contradict each other, or a confirmation that is missing.
+    #[error("{0}")]
+    Usage(String),
+    /// `doctor` found that something required is missing.
+    #[error("this machine lacks something that the agent needs")]
+    Requirement,
+    /// Nobody listens on the socket.
+    #[error("{}", agent_down(.socket, .pin, *.pinned))]
+    AgentDown {
+        /// The socket.
+        socket: PathBuf,
+        /// Where programs are pinned.
+        pin: PathBuf,
+        /// Whether they are.
+        pinned: Pinned,
+    },
+    /// The laboratory missed an expectation.
+    #[error("an expectation was not met")]
+    Expectation,
+    /// Whoever read our output has stopped: no failure at all.
+    #[error("the reader of the output has gone")]
+    OutputClosed,
+}
+
+impl Failure {
+    fn code(&self) -> u8 {
+        match self {
+            Self::OutputClosed => 0,
+            Self::Usage(_) => 2,
+            Self::Requirement => 3,
+            Self::AgentDown { .. } => 4,
+            Self::Expectation => 5,
+        }
+    }
+}
+
+fn agent_down(socket: &std::path::Path, pin: &std::path::Path, pinned: Pinned) -> String {
+    let socket = socket.display();
+    let pin = pin.display();
+    let state = match pinned {
+        Pinned::Yes => format!(
+            "its programs are still attached (pinned in {pin}) and go on choosing; start it with \
+             `thalweg run`, or remove them with `thalweg detach`"
+        ),
+        Pinned::No => {
+            format!("no programs are pinned in {pin}; start it with `thalweg run`")
+        }
+        Pinned::Unknown => format!(
+            "this user may not see whether programs are pinned in {pin}; start it with \
+             `thalweg run` as root"
+        ),
+    };
+    format!("the agent is not running (nobody answers on {socket}); {state}")
+}
+
+/// Says on standard error what went wrong; returns the exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let code = error.downcast_ref().map_or(1, Failure::code);
+    if code != 0 {
+        // Nothing is left to do where standard error is closed too.
+        let _ =
+            std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("thalweg: {error:#}\n"));
+    }
+    ExitCode::from(code)
+}

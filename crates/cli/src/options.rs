@@ -1,0 +1,99 @@
+//! The command line as a whole. Each sub-command's own options are in its file.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use thalweg_agent::config::{Config, ConfigError};
+
+use crate::client::Client;
+use crate::commands;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  success
+  1  error
+  2  wrong usage, or a confirmation is missing
+  3  something the agent needs is missing (doctor)
+  4  the agent is not running
+  5  an expectation was not met (lab)";
+
+const GLOBAL: &str = "Options of every command";
+
+/// Learns per remote host which TCP congestion control works best, and uses it.
+#[derive(Debug, Parser)]
+#[command(name = "thalweg", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub struct Cli {
+    /// Options of every sub-command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every sub-command.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// Configuration file; it must exist.
+    ///
+    /// Default: /etc/thalweg/thalweg.toml, or the built-in defaults if that does not exist.
+    #[arg(long, value_name = "FILE", global = true, help_heading = GLOBAL)]
+    pub config: Option<PathBuf>,
+    /// Unix socket of the agent.
+    ///
+    /// Default: paths.socket of the configuration.
+    #[arg(long, value_name = "PATH", global = true, help_heading = GLOBAL)]
+    pub socket: Option<PathBuf>,
+    /// Answer in JSON, units and names as in the local API.
+    #[arg(long, global = true, help_heading = GLOBAL)]
+    pub json: bool,
+}
+
+impl Global {
+    /// The configuration, with `--socket` in effect.
+    pub fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = Config::load_or_default(self.config.as_deref())?;
+        if let Some(socket) = &self.socket {
+            config.paths.socket.clone_from(socket);
+        }
+        Ok(config)
+    }
+
+    /// A client of the agent.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let paths = self.config()?.paths;
+        Client::new(paths.socket, paths.pin)
+    }
+}
+
+/// The sub-commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the agent in the foreground.
+    Run(commands::run::Options),
+    /// Show how the agent is doing: mode, counters, memory, problems.
+    Status,
+    /// List the congestion controls to choose from.
+    Arms,
+    /// List what is known of remote hosts.
+    Hosts(commands::hosts::Options),
+    /// Say why the next connection to a host will run what it will.
+    Explain(commands::explain::Options),
+    /// Show decisions and ends of connections.
+    Events(commands::events::Options),
+    /// Forget what was learned, of one host or of all.
+    Reset(commands::reset::Options),
+    /// Write all host records to a file.
+    Export(commands::export::Options),
+    /// Put the host records of a file into the agent.
+    Import(commands::import::Options),
+    /// Remove the programs from the kernel and end the agent.
+    ///
+    /// Connections keep the congestion control they have; what was learned stays in the store.
+    /// It works without a running agent too.
+    Detach,
+    /// Check what this machine supports; exit code 3 if something needed is missing.
+    Doctor,
+    /// Measure congestion controls on this machine's own TCP stack.
+    Lab(commands::lab::Options),
+}

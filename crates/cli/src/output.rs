@@ -1,0 +1,180 @@
+//! Standard output: tables, figures for readers, and readers that go away.
+
+use std::io::{ErrorKind, Write};
+
+use anyhow::{Context, Result};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// No table is wider.
+const WIDTH: u16 = 100;
+
+/// Writes text to standard output.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed.into()),
+        written => written.context("cannot write to standard output"),
+    }
+}
+
+/// Writes a value as JSON for people and programs.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Writes a value as one line of JSON.
+pub fn print_json_line(value: &impl Serialize) -> Result<()> {
+    print(&(serde_json::to_string(value)? + "\n"))
+}
+
+/// Draws a table without borders. Columns named in `numbers` (by position) align right; the
+/// first is never wrapped.
+pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
+    let columns = 0..header.len();
+    let widest = |column: usize| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count());
+        cells.chain([header[column].len()]).max().unwrap_or(0)
+    };
+    let roomy = columns.map(widest).sum::<usize>() + 2 * header.len() <= usize::from(WIDTH);
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(WIDTH)
+        .set_header(header)
+        .add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, if roomy { 2 } else { 1 }));
+    }
+    for &column in numbers {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(first) = table.column_mut(0) {
+        first.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    let drawn = table.to_string();
+    drawn
+        .lines()
+        .flat_map(|line| [line.trim_end(), "\n"])
+        .collect()
+}
+
+/// A table of two columns: names and values.
+pub fn pairs(rows: Vec<(&str, String)>) -> String {
+    let width = rows
+        .iter()
+        .map(|(name, _)| name.chars().count())
+        .max()
+        .unwrap_or(0);
+    rows.iter()
+        .map(|(name, value)| format!("{name:width$}  {value}\n"))
+        .collect()
+}
+
+/// A rate in bytes per second as bits per second with a unit, three figures.
+pub fn rate(bytes_per_s: f64) -> String {
+    let bits = bytes_per_s * 8.0;
+    let (value, unit) = match bits {
+        b if b >= 1e9 => (b / 1e9, "Gbit/s"),
+        b if b >= 1e6 => (b / 1e6, "Mbit/s"),
+        b if b >= 1e3 => (b / 1e3, "kbit/s"),
+        b => (b, "bit/s"),
+    };
+    format!("{} {unit}", three(value))
+}
+
+/// Bytes with a unit, three figures.
+pub fn bytes(bytes: u64) -> String {
+    let value = bytes as f64;
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{} kB", three(value / 1e3)),
+        1_000_000..1_000_000_000 => format!("{} MB", three(value / 1e6)),
+        _ => format!("{} GB", three(value / 1e9)),
+    }
+}
+
+/// Microseconds as milliseconds.
+pub fn milliseconds(us: u32) -> String {
+    format!("{} ms", three(f64::from(us) / 1e3))
+}
+
+/// A span of time in its two largest units.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+/// Milliseconds since 1970 as UTC.
+pub fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(
+        |_| ms.to_string(),
+        |time| time.strftime("%F %T%.3f").to_string(),
+    )
+}
+
+/// A share as a percentage.
+pub fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+/// A rate in bytes per second as a bare number of Mbit/s, three figures.
+pub fn megabits(bytes_per_s: f64) -> String {
+    three(bytes_per_s * 8.0 / 1e6)
+}
+
+/// Three significant figures.
+fn three(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures() {
+        assert_eq!(rate(125_000_000.0), "1.00 Gbit/s");
+        assert_eq!(rate(1_249_000.0), "9.99 Mbit/s");
+        assert_eq!(rate(0.0), "0.00 bit/s");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1_500_000), "1.50 MB");
+        assert_eq!(milliseconds(12_345), "12.3 ms");
+        assert_eq!(span(59), "59 s");
+        assert_eq!(span(3_725), "1 h 2 min");
+        assert_eq!(span(90_000), "1 d 1 h");
+        assert_eq!(time(0), "1970-01-01 00:00:00.000");
+        assert_eq!(percent(0.0625), "6.2%");
+    }
+
+    #[test]
+    fn tables_fit_a_hundred_columns() {
+        let long = "word ".repeat(40);
+        let drawn = table(
+            &["a", "b", "c"],
+            &[2],
+            vec![vec!["x".into(), long, "1".into()]],
+        );
+        assert!(drawn.lines().count() > 2);
+        assert!(
+            drawn.lines().all(|line| line.chars().count() <= 100),
+            "{drawn}"
+        );
+    }
+}

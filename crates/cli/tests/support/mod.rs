@@ -1,0 +1,388 @@
+//! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use thalweg_lab::host::{Pair, PairOptions, Side};
+
+/// The command under test.
+pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
+
+/// Longest wait for anything that is expected to happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// False where the test cannot run here, after saying why; a test that must not be skipped
+/// (THALWEG_REQUIRE_PRIVILEGED=1) fails instead.
+pub fn privileged() -> bool {
+    let missing = thalweg_lab::host::missing();
+    if missing.is_empty() {
+        return true;
+    }
+    skip(&missing.join("; "))
+}
+
+/// Skips a test for want of something.
+pub fn skip(why: &str) -> bool {
+    assert!(
+        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+        "this test must run here, but: {why}"
+    );
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// Waits until a condition holds; looks every few milliseconds, for [`PATIENCE`] at most.
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Namespaces, cgroup, directories and an agent.
+pub struct Bed {
+    pub pair: Pair,
+    pub directory: tempfile::TempDir,
+    pub pin: PathBuf,
+    agent: Option<Child>,
+}
+
+impl Bed {
+    /// A bed with a path like `options` and an agent that has `settings` on top of its paths.
+    pub fn new(options: &PairOptions, settings: &str) -> Self {
+        let pair = Pair::new(options).expect("a pair of namespaces");
+        let directory = tempfile::tempdir().expect("a directory");
+        // The agent mounts a bpffs here if there is none yet.
+        let pin = PathBuf::from(format!(
+            "/sys/fs/bpf/thalweg-test-{}-{}",
+            std::process::id(),
+            options.label
+        ));
+        let bed = Self {
+            pair,
+            directory,
+            pin,
+            agent: None,
+        };
+        bed.configure(settings);
+        bed
+    }
+
+    /// A bed on a clean path with its agent running.
+    pub fn running(label: &str, settings: &str) -> Self {
+        let mut bed = Self::new(&plain(label), settings);
+        bed.start();
+        bed
+    }
+
+    /// Writes the configuration: root keys of `settings` first, its sections after the paths.
+    pub fn configure(&self, settings: &str) {
+        let (root, sections) = match settings.find('[') {
+            Some(at) => settings.split_at(at),
+            None => (settings, ""),
+        };
+        let text = format!(
+            "cgroup = {:?}\n{root}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n{sections}\n",
+            self.pair.cgroup(),
+            self.pin,
+            self.state(),
+            self.socket(),
+        );
+        fs::write(self.configuration(), text).expect("writing the configuration");
+    }
+
+    pub fn configuration(&self) -> PathBuf {
+        self.directory.path().join("agent.toml")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("agent.sock")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("agent.log")
+    }
+
+    /// What the agents have logged so far.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    pub fn run_command(&self) -> Command {
+        let mut command = Command::new(THALWEG);
+        command
+            .arg("--config")
+            .arg(self.configuration())
+            .arg("run")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the agent and waits until it answers.
+    pub fn start(&mut self) {
+        assert!(self.agent.is_none(), "the agent runs already");
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .expect("log");
+        let mut child = self
+            .run_command()
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        wait_for("the agent's socket", || {
+            if let Some(status) = child.try_wait().expect("waiting for the agent") {
+                panic!("the agent ended ({status}): {}", self.logged());
+            }
+            UnixStream::connect(self.socket()).ok()
+        });
+        self.agent = Some(child);
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.agent.as_ref().expect("the agent runs").id()
+    }
+
+    /// Sends the agent a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.pid() as i32);
+        nix::sys::signal::kill(pid, signal).expect("signalling the agent");
+    }
+
+    /// Ends the agent with a signal and waits for its end.
+    pub fn end(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
+        self.signal(signal);
+        let mut child = self.agent.take().expect("the agent runs");
+        child.wait().expect("waiting for the agent")
+    }
+
+    /// Waits for the end of an agent that was told to go.
+    pub fn reap(&mut self) {
+        let mut child = self.agent.take().expect("the agent runs");
+        assert!(child.wait().expect("waiting for the agent").success());
+    }
+
+    /// The command line against this agent.
+    pub fn thalweg(&self, arguments: &[&str]) -> Output {
+        Command::new(THALWEG)
+            .arg("--config")
+            .arg(self.configuration())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("running thalweg")
+    }
+
+    /// Its `--json` answer; fails the test if it fails.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.thalweg(&[&["--json"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "thalweg {arguments:?}: {}\nlog: {}",
+            String::from_utf8_lossy(&output.stderr),
+            self.logged()
+        );
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+
+    /// A counter of `status`.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.json(&["status"])["counters"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    /// Waits until a counter has reached a value, which it then returns.
+    pub fn counter_reaches(&self, name: &str, least: u64) -> u64 {
+        wait_for(&format!("{name} >= {least}"), || {
+            Some(self.counter(name)).filter(|value| *value >= least)
+        })
+    }
+
+    /// The record of a host, if there is one.
+    pub fn host(&self, address: &str) -> Option<Value> {
+        let hosts = self.json(&["hosts"]);
+        let list = hosts["hosts"]
+            .as_array()
+            .or_else(|| hosts.as_array())
+            .expect("a list")
+            .clone();
+        list.into_iter().find(|host| host["address"] == address)
+    }
+
+    /// All events in the store, oldest first, once their number has reached `least`.
+    pub fn events(&self, least: usize) -> Vec<Value> {
+        wait_for(&format!("{least} events"), || {
+            let mut events = self
+                .json(&["events", "--limit", "10000"])
+                .as_array()
+                .expect("a list of events")
+                .clone();
+            events.sort_by_key(|event| event["id"].as_i64());
+            Some(events).filter(|events| events.len() >= least)
+        })
+    }
+
+    /// The server's first address.
+    pub fn server_address(&self) -> String {
+        self.pair.address(Side::Server).to_string()
+    }
+
+    /// A Python program on one side, in the cgroup.
+    pub fn python(&self, side: Side, program: &str, arguments: &[&str]) -> Traffic {
+        let mut command = self.pair.command_in(side, "python3").expect("a command");
+        command.args(["-u", "-c", program]).args(arguments);
+        Traffic::spawn(command)
+    }
+
+    /// A server that accepts and drains until the bed goes; returns once it listens.
+    pub fn sink(&self, address: &str) -> Traffic {
+        let mut server = self.python(Side::Server, SINK, &[address, "5001"]);
+        assert_eq!(server.line(), "listening");
+        server
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // Nothing of this can be reported better than by what stays behind.
+        if let Some(mut child) = self.agent.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = self.thalweg(&["detach"]);
+        if std::thread::panicking() {
+            eprintln!("agent's log:\n{}", self.logged());
+        }
+    }
+}
+
+/// Options of a path without loss or limit, `cubic` the default on both sides.
+pub fn plain(label: &str) -> PairOptions {
+    PairOptions {
+        label: label.to_string(),
+        congestion_control: Some("cubic".to_string()),
+        ..Default::default()
+    }
+}
+
+/// A process that speaks line by line.
+pub struct Traffic {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Traffic {
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starting traffic (python3)");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .expect("reading from traffic");
+        line.trim_end().to_string()
+    }
+
+    /// Tells it to go on.
+    pub fn go_on(&mut self) {
+        let input = self.input.as_mut().expect("still open");
+        writeln!(input, "go").expect("writing to traffic");
+    }
+
+    /// Waits for its orderly end; returns what it said.
+    pub fn finish(mut self) -> String {
+        let mut rest = String::new();
+        self.input.take();
+        std::io::Read::read_to_string(&mut self.output, &mut rest).expect("reading from traffic");
+        let status = self.child.wait().expect("waiting for traffic");
+        assert!(status.success(), "traffic failed ({status}): {rest}");
+        rest
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Accepts connections and reads them to their end. Arguments: address, port.
+pub const SINK: &str = r#"
+import selectors, socket, sys
+address, port = sys.argv[1], int(sys.argv[2])
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+listener = socket.socket(family)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if family == socket.AF_INET6:
+    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+listener.bind((address, port))
+listener.listen(4096)
+print("listening")
+selector = selectors.DefaultSelector()
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], selectors.EVENT_READ)
+        else:
+            try:
+                data = key.fileobj.recv(1 << 20)
+            except OSError:
+                data = b""
+            if not data:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+"#;
+
+/// Makes connections one after the other. Arguments: address, port, number, bytes each.
+pub const CONNECTIONS: &str = r#"
+import socket, sys
+address, port, number, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+for _ in range(number):
+    with socket.create_connection((address, port)) as connection:
+        if size:
+            connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+"#;
+
+/// The path of a file that outlives a test run, for reports.
+pub fn manifest_path(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(relative)
+}

@@ -1,0 +1,216 @@
+//! The agent inside a kernel without BTF of its own: Debian's user-mode Linux.
+//!
+//! It also has what many kernels lack: dctcp, and modules that come and go.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use support::{THALWEG, privileged};
+
+const KERNEL: &str = "/usr/bin/linux.uml";
+const MODULES: &str = "/usr/lib/uml/modules";
+
+/// Boots, runs a script as process 1, and returns what it wrote on the console.
+fn boot(script: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let init = directory.path().join("init");
+    let prologue = format!(
+        r#"#!/bin/bash
+exec 2>&1
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs run /run
+mkdir -p /run/cgroup
+mount -t cgroup2 none /run/cgroup
+mount -t bpf bpf /sys/fs/bpf
+ip link set lo up
+ip address add 192.0.2.1/32 dev lo
+module() {{ insmod "$(find {MODULES} -name "$1.ko")"; }}
+thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
+agent() {{
+    cat > /run/agent.toml
+    thalweg run > /run/log 2>&1 &
+    for _ in $(seq 200); do [ -S /run/agent.sock ] && return; sleep 0.05; done
+    cat /run/log
+}}
+transfer() {{ python3 /run/transfer.py; }}
+cat > /run/transfer.py <<'PYTHON'
+import socket, threading
+listener = socket.create_server(("192.0.2.1", 0))
+def serve():
+    connection = listener.accept()[0]
+    while connection.recv(1 << 20):
+        pass
+    connection.close()
+thread = threading.Thread(target=serve)
+thread.start()
+client = socket.create_connection(listener.getsockname())
+client.sendall(bytes(2000000))
+client.shutdown(socket.SHUT_WR)
+client.recv(1)
+client.close()
+thread.join()
+PYTHON
+"#
+    );
+    let epilogue = "\necho END-OF-SCRIPT\nsync\nexec poweroff -f\n";
+    fs::write(&init, format!("{prologue}{script}{epilogue}")).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
+    let console = directory.path().join("console");
+    let mut child = Command::new(KERNEL)
+        .args([
+            "mem=512M",
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "rw",
+            "quiet",
+        ])
+        .args(["con=null", "con0=null,fd:1"])
+        .arg(format!("init={}", init.display()))
+        .env("TMPDIR", directory.path())
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&console).unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starting user-mode Linux");
+    let deadline = std::time::Instant::now() + Duration::from_secs(90);
+    while child.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!(
+                "no end after 90 s; console:\n{}",
+                fs::read_to_string(&console).unwrap()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = String::from_utf8_lossy(&fs::read(&console).unwrap()).replace('\r', "");
+    assert!(
+        text.contains("END-OF-SCRIPT"),
+        "the script did not finish:\n{text}"
+    );
+    text
+}
+
+/// Ubuntu does not package user-mode Linux, so this may be skipped even where tests must run.
+fn available() -> bool {
+    if !privileged() {
+        return false;
+    }
+    if Path::new(KERNEL).exists() {
+        return true;
+    }
+    eprintln!("skipped: no {KERNEL} (Debian's package user-mode-linux)");
+    false
+}
+
+const CONFIGURATION: &str = r#"
+agent <<'TOML'
+cgroup = "/run/cgroup"
+[paths]
+pin = "/sys/fs/bpf/thalweg"
+state = "/run/state"
+socket = "/run/agent.sock"
+[arms]
+load = []
+[snapshot]
+interval = "1h"
+TOML
+"#;
+
+#[test]
+fn it_loads_and_learns_without_kernel_btf() {
+    if !available() {
+        return;
+    }
+    let text = boot(&format!(
+        "module tcp_bbr\nmodule tcp_htcp\n{CONFIGURATION}\n\
+         ls /sys/kernel/btf\n\
+         for _ in 1 2 3 4 5 6 7 8; do transfer; done\n\
+         sleep 1\necho HOSTS; thalweg --json hosts; echo; echo STATUS; thalweg --json status; cat /run/log\n"
+    ));
+    assert!(
+        text.contains("cannot access '/sys/kernel/btf'"),
+        "this kernel has BTF:\n{text}"
+    );
+    assert!(
+        text.contains("\"kernel_busy_time\": false") || text.contains("\"kernel_busy_time\":false"),
+        "{text}"
+    );
+    for arm in ["cubic", "reno", "bbr", "htcp"] {
+        assert!(
+            text.contains(&format!("\"{arm}\"")),
+            "{arm} is missing:\n{text}"
+        );
+    }
+    assert!(
+        text.contains("\"scored\": 8") || text.contains("\"scored\":8"),
+        "{text}"
+    );
+}
+
+#[test]
+fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
+    if !available() {
+        return;
+    }
+    let run = |ecn: u32| {
+        boot(&format!(
+            "module tcp_dctcp\nsysctl -w net.ipv4.tcp_ecn={ecn}\n{CONFIGURATION}\n\
+             for _ in $(seq 25); do transfer; done\nsleep 1\n\
+             thalweg --json events --limit 1000\ncat /run/log\n"
+        ))
+    };
+    let chosen = |text: &str| {
+        let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        compact.contains("\"chosen\":\"dctcp\"")
+    };
+    let without = run(0);
+    assert!(without.contains("decision"), "{without}");
+    assert!(
+        !chosen(&without),
+        "dctcp without ECN is silently Reno:\n{without}"
+    );
+    let with = run(1);
+    assert!(
+        chosen(&with),
+        "25 connections with ECN and dctcp was never tried:\n{with}"
+    );
+}
+
+#[test]
+fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
+    if !available() {
+        return;
+    }
+    // The module goes between two looks of the agent at what the kernel offers.
+    let text = boot(&format!(
+        "module tcp_htcp\n{CONFIGURATION}\nrmmod tcp_htcp\n\
+         for _ in $(seq 30); do transfer; done\nsleep 1\n\
+         echo ARMS; thalweg --json arms\n\
+         module tcp_htcp\nsleep 21\necho AGAIN; thalweg --json arms; cat /run/log\n"
+    ));
+    let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let (before, after) = compact.split_once("AGAIN").expect("second table");
+    let arm = |table: &str| {
+        let at = table.rfind("\"name\":\"htcp\"").expect("htcp in the table");
+        table[at..].split('}').next().unwrap().to_string()
+    };
+    assert!(
+        arm(before).contains("\"refusals\":1") || arm(before).contains("\"present\":false"),
+        "{text}"
+    );
+    assert!(
+        !arm(after).contains("\"refused\":\"") && arm(after).contains("\"present\":true"),
+        "{text}"
+    );
+}
