@@ -18,7 +18,7 @@ required=(
 	# Build: BPF programs, generated types, the vendored libbpf and SQLite.
 	clang llvm libelf-dev zlib1g-dev pkg-config gcc make libc6-dev
 	# The laboratory.
-	iperf3 iproute2
+	iperf3 iproute2 kmod
 	# Checks and downloads.
 	clang-format python3 git ca-certificates curl
 )

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -23,6 +23,8 @@ use crate::view::{self, Explanation};
 const EVENTS_DEFAULT: u32 = 100;
 /// Most events of one request.
 const EVENTS_MAX: u32 = 10_000;
+/// Largest document that can be imported, bytes: about 65,536 hosts of 16 arms.
+const IMPORT_MAX: usize = 512 << 20;
 /// Events in an explanation.
 const RECENT: u32 = 10;
 
@@ -53,7 +55,7 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/export", get(export))
-        .route("/v1/import", post(import))
+        .route("/v1/import", post(import).layer(DefaultBodyLimit::max(IMPORT_MAX)))
         .route("/v1/detach", post(detach))
         .fallback(async || Failure(StatusCode::NOT_FOUND, "no such resource".to_string()))
         .with_state(shared)

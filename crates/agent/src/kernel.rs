@@ -11,7 +11,7 @@ mod maps;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -85,29 +85,27 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads, attaches and pins, taking over what is there. Nothing is changed in the kernel
-    /// before everything has loaded; links come last.
+    /// Loads, attaches and pins, taking over what is there. `setup.pin` exists. Nothing is
+    /// changed in the kernel before everything has loaded; links come last.
     pub fn start(setup: Setup) -> Result<(Self, Option<Previous>)> {
-        check_privileges()?;
-        system::ensure_bpffs(&setup.pin)?;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&setup.pin)
-            .with_context(|| format!("creating {}", setup.pin.display()))?;
-
         let carried = Carried::collect(&setup)?;
+        let pin = setup.pin.clone();
+        let took_over = carried.took_over;
+        Self::start_with(setup, carried).inspect_err(|_| {
+            // A first start that fails leaves nothing behind. The error that stopped it is what
+            // matters; a pin that stays all the same is cleared by the next start.
+            if !took_over {
+                let _ = detach(&pin);
+            }
+        })
+    }
+
+    fn start_with(setup: Setup, carried: Carried) -> Result<(Self, Option<Previous>)> {
         let table = ArmTable::layout(setup.params.mode, &carried.arms, &setup.arms)?;
         let mut params = setup.params;
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
 
-        let object = load(&setup, &params).inspect_err(|_| {
-            // libbpf pins maps before it loads programs; a first start leaves nothing behind.
-            // (The load error is what matters; a pin that stays is cleared by the next start.)
-            if !carried.took_over {
-                let _ = detach(&setup.pin);
-            }
-        })?;
+        let object = load(&setup, &params)?;
         let mut maps = BTreeMap::new();
         for map in object.maps() {
             if let Some(name) = MAPS.iter().find(|name| map.name() == **name) {
@@ -215,18 +213,6 @@ fn mode_number(mode: Mode) -> u32 {
         Mode::Classic => raw::THALWEG_MODE_CLASSIC,
         Mode::Thalweg => raw::THALWEG_MODE_THALWEG,
     }
-}
-
-fn check_privileges() -> Result<()> {
-    let missing = system::missing_capabilities()?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    bail!(
-        "missing privilege: {}; run as root or grant them (systemd: AmbientCapabilities=). \
-         Without them these still work: doctor, lab-free commands that ask a running agent, export from a store",
-        missing.join(", ")
-    )
 }
 
 /// What an earlier agent left in the pin directory, as far as it can be used.

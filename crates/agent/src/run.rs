@@ -21,22 +21,28 @@ use crate::{api, system};
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
 /// when it ends, unless they were detached.
 pub fn run(config: Config) -> Result<()> {
+    check_privileges()?;
+    let cgroup = match &config.cgroup {
+        Some(path) => path.clone(),
+        None => system::cgroup2_mount()?,
+    };
+    system::check_cgroup2(&cgroup)?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o750)
         .create(&config.paths.state)
         .with_context(|| format!("creating {}", config.paths.state.display()))?;
     let _state_lock = lock(&config.paths.state.join("agent.lock"))?;
-    let cgroup = match &config.cgroup {
-        Some(path) => path.clone(),
-        None => system::cgroup2_mount()?,
-    };
     system::load_modules(&config.arms.load);
     let own_netns = system::netns_cookie()?;
 
     let opened = Store::open(&config.paths.state)?;
     system::ensure_bpffs(&config.paths.pin)?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.paths.pin)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.paths.pin)
+        .with_context(|| format!("creating {}", config.paths.pin.display()))?;
     let _pin_lock = lock_directory(&config.paths.pin)?;
     let (kernel, previous) = Kernel::start(setup(&config, cgroup)?)?;
     let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
@@ -70,6 +76,19 @@ pub fn run(config: Config) -> Result<()> {
         tracing::info!("agent ends; nothing is left in the kernel");
     }
     kept.and(served)
+}
+
+fn check_privileges() -> Result<()> {
+    let missing = system::missing_capabilities()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "missing privilege: {}; run as root or grant them (systemd: AmbientCapabilities=). Without \
+         them `thalweg doctor` works, and every command that asks a running agent whose socket \
+         you may open",
+        missing.join(", ")
+    )
 }
 
 fn setup(config: &Config, cgroup: PathBuf) -> Result<Setup> {

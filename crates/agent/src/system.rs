@@ -15,6 +15,8 @@ const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 /// Magic number of bpffs (linux/magic.h, BPF_FS_MAGIC).
 const BPFFS_MAGIC: i64 = 0xcafe_4a11;
+/// Magic number of cgroup v2 (linux/magic.h, CGROUP2_SUPER_MAGIC).
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
 /// Where every distribution mounts bpffs.
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
 /// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
@@ -38,6 +40,17 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
         let point = left.split(' ').nth(4)?;
         Some(PathBuf::from(point.replace("\\040", " ")))
     })
+}
+
+/// Fails unless a path is a directory of a cgroup v2 hierarchy.
+pub fn check_cgroup2(path: &Path) -> Result<()> {
+    let stat = nix::sys::statfs::statfs(path)
+        .with_context(|| format!("cgroup {}", path.display()))?;
+    if stat.filesystem_type().0 as i64 == CGROUP2_MAGIC && path.is_dir() {
+        return Ok(());
+    }
+    let mount = cgroup2_mount()?;
+    bail!("{} is not a cgroup v2 directory; one lies under {}", path.display(), mount.display())
 }
 
 /// Congestion controls the kernel offers now, in its own order.

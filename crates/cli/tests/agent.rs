@@ -1,5 +1,7 @@
 //! The agent on real connections: keys, endings, respect for applications, the loss rule.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
 mod support;
 
 use nix::sys::signal::Signal;
@@ -226,6 +228,7 @@ for _ in range(2):
     while connection.recv(1 << 20):
         pass
     print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode())
+    connection.close()
 "#;
     let mut server = bed.python(Side::Server, server, &[&address, "5002"]);
     assert_eq!(server.line(), "listening");

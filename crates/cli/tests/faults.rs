@@ -1,5 +1,7 @@
 //! What can go wrong, and what then happens.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
 mod support;
 
 use std::fs;
