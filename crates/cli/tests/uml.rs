@@ -213,7 +213,7 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
         "module tcp_htcp\n{CONFIGURATION}\nrmmod tcp_htcp\n\
          for _ in $(seq 12); do transfer; done\nsleep 0.5\n\
          echo REFUSED; thalweg --json arms; thalweg --json status | grep -A30 counters\n\
-         offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q '"htcp","present":true'; }}\n\
+         offered() {{ thalweg --json arms | tr -d ' \\n' | grep -q 'htcp.,.present.:true'; }}\n\
          for _ in $(seq 150); do offered || break; sleep 0.1; done\n\
          module tcp_htcp\n\
          for _ in $(seq 150); do offered && break; sleep 0.1; done\n\
