@@ -485,6 +485,9 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	if (sample->bytes < params->score_min_bytes &&
 	    !(sample->end == THALWEG_END_TIMEOUT && sample->segs_out >= THALWEG_TIMEOUT_SEGS))
 		return THALWEG_SKIPPED_SMALL;
+	/* Busy time leaves pauses out by itself; wall time shows them as a low mean. */
+	if (sample->flags & THALWEG_SAMPLE_BUSY_TIME)
+		return THALWEG_SCORED;
 	burst = thalweg_rate(sample->rate_delivered_bytes, sample->rate_interval_us);
 	mean = thalweg_rate(sample->bytes, sample->duration_us);
 	if (sample->rate_interval_us && burst / THALWEG_APP_LIMITED_RATIO > mean &&

@@ -61,6 +61,8 @@ pub struct Sample {
     pub segs_out: u32,
     /// Retransmissions.
     pub retrans: u32,
+    /// `duration_us` is time with data outstanding, not wall time.
+    pub busy_time: bool,
     /// How the stretch ended.
     pub end: End,
 }
@@ -76,6 +78,10 @@ impl Sample {
         let stalled = self.end == End::Timeout && self.segs_out >= TIMEOUT_SEGS;
         if self.bytes < params.score_min_bytes && !stalled {
             return Outcome::Small;
+        }
+        // Busy time leaves pauses out by itself; wall time shows them as a low mean.
+        if self.busy_time {
+            return Outcome::Scored;
         }
         let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
         let paused =

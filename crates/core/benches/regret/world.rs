@@ -260,6 +260,7 @@ impl World {
             min_rtt_us: srtt_us - srtt_us / 8,
             segs_out: (TRANSFER_BYTES / 1448) as u32,
             retrans: 0,
+            busy_time: true,
             end: End::FinLocal,
         }
     }
