@@ -31,7 +31,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     let mut met = line("resident memory, idle", "MiB", &spread(&[resident]), &Target::AtMost(32.0));
     met &= line("CPU, idle", "%", &spread(&[idle]), &Target::AtMost(0.5));
 
-    let mut server = Worker::start(&pair, Side::Server, &["sink".to_string()])?;
+    let mut server = Worker::start(&pair, Side::Server, &["greet".to_string()])?;
     server.line()?;
     let address = pair.address(Side::Server).to_string();
     let arguments =

@@ -20,7 +20,7 @@ struct Lane {
 impl Lane {
     fn new(label: &str) -> Result<Self> {
         let pair = bed::pair(label)?;
-        let mut server = Worker::start(&pair, Side::Server, &["sink".to_string()])?;
+        let mut server = Worker::start(&pair, Side::Server, &["greet".to_string()])?;
         server.line()?;
         let address = pair.address(Side::Server).to_string();
         let arguments = ["loop", &address, &SECONDS.to_string(), "0"].map(String::from);

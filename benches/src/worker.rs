@@ -14,8 +14,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What a worker does.
 #[derive(Clone, Subcommand)]
 pub enum Work {
-    /// Accepts one connection after the other, reads each to its end, closes.
-    Sink,
+    /// Accepts one connection after the other and closes it: the end that closes first keeps
+    /// the TIME-WAIT, and the clients' ports stay free.
+    Greet,
     /// Accepts `number` connections, reads `bytes` from each in turn, then each to its end.
     Hold { number: usize, bytes: usize },
     /// Opens a connection to each of `number` addresses from `first` on; on a line, sends
@@ -28,7 +29,7 @@ pub enum Work {
 /// Does the work.
 pub fn run(work: &Work) -> Result<()> {
     match work {
-        Work::Sink => sink(),
+        Work::Greet => greet(),
         Work::Hold { number, bytes } => hold(*number, *bytes),
         Work::Open { first, number, bytes } => open(*first, *number, *bytes),
         Work::Loop { address, seconds, rate } => connect_loop(*address, *seconds, *rate),
@@ -57,11 +58,11 @@ fn to_end(mut connection: TcpStream) {
     while connection.read(&mut buffer).is_ok_and(|length| length > 0) {}
 }
 
-fn sink() -> Result<()> {
+fn greet() -> Result<()> {
     let listener = listen()?;
     let second = listener.try_clone()?;
-    std::thread::spawn(move || second.incoming().flatten().for_each(to_end));
-    listener.incoming().flatten().for_each(to_end);
+    std::thread::spawn(move || second.incoming().flatten().for_each(drop));
+    listener.incoming().flatten().for_each(drop);
     Ok(())
 }
 
@@ -120,12 +121,10 @@ fn connect_loop(address: IpAddr, seconds: f64, rate: u64) -> Result<()> {
         let mut number = 0u64;
         while start.elapsed().as_secs_f64() < seconds {
             if rate > 0 && start.elapsed().as_secs_f64() * (rate as f64) < number as f64 {
-                std::thread::sleep(Duration::from_micros(100));
+                std::thread::yield_now();
                 continue;
             }
-            let connection = TcpStream::connect_timeout(&address, PATIENCE)?;
-            connection.shutdown(Shutdown::Write)?;
-            to_end(connection);
+            to_end(TcpStream::connect(address)?);
             number += 1;
         }
         say(&format!("{number} {}", start.elapsed().as_secs_f64()))?;
