@@ -30,8 +30,6 @@ char LICENSE[] SEC("license") = "GPL";
 
 /* Wake the agent once this much waits in the ring; below, it looks by itself. */
 #define WAKE_BYTES (256 * 1024)
-/* Under this many ticks the kernel's busy time is too coarse: wall time is used. */
-#define BUSY_TICKS_MIN 16
 
 /*
  * The loss rule lets a connection alone for this long (thalweg): one retransmission
@@ -496,8 +494,8 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	if (!busy_time(c, &busy_us))
 		return;
 	busy_us -= conn->start_busy_us;
-	if (sample->duration_us < (__u64)BUSY_TICKS_MIN * c->params->jiffy_us || !busy_us)
-		return;
+	/* Counted in whole ticks, so it may be one tick short: no matter but for the shortest. */
+	busy_us += c->params->jiffy_us;
 	sample->duration_us = thalweg_min(sample->duration_us, busy_us);
 	sample->flags |= THALWEG_SAMPLE_BUSY_TIME;
 }
@@ -653,10 +651,15 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 	if (arm != c.params->rescue_arm)
 		want |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
 	callbacks(&c, want, 0);
-	send_decision(&c, error);
+	/* Where nothing is known there was nothing to decide: counted, but no event. */
+	if (decision->reason != THALWEG_REASON_WARM_UP)
+		send_decision(&c, error);
 }
 
-/* Scores the stretch that ends now; the event says what became of it. */
+/*
+ * Scores the stretch that ends now. What says nothing about a congestion control,
+ * as most connections do, costs neither the host's record nor an event.
+ */
 static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
 {
 	struct request *r = &c->request;
@@ -664,11 +667,18 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	r->arm = c->conn->arm;
 	r->verdict.outcome = THALWEG_SKIPPED_NOT_TRACKED;
 	take_sample(c, tp, end, &r->sample);
-	if (r->arm < THALWEG_MAX_ARMS && !(c->conn->flags & THALWEG_CONN_APP_OWNED) && !learn(r))
-		COUNT(c, hosts_missed);
+	if (r->arm < THALWEG_MAX_ARMS && !(c->conn->flags & THALWEG_CONN_APP_OWNED)) {
+		if (c->params->mode == THALWEG_MODE_THALWEG)
+			r->verdict.outcome = thalweg_assess(&r->sample, c->params);
+		else
+			r->verdict.outcome = THALWEG_SCORED;
+		if (r->verdict.outcome == THALWEG_SCORED && !learn(r))
+			COUNT(c, hosts_missed);
+	}
 	if (r->verdict.outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[r->verdict.outcome], 1);
-	send_close(c, &r->sample, &r->verdict);
+	if (r->verdict.outcome == THALWEG_SCORED)
+		send_close(c, &r->sample, &r->verdict);
 }
 
 static __always_inline void retransmitted(struct bpf_sock_ops *ops)

@@ -24,6 +24,22 @@ pub fn pair(label: &str) -> Result<Pair> {
     })?)
 }
 
+/// Moves `bytes` in one connection from client to server.
+pub fn transfer(pair: &Pair, bytes: usize) -> Result<()> {
+    let text = bytes.to_string();
+    let mut server = Worker::start(pair, Side::Server, &["hold", "1", &text].map(String::from))?;
+    server.line()?;
+    let address = pair.address(Side::Server).to_string();
+    let arguments = ["open", &address, "1", &text].map(String::from);
+    let mut client = Worker::start(pair, Side::Client, &arguments)?;
+    for _ in ["open", "send", "close"] {
+        client.go_on()?;
+        client.line()?;
+    }
+    server.line()?;
+    Ok(())
+}
+
 /// A worker process in a namespace, spoken to line by line.
 pub struct Worker {
     child: Child,

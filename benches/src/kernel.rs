@@ -75,7 +75,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     );
     let first = line("per establishment", "us", &spread(&established), &Target::AtMost(1.0));
     let second = line("per close, scored where bulk", "us", &spread(&closed), &Target::AtMost(1.5));
-    println!("{:<44} {:>9} (runs between, while data flows)", "per packet", 0);
+    println!("{:<68} {:>9} runs while data flows", "per packet", 0);
     Ok(first && second)
 }
 

@@ -35,7 +35,7 @@ pub fn line(name: &str, unit: &str, spread: &Spread, target: &Target) -> bool {
         Target::AtLeast(value) => (spread.median >= *value, "≥", value),
     };
     println!(
-        "{name:<44} {:>9.3} {unit:<8} [{:.3} … {:.3}] n={:<3} target {sign} {value} {}",
+        "{name:<68} {:>9.3} {unit:<8} [{:.3} … {:.3}] n={:<3} target {sign} {value} {}",
         spread.median,
         spread.low,
         spread.high,

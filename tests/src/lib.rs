@@ -1,1 +1,33 @@
+//! The learner's arithmetic behind one door, three times: the Rust reference, the C header
+//! compiled for this machine, and the same header run by the kernel. `vectors.rs` sends the
+//! golden vectors of `vectors/` through each.
 
+mod core;
+mod kernel;
+mod native;
+
+pub use crate::core::Core;
+pub use kernel::Kernel;
+pub use native::Native;
+
+/// The request that every implementation answers, generated from `src/request.h`.
+#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+pub mod raw {
+    use thalweg_abi::raw::{thalweg_host, thalweg_params, thalweg_sample};
+    include!(concat!(env!("OUT_DIR"), "/request.rs"));
+}
+
+/// One question and its answer; fields by function as in `src/request.h`.
+pub type Request = raw::vector_request;
+
+// SAFETY: generated from request.h: integers only, no padding (size asserted there).
+unsafe impl thalweg_abi::Pod for Request {}
+
+/// Something that can do the learner's arithmetic.
+pub trait Implementation {
+    /// What messages call it.
+    fn name(&self) -> &'static str;
+
+    /// Answers in place: `outputs`, and `host` where the function changes it.
+    fn answer(&mut self, request: &mut Request) -> Result<(), String>;
+}

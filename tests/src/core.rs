@@ -1,0 +1,180 @@
+//! The Rust reference.
+
+use thalweg_abi::raw as abi;
+use thalweg_abi::{host_from_raw, host_to_raw};
+use thalweg_core as core;
+use thalweg_core::{End, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample};
+
+use crate::{Implementation, Request, raw};
+
+/// `thalweg_core`.
+#[derive(Default)]
+pub struct Core;
+
+impl Implementation for Core {
+    fn name(&self) -> &'static str {
+        "thalweg_core"
+    }
+
+    fn answer(&mut self, request: &mut Request) -> Result<(), String> {
+        let mut host = host_from_raw(&request.host);
+        let outputs = match request.function {
+            raw::VECTOR_CONNECT => connect(&mut host, request)?,
+            raw::VECTOR_SCORE => score(&mut host, request)?,
+            raw::VECTOR_RESCUE => rescue(&host, request)?,
+            _ => [unit(&mut host, request)?, 0, 0],
+        };
+        request.outputs = outputs;
+        request.host = host_to_raw(&host);
+        Ok(())
+    }
+}
+
+fn connect(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+    host.connections = host.connections.saturating_add(1);
+    let decision = core::decide(
+        host,
+        arm(request.arm),
+        narrow(request.allowed.into())?,
+        &params(&request.params)?,
+        request.random,
+    );
+    host.count_decision(&decision);
+    let reason = match decision.reason {
+        Reason::WarmUp => abi::THALWEG_REASON_WARM_UP,
+        Reason::Greedy => abi::THALWEG_REASON_GREEDY,
+        Reason::Explore => abi::THALWEG_REASON_EXPLORE,
+        Reason::Untried => abi::THALWEG_REASON_UNTRIED,
+    };
+    Ok([number(decision.arm), reason.into(), decision.propensity_q16.into()])
+}
+
+fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+    let verdict = core::score(
+        host,
+        arm(request.arm).ok_or("no arm to score")?,
+        &sample(&request.sample)?,
+        &params(&request.params)?,
+        request.now_ns,
+    );
+    Ok([outcome(verdict.outcome), verdict.weight_q16.into(), verdict.cost])
+}
+
+fn rescue(host: &Host, request: &Request) -> Result<[u64; 3], String> {
+    let target = core::rescue(
+        host,
+        arm(request.arm),
+        request.segs,
+        request.retrans,
+        narrow(request.allowed.into())?,
+        &params(&request.params)?,
+    );
+    Ok([number(target), 0, 0])
+}
+
+fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
+    let inputs = request.inputs;
+    let params = params(&request.params)?;
+    Ok(match request.function {
+        raw::VECTOR_LOG2 => core::log2_q16(inputs[0]).into(),
+        raw::VECTOR_RATE => core::rate_bytes_per_second(inputs[0], inputs[1]),
+        raw::VECTOR_COST => core::cost_q16(inputs[0], narrow(inputs[1])?, &params),
+        raw::VECTOR_CLASSIC_COST => core::classic_cost(host, narrow(inputs[0])?, inputs[1]),
+        raw::VECTOR_CLASSIC_UPDATE => core::classic_update(inputs[0], inputs[1]),
+        raw::VECTOR_EXPLORE => explore(inputs, params)?,
+        raw::VECTOR_JUDGED => {
+            core::judged_q16(host, narrow::<u16>(inputs[0])?.into(), arm(narrow(inputs[1])?))
+        }
+        raw::VECTOR_WEIGHT => sample(&request.sample)?.weight_q16(&params).into(),
+        raw::VECTOR_ASSESS => outcome(sample(&request.sample)?.assess(&params)),
+        raw::VECTOR_FORGET => {
+            core::forget(host, &params, inputs[0]);
+            0
+        }
+        other => return Err(format!("unknown function {other}")),
+    })
+}
+
+/// The share of a measured arm, from its place in a host record: arm 0, the system's own, is
+/// the best, arm 1 is judged worse by the gap, the others were never measured.
+fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
+    let [gap_q16, weight_q16, arms, gap_scale] = inputs;
+    if weight_q16 == 0 || !(2..=16).contains(&arms) {
+        return Err("a measured arm beside the best has weight and at least two arms".to_owned());
+    }
+    let mut host = Host { scored: 1, ..Host::default() };
+    host.arms[0].weight_q16 = ONE_Q16;
+    host.arms[1].weight_q16 = narrow(weight_q16)?;
+    let handicap = core::judged_q16(&host, 1, Some(0));
+    host.arms[0].value = handicap;
+    host.arms[1].value = gap_q16;
+    let params =
+        Params { mode: Mode::Thalweg, warm_up: 0, gap_scale: narrow(gap_scale)?, ..params };
+    let allowed = u16::MAX >> (16 - arms);
+    Ok(core::propensities_q16(&host, Some(0), allowed, &params)[1].into())
+}
+
+fn params(raw: &abi::thalweg_params) -> Result<Params, String> {
+    Ok(Params {
+        mode: match raw.mode {
+            abi::THALWEG_MODE_CLASSIC => Mode::Classic,
+            abi::THALWEG_MODE_THALWEG => Mode::Thalweg,
+            other => return Err(format!("no mode {other}")),
+        },
+        warm_up: raw.warm_up,
+        gap_scale: raw.gap_scale,
+        weight_max_q16: raw.weight_max_q16,
+        idle_shift: raw.idle_shift,
+        half_life_ns: raw.half_life_ns,
+        latency_weight_q16: raw.latency_weight_q16,
+        latency_guard_us: raw.latency_guard_us,
+        score_min_bytes: raw.score_min_bytes,
+        score_full_bytes: raw.score_full_bytes,
+        loss_shift: raw.loss_shift,
+        loss_min_segs: raw.loss_min_segs,
+        rescue_arm: arm(raw.rescue_arm),
+    })
+}
+
+fn sample(raw: &abi::thalweg_sample) -> Result<Sample, String> {
+    Ok(Sample {
+        bytes: raw.bytes,
+        duration_us: raw.duration_us,
+        rate_delivered_bytes: raw.rate_delivered_bytes,
+        rate_interval_us: raw.rate_interval_us,
+        srtt_us: raw.srtt_us,
+        min_rtt_us: raw.min_rtt_us,
+        segs_out: raw.segs_out,
+        retrans: raw.retrans,
+        busy_time: raw.flags & abi::THALWEG_SAMPLE_BUSY_TIME != 0,
+        end: match raw.end {
+            abi::THALWEG_END_FIN_LOCAL => End::FinLocal,
+            abi::THALWEG_END_FIN_REMOTE => End::FinRemote,
+            abi::THALWEG_END_RESET => End::Reset,
+            abi::THALWEG_END_TIMEOUT => End::Timeout,
+            abi::THALWEG_END_SWITCH => End::Switch,
+            other => return Err(format!("no end {other}")),
+        },
+    })
+}
+
+fn outcome(outcome: Outcome) -> u64 {
+    u64::from(match outcome {
+        Outcome::Scored => abi::THALWEG_SCORED,
+        Outcome::Small => abi::THALWEG_SKIPPED_SMALL,
+        Outcome::AppLimited => abi::THALWEG_SKIPPED_APP_LIMITED,
+    })
+}
+
+/// Index of an arm; `None` for THALWEG_NO_ARM.
+fn arm(index: u32) -> Option<usize> {
+    (index < abi::THALWEG_MAX_ARMS).then_some(index as usize)
+}
+
+fn number(arm: Option<usize>) -> u64 {
+    arm.map_or(abi::THALWEG_NO_ARM.into(), |index| index as u64)
+}
+
+fn narrow<T: TryFrom<u64>>(value: u64) -> Result<T, String> {
+    T::try_from(value).map_err(|_| format!("{value} does not fit its field"))
+}

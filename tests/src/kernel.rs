@@ -1,0 +1,56 @@
+//! The C header, run by the kernel.
+
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
+use thalweg_abi::{bytes_of, from_bytes};
+
+use crate::{Implementation, Request, raw};
+
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vectors.bpf.o"));
+
+/// `bpf/include/thalweg_algo.h` as BPF programs in the running kernel.
+pub struct Kernel {
+    object: Object,
+}
+
+impl Kernel {
+    /// Loads the programs. Needs root or CAP_BPF and CAP_PERFMON; the error says what the
+    /// kernel said.
+    pub fn load() -> Result<Self, String> {
+        let object = ObjectBuilder::default()
+            .open_memory(OBJECT)
+            .and_then(|open| open.load())
+            .map_err(|error| format!("cannot load vectors.bpf.c: {error:#}"))?;
+        Ok(Self { object })
+    }
+
+    fn run(&mut self, request: &mut Request) -> Result<(), Box<dyn std::error::Error>> {
+        let program = match request.function {
+            raw::VECTOR_CONNECT => "vectors_connect",
+            raw::VECTOR_SCORE => "vectors_score",
+            raw::VECTOR_RESCUE => "vectors_rescue",
+            _ => "vectors_unit",
+        };
+        let key = 0u32.to_ne_bytes();
+        let map = self.object.maps().find(|map| map.name() == "requests").ok_or("no map")?;
+        map.update(&key, bytes_of(request), MapFlags::ANY)?;
+        let program =
+            self.object.progs_mut().find(|p| p.name() == program).ok_or("no such program")?;
+        let status = program.test_run(ProgramInput::default())?.return_value;
+        if status != 0 {
+            return Err(format!("function {}: program answered {status}", request.function).into());
+        }
+        let value = map.lookup(&key, MapFlags::ANY)?.ok_or("the request is gone")?;
+        *request = from_bytes(&value).ok_or("a value of another size")?;
+        Ok(())
+    }
+}
+
+impl Implementation for Kernel {
+    fn name(&self) -> &'static str {
+        "BPF"
+    }
+
+    fn answer(&mut self, request: &mut Request) -> Result<(), String> {
+        self.run(request).map_err(|error| error.to_string())
+    }
+}

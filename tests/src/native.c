@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The learner's header functions, compiled for this machine. */
+#include "request.h"
+
+int thalweg_vector_answer(struct vector_request *request);
+
+/* Answers the request in place; -1 for an unknown function. */
+int thalweg_vector_answer(struct vector_request *request)
+{
+	switch (request->function) {
+	case VECTOR_CONNECT:
+		return vector_connect(request);
+	case VECTOR_SCORE:
+		return vector_score(request);
+	case VECTOR_RESCUE:
+		return vector_rescue(request);
+	}
+	return vector_unit(request);
+}

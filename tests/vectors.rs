@@ -1,0 +1,447 @@
+//! Golden vectors of the learner's arithmetic, made by `vectors/generate.py` from the words of
+//! the documentation: every implementation must agree with them bit for bit.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use thalweg_abi::bytes_of;
+use thalweg_abi::raw as abi;
+use thalweg_tests::{Core, Implementation, Kernel, Native, Request, raw};
+
+/// `unit.json`: single functions.
+#[derive(Deserialize)]
+struct Units {
+    functions: Vec<Function>,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    function: String,
+    /// Inputs and expected outputs, in the order that the file names them.
+    cases: Vec<(Vec<u64>, Vec<u64>)>,
+}
+
+/// `sequences.json`: the life of host records, step by step.
+#[derive(Deserialize)]
+struct Sequences {
+    sequences: Vec<Sequence>,
+}
+
+#[derive(Deserialize)]
+struct Sequence {
+    name: String,
+    params: ParamsRecord,
+    start: Option<HostRecord>,
+    end: HostRecord,
+    steps: Vec<Step>,
+}
+
+#[derive(Deserialize)]
+struct Step {
+    #[serde(flatten)]
+    action: Action,
+    /// FNV-1a of the record after the step, in hexadecimal.
+    host: String,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+enum Action {
+    Connect {
+        system_arm: u32,
+        allowed: u32,
+        random: [u32; 3],
+        arm: u64,
+        reason: u64,
+        propensity_q16: u64,
+    },
+    Score {
+        arm: u32,
+        now_ns: u64,
+        sample: SampleRecord,
+        outcome: u64,
+        weight_q16: u64,
+        cost: u64,
+    },
+    Rescue {
+        current: u32,
+        segs: u64,
+        retrans: u64,
+        allowed: u32,
+        arm: u64,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ParamsRecord {
+    mode: u32,
+    warm_up: u32,
+    gap_scale: u32,
+    weight_max_q16: u32,
+    idle_shift: u32,
+    half_life_ns: u64,
+    latency_weight_q16: u32,
+    latency_guard_us: u32,
+    score_min_bytes: u64,
+    score_full_bytes: u64,
+    loss_shift: u32,
+    loss_min_segs: u32,
+    rescue_arm: u32,
+}
+
+impl ParamsRecord {
+    fn raw(&self) -> abi::thalweg_params {
+        abi::thalweg_params {
+            mode: self.mode,
+            warm_up: self.warm_up,
+            gap_scale: self.gap_scale,
+            weight_max_q16: self.weight_max_q16,
+            idle_shift: self.idle_shift,
+            half_life_ns: self.half_life_ns,
+            latency_weight_q16: self.latency_weight_q16,
+            latency_guard_us: self.latency_guard_us,
+            score_min_bytes: self.score_min_bytes,
+            score_full_bytes: self.score_full_bytes,
+            loss_shift: self.loss_shift,
+            loss_min_segs: self.loss_min_segs,
+            rescue_arm: self.rescue_arm,
+            ..Default::default()
+        }
+    }
+}
+
+/// A sample as a list, in the order of the header.
+#[derive(Deserialize)]
+struct SampleRecord(u64, u64, u64, u64, u32, u32, u32, u32, u32, u32);
+
+impl SampleRecord {
+    fn raw(&self) -> abi::thalweg_sample {
+        abi::thalweg_sample {
+            bytes: self.0,
+            duration_us: self.1,
+            rate_delivered_bytes: self.2,
+            rate_interval_us: self.3,
+            srtt_us: self.4,
+            min_rtt_us: self.5,
+            segs_out: self.6,
+            retrans: self.7,
+            flags: self.8,
+            end: self.9,
+        }
+    }
+}
+
+/// An arm as a list, in the order of the header.
+#[derive(Deserialize)]
+struct ArmRecord(u64, u64, u32, u32, u32, u32, u32, u32, u32, u32);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostRecord {
+    connections: u32,
+    seen_ns: u64,
+    forgot_ns: u64,
+    max_rate: u64,
+    min_rtt_us: u32,
+    scored: u32,
+    switched: u32,
+    arms: [ArmRecord; abi::THALWEG_MAX_ARMS as usize],
+}
+
+impl HostRecord {
+    fn raw(&self) -> abi::thalweg_host {
+        abi::thalweg_host {
+            connections: self.connections,
+            seen_ns: self.seen_ns,
+            forgot_ns: self.forgot_ns,
+            max_rate: self.max_rate,
+            min_rtt_us: self.min_rtt_us,
+            scored: self.scored,
+            switched: self.switched,
+            arms: std::array::from_fn(|i| {
+                let arm = &self.arms[i];
+                abi::thalweg_arm_state {
+                    value: arm.0,
+                    max_rate: arm.1,
+                    weight_q16: arm.2,
+                    deviation_q16: arm.3,
+                    log_rate_q16: arm.4,
+                    srtt_us: arm.5,
+                    min_rtt_us: arm.6,
+                    chosen: arm.7,
+                    greedy: arm.8,
+                    scored: arm.9,
+                }
+            }),
+            ..Default::default()
+        }
+    }
+}
+
+fn vectors() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("vectors")
+}
+
+fn read<T: DeserializeOwned>(name: &str) -> T {
+    let text = std::fs::read_to_string(vectors().join(name))
+        .unwrap_or_else(|error| panic!("{name}: {error}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn fnv1a(bytes: &[u8]) -> String {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+fn word(value: u64) -> u32 {
+    u32::try_from(value).expect("the generator checks the width of every field")
+}
+
+fn sample(inputs: &[u64]) -> abi::thalweg_sample {
+    abi::thalweg_sample {
+        bytes: inputs[0],
+        duration_us: inputs[1],
+        rate_delivered_bytes: inputs[2],
+        rate_interval_us: inputs[3],
+        srtt_us: word(inputs[4]),
+        min_rtt_us: word(inputs[5]),
+        segs_out: word(inputs[6]),
+        retrans: word(inputs[7]),
+        flags: word(inputs[8]),
+        end: word(inputs[9]),
+    }
+}
+
+/// The request for a case of `unit.json`.
+fn unit_request(function: &str, inputs: &[u64]) -> Request {
+    let mut request = Request::default();
+    request.params.mode = abi::THALWEG_MODE_THALWEG;
+    let mut plain = |values: &[u64]| request.inputs[..values.len()].copy_from_slice(values);
+    request.function = match function {
+        "log2" => {
+            plain(inputs);
+            raw::VECTOR_LOG2
+        }
+        "rate" => {
+            plain(inputs);
+            raw::VECTOR_RATE
+        }
+        "cost" => {
+            plain(&inputs[..2]);
+            request.params.latency_weight_q16 = word(inputs[2]);
+            request.params.latency_guard_us = word(inputs[3]);
+            raw::VECTOR_COST
+        }
+        "classic_cost" => {
+            plain(&inputs[2..]);
+            request.host.min_rtt_us = word(inputs[0]);
+            request.host.max_rate = inputs[1];
+            raw::VECTOR_CLASSIC_COST
+        }
+        "classic_update" => {
+            plain(inputs);
+            raw::VECTOR_CLASSIC_UPDATE
+        }
+        "explore" => {
+            plain(inputs);
+            raw::VECTOR_EXPLORE
+        }
+        "judged" => {
+            // Any two arms: the one judged, and another that may be the system's.
+            let (judged, other) = (3, 9);
+            plain(&[judged, if inputs[2] == 1 { judged } else { other }]);
+            request.host.arms[3].value = inputs[0];
+            request.host.arms[3].weight_q16 = word(inputs[1]);
+            raw::VECTOR_JUDGED
+        }
+        "weight" => {
+            request.sample = sample(inputs);
+            request.params.score_full_bytes = inputs[10];
+            raw::VECTOR_WEIGHT
+        }
+        "assess" => {
+            request.sample = sample(inputs);
+            request.params.score_min_bytes = inputs[10];
+            raw::VECTOR_ASSESS
+        }
+        "forget" => {
+            plain(&inputs[2..3]);
+            request.params.half_life_ns = inputs[0];
+            request.host.forgot_ns = inputs[1];
+            for (arm, weight) in request.host.arms.iter_mut().zip(&inputs[3..]) {
+                arm.weight_q16 = word(*weight);
+            }
+            raw::VECTOR_FORGET
+        }
+        other => panic!("unit.json: no function {other}"),
+    };
+    request
+}
+
+/// What a case of `unit.json` expects, as found in an answered request.
+fn unit_answer(request: &Request) -> Vec<u64> {
+    let host = &request.host;
+    match request.function {
+        raw::VECTOR_CLASSIC_COST => {
+            vec![request.outputs[0], host.min_rtt_us.into(), host.max_rate]
+        }
+        raw::VECTOR_FORGET => {
+            let weights = host.arms.iter().map(|arm| arm.weight_q16.into());
+            std::iter::once(host.forgot_ns).chain(weights).collect()
+        }
+        _ => vec![request.outputs[0]],
+    }
+}
+
+fn run_units(implementation: &mut dyn Implementation) {
+    let name = implementation.name();
+    let units: Units = read("unit.json");
+    let mut cases = 0;
+    for Function { function, cases: all } in &units.functions {
+        for (number, (inputs, expected)) in all.iter().enumerate() {
+            let place = format!("{name}: unit.json, {function}, case {number} {inputs:?}");
+            let mut request = unit_request(function, inputs);
+            implementation
+                .answer(&mut request)
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(&unit_answer(&request), expected, "{place}");
+            cases += 1;
+        }
+    }
+    // The files are there, and the loops ran.
+    assert!(units.functions.len() >= 10 && cases >= 500, "unit.json has {cases} cases only");
+    eprintln!("{name}: {cases} cases of {} functions agree", units.functions.len());
+}
+
+fn run_sequences(implementation: &mut dyn Implementation) {
+    let name = implementation.name();
+    let Sequences { sequences } = read("sequences.json");
+    let mut steps = 0;
+    for sequence in &sequences {
+        let mut host = sequence.start.as_ref().map(HostRecord::raw).unwrap_or_default();
+        for (number, step) in sequence.steps.iter().enumerate() {
+            let place = format!("{name}: sequences.json, `{}`, step {number}", sequence.name);
+            let (mut request, expected) = step_request(&step.action);
+            request.params = sequence.params.raw();
+            request.host = host;
+            implementation
+                .answer(&mut request)
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(request.outputs, expected, "{place}: answer");
+            assert_eq!(fnv1a(bytes_of(&request.host)), step.host, "{place}: host record");
+            host = request.host;
+            steps += 1;
+        }
+        assert!(
+            bytes_of(&host) == bytes_of(&sequence.end.raw()),
+            "{name}: sequences.json, `{}`: record at the end",
+            sequence.name
+        );
+    }
+    assert!(sequences.len() >= 40 && steps >= 4_000, "sequences.json has {steps} steps only");
+    eprintln!("{name}: {steps} steps of {} sequences agree", sequences.len());
+}
+
+/// The request of a step, and the expected outputs.
+fn step_request(action: &Action) -> (Request, [u64; 3]) {
+    let empty = Request::default();
+    match action {
+        Action::Connect { system_arm, allowed, random, arm, reason, propensity_q16 } => {
+            let request = Request {
+                function: raw::VECTOR_CONNECT,
+                arm: *system_arm,
+                allowed: *allowed,
+                random: *random,
+                ..empty
+            };
+            (request, [*arm, *reason, *propensity_q16])
+        }
+        Action::Score { arm, now_ns, sample, outcome, weight_q16, cost } => {
+            let request = Request {
+                function: raw::VECTOR_SCORE,
+                arm: *arm,
+                now_ns: *now_ns,
+                sample: sample.raw(),
+                ..empty
+            };
+            (request, [*outcome, *weight_q16, *cost])
+        }
+        Action::Rescue { current, segs, retrans, allowed, arm } => {
+            let request = Request {
+                function: raw::VECTOR_RESCUE,
+                arm: *current,
+                segs: *segs,
+                retrans: *retrans,
+                allowed: *allowed,
+                ..empty
+            };
+            (request, [*arm, 0, 0])
+        }
+    }
+}
+
+/// The programs in the kernel; `None` where it refuses for want of privilege, after saying so.
+/// A test that must not be skipped (THALWEG_REQUIRE_PRIVILEGED=1) fails instead, and so does
+/// one that is refused for another reason.
+fn kernel() -> Option<Kernel> {
+    match Kernel::load() {
+        Ok(kernel) => Some(kernel),
+        Err(why) => {
+            assert!(
+                std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+                "this test must run here, but: {why}"
+            );
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+#[test]
+fn the_committed_vectors_are_those_of_the_generator() {
+    let output = Command::new("python3")
+        .arg(vectors().join("generate.py"))
+        .arg("--check")
+        .output()
+        .expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn units_on_core() {
+    run_units(&mut Core);
+}
+
+#[test]
+fn units_on_native_c() {
+    run_units(&mut Native);
+}
+
+#[test]
+fn units_on_bpf() {
+    if let Some(mut kernel) = kernel() {
+        run_units(&mut kernel);
+    }
+}
+
+#[test]
+fn sequences_on_core() {
+    run_sequences(&mut Core);
+}
+
+#[test]
+fn sequences_on_native_c() {
+    run_sequences(&mut Native);
+}
+
+#[test]
+fn sequences_on_bpf() {
+    if let Some(mut kernel) = kernel() {
+        run_sequences(&mut kernel);
+    }
+}
