@@ -6,7 +6,31 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
+
+/// The types of thalweg_abi.h come from the crate thalweg-abi, which derives all that these
+/// derive.
+#[derive(Debug)]
+struct PlainTypes;
+
+impl ParseCallbacks for PlainTypes {
+    fn blocklisted_type_implements_trait(
+        &self,
+        _name: &str,
+        derive_trait: DeriveTrait,
+    ) -> Option<ImplementsTrait> {
+        let derived = matches!(
+            derive_trait,
+            DeriveTrait::Copy | DeriveTrait::Debug | DeriveTrait::Default
+        );
+        Some(if derived {
+            ImplementsTrait::Yes
+        } else {
+            ImplementsTrait::No
+        })
+    }
+}
 
 fn main() -> Result<()> {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -24,6 +48,7 @@ fn main() -> Result<()> {
         .clang_arg("-DTHALWEG_TESTS_LAYOUT_ONLY")
         .allowlist_file(".*request\\.h")
         .blocklist_file(".*thalweg_abi\\.h")
+        .parse_callbacks(Box::new(PlainTypes))
         .derive_default(true)
         .prepend_enum_name(false)
         .generate()

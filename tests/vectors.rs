@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use thalweg_abi::bytes_of;
 use thalweg_abi::raw as abi;
-use thalweg_tests::{Core, Implementation, Kernel, Native, Request, raw};
+use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
 /// `unit.json`: single functions.
 #[derive(Deserialize)]
@@ -302,7 +302,11 @@ fn run_units(implementation: &mut dyn Implementation) {
     let name = implementation.name();
     let units: Units = read("unit.json");
     let mut cases = 0;
-    for Function { function, cases: all } in &units.functions {
+    for Function {
+        function,
+        cases: all,
+    } in &units.functions
+    {
         for (number, (inputs, expected)) in all.iter().enumerate() {
             let place = format!("{name}: unit.json, {function}, case {number} {inputs:?}");
             let mut request = unit_request(function, inputs);
@@ -314,8 +318,14 @@ fn run_units(implementation: &mut dyn Implementation) {
         }
     }
     // The files are there, and the loops ran.
-    assert!(units.functions.len() >= 10 && cases >= 500, "unit.json has {cases} cases only");
-    eprintln!("{name}: {cases} cases of {} functions agree", units.functions.len());
+    assert!(
+        units.functions.len() >= 10 && cases >= 500,
+        "unit.json has {cases} cases only"
+    );
+    eprintln!(
+        "{name}: {cases} cases of {} functions agree",
+        units.functions.len()
+    );
 }
 
 fn run_sequences(implementation: &mut dyn Implementation) {
@@ -323,7 +333,11 @@ fn run_sequences(implementation: &mut dyn Implementation) {
     let Sequences { sequences } = read("sequences.json");
     let mut steps = 0;
     for sequence in &sequences {
-        let mut host = sequence.start.as_ref().map(HostRecord::raw).unwrap_or_default();
+        let mut host = sequence
+            .start
+            .as_ref()
+            .map(HostRecord::raw)
+            .unwrap_or_default();
         for (number, step) in sequence.steps.iter().enumerate() {
             let place = format!("{name}: sequences.json, `{}`, step {number}", sequence.name);
             let (mut request, expected) = step_request(&step.action);
@@ -333,7 +347,11 @@ fn run_sequences(implementation: &mut dyn Implementation) {
                 .answer(&mut request)
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
             assert_eq!(request.outputs, expected, "{place}: answer");
-            assert_eq!(fnv1a(bytes_of(&request.host)), step.host, "{place}: host record");
+            assert_eq!(
+                fnv1a(bytes_of(&request.host)),
+                step.host,
+                "{place}: host record"
+            );
             host = request.host;
             steps += 1;
         }
@@ -343,15 +361,28 @@ fn run_sequences(implementation: &mut dyn Implementation) {
             sequence.name
         );
     }
-    assert!(sequences.len() >= 40 && steps >= 4_000, "sequences.json has {steps} steps only");
-    eprintln!("{name}: {steps} steps of {} sequences agree", sequences.len());
+    assert!(
+        sequences.len() >= 40 && steps >= 4_000,
+        "sequences.json has {steps} steps only"
+    );
+    eprintln!(
+        "{name}: {steps} steps of {} sequences agree",
+        sequences.len()
+    );
 }
 
 /// The request of a step, and the expected outputs.
 fn step_request(action: &Action) -> (Request, [u64; 3]) {
     let empty = Request::default();
     match action {
-        Action::Connect { system_arm, allowed, random, arm, reason, propensity_q16 } => {
+        Action::Connect {
+            system_arm,
+            allowed,
+            random,
+            arm,
+            reason,
+            propensity_q16,
+        } => {
             let request = Request {
                 function: raw::VECTOR_CONNECT,
                 arm: *system_arm,
@@ -361,7 +392,14 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
             };
             (request, [*arm, *reason, *propensity_q16])
         }
-        Action::Score { arm, now_ns, sample, outcome, weight_q16, cost } => {
+        Action::Score {
+            arm,
+            now_ns,
+            sample,
+            outcome,
+            weight_q16,
+            cost,
+        } => {
             let request = Request {
                 function: raw::VECTOR_SCORE,
                 arm: *arm,
@@ -371,7 +409,13 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
             };
             (request, [*outcome, *weight_q16, *cost])
         }
-        Action::Rescue { current, segs, retrans, allowed, arm } => {
+        Action::Rescue {
+            current,
+            segs,
+            retrans,
+            allowed,
+            arm,
+        } => {
             let request = Request {
                 function: raw::VECTOR_RESCUE,
                 arm: *current,
@@ -391,7 +435,8 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
 fn kernel() -> Option<Kernel> {
     match Kernel::load() {
         Ok(kernel) => Some(kernel),
-        Err(why) => {
+        Err(LoadError::Refused(why)) => panic!("{why}"),
+        Err(LoadError::Privilege(why)) => {
             assert!(
                 std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
                 "this test must run here, but: {why}"
@@ -409,7 +454,11 @@ fn the_committed_vectors_are_those_of_the_generator() {
         .arg("--check")
         .output()
         .expect("python3 runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]

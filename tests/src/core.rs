@@ -46,7 +46,11 @@ fn connect(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
         Reason::Explore => abi::THALWEG_REASON_EXPLORE,
         Reason::Untried => abi::THALWEG_REASON_UNTRIED,
     };
-    Ok([number(decision.arm), reason.into(), decision.propensity_q16.into()])
+    Ok([
+        number(decision.arm),
+        reason.into(),
+        decision.propensity_q16.into(),
+    ])
 }
 
 fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
@@ -57,7 +61,11 @@ fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
         &params(&request.params)?,
         request.now_ns,
     );
-    Ok([outcome(verdict.outcome), verdict.weight_q16.into(), verdict.cost])
+    Ok([
+        outcome(verdict.outcome),
+        verdict.weight_q16.into(),
+        verdict.cost,
+    ])
 }
 
 fn rescue(host: &Host, request: &Request) -> Result<[u64; 3], String> {
@@ -82,9 +90,11 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
         raw::VECTOR_CLASSIC_COST => core::classic_cost(host, narrow(inputs[0])?, inputs[1]),
         raw::VECTOR_CLASSIC_UPDATE => core::classic_update(inputs[0], inputs[1]),
         raw::VECTOR_EXPLORE => explore(inputs, params)?,
-        raw::VECTOR_JUDGED => {
-            core::judged_q16(host, narrow::<u16>(inputs[0])?.into(), arm(narrow(inputs[1])?))
-        }
+        raw::VECTOR_JUDGED => core::judged_q16(
+            host,
+            narrow::<u16>(inputs[0])?.into(),
+            arm(narrow(inputs[1])?),
+        ),
         raw::VECTOR_WEIGHT => sample(&request.sample)?.weight_q16(&params).into(),
         raw::VECTOR_ASSESS => outcome(sample(&request.sample)?.assess(&params)),
         raw::VECTOR_FORGET => {
@@ -102,14 +112,21 @@ fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
     if weight_q16 == 0 || !(2..=16).contains(&arms) {
         return Err("a measured arm beside the best has weight and at least two arms".to_owned());
     }
-    let mut host = Host { scored: 1, ..Host::default() };
+    let mut host = Host {
+        scored: 1,
+        ..Host::default()
+    };
     host.arms[0].weight_q16 = ONE_Q16;
     host.arms[1].weight_q16 = narrow(weight_q16)?;
     let handicap = core::judged_q16(&host, 1, Some(0));
     host.arms[0].value = handicap;
     host.arms[1].value = gap_q16;
-    let params =
-        Params { mode: Mode::Thalweg, warm_up: 0, gap_scale: narrow(gap_scale)?, ..params };
+    let params = Params {
+        mode: Mode::Thalweg,
+        warm_up: 0,
+        gap_scale: narrow(gap_scale)?,
+        ..params
+    };
     let allowed = u16::MAX >> (16 - arms);
     Ok(core::propensities_q16(&host, Some(0), allowed, &params)[1].into())
 }

@@ -12,14 +12,30 @@ pub struct Kernel {
     object: Object,
 }
 
+/// Why the programs are not in the kernel.
+#[derive(Debug)]
+pub enum LoadError {
+    /// This process may not load programs.
+    Privilege(String),
+    /// The kernel refused these programs.
+    Refused(String),
+}
+
 impl Kernel {
-    /// Loads the programs. Needs root or CAP_BPF and CAP_PERFMON; the error says what the
-    /// kernel said.
-    pub fn load() -> Result<Self, String> {
+    /// Loads the programs. Needs root or CAP_BPF and CAP_PERFMON.
+    pub fn load() -> Result<Self, LoadError> {
         let object = ObjectBuilder::default()
             .open_memory(OBJECT)
             .and_then(|open| open.load())
-            .map_err(|error| format!("cannot load vectors.bpf.c: {error:#}"))?;
+            .map_err(|error| {
+                let why = format!("cannot load vectors.bpf.c: {error:#}");
+                // EPERM. The verifier's EACCES is the same `ErrorKind`, so the number decides.
+                if why.contains("(os error 1)") {
+                    LoadError::Privilege(why)
+                } else {
+                    LoadError::Refused(why)
+                }
+            })?;
         Ok(Self { object })
     }
 
@@ -31,15 +47,24 @@ impl Kernel {
             _ => "vectors_unit",
         };
         let key = 0u32.to_ne_bytes();
-        let map = self.object.maps().find(|map| map.name() == "requests").ok_or("no map")?;
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "requests")
+            .ok_or("no map")?;
         map.update(&key, bytes_of(request), MapFlags::ANY)?;
-        let program =
-            self.object.progs_mut().find(|p| p.name() == program).ok_or("no such program")?;
+        let program = self
+            .object
+            .progs_mut()
+            .find(|p| p.name() == program)
+            .ok_or("no such program")?;
         let status = program.test_run(ProgramInput::default())?.return_value;
         if status != 0 {
             return Err(format!("function {}: program answered {status}", request.function).into());
         }
-        let value = map.lookup(&key, MapFlags::ANY)?.ok_or("the request is gone")?;
+        let value = map
+            .lookup(&key, MapFlags::ANY)?
+            .ok_or("the request is gone")?;
         *request = from_bytes(&value).ok_or("a value of another size")?;
         Ok(())
     }

@@ -7,11 +7,16 @@ mod kernel;
 mod native;
 
 pub use crate::core::Core;
-pub use kernel::Kernel;
+pub use kernel::{Kernel, LoadError};
 pub use native::Native;
 
 /// The request that every implementation answers, generated from `src/request.h`.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all
+)]
 pub mod raw {
     use thalweg_abi::raw::{thalweg_host, thalweg_params, thalweg_sample};
     include!(concat!(env!("OUT_DIR"), "/request.rs"));

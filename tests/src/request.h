@@ -121,8 +121,8 @@ static __always_inline int vector_score(struct vector_request *r)
 
 static __always_inline int vector_rescue(struct vector_request *r)
 {
-	r->outputs[0] = thalweg_rescue(&r->host, r->arm, r->segs, r->retrans, r->allowed,
-				       &r->params);
+	r->outputs[0] =
+		thalweg_rescue(&r->host, r->arm, r->segs, r->retrans, r->allowed, &r->params);
 	return 0;
 }
 #endif

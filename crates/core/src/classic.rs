@@ -43,8 +43,10 @@ pub fn cost(host: &mut Host, min_rtt_us: u32, rate: u64) -> u64 {
     if host.max_rate == 0 || rate > host.max_rate {
         host.max_rate = rate;
     }
-    term(u64::from(min_rtt_us - host.min_rtt_us), u64::from(host.min_rtt_us))
-        + term(host.max_rate - rate, host.max_rate)
+    term(
+        u64::from(min_rtt_us - host.min_rtt_us),
+        u64::from(host.min_rtt_us),
+    ) + term(host.max_rate - rate, host.max_rate)
 }
 
 /// The published delta rule: the first cost as it is, then a quarter of the way. A cost of
@@ -61,7 +63,10 @@ pub fn update(value: u64, cost: u64) -> u64 {
 
 /// Integer bytes per µs, as published: every rate under 8 Mbit/s is 0.
 fn rate(sample: &Sample) -> u64 {
-    sample.rate_delivered_bytes.checked_div(sample.rate_interval_us).unwrap_or(0)
+    sample
+        .rate_delivered_bytes
+        .checked_div(sample.rate_interval_us)
+        .unwrap_or(0)
 }
 
 /// Scores a connection that ended in order; returns its cost.
@@ -84,12 +89,16 @@ pub(crate) fn score(host: &mut Host, arm: usize, sample: &Sample) -> u64 {
 /// The arms of `allowed` that share the lowest value.
 fn ties(host: &Host, allowed: u16) -> Vec<usize> {
     let lowest = arms_in(allowed).map(|i| host.arms[i].value).min();
-    arms_in(allowed).filter(|&i| Some(host.arms[i].value) == lowest).collect()
+    arms_in(allowed)
+        .filter(|&i| Some(host.arms[i].value) == lowest)
+        .collect()
 }
 
 /// The arm with the lowest value among those with one; the lowest index on a tie.
 pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
-    arms_in(allowed).filter(|&i| host.arms[i].value > 0).min_by_key(|&i| (host.arms[i].value, i))
+    arms_in(allowed)
+        .filter(|&i| host.arms[i].value > 0)
+        .min_by_key(|&i| (host.arms[i].value, i))
 }
 
 /// Lowest value, ties at random, one in twenty uniformly random. `random`: for the tie,
@@ -97,7 +106,11 @@ pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
 pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
     let arms: Vec<usize> = arms_in(allowed).collect();
     if host.connections <= MIN_CONNECTIONS || arms.is_empty() {
-        return Decision { arm: None, reason: Reason::WarmUp, propensity_q16: ONE_Q16 };
+        return Decision {
+            arm: None,
+            reason: Reason::WarmUp,
+            propensity_q16: ONE_Q16,
+        };
     }
     let ties = ties(host, allowed);
     let greedy = ties[random[0] as usize % ties.len()];
@@ -108,7 +121,11 @@ pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
     };
     Decision {
         arm: Some(arm),
-        reason: if arm == greedy { Reason::Greedy } else { Reason::Explore },
+        reason: if arm == greedy {
+            Reason::Greedy
+        } else {
+            Reason::Explore
+        },
         propensity_q16: propensity(&ties, arms.len(), arm),
     }
 }

@@ -22,7 +22,10 @@ pub struct PrefixError;
 
 impl std::fmt::Display for PrefixError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a prefix length is 0 to 32 for IPv4 and 0 to 128 for IPv6")
+        write!(
+            f,
+            "a prefix length is 0 to 32 for IPv4 and 0 to 128 for IPv6"
+        )
     }
 }
 
@@ -45,7 +48,11 @@ impl HostKey {
         };
         let bits = u128::from_be_bytes(octets);
         let masked = bits & u128::MAX.checked_shl(128 - prefix_len).unwrap_or(0);
-        Ok(Self { netns, addr: masked.to_be_bytes(), prefix_len })
+        Ok(Self {
+            netns,
+            addr: masked.to_be_bytes(),
+            prefix_len,
+        })
     }
 
     /// The address, IPv4 where it is one.
@@ -80,7 +87,11 @@ impl std::fmt::Display for HostKey {
 
 impl From<Ipv4Addr> for HostKey {
     fn from(v4: Ipv4Addr) -> Self {
-        Self { netns: 0, addr: v4.to_ipv6_mapped().octets(), prefix_len: 128 }
+        Self {
+            netns: 0,
+            addr: v4.to_ipv6_mapped().octets(),
+            prefix_len: 128,
+        }
     }
 }
 
@@ -107,7 +118,10 @@ mod tests {
 
     #[test]
     fn namespaces_are_kept_apart() {
-        let other = HostKey { netns: 8, ..key("192.0.2.7") };
+        let other = HostKey {
+            netns: 8,
+            ..key("192.0.2.7")
+        };
         assert_ne!(key("192.0.2.7"), other);
     }
 

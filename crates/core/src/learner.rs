@@ -137,9 +137,17 @@ pub fn score(
         Mode::Thalweg => match sample.assess(params) {
             Outcome::Scored => {
                 let (cost, weight_q16) = weighted::score(host, arm, sample, params, now_ns);
-                Verdict { outcome: Outcome::Scored, weight_q16, cost }
+                Verdict {
+                    outcome: Outcome::Scored,
+                    weight_q16,
+                    cost,
+                }
             }
-            outcome => Verdict { outcome, weight_q16: 0, cost: 0 },
+            outcome => Verdict {
+                outcome,
+                weight_q16: 0,
+                cost: 0,
+            },
         },
     }
 }

@@ -20,8 +20,8 @@ mod sample;
 mod weighted;
 
 pub use classic::{
-    EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS,
-    cost as classic_cost, update as classic_update,
+    EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,
+    update as classic_update,
 };
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
 pub use host::{ArmState, Host, MAX_ARMS};

@@ -84,8 +84,7 @@ impl Sample {
             return Outcome::Scored;
         }
         let burst = rate_bytes_per_second(self.rate_delivered_bytes, self.rate_interval_us);
-        let paused =
-            self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.rate();
+        let paused = self.rate_interval_us != 0 && burst / APP_LIMITED_RATIO > self.rate();
         let lossless = self.retrans <= self.segs_out / APP_LIMITED_LOSS;
         if paused && lossless && self.end != End::Timeout {
             return Outcome::AppLimited;

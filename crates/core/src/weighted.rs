@@ -45,7 +45,11 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     }
     host.forgot_ns += steps * params.half_life_ns;
     for arm in &mut host.arms {
-        arm.weight_q16 = if steps < 32 { arm.weight_q16 >> steps } else { 0 };
+        arm.weight_q16 = if steps < 32 {
+            arm.weight_q16 >> steps
+        } else {
+            0
+        };
     }
 }
 
@@ -87,7 +91,9 @@ fn shares(
         return None;
     }
     let arms = arms_in(allowed).count() as u64;
-    let untried = arms_in(allowed).filter(|&i| host.arms[i].weight_q16 == 0).count() as u32;
+    let untried = arms_in(allowed)
+        .filter(|&i| host.arms[i].weight_q16 == 0)
+        .count() as u32;
     let lowest = judged_q16(host, best, system_arm);
     let mut shares = [0; MAX_ARMS];
     for i in arms_in(allowed).filter(|&i| i != best) {
@@ -113,7 +119,11 @@ pub(crate) fn decide(
     random: u32,
 ) -> Decision {
     let Some((best, shares)) = shares(host, system_arm, allowed, params) else {
-        return Decision { arm: system_arm, reason: Reason::WarmUp, propensity_q16: ONE_Q16 };
+        return Decision {
+            arm: system_arm,
+            reason: Reason::WarmUp,
+            propensity_q16: ONE_Q16,
+        };
     };
     // Tickets 65535, 65534, … go to the other arms in order of index; the rest is the best's.
     let ticket = random & (ONE_Q16 - 1);
@@ -132,7 +142,11 @@ pub(crate) fn decide(
     } else {
         Reason::Explore
     };
-    Decision { arm: Some(arm), reason, propensity_q16: shares[arm] }
+    Decision {
+        arm: Some(arm),
+        reason,
+        propensity_q16: shares[arm],
+    }
 }
 
 /// Probabilities of all arms for the next connection.
@@ -201,7 +215,14 @@ pub(crate) fn score(
         }
     }
     let state = &mut host.arms[arm];
-    learn(state, cost, log2_q16(rate), sample.srtt_us, weight_q16, params.weight_max_q16);
+    learn(
+        state,
+        cost,
+        log2_q16(rate),
+        sample.srtt_us,
+        weight_q16,
+        params.weight_max_q16,
+    );
     state.max_rate = state.max_rate.max(rate);
     state.scored = state.scored.saturating_add(1);
     host.max_rate = host.max_rate.max(rate);
@@ -235,7 +256,10 @@ fn learn(
         arm.srtt_us = srtt_us;
     } else {
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
-            cost.clamp(arm.value.saturating_sub(CLIP_BETTER_Q16), arm.value + CLIP_WORSE_Q16)
+            cost.clamp(
+                arm.value.saturating_sub(CLIP_BETTER_Q16),
+                arm.value + CLIP_WORSE_Q16,
+            )
         } else {
             cost
         };

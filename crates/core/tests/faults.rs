@@ -11,7 +11,7 @@ const CUBIC: usize = 0;
 const BBR: usize = 1;
 const HTCP: usize = 2;
 
-const MBIT: u64 = 125_000;
+const MBIT: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -27,7 +27,11 @@ struct Agent {
 impl Agent {
     fn new(mode: Mode, allowed: &[usize]) -> Self {
         Self {
-            params: Params { mode, rescue_arm: Some(BBR), ..Params::default() },
+            params: Params {
+                mode,
+                rescue_arm: Some(BBR),
+                ..Params::default()
+            },
             host: Host::default(),
             allowed: allowed.iter().fold(0, |mask, arm| mask | 1 << arm),
             now_ns: SECOND_NS,
@@ -40,13 +44,18 @@ impl Agent {
     }
 
     fn seeded(self, seed: u64) -> Self {
-        Self { random: seed, ..self }
+        Self {
+            random: seed,
+            ..self
+        }
     }
 
     /// The upper half of a 64-bit linear congruential generator (Knuth's MMIX constants).
     fn draw(&mut self) -> u32 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.random >> 32) as u32
     }
 
@@ -82,19 +91,322 @@ impl Agent {
     }
 }
 
-/// A bulk transfer of one second over a path of 20 ms.
+/// A bulk transfer of ten seconds over a path of 20 ms.
 fn bulk(rate_bps: u64) -> Sample {
-    let bytes = rate_bps / 8;
+    let bytes_per_second = rate_bps / 8;
     Sample {
-        bytes,
-        duration_us: 1_000_000,
-        rate_delivered_bytes: bytes / 10,
+        bytes: bytes_per_second * 10,
+        duration_us: 10_000_000,
+        rate_delivered_bytes: bytes_per_second / 10,
         rate_interval_us: 100_000,
         srtt_us: 20_000,
         min_rtt_us: 20_000,
-        segs_out: (bytes / 1448) as u32,
+        segs_out: (bytes_per_second * 10 / 1448) as u32,
         retrans: 0,
         busy_time: false,
         end: End::FinLocal,
     }
+}
+
+/// Fault: an arm that the kernel lacks is never scored, keeps the value 0, which no other
+/// arm can undercut, and is chosen for ever; the connections run the system's own arm.
+#[test]
+fn an_arm_that_is_never_scored() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR, HTCP]).map(|mut agent| {
+        let mut chosen = [0; 3];
+        for _ in 0..1000 {
+            let arm = agent.connect().arm.unwrap_or(CUBIC);
+            chosen[arm] += 1;
+            match arm {
+                CUBIC => agent.score(arm, &bulk(90 * MBIT)),
+                BBR => agent.score(
+                    arm,
+                    &Sample {
+                        min_rtt_us: 20_500,
+                        ..bulk(4800 * MBIT)
+                    },
+                ),
+                _ => continue, // refused by the kernel
+            };
+        }
+        (agent, chosen)
+    });
+    assert!(classic.1[HTCP] > 900, "{:?}", classic.1);
+    assert!(classic.0.share_q16(HTCP) > ONE_Q16 * 9 / 10);
+
+    // First trials never take more than half, and what was measured decides the rest.
+    assert!(thalweg.1[BBR] > 400, "{:?}", thalweg.1);
+    assert_eq!(thalweg.0.share_q16(HTCP), ONE_Q16 / 2);
+    assert_eq!(thalweg.0.best(), Some(BBR));
+}
+
+/// Fault: the minimum RTT is measured near the handshake and does not show the queue that
+/// the congestion control then builds.
+#[test]
+fn a_queue_above_the_minimum_rtt() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        let bloated = Sample {
+            srtt_us: 400_000,
+            ..bulk(80 * MBIT)
+        };
+        let costs = [
+            agent.score(CUBIC, &bloated),
+            agent.score(BBR, &bulk(80 * MBIT)),
+        ];
+        (agent.best(), costs.map(|verdict| verdict.cost))
+    });
+    assert_eq!(classic.1[0], classic.1[1]);
+    assert!(thalweg.1[0] > thalweg.1[1]);
+    assert_eq!(thalweg.0, Some(BBR));
+}
+
+/// Fault: the rate of an arm is the highest it ever had; one good connection outweighs any
+/// number of bad ones after it.
+#[test]
+fn a_maximum_that_never_decays() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        agent.host.connections = 100;
+        agent.score(BBR, &bulk(800 * MBIT));
+        for _ in 0..200 {
+            agent.score(BBR, &bulk(8 * MBIT));
+            agent.score(CUBIC, &bulk(400 * MBIT));
+        }
+        agent
+    });
+    assert!(classic.share_q16(BBR) > ONE_Q16 * 9 / 10);
+    assert!(thalweg.share_q16(CUBIC) > ONE_Q16 * 9 / 10);
+}
+
+/// Fault: a maximum grows with the number of trials: of two equal arms the one tried more
+/// often looks better.
+#[test]
+fn equal_arms_tried_unequally() {
+    let rates = [80, 160, 120, 100, 140].map(|rate| rate * MBIT);
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        for round in 0..100 {
+            agent.score(CUBIC, &bulk(rates[round % 5]));
+        }
+        agent.score(BBR, &bulk(120 * MBIT));
+        agent.host.arms.map(|arm| arm.value)
+    });
+    assert_eq!(classic[CUBIC], 0, "perfect");
+    assert_eq!(classic[BBR], 250_000, "a quarter below the best rate");
+    // A sixth of a bit: one part in nine of the rate.
+    assert!(
+        thalweg[CUBIC].abs_diff(thalweg[BBR]) < u64::from(ONE_Q16) / 6,
+        "{thalweg:?}"
+    );
+}
+
+/// Fault: a connection whose application paused says nothing about the path's capacity, and
+/// is scored all the same.
+#[test]
+fn an_application_that_pauses() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        agent.score(CUBIC, &bulk(400 * MBIT));
+        let before = agent.host.arms;
+        let paused = Sample {
+            bytes: MIB,
+            ..bulk(80 * MBIT)
+        };
+        let verdict = agent.score(
+            CUBIC,
+            &Sample {
+                min_rtt_us: 40_000,
+                ..paused
+            },
+        );
+        (verdict.outcome, agent.host.arms == before)
+    });
+    assert_eq!(classic, (Outcome::Scored, false));
+    assert_eq!(thalweg, (Outcome::AppLimited, true));
+}
+
+/// Fault: rates are whole bytes per µs, so that all below 8 Mbit/s are equal.
+#[test]
+fn rates_below_eight_megabits() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        let slow = agent.score(CUBIC, &bulk(MBIT));
+        let fast = agent.score(BBR, &bulk(7 * MBIT));
+        [slow.cost, fast.cost]
+    });
+    assert_eq!(classic[0], classic[1]);
+    let bits = (thalweg[0] - thalweg[1]) as f64 / f64::from(ONE_Q16);
+    assert!(
+        (bits - 7_f64.log2()).abs() < 0.02,
+        "seven times the rate: {bits} bits"
+    );
+}
+
+/// Fault: a cost of 0 also means "unset": the next sample of a perfect arm takes the place
+/// of all before it, where it should move the estimate by a quarter at most.
+#[test]
+fn a_perfect_arm_and_one_bad_sample() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        for _ in 0..1000 {
+            agent.score(BBR, &bulk(80 * MBIT));
+        }
+        let before = agent.host.arms[BBR].value;
+        let bad = Sample {
+            min_rtt_us: 40_000,
+            srtt_us: 40_000,
+            ..bulk(8 * MBIT)
+        };
+        let cost = agent.score(BBR, &bad).cost;
+        (agent.host.arms[BBR].value - before, cost - before)
+    });
+    let (moved, distance) = classic;
+    assert_eq!((moved, distance), (1_000_000, 1_000_000));
+    let (moved, distance) = thalweg;
+    assert!(0 < moved && moved <= distance / 4, "{moved} of {distance}");
+}
+
+/// Fault: a connection of fewer than 64 segments is moved to bbr by a single retransmission.
+#[test]
+fn one_retransmission_of_a_short_connection() {
+    for segs in 1..64 {
+        let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|agent| {
+            rescue(
+                &agent.host,
+                Some(CUBIC),
+                segs,
+                1,
+                agent.allowed,
+                &agent.params,
+            )
+        });
+        assert_eq!(classic, Some(BBR), "{segs} segments");
+        assert_eq!(thalweg, None, "{segs} segments");
+    }
+    // Where loss is plain, both act.
+    for agent in Agent::both(&[CUBIC, BBR]) {
+        let moved = rescue(
+            &agent.host,
+            Some(CUBIC),
+            1000,
+            50,
+            agent.allowed,
+            &agent.params,
+        );
+        assert_eq!(moved, Some(BBR));
+    }
+}
+
+/// Fault: the loss rule moves to bbr even where bbr is known to do worse, or not at hand.
+#[test]
+fn a_rescue_that_makes_it_worse() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        for _ in 0..20 {
+            agent.score(CUBIC, &bulk(80 * MBIT));
+            agent.score(BBR, &bulk(8 * MBIT));
+        }
+        [0b11, 0b01]
+            .map(|allowed| rescue(&agent.host, Some(CUBIC), 1000, 50, allowed, &agent.params))
+    });
+    assert_eq!(classic, [Some(BBR); 2]);
+    assert_eq!(thalweg, [None; 2]);
+}
+
+/// Fault: tiny transfers, and receivers that sent next to nothing, are scored like bulk
+/// senders.
+#[test]
+fn tiny_transfers_and_receivers() {
+    let tiny = Sample {
+        bytes: 10_000,
+        duration_us: 40_000,
+        segs_out: 8,
+        min_rtt_us: 24_000,
+        ..bulk(8 * MBIT)
+    };
+    let receiver = Sample {
+        bytes: 200,
+        rate_delivered_bytes: 0,
+        rate_interval_us: 0,
+        ..tiny
+    };
+    for sample in [tiny, receiver] {
+        let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+            agent.score(BBR, &bulk(400 * MBIT));
+            let before = agent.host.arms;
+            let outcome = agent.score(BBR, &sample).outcome;
+            (outcome, agent.host.arms == before)
+        });
+        assert_eq!(classic, (Outcome::Scored, false));
+        assert_eq!(thalweg, (Outcome::Small, true));
+    }
+}
+
+/// Fault: a connection that died of unanswered retransmissions is not scored; and if it
+/// were, minimum RTT and maximum rate would not show it.
+#[test]
+fn a_connection_that_dies() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        for _ in 0..20 {
+            agent.score(CUBIC, &bulk(80 * MBIT));
+        }
+        let before = agent.host.arms[CUBIC].value;
+        let dead = Sample {
+            bytes: 20_000,
+            duration_us: 900_000_000,
+            segs_out: 40,
+            retrans: 25,
+            end: End::Timeout,
+            ..bulk(80 * MBIT)
+        };
+        agent.score(CUBIC, &dead);
+        agent.host.arms[CUBIC].value > before
+    });
+    assert_eq!([classic, thalweg], [false, true]);
+}
+
+/// Fault: what was once learned is never forgotten: when the best arm and the worst change
+/// places, the old best is chosen on.
+#[test]
+fn a_path_that_changes() {
+    let before = |arm| bulk(if arm == CUBIC { 96 } else { 16 } * MBIT);
+    let after = |arm| bulk(if arm == CUBIC { 8 } else { 80 } * MBIT);
+    for seed in 1..=20 {
+        let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|agent| {
+            let mut agent = agent.seeded(seed);
+            for _ in 0..300 {
+                agent.transfer(before);
+            }
+            assert!(
+                agent.share_q16(CUBIC) > ONE_Q16 * 9 / 10,
+                "seed {seed}: learned at first"
+            );
+            for _ in 0..FOLLOWED_AFTER {
+                agent.transfer(after);
+            }
+            (0..100).filter(|_| agent.transfer(after) == BBR).count()
+        });
+        assert!(
+            classic < 20,
+            "seed {seed}: {classic} of 100 on the new best"
+        );
+        assert!(
+            thalweg > 80,
+            "seed {seed}: {thalweg} of 100 on the new best"
+        );
+    }
+}
+
+/// Connections within which the mode thalweg has changed to the new best arm.
+const FOLLOWED_AFTER: usize = 100;
+
+/// Fault: what was learned a day ago counts like news.
+#[test]
+fn a_day_of_silence() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        for _ in 0..300 {
+            agent.transfer(|arm| bulk(if arm == CUBIC { 96 } else { 16 } * MBIT));
+        }
+        let fresh = agent.share_q16(CUBIC);
+        agent.now_ns += 24 * 3600 * SECOND_NS;
+        let decision = agent.connect();
+        (fresh, agent.share_q16(CUBIC), decision.reason)
+    });
+    assert_eq!(classic.0, classic.1);
+    assert!(thalweg.0 > ONE_Q16 * 9 / 10);
+    assert_eq!(thalweg.2, Reason::WarmUp, "as with a new host");
 }

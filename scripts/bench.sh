@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# bench.sh [PART…]: measurements with their targets; all parts without arguments.
+#   regret   exploration rules compared                      (under a minute)
+#   cost     kernel time, connection rate, agent's footprint  (three minutes)
+#   lab      goodput against every fixed arm, 60 connections  (half an hour)
+# Exits with 1 if a target is missed. Run it on an idle machine, as root.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/rust-env.sh
+source scripts/rust-env.sh
+rust_use
+
+parts=("$@")
+((${#parts[@]})) || parts=(regret cost lab)
+status=0
+for part in "${parts[@]}"; do
+	printf '\n== %s\n' "$part"
+	case $part in
+	regret)
+		cargo bench --locked -p thalweg-core --bench regret || status=1
+		;;
+	cost)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		for what in kernel rate agent; do
+			target/release/thalweg-bench "$what" || status=1
+		done
+		;;
+	lab)
+		cargo build --locked --release -p thalweg-cli
+		target/release/thalweg lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
+			scenarios/lab/loss-10.toml scenarios/lab/loss-5-silent.toml \
+			--mode baseline --mode fixed --mode classic --mode thalweg \
+			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
+		;;
+	*)
+		echo "error: no part $part (regret, cost, lab)" >&2
+		exit 2
+		;;
+	esac
+done
+exit "$status"
