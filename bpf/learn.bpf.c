@@ -198,8 +198,9 @@ static __always_inline int find_key(struct context *c)
 	key->netns = bpf_get_netns_cookie(c->ops);
 	key->prefix_len = prefix_len;
 	key->reserved = 0;
-	c->request.tag = mix(mix(mix(key->netns + prefix_len, *(__u64 *)addr),
-				 *(__u64 *)(addr + 2)), 0x7468616c77656721ull);
+	c->request.tag =
+		mix(mix(mix(key->netns + prefix_len, *(__u64 *)addr), *(__u64 *)(addr + 2)),
+		    0x7468616c77656721ull);
 	/* 0 marks a record that nobody has claimed yet. */
 	c->request.tag |= 1;
 	return 1;
@@ -640,8 +641,7 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 			c.conn->flags |= THALWEG_CONN_SET_FAILED;
 	}
 	/* Classic keeps no score for what it did not choose. */
-	if (c.params->mode == THALWEG_MODE_CLASSIC &&
-	    (error || decision->arm >= THALWEG_MAX_ARMS))
+	if (c.params->mode == THALWEG_MODE_CLASSIC && (error || decision->arm >= THALWEG_MAX_ARMS))
 		arm = THALWEG_NO_ARM;
 	start_stretch(&c, tp, arm);
 	c.conn->flags |= THALWEG_CONN_DECIDED | THALWEG_CONN_TRACKED;
@@ -755,8 +755,8 @@ static __always_inline __u32 end_of(struct context *c, __u32 old_state)
 		return THALWEG_END_TIMEOUT;
 	if (!orderly)
 		return THALWEG_END_RESET;
-	return c->conn->flags & THALWEG_CONN_CLOSED_LOCALLY ? THALWEG_END_FIN_LOCAL :
-							      THALWEG_END_FIN_REMOTE;
+	return c->conn->flags & THALWEG_CONN_CLOSED_LOCALLY ? THALWEG_END_FIN_LOCAL
+							    : THALWEG_END_FIN_REMOTE;
 }
 
 static __always_inline void state_changed(struct bpf_sock_ops *ops)

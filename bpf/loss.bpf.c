@@ -42,10 +42,10 @@ struct counters {
 	__u64 dropped_packets;
 	__u64 dropped_bytes;
 	__u64 dropped_segments;
-	__u64 bursts;		/* runs of consecutive drops */
-	__u64 bad_packets;	/* packets that met the bad state */
-	__u64 largest_bytes;	/* longest packet, link header included */
-	__u64 digest;		/* FNV-1a over the fates, one byte a packet */
+	__u64 bursts; /* runs of consecutive drops */
+	__u64 bad_packets; /* packets that met the bad state */
+	__u64 largest_bytes; /* longest packet, link header included */
+	__u64 digest; /* FNV-1a over the fates, one byte a packet */
 };
 
 struct counters counters;
@@ -94,8 +94,7 @@ int lose(struct __sk_buff *skb)
 		chain->bad = move >= to_good_q32;
 	else
 		chain->bad = move < to_bad_q32;
-	drop = draw_q32(2 * index + 1) <
-	       (chain->bad ? loss_bad_q32 : loss_good_q32);
+	drop = draw_q32(2 * index + 1) < (chain->bad ? loss_bad_q32 : loss_good_q32);
 
 	counters.seen_bytes += length;
 	counters.seen_segments += segments;

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use thalweg_lab::host::Side;
 
 use crate::bed::{self, Agent, Worker};
+use crate::kernel;
 use crate::table::{Target, line, spread};
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -22,22 +23,42 @@ pub fn run(binary: &Path) -> Result<bool> {
     let agent = Agent::start(binary, &pair, "agent")?;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
 
+    kernel::fill_hosts(&agent, 1)?;
+    // One scored transfer: something to save, and a decision for each connection that follows.
+    bed::transfer(&pair, 4_000_000)?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while agent.status()?["snapshot_age_s"].is_null() {
+        anyhow::ensure!(Instant::now() < deadline, "no snapshot was saved");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
     let (before, start) = (cpu_seconds(agent.pid())?, Instant::now());
     std::thread::sleep(IDLE);
     let idle = (cpu_seconds(agent.pid())? - before) / start.elapsed().as_secs_f64() * 100.0;
     let resident = mib(agent.figure("/resident_bytes")?);
     let maps = mib(agent.figure("/map_bytes")?);
-    println!("agent, idle; its maps hold {maps:.1} MiB of kernel memory for up to 65,536 hosts");
-    let mut met = line("resident memory, idle", "MiB", &spread(&[resident]), &Target::AtMost(32.0));
+    println!(
+        "agent, idle, {} hosts known and saved; its maps hold {maps:.1} MiB of kernel memory",
+        agent.figure("/hosts")?
+    );
+    let mut met = line(
+        "resident memory, idle",
+        "MiB",
+        &spread(&[resident]),
+        &Target::AtMost(32.0),
+    );
     met &= line("CPU, idle", "%", &spread(&[idle]), &Target::AtMost(0.5));
 
-    // One scored transfer, so that there is a decision, and an event, for each connection.
-    bed::transfer(&pair, 4_000_000)?;
     let mut server = Worker::start(&pair, Side::Server, &["greet".to_string()])?;
     server.line()?;
     let address = pair.address(Side::Server).to_string();
-    let arguments =
-        ["loop", &address, &SECONDS.to_string(), &(RATE / CLIENTS).to_string()].map(String::from);
+    let arguments = [
+        "loop",
+        &address,
+        &SECONDS.to_string(),
+        &(RATE / CLIENTS).to_string(),
+    ]
+    .map(String::from);
     let mut clients = (0..CLIENTS)
         .map(|_| Worker::start(&pair, Side::Client, &arguments))
         .collect::<Result<Vec<_>>>()?;
@@ -48,7 +69,11 @@ pub fn run(binary: &Path) -> Result<bool> {
     let mut connections = 0.0;
     for client in &mut clients {
         let line = client.line()?;
-        connections += line.split_once(' ').context("two numbers")?.0.parse::<f64>()?;
+        connections += line
+            .split_once(' ')
+            .context("two numbers")?
+            .0
+            .parse::<f64>()?;
     }
     let busy = (cpu_seconds(agent.pid())? - before) / SECONDS * 100.0;
     // The transfer came on top; each connection is seen by both of its ends.
@@ -74,11 +99,26 @@ pub fn run(binary: &Path) -> Result<bool> {
     // The connecting end of each makes a decision, and the transfer was scored: so many events,
     // each of them handed over or counted as dropped.
     let accounted = (handed + dropped) as f64 / (connections + 1.0);
-    met &= line("events accounted for", "", &spread(&[accounted]), &Target::AtLeast(1.0));
+    met &= line(
+        "events accounted for",
+        "",
+        &spread(&[accounted]),
+        &Target::AtLeast(1.0),
+    );
     let stored = agent.figure("/events_stored")? as f64 / handed as f64;
-    met &= line("events stored of those handed over", "", &spread(&[stored]), &Target::AtLeast(1.0));
+    met &= line(
+        "events stored of those handed over",
+        "",
+        &spread(&[stored]),
+        &Target::AtLeast(1.0),
+    );
     let rate = connections / SECONDS;
-    met &= line("load reached", "conn/s", &spread(&[rate]), &Target::AtLeast(0.99 * RATE as f64));
+    met &= line(
+        "load reached",
+        "conn/s",
+        &spread(&[rate]),
+        &Target::AtLeast(0.99 * RATE as f64),
+    );
     Ok(met)
 }
 
@@ -86,7 +126,12 @@ pub fn run(binary: &Path) -> Result<bool> {
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name may hold spaces and brackets: fields are counted after it (proc_pid_stat(5)).
-    let fields: Vec<&str> = stat.rsplit(')').next().context("stat")?.split_whitespace().collect();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .context("stat")?
+        .split_whitespace()
+        .collect();
     let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
     // SAFETY: sysconf has no preconditions.
     Ok(ticks / unsafe { nix::libc::sysconf(nix::libc::_SC_CLK_TCK) } as f64)

@@ -62,7 +62,11 @@ impl Worker {
             .context("starting a worker")?;
         let input = child.stdin.take().context("piped")?;
         let output = BufReader::new(child.stdout.take().context("piped")?);
-        Ok(Self { child, input, output })
+        Ok(Self {
+            child,
+            input,
+            output,
+        })
     }
 
     /// Its next line.
@@ -103,13 +107,16 @@ impl Agent {
     pub fn start(binary: &Path, pair: &Pair, label: &str) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let socket = directory.path().join("agent.sock");
-        let pin = PathBuf::from(format!("/sys/fs/bpf/thalweg-bench-{}-{label}", std::process::id()));
+        let pin = PathBuf::from(format!(
+            "/sys/fs/bpf/thalweg-bench-{}-{label}",
+            std::process::id()
+        ));
         let configuration = directory.path().join("agent.toml");
         fs::write(
             &configuration,
             format!(
                 "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\nsocket = {socket:?}\n\
-                 [events]\nlog = \"none\"\n",
+                 [events]\nlog = \"none\"\n[snapshot]\ninterval = \"1s\"\n",
                 pair.cgroup(),
                 directory.path().join("state"),
             ),
@@ -158,7 +165,10 @@ impl Agent {
     /// A number in the answer of `status`, by JSON pointer.
     pub fn figure(&self, pointer: &str) -> Result<u64> {
         let status = self.status()?;
-        status.pointer(pointer).and_then(Value::as_u64).with_context(|| format!("no {pointer}"))
+        status
+            .pointer(pointer)
+            .and_then(Value::as_u64)
+            .with_context(|| format!("no {pointer}"))
     }
 }
 

@@ -12,7 +12,8 @@ use thalweg_lab::host::Side;
 use crate::bed::{self, Agent, Worker};
 use crate::table::{Target, line, spread};
 
-const HOSTS: u32 = 50_000;
+/// Hosts in the map.
+pub const HOSTS: u32 = 50_000;
 const ROUNDS: usize = 25;
 const CONNECTIONS: usize = 400;
 /// Above the least size that is scored: closes are measured with all of their work.
@@ -28,8 +29,11 @@ pub fn run(binary: &Path) -> Result<bool> {
     let agent = Agent::start(binary, &pair, "kernel")?;
     let _statistics = enable_statistics()?;
 
-    let mut server =
-        Worker::start(&pair, Side::Server, &["hold", &CONNECTIONS.to_string(), &BYTES.to_string()].map(String::from))?;
+    let mut server = Worker::start(
+        &pair,
+        Side::Server,
+        &["hold", &CONNECTIONS.to_string(), &BYTES.to_string()].map(String::from),
+    )?;
     server.line()?;
     let first = std::net::Ipv4Addr::from(FIRST).to_string();
     let mut client = Worker::start(
@@ -71,8 +75,18 @@ pub fn run(binary: &Path) -> Result<bool> {
         spread(&open_runs).median,
         spread(&close_runs).median
     );
-    let first = line("per establishment", "us", &spread(&established), &Target::AtMost(1.0));
-    let second = line("per close, scored where bulk", "us", &spread(&closed), &Target::AtMost(1.5));
+    let first = line(
+        "per establishment",
+        "us",
+        &spread(&established),
+        &Target::AtMost(1.0),
+    );
+    let second = line(
+        "per close, scored where bulk",
+        "us",
+        &spread(&closed),
+        &Target::AtMost(1.5),
+    );
     let flow = "runs of the program per end while data flows, without loss";
     let third = line(flow, "", &spread(&flow_runs), &Target::AtMost(0.0));
     Ok(first && second && third)
@@ -113,15 +127,30 @@ fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
         .find(|key| key.address() == std::net::IpAddr::from(first.to_be_bytes()))
         .context("the first connection left no record")?
         .netns;
+    fill_hosts(agent, netns)
+}
+
+/// Writes records of [`HOSTS`] hosts, three measured arms each, into the agent's map.
+pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
+    let hosts = MapHandle::from_pinned_path(agent.pin.join("hosts"))?;
+    let first = u32::from_be_bytes(FIRST);
     for index in 0..HOSTS {
         let address = std::net::IpAddr::from((first + index).to_be_bytes());
         let key = HostKey::new(netns, address, 32, 64)?;
-        let mut host = Host { connections: 10, scored: 10, ..Host::default() };
+        let mut host = Host {
+            connections: 10,
+            scored: 10,
+            ..Host::default()
+        };
         for arm in &mut host.arms[..3] {
             arm.weight_q16 = 3 << 16;
             arm.value = 40 << 16;
         }
-        hosts.update(bytes_of(&key_to_raw(&key)), bytes_of(&host_to_raw(&host)), MapFlags::ANY)?;
+        hosts.update(
+            bytes_of(&key_to_raw(&key)),
+            bytes_of(&host_to_raw(&host)),
+            MapFlags::ANY,
+        )?;
     }
     Ok(())
 }

@@ -55,5 +55,9 @@ fn main() -> Result<ExitCode> {
             true
         }
     };
-    Ok(if met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if met {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

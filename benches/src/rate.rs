@@ -21,12 +21,15 @@ struct Lane {
 
 impl Lane {
     fn new(pair: &Pair) -> Result<Self> {
-        let mut server = Worker::start(&pair, Side::Server, &["greet".to_string()])?;
+        let mut server = Worker::start(pair, Side::Server, &["greet".to_string()])?;
         server.line()?;
         let address = pair.address(Side::Server).to_string();
         let arguments = ["loop", &address, &SECONDS.to_string(), "0"].map(String::from);
-        let client = Worker::start(&pair, Side::Client, &arguments)?;
-        Ok(Self { _server: server, client })
+        let client = Worker::start(pair, Side::Client, &arguments)?;
+        Ok(Self {
+            _server: server,
+            client,
+        })
     }
 
     /// Connections per second of one round.

@@ -17,7 +17,12 @@ pub fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
-    Spread { median: at(0.5), low: at(0.25), high: at(0.75), count: sorted.len() }
+    Spread {
+        median: at(0.5),
+        low: at(0.25),
+        high: at(0.75),
+        count: sorted.len(),
+    }
 }
 
 /// Which side of the target is good.

@@ -21,9 +21,17 @@ pub enum Work {
     Hold { number: usize, bytes: usize },
     /// Opens a connection to each of `number` addresses from `first` on; on a line, sends
     /// `bytes` on each; on another, closes all.
-    Open { first: IpAddr, number: usize, bytes: usize },
+    Open {
+        first: IpAddr,
+        number: usize,
+        bytes: usize,
+    },
     /// Connects and closes for `seconds`, or `rate` times a second if that is above 0.
-    Loop { address: IpAddr, seconds: f64, rate: u64 },
+    Loop {
+        address: IpAddr,
+        seconds: f64,
+        rate: u64,
+    },
 }
 
 /// Does the work.
@@ -31,14 +39,24 @@ pub fn run(work: &Work) -> Result<()> {
     match work {
         Work::Greet => greet(),
         Work::Hold { number, bytes } => hold(*number, *bytes),
-        Work::Open { first, number, bytes } => open(*first, *number, *bytes),
-        Work::Loop { address, seconds, rate } => connect_loop(*address, *seconds, *rate),
+        Work::Open {
+            first,
+            number,
+            bytes,
+        } => open(*first, *number, *bytes),
+        Work::Loop {
+            address,
+            seconds,
+            rate,
+        } => connect_loop(*address, *seconds, *rate),
     }
 }
 
 fn say(word: &str) -> Result<()> {
     println!("{word}");
-    std::io::stdout().flush().context("writing to the benchmark")
+    std::io::stdout()
+        .flush()
+        .context("writing to the benchmark")
 }
 
 fn await_go() -> Result<()> {
@@ -86,7 +104,9 @@ fn hold(number: usize, bytes: usize) -> Result<()> {
 
 fn open(first: IpAddr, number: usize, bytes: usize) -> Result<()> {
     raise_files()?;
-    let IpAddr::V4(first) = first else { anyhow::bail!("an IPv4 address is wanted") };
+    let IpAddr::V4(first) = first else {
+        anyhow::bail!("an IPv4 address is wanted")
+    };
     let data = vec![0; bytes];
     let mut round = 0;
     loop {

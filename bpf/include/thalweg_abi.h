@@ -109,11 +109,11 @@ enum thalweg_reason {
 
 /* How a measured stretch of a connection ended. */
 enum thalweg_end {
-	THALWEG_END_FIN_LOCAL = 0,  /* orderly, closed here first */
+	THALWEG_END_FIN_LOCAL = 0, /* orderly, closed here first */
 	THALWEG_END_FIN_REMOTE = 1, /* orderly, closed by the peer first */
-	THALWEG_END_RESET = 2,	    /* RST either way */
-	THALWEG_END_TIMEOUT = 3,    /* retransmissions unanswered */
-	THALWEG_END_SWITCH = 4,	    /* the loss rule changed the arm */
+	THALWEG_END_RESET = 2, /* RST either way */
+	THALWEG_END_TIMEOUT = 3, /* retransmissions unanswered */
+	THALWEG_END_SWITCH = 4, /* the loss rule changed the arm */
 };
 
 /* What became of a measurement. */

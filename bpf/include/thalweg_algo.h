@@ -309,8 +309,8 @@ static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __
 
 /* Probability (Q16) that thalweg_decide() takes arm `i`, if `i` is not `best`. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
-						    __u32 system_arm, __u32 allowed,
-						    __u32 untried, __u64 lowest,
+						    __u32 system_arm, __u32 allowed, __u32 untried,
+						    __u64 lowest,
 						    const struct thalweg_params *params)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
@@ -324,8 +324,8 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 }
 
 /* The published choice: lowest value, ties at random, one in 20 at random. */
-static __always_inline void thalweg_classic_decide(const struct thalweg_host *host,
-						   __u32 allowed, const __u32 *random,
+static __always_inline void thalweg_classic_decide(const struct thalweg_host *host, __u32 allowed,
+						   const __u32 *random,
 						   struct thalweg_decision *out)
 {
 	__u32 i, arms, ties = 0, tie_count, nth, greedy = 0, pick;
@@ -427,8 +427,8 @@ static __always_inline void thalweg_decide(const struct thalweg_host *host, __u3
 		out->reason = THALWEG_REASON_GREEDY;
 		out->propensity_q16 = left;
 	} else {
-		out->reason = untried & (1u << pick) ? THALWEG_REASON_UNTRIED :
-						       THALWEG_REASON_EXPLORE;
+		out->reason =
+			untried & (1u << pick) ? THALWEG_REASON_UNTRIED : THALWEG_REASON_EXPLORE;
 		out->propensity_q16 = pick_q16;
 	}
 }
@@ -533,9 +533,8 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 			else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value)
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
 		}
-		arm->deviation_q16 =
-			thalweg_blend(arm->deviation_q16, thalweg_distance(cost, arm->value),
-				      weight_q16, total);
+		arm->deviation_q16 = thalweg_blend(
+			arm->deviation_q16, thalweg_distance(cost, arm->value), weight_q16, total);
 		arm->value = thalweg_blend(arm->value, cost, weight_q16, total);
 		arm->log_rate_q16 =
 			thalweg_blend(arm->log_rate_q16, log_rate_q16, weight_q16, total);

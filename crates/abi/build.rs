@@ -8,7 +8,9 @@ use anyhow::{Context, Result};
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> Result<()> {
-    let bpf = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../../bpf").canonicalize()?;
+    let bpf = Path::new(&env::var("CARGO_MANIFEST_DIR")?)
+        .join("../../bpf")
+        .canonicalize()?;
     let include = bpf.join("include");
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", bpf.display());

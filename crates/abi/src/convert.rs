@@ -16,7 +16,11 @@ pub fn key_to_raw(key: &HostKey) -> raw::thalweg_host_key {
 
 /// A key from the kernel's form.
 pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
-    HostKey { netns: key.netns, addr: key.addr, prefix_len: key.prefix_len.min(128) }
+    HostKey {
+        netns: key.netns,
+        addr: key.addr,
+        prefix_len: key.prefix_len.min(128),
+    }
 }
 
 fn arm_from_raw(arm: &raw::thalweg_arm_state) -> ArmState {
@@ -80,7 +84,11 @@ pub fn host_to_raw(host: &Host) -> raw::thalweg_host {
 
 /// The name of an arm from its NUL-padded bytes.
 pub fn arm_name(bytes: &[std::ffi::c_char; raw::THALWEG_CC_NAME as usize]) -> String {
-    bytes.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect()
+    bytes
+        .iter()
+        .take_while(|&&c| c != 0)
+        .map(|&c| c as u8 as char)
+        .collect()
 }
 
 /// NUL-padded bytes of a name; `None` if it is too long or not plain ASCII.

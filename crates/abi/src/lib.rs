@@ -11,7 +11,12 @@ pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from
 pub use pod::{Pod, bytes_of, from_bytes};
 
 /// Structs, enums and constants of `thalweg_abi.h`.
-#[allow(missing_docs, non_camel_case_types, non_upper_case_globals, clippy::all)]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all
+)]
 pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/raw.rs"));
 }

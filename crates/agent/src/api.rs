@@ -55,7 +55,10 @@ pub fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
         .route("/v1/export", get(export))
-        .route("/v1/import", post(import).layer(DefaultBodyLimit::max(IMPORT_MAX)))
+        .route(
+            "/v1/import",
+            post(import).layer(DefaultBodyLimit::max(IMPORT_MAX)),
+        )
         .route("/v1/detach", post(detach))
         .fallback(async || Failure(StatusCode::NOT_FOUND, "no such resource".to_string()))
         .with_state(shared)
@@ -84,7 +87,9 @@ async fn hosts(State(shared): State<Arc<Shared>>) -> Answer<Response> {
                 text.push_str(&serde_json::to_string(&presenter.host(key, host))?);
                 separator = ",";
             }
-            sender.blocking_send(Ok(text)).map_err(|_| anyhow::anyhow!("the client went away"))
+            sender
+                .blocking_send(Ok(text))
+                .map_err(|_| anyhow::anyhow!("the client went away"))
         });
         let end = match walked {
             Ok(()) if separator == "," => Ok("]}".to_string()),
@@ -111,20 +116,28 @@ fn json_body(
 fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_core::Host)>> {
     let address = text.split('/').next().unwrap_or(text);
     let address: IpAddr = address.parse().map_err(|_| {
-        Failure(StatusCode::BAD_REQUEST, format!("{text:?} is not an IPv4 or IPv6 address"))
+        Failure(
+            StatusCode::BAD_REQUEST,
+            format!("{text:?} is not an IPv4 or IPv6 address"),
+        )
     })?;
     let setup = shared.kernel.setup();
     let wanted = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let mut found = Vec::new();
     shared.kernel.walk_hosts(|batch| {
-        found.extend(batch.into_iter().filter(|(key, _)| {
-            (key.addr, key.prefix_len) == (wanted.addr, wanted.prefix_len)
-        }));
+        found.extend(
+            batch
+                .into_iter()
+                .filter(|(key, _)| (key.addr, key.prefix_len) == (wanted.addr, wanted.prefix_len)),
+        );
         Ok(())
     })?;
     if found.is_empty() {
-        return Err(Failure(StatusCode::NOT_FOUND, format!("nothing is known of {text}")));
+        return Err(Failure(
+            StatusCode::NOT_FOUND,
+            format!("nothing is known of {text}"),
+        ));
     }
     // The agent's own namespace first.
     found.sort_by_key(|(key, _)| (key.netns != shared.own_netns, key.netns));
@@ -209,12 +222,18 @@ async fn stream(
             yield Ok::<_, Infallible>(line + "\n");
         }
     };
-    Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response())
+    Ok((
+        [(header::CONTENT_TYPE, "application/x-ndjson")],
+        Body::from_stream(stream),
+    )
+        .into_response())
 }
 
 async fn export(State(shared): State<Arc<Shared>>) -> Answer<Response> {
     let snapshot = shared.snapshot()?;
     let text = crate::store::export_json(&snapshot).map_err(anyhow::Error::from)?;
+    drop(snapshot);
+    crate::system::trim_memory();
     Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 
@@ -228,11 +247,18 @@ async fn import(
     if snapshot.mode != shared.mode() {
         return Err(Failure(
             StatusCode::CONFLICT,
-            format!("the file holds records of mode {}, this agent runs {mode}", snapshot.mode.name()),
+            format!(
+                "the file holds records of mode {}, this agent runs {mode}",
+                snapshot.mode.name()
+            ),
         ));
     }
     let restored = shared.restore(&snapshot)?;
-    Ok(Json(json!({ "imported": restored.restored, "left_out": restored.left_out })))
+    drop(snapshot);
+    crate::system::trim_memory();
+    Ok(Json(
+        json!({ "imported": restored.restored, "left_out": restored.left_out }),
+    ))
 }
 
 /// Saves, removes everything from the kernel, and ends the agent.

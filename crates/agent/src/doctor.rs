@@ -51,7 +51,13 @@ impl Check {
         }
     }
 
-    fn not(name: &str, state: CheckState, found: impl Into<String>, means: &str, fix: &str) -> Self {
+    fn not(
+        name: &str,
+        state: CheckState,
+        found: impl Into<String>,
+        means: &str,
+        fix: &str,
+    ) -> Self {
         Self {
             name: name.to_string(),
             state,
@@ -67,7 +73,10 @@ impl Check {
 pub fn doctor(config: &Config) -> Vec<Check> {
     let mut checks = vec![privileges(), kernel_version()];
     checks.push(program_type("BPF sockops", ProgramType::SockOps));
-    checks.push(program_type("BPF cgroup/setsockopt", ProgramType::CgroupSockopt));
+    checks.push(program_type(
+        "BPF cgroup/setsockopt",
+        ProgramType::CgroupSockopt,
+    ));
     checks.extend([cgroup(config), bpffs(config), kernel_btf(), jit()]);
     checks.push(congestion_controls(config));
     checks.extend(["fq", "tbf", "netem", "red"].map(qdisc));
@@ -106,7 +115,9 @@ fn kernel_version() -> Check {
     let release = nix::sys::utsname::uname()
         .map(|uname| uname.release().to_string_lossy().into_owned())
         .unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     let name = "kernel";
     if version >= OLDEST_KERNEL {
@@ -145,21 +156,35 @@ fn program_type(name: &str, kind: ProgramType) -> Check {
 fn cgroup(config: &Config) -> Check {
     let name = "cgroup v2";
     let missing = |found: String, fix: &str| {
-        Check::not(name, CheckState::Missing, found, "programs have nothing to attach to", fix)
+        Check::not(
+            name,
+            CheckState::Missing,
+            found,
+            "programs have nothing to attach to",
+            fix,
+        )
     };
     match (&config.cgroup, system::cgroup2_mount()) {
-        (_, Err(error)) => {
-            missing(format!("{error:#}"), "mount -t cgroup2 none /sys/fs/cgroup/unified")
-        }
-        (None, Ok(mount)) => {
-            Check::ok(name, mount.display().to_string(), "all connections of the machine")
-        }
-        (Some(path), Ok(_)) if path.is_dir() => {
-            Check::ok(name, path.display().to_string(), "connections of this cgroup")
-        }
+        (_, Err(error)) => missing(
+            format!("{error:#}"),
+            "mount -t cgroup2 none /sys/fs/cgroup/unified",
+        ),
+        (None, Ok(mount)) => Check::ok(
+            name,
+            mount.display().to_string(),
+            "all connections of the machine",
+        ),
+        (Some(path), Ok(_)) if path.is_dir() => Check::ok(
+            name,
+            path.display().to_string(),
+            "connections of this cgroup",
+        ),
         (Some(path), Ok(mount)) => missing(
             format!("{} does not exist", path.display()),
-            &format!("create it, or set cgroup = \"auto\" for all of {}", mount.display()),
+            &format!(
+                "create it, or set cgroup = \"auto\" for all of {}",
+                mount.display()
+            ),
         ),
     }
 }
@@ -167,9 +192,16 @@ fn cgroup(config: &Config) -> Check {
 fn bpffs(config: &Config) -> Check {
     let name = "BPF file system";
     let pin = &config.paths.pin;
-    let existing = pin.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let existing = pin
+        .ancestors()
+        .find(|path| path.exists())
+        .unwrap_or(Path::new("/"));
     if system::is_bpffs(existing).unwrap_or(false) {
-        return Check::ok(name, existing.display().to_string(), "state outlives the agent");
+        return Check::ok(
+            name,
+            existing.display().to_string(),
+            "state outlives the agent",
+        );
     }
     if existing == Path::new(system::BPFFS) {
         return Check::ok(name, "not mounted", "the agent mounts it when it starts");
@@ -186,7 +218,11 @@ fn bpffs(config: &Config) -> Check {
 fn kernel_btf() -> Check {
     let name = "kernel BTF";
     if system::has_kernel_btf() {
-        return Check::ok(name, "present", "busy time of connections is read from the kernel");
+        return Check::ok(
+            name,
+            "present",
+            "busy time of connections is read from the kernel",
+        );
     }
     Check::not(
         name,
@@ -228,9 +264,16 @@ fn congestion_controls(config: &Config) -> Check {
     };
     let default = system::default_cc().unwrap_or_default();
     let found = format!("{} (default {default})", available.join(" "));
-    let wanted: Vec<&String> =
-        config.arms.load.iter().filter(|name| !available.contains(name)).collect();
-    let usable = available.iter().filter(|name| config.arms.permits(name)).count();
+    let wanted: Vec<&String> = config
+        .arms
+        .load
+        .iter()
+        .filter(|name| !available.contains(name))
+        .collect();
+    let usable = available
+        .iter()
+        .filter(|name| config.arms.permits(name))
+        .count();
     if usable < 2 {
         return Check::not(
             name,
@@ -249,7 +292,10 @@ fn congestion_controls(config: &Config) -> Check {
         name,
         CheckState::Degraded,
         found,
-        &format!("{} not offered yet: the agent tries to load them", names.join(", ")),
+        &format!(
+            "{} not offered yet: the agent tries to load them",
+            names.join(", ")
+        ),
         &format!("modprobe {}", modules.join(" ")),
     )
 }
@@ -264,7 +310,10 @@ fn qdisc(kind: &str) -> Check {
         "red" => command.args(["limit", "1000000", "avpkt", "1000", "bandwidth", "10mbit"]),
         _ => &mut command,
     };
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     // SAFETY: unshare is a plain system call, allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -300,11 +349,18 @@ fn tool(name: &str, package: &str, use_of: &str) -> Check {
     let found = std::env::var_os("PATH")
         .iter()
         .flat_map(std::env::split_paths)
-        .chain([Path::new("/usr/sbin").to_path_buf(), Path::new("/sbin").to_path_buf()])
+        .chain([
+            Path::new("/usr/sbin").to_path_buf(),
+            Path::new("/sbin").to_path_buf(),
+        ])
         .map(|directory| directory.join(name))
         .find(|path| path.is_file());
     match found {
-        Some(path) => Check::ok(&format!("program {name}"), path.display().to_string(), use_of),
+        Some(path) => Check::ok(
+            &format!("program {name}"),
+            path.display().to_string(),
+            use_of,
+        ),
         None => Check::not(
             &format!("program {name}"),
             CheckState::Degraded,

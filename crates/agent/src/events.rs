@@ -19,7 +19,10 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder for the programs of one mode.
     pub fn new(mode: Mode) -> Self {
-        let mut decoder = Self { mode, clock_offset_ns: 0 };
+        let mut decoder = Self {
+            mode,
+            clock_offset_ns: 0,
+        };
         decoder.adjust_clock();
         decoder
     }
@@ -41,7 +44,9 @@ impl Decoder {
             connection: event.connection,
             netns: event.host.netns,
             host: key_from_raw(&event.host).to_string(),
-            remote: IpAddr::V6(Ipv6Addr::from(event.remote)).to_canonical().to_string(),
+            remote: IpAddr::V6(Ipv6Addr::from(event.remote))
+                .to_canonical()
+                .to_string(),
             remote_port: event.remote_port as u16,
             local_port: event.local_port as u16,
             arm: name(event.arm),
@@ -132,7 +137,12 @@ mod tests {
         remote[10..].copy_from_slice(&[0xff, 0xff, 192, 0, 2, 7]);
         let event = raw::thalweg_event {
             time_ns: system::monotonic_ns(),
-            host: raw::thalweg_host_key { netns: 3, addr: remote, prefix_len: 128, reserved: 0 },
+            host: raw::thalweg_host_key {
+                netns: 3,
+                addr: remote,
+                prefix_len: 128,
+                reserved: 0,
+            },
             remote,
             remote_port: 443,
             kind: raw::THALWEG_EVENT_CLOSE as u8,
@@ -146,7 +156,10 @@ mod tests {
             ..Default::default()
         };
         let decoded = Decoder::new(Mode::Thalweg).decode(&event, &ArmTable::default());
-        assert_eq!((decoded.host.as_str(), decoded.remote.as_str()), ("192.0.2.7", "192.0.2.7"));
+        assert_eq!(
+            (decoded.host.as_str(), decoded.remote.as_str()),
+            ("192.0.2.7", "192.0.2.7")
+        );
         assert!(decoded.passive && decoded.ecn && !decoded.switched);
         assert_eq!(decoded.arm, None);
         let measurement = decoded.measurement.unwrap();

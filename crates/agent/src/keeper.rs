@@ -38,7 +38,10 @@ pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>
     Ok(system::available_ccs()?
         .into_iter()
         .filter(|name| *name == default || arms.permits(name))
-        .map(|name| ArmSpec { needs_ecn: arms.needs_ecn.contains(&name), name })
+        .map(|name| ArmSpec {
+            needs_ecn: arms.needs_ecn.contains(&name),
+            name,
+        })
         .collect())
 }
 
@@ -122,13 +125,18 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
-        self.unknown_netns |=
-            raw_events.iter().any(|event| !self.defaults.contains_key(&event.host.netns));
-        let events: Vec<Event> =
-            raw_events.iter().map(|event| self.decoder.decode(event, &arms)).collect();
+        self.unknown_netns |= raw_events
+            .iter()
+            .any(|event| !self.defaults.contains_key(&event.host.netns));
+        let events: Vec<Event> = raw_events
+            .iter()
+            .map(|event| self.decoder.decode(event, &arms))
+            .collect();
         match self.shared.store(|store| store.append_events(&events)) {
             Ok(_) => {
-                self.shared.events_stored.fetch_add(events.len() as u64, Ordering::Relaxed);
+                self.shared
+                    .events_stored
+                    .fetch_add(events.len() as u64, Ordering::Relaxed);
                 self.shared.problem("store", None);
             }
             Err(error) => {
@@ -154,7 +162,8 @@ impl Keeper {
             self.discovered = Instant::now();
             self.decoder.adjust_clock();
             let outcome = self.discover();
-            self.shared.problem("discovery", outcome.err().map(|error| format!("{error:#}")));
+            self.shared
+                .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
@@ -166,17 +175,22 @@ impl Keeper {
         if self.snapshot_tried.elapsed() >= self.shared.config.snapshot.interval {
             self.snapshot_tried = Instant::now();
             let outcome = self.save_if_changed();
-            self.shared.problem("snapshot", outcome.err().map(|error| format!("{error:#}")));
+            self.shared
+                .problem("snapshot", outcome.err().map(|error| format!("{error:#}")));
         }
         if self.pruned.elapsed() >= PRUNE {
             self.pruned = Instant::now();
             let outcome = self.prune();
-            self.shared.problem("retention", outcome.err().map(|error| format!("{error:#}")));
+            self.shared
+                .problem("retention", outcome.err().map(|error| format!("{error:#}")));
         }
     }
 
     fn discover(&mut self) -> Result<()> {
-        let (came, went) = self.shared.kernel.refresh_arms(&wanted_arms(&self.shared.config)?)?;
+        let (came, went) = self
+            .shared
+            .kernel
+            .refresh_arms(&wanted_arms(&self.shared.config)?)?;
         for name in came {
             tracing::info!(arm = name, "congestion control has become available");
         }
@@ -218,7 +232,10 @@ impl Keeper {
                 outcome = outcome.and(self.shared.kernel.forget_default(netns));
             }
         }
-        self.shared.problem("namespaces", outcome.err().map(|error| format!("{error:#}")));
+        self.shared.problem(
+            "namespaces",
+            outcome.err().map(|error| format!("{error:#}")),
+        );
     }
 
     fn save_if_changed(&mut self) -> Result<()> {
@@ -246,7 +263,9 @@ impl Keeper {
     }
 
     fn report_drops(&mut self) {
-        let Ok(counters) = self.shared.kernel.counters() else { return };
+        let Ok(counters) = self.shared.kernel.counters() else {
+            return;
+        };
         let fresh = counters.events_dropped.saturating_sub(self.dropped);
         if fresh > 0 {
             tracing::warn!(
@@ -268,7 +287,12 @@ struct LogLimit {
 
 impl LogLimit {
     fn new(rate: u32) -> Self {
-        Self { rate, second: Instant::now(), lines: 0, suppressed: 0 }
+        Self {
+            rate,
+            second: Instant::now(),
+            lines: 0,
+            suppressed: 0,
+        }
     }
 
     fn event(&mut self, event: &Event, which: EventLog) {
@@ -291,7 +315,10 @@ impl LogLimit {
         let remote = &event.remote;
         if let Some(error) = &event.error {
             let chosen = event.chosen.as_deref().unwrap_or("unknown");
-            tracing::warn!(remote, "the kernel refused {chosen}: {error}; not chosen again");
+            tracing::warn!(
+                remote,
+                "the kernel refused {chosen}: {error}; not chosen again"
+            );
         } else if let Some(measured) = &event.measurement {
             let (outcome, end) = (&measured.outcome, &measured.end);
             let rate = measured.rate_bytes_per_s;
@@ -307,7 +334,10 @@ impl LogLimit {
             return;
         }
         if self.suppressed > 0 {
-            tracing::info!("{} more events in the store (log limit reached)", self.suppressed);
+            tracing::info!(
+                "{} more events in the store (log limit reached)",
+                self.suppressed
+            );
         }
         self.second = Instant::now();
         self.lines = 0;

@@ -27,11 +27,14 @@ pub use maps::HostBatch;
 use crate::system;
 
 /// Maps that are pinned, by their name in the object.
-const MAPS: [&str; 8] =
-    ["hosts", "locks", "arms", "meta", "defaults", "conns", "counters", "events"];
+const MAPS: [&str; 8] = [
+    "hosts", "locks", "arms", "meta", "defaults", "conns", "counters", "events",
+];
 /// Links that are pinned: program name, file name.
-const LINKS: [(&str, &str); 2] =
-    [("learn_setsockopt", "link_setsockopt"), ("learn_sockops", "link_sockops")];
+const LINKS: [(&str, &str); 2] = [
+    ("learn_setsockopt", "link_setsockopt"),
+    ("learn_sockops", "link_sockops"),
+];
 
 /// What the kernel side is to be.
 #[derive(Clone, Debug)]
@@ -118,7 +121,6 @@ impl Kernel {
         let map_bytes = maps
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
-            .map(u64::from)
             .sum();
         let mut kernel = Self {
             params,
@@ -147,7 +149,8 @@ impl Kernel {
             event_bytes: size_of::<raw::thalweg_event>() as u32,
             hosts_max: u64::from(self.setup.hosts_max),
         };
-        self.map("meta").update(&0u32.to_ne_bytes(), bytes_of(&meta), MapFlags::ANY)?;
+        self.map("meta")
+            .update(&0u32.to_ne_bytes(), bytes_of(&meta), MapFlags::ANY)?;
         Ok(())
     }
 
@@ -240,7 +243,11 @@ impl Carried {
         let meta = read_meta(&setup.pin.join("meta"))?;
         carried.took_over = true;
         carried.arms = ArmTable::from_pinned(&setup.pin.join("arms"))?;
-        let mode = if meta.mode == raw::THALWEG_MODE_CLASSIC { Mode::Classic } else { Mode::Thalweg };
+        let mode = if meta.mode == raw::THALWEG_MODE_CLASSIC {
+            Mode::Classic
+        } else {
+            Mode::Thalweg
+        };
         let hosts_path = setup.pin.join("hosts");
         if mode != setup.params.mode {
             carried.previous = Some(Previous {
@@ -259,7 +266,9 @@ impl Carried {
             remove_pin(&hosts_path)?;
         }
         let ring_path = setup.pin.join("events");
-        if MapHandle::from_pinned_path(&ring_path).is_ok_and(|r| r.max_entries() != setup.ring_bytes) {
+        if MapHandle::from_pinned_path(&ring_path)
+            .is_ok_and(|r| r.max_entries() != setup.ring_bytes)
+        {
             remove_pin(&ring_path)?;
         }
         Ok(carried)
@@ -271,8 +280,9 @@ fn read_meta(path: &Path) -> Result<raw::thalweg_meta> {
     let directory = path.parent().unwrap_or(path).display();
     let map = MapHandle::from_pinned_path(path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;
-    let meta: Option<raw::thalweg_meta> =
-        map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.and_then(|bytes| from_bytes(&bytes));
+    let meta: Option<raw::thalweg_meta> = map
+        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
+        .and_then(|bytes| from_bytes(&bytes));
     let advice = format!(
         "run `thalweg detach` to remove it (connections keep the congestion control they have, \
          the store keeps what was learned), then start again; pinned under {directory}"
@@ -294,7 +304,11 @@ fn read_meta(path: &Path) -> Result<raw::thalweg_meta> {
 }
 
 fn load(setup: &Setup, params: &Params) -> Result<Object> {
-    let bytes = if setup.kernel_btf { thalweg_abi::LEARN_BTF } else { thalweg_abi::LEARN };
+    let bytes = if setup.kernel_btf {
+        thalweg_abi::LEARN_BTF
+    } else {
+        thalweg_abi::LEARN
+    };
     let mut object = ObjectBuilder::default()
         .name("thalweg")
         .and_then(|builder| builder.open_memory(bytes))
@@ -339,10 +353,16 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
         score_full_bytes: params.score_full_bytes,
         loss_shift: params.loss_shift,
         loss_min_segs: params.loss_min_segs,
-        rescue_arm: params.rescue_arm.map_or(raw::THALWEG_NO_ARM, |arm| arm as u32),
+        rescue_arm: params
+            .rescue_arm
+            .map_or(raw::THALWEG_NO_ARM, |arm| arm as u32),
         ipv4_prefix: setup.ipv4_prefix,
         ipv6_prefix: setup.ipv6_prefix,
-        jiffy_us: if setup.kernel_btf { system::jiffy_us() } else { 0 },
+        jiffy_us: if setup.kernel_btf {
+            system::jiffy_us()
+        } else {
+            0
+        },
     }
 }
 
@@ -370,7 +390,8 @@ fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> R
     let mut link = program
         .attach_cgroup(cgroup.as_fd().as_raw_fd())
         .with_context(|| format!("attaching {name} to the cgroup"))?;
-    link.pin(path).with_context(|| format!("pinning {}", path.display()))?;
+    link.pin(path)
+        .with_context(|| format!("pinning {}", path.display()))?;
     Ok(link)
 }
 

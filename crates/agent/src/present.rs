@@ -69,7 +69,11 @@ impl Presenter<'_> {
             },
             scored: arm.scored,
             evidence: f64::from(arm.weight_q16) / BITS,
-            cost_bits: if thalweg { arm.value as f64 / BITS } else { 0.0 },
+            cost_bits: if thalweg {
+                arm.value as f64 / BITS
+            } else {
+                0.0
+            },
             deviation_bits: f64::from(arm.deviation_q16) / BITS,
             rate_bytes_per_s: if thalweg {
                 (f64::from(arm.log_rate_q16) / BITS).exp2()
@@ -121,7 +125,11 @@ impl Presenter<'_> {
             None => "no other arm has been measured yet".to_string(),
             Some((i, entry)) => {
                 let gap = judged(i).saturating_sub(judged(index)) as f64 / BITS;
-                format!("{gap:.2} bits (a factor of {:.1}) ahead of {}", gap.exp2(), entry.name)
+                format!(
+                    "{gap:.2} bits (a factor of {:.1}) ahead of {}",
+                    gap.exp2(),
+                    entry.name
+                )
             }
         };
         let caution = if Some(index) == self.system_arm || self.system_arm.is_none() {

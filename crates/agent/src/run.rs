@@ -60,18 +60,24 @@ pub fn run(config: Config) -> Result<()> {
     let keeper = Keeper::new(Arc::clone(&shared));
     let server = {
         let shared = Arc::clone(&shared);
-        std::thread::Builder::new().name("api".into()).spawn(move || {
-            let outcome = serve(&shared);
-            shared.stop();
-            outcome
-        })?
+        std::thread::Builder::new()
+            .name("api".into())
+            .spawn(move || {
+                let outcome = serve(&shared);
+                shared.stop();
+                outcome
+            })?
     };
     let kept = keeper.run();
     shared.stop();
-    let served = server.join().unwrap_or_else(|_| bail!("the API thread panicked"));
+    let served = server
+        .join()
+        .unwrap_or_else(|_| bail!("the API thread panicked"));
     let attached = crate::kernel::is_attached(&shared.kernel.setup().pin);
     if attached {
-        tracing::info!("agent ends; the programs stay attached and go on (`thalweg detach` removes them)");
+        tracing::info!(
+            "agent ends; the programs stay attached and go on (`thalweg detach` removes them)"
+        );
     } else {
         tracing::info!("agent ends; nothing is left in the kernel");
     }
@@ -143,7 +149,10 @@ fn lock_directory(path: &Path) -> Result<Flock<File>> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(held) => Ok(held),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-            bail!("another agent already uses {}; give this one its own [paths] pin", path.display())
+            bail!(
+                "another agent already uses {}; give this one its own [paths] pin",
+                path.display()
+            )
         }
         Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
     }
@@ -157,7 +166,10 @@ fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
         .iter()
         .map(|(key, host)| HostRow::new(*key, host, now_ns, |index| previous.arms.name(index)))
         .collect();
-    let snapshot = Snapshot { hosts, ..shared.snapshot_header(previous.mode) };
+    let snapshot = Snapshot {
+        hosts,
+        ..shared.snapshot_header(previous.mode)
+    };
     shared.store(|store| store.save_snapshot(&snapshot))?;
     tracing::info!(
         "{} host records of mode {} went to the store; they come back with that mode",
@@ -173,6 +185,8 @@ fn restore(shared: &Shared) -> Result<()> {
         return Ok(());
     };
     let result = shared.restore(&snapshot)?;
+    drop(snapshot);
+    system::trim_memory();
     tracing::info!(
         "{} host records restored from the store{}",
         result.restored,
@@ -186,8 +200,11 @@ fn restore(shared: &Shared) -> Result<()> {
 
 fn log_start(shared: &Shared) -> Result<()> {
     let arms = shared.kernel.arms()?;
-    let names: Vec<&str> =
-        arms.entries().filter(|(_, arm)| arm.present).map(|(_, arm)| arm.name.as_str()).collect();
+    let names: Vec<&str> = arms
+        .entries()
+        .filter(|(_, arm)| arm.present)
+        .map(|(_, arm)| arm.name.as_str())
+        .collect();
     let setup = shared.kernel.setup();
     tracing::info!(
         mode = shared.mode().name(),
@@ -207,7 +224,9 @@ fn log_start(shared: &Shared) -> Result<()> {
 
 /// Answers requests and watches for signals until the end is asked for.
 fn serve(shared: &Arc<Shared>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let socket = shared.config.paths.socket.clone();
     runtime.block_on(async {
         let listener = listen(&socket)?;
@@ -244,7 +263,10 @@ fn listen(path: &Path) -> Result<UnixListener> {
             .with_context(|| format!("creating {}", directory.display()))?;
     }
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        bail!("another process answers on {}; give this agent its own [paths] socket", path.display());
+        bail!(
+            "another process answers on {}; give this agent its own [paths] socket",
+            path.display()
+        );
     }
     if path.exists() {
         fs::remove_file(path).with_context(|| format!("removing stale {}", path.display()))?;

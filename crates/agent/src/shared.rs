@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use thalweg_core::Mode;
 use tokio::sync::{broadcast, watch};
 
@@ -86,7 +86,11 @@ impl Shared {
     /// A presenter of records under this arm table.
     pub fn presenter<'a>(&'a self, arms: &'a ArmTable) -> Presenter<'a> {
         let system_arm = system::default_cc().ok().and_then(|name| arms.index(&name));
-        Presenter { arms, params: self.kernel.params(), system_arm }
+        Presenter {
+            arms,
+            params: self.kernel.params(),
+            system_arm,
+        }
     }
 
     /// States or (with `None`) withdraws a problem that `status` shows until it is gone. It is
@@ -115,11 +119,16 @@ impl Shared {
         let mut hosts = Vec::new();
         self.kernel.walk_hosts(|batch| {
             hosts.extend(
-                batch.iter().map(|(key, host)| HostRow::new(*key, host, now_ns, |i| arms.name(i))),
+                batch
+                    .iter()
+                    .map(|(key, host)| HostRow::new(*key, host, now_ns, |i| arms.name(i))),
             );
             Ok(())
         })?;
-        Ok(Snapshot { hosts, ..self.snapshot_header(self.mode()) })
+        Ok(Snapshot {
+            hosts,
+            ..self.snapshot_header(self.mode())
+        })
     }
 
     /// A snapshot of now without records.
@@ -135,8 +144,18 @@ impl Shared {
 
     /// Saves all host records to the store.
     pub fn save_snapshot(&self) -> Result<()> {
-        let snapshot = self.snapshot()?;
-        self.store(|store| store.save_snapshot(&snapshot))?;
+        let arms = self.kernel.arms()?;
+        let now_ns = system::monotonic_ns();
+        // Record by record: a full table does not fit the agent's memory budget.
+        lock(&self.store)
+            .save_walk(&self.snapshot_header(self.mode()), |save| {
+                self.kernel.walk_hosts(|batch| {
+                    batch.iter().try_for_each(|(key, host)| {
+                        save(&HostRow::new(*key, host, now_ns, |index| arms.name(index)))
+                    })
+                })
+            })
+            .context("saving the host records")?;
         *lock(&self.snapshot_at) = Some(Instant::now());
         Ok(())
     }
@@ -149,7 +168,10 @@ impl Shared {
         let now_ms = (system::wall_ns() / 1_000_000) as i64;
         let elapsed_ms = u64::try_from(now_ms - snapshot.saved_at_ms).unwrap_or(0);
         let same_boot = snapshot.boot_id == self.boot_id;
-        let mut result = Restored { restored: 0, left_out: 0 };
+        let mut result = Restored {
+            restored: 0,
+            left_out: 0,
+        };
         for row in &snapshot.hosts {
             let mut key = row.key;
             if key.netns == snapshot.own_netns {
@@ -158,8 +180,9 @@ impl Shared {
                 result.left_out += 1;
                 continue;
             }
-            let host =
-                row.restore(now_ns, elapsed_ms, self.kernel.params(), |name| arms.index(name));
+            let host = row.restore(now_ns, elapsed_ms, self.kernel.params(), |name| {
+                arms.index(name)
+            });
             self.kernel.insert_host(&key, &host)?;
             result.restored += 1;
         }

@@ -44,13 +44,17 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
 
 /// Fails unless a path is a directory of a cgroup v2 hierarchy.
 pub fn check_cgroup2(path: &Path) -> Result<()> {
-    let stat = nix::sys::statfs::statfs(path)
-        .with_context(|| format!("cgroup {}", path.display()))?;
+    let stat =
+        nix::sys::statfs::statfs(path).with_context(|| format!("cgroup {}", path.display()))?;
     if stat.filesystem_type().0 as i64 == CGROUP2_MAGIC && path.is_dir() {
         return Ok(());
     }
     let mount = cgroup2_mount()?;
-    bail!("{} is not a cgroup v2 directory; one lies under {}", path.display(), mount.display())
+    bail!(
+        "{} is not a cgroup v2 directory; one lies under {}",
+        path.display(),
+        mount.display()
+    )
 }
 
 /// Congestion controls the kernel offers now, in its own order.
@@ -87,7 +91,10 @@ pub fn has_kernel_btf() -> bool {
 
 /// Length of a kernel tick in µs: what the coarse clock advances by.
 pub fn jiffy_us() -> u32 {
-    let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut resolution = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: clock_getres writes one timespec, which is valid for the whole call.
     let failed = unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut resolution) };
     if failed != 0 || resolution.tv_sec != 0 {
@@ -107,7 +114,10 @@ pub fn wall_ns() -> u64 {
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: clock_gettime writes one timespec; these two clocks always exist.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -164,7 +174,10 @@ pub fn namespace_defaults() -> Vec<(u64, String)> {
     }
     paths.retain(|path| fs::metadata(path).is_ok_and(|meta| seen.insert(meta.ino())));
     let worker = std::thread::spawn(move || {
-        paths.iter().filter_map(|path| in_namespace(path)).collect::<Vec<_>>()
+        paths
+            .iter()
+            .filter_map(|path| in_namespace(path))
+            .collect::<Vec<_>>()
     });
     worker.join().unwrap_or_default()
 }
@@ -178,7 +191,10 @@ fn in_namespace(path: &Path) -> Option<(u64, String)> {
 
 /// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.
 pub fn ensure_bpffs(path: &Path) -> Result<()> {
-    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("/"));
+    let existing = path
+        .ancestors()
+        .find(|p| p.exists())
+        .unwrap_or(Path::new("/"));
     if is_bpffs(existing)? {
         return Ok(());
     }
@@ -202,8 +218,8 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
 
 /// Whether a path lies on a bpffs.
 pub(crate) fn is_bpffs(path: &Path) -> Result<bool> {
-    let stat = nix::sys::statfs::statfs(path)
-        .with_context(|| format!("statfs {}", path.display()))?;
+    let stat =
+        nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
     Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
 }
 
@@ -239,6 +255,15 @@ pub fn missing_capabilities() -> Result<Vec<&'static str>> {
     Ok(missing.into_iter().collect())
 }
 
+/// Gives memory back to the system after something large was held for a moment.
+pub fn trim_memory() {
+    // SAFETY: malloc_trim has no preconditions. Where the C library has none, nothing is done.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Resident memory of this process, bytes.
 pub fn resident_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm")
@@ -260,8 +285,14 @@ mod tests {
 24 1 0:22 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
 25 24 0:23 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
 26 24 0:24 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(cgroup2_in(mountinfo), Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(cgroup2_in("24 1 0:22 / /sys/fs/cgroup rw - tmpfs cgroup2 rw\n"), None);
+        assert_eq!(
+            cgroup2_in(mountinfo),
+            Some(PathBuf::from("/sys/fs/cgroup/unified"))
+        );
+        assert_eq!(
+            cgroup2_in("24 1 0:22 / /sys/fs/cgroup rw - tmpfs cgroup2 rw\n"),
+            None
+        );
     }
 
     #[test]

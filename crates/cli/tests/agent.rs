@@ -32,8 +32,12 @@ fn every_cpu_counts_and_no_record_is_torn() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     // One scored connection, so that there is something to decide about the others.
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "1000000"])
-        .finish();
+    bed.python(
+        Side::Client,
+        CONNECTIONS,
+        &[&address, "5001", "1", "1000000"],
+    )
+    .finish();
     bed.counter_reaches("scored", 1);
     let mut clients: Vec<_> = [0, 1]
         .iter()

@@ -156,8 +156,12 @@ fn the_ring_may_overflow_but_every_loss_is_counted() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     // One scored connection, so that there is something to decide about the others.
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "1000000"])
-        .finish();
+    bed.python(
+        Side::Client,
+        CONNECTIONS,
+        &[&address, "5001", "1", "1000000"],
+    )
+    .finish();
     bed.counter_reaches("scored", 1);
     bed.signal(Signal::SIGSTOP);
     bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1000", "0"])

@@ -169,7 +169,10 @@ fn it_loads_and_learns_without_kernel_btf() {
     assert_eq!(counters["established"], 16, "{text}");
     assert_eq!(counters["closed"], 16, "{text}");
     assert!(counters["scored"].as_u64() >= Some(4), "{text}");
-    assert!(counters["changed"].as_u64() >= Some(1), "nothing was ever tried:\n{text}");
+    assert!(
+        counters["changed"].as_u64() >= Some(1),
+        "nothing was ever tried:\n{text}"
+    );
 }
 
 #[test]
@@ -192,14 +195,21 @@ fn dctcp_is_chosen_only_where_ecn_was_negotiated() {
                 .filter(|event| event["kind"] == "decision" && event[field] == value)
                 .count()
         };
-        (count("chosen", "dctcp".into()), count("ecn", true.into()), text)
+        (
+            count("chosen", "dctcp".into()),
+            count("ecn", true.into()),
+            text,
+        )
     };
     let (chosen, negotiated, text) = run(0);
     assert_eq!(negotiated, 0, "{text}");
     assert_eq!(chosen, 0, "dctcp without ECN is silently Reno:\n{text}");
     let (chosen, negotiated, text) = run(1);
     assert!(negotiated > 0, "{text}");
-    assert!(chosen > 0, "25 connections with ECN and dctcp was never tried:\n{text}");
+    assert!(
+        chosen > 0,
+        "25 connections with ECN and dctcp was never tried:\n{text}"
+    );
 }
 
 #[test]
@@ -228,5 +238,9 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     assert_eq!(refused["refusals"], 1, "{text}");
     assert!(refused["refused"].is_string(), "{text}");
     let back = htcp("BACK");
-    assert_eq!((&back["present"], &back["refused"]), (&true.into(), &serde_json::Value::Null), "{text}");
+    assert_eq!(
+        (&back["present"], &back["refused"]),
+        (&true.into(), &serde_json::Value::Null),
+        "{text}"
+    );
 }

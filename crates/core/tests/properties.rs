@@ -420,6 +420,18 @@ proptest! {
         prop_assert!(low <= high, "{low} > {high}");
     }
 
+    /// Even where no configuration reaches.
+    #[test]
+    fn costs_and_weights_stay_in_range(
+        sample in samples(), latency_weight_q16 in any_size_u32(), score_full_bytes in any_size(),
+    ) {
+        let params = Params { latency_weight_q16, score_full_bytes, ..Params::default() };
+        let cost = cost_q16(sample.rate(), sample.srtt_us, &params);
+        prop_assert!((1..1 << 32).contains(&cost), "cost {cost}");
+        let weight = sample.weight_q16(&params);
+        prop_assert!((1..=ONE_Q16).contains(&weight), "weight {weight}");
+    }
+
     #[test]
     fn the_published_cost_is_0_at_the_optimum_alone(
         rtt_us in 1..10_000_000u32, above_us in 0..10_000_000u32,

@@ -48,7 +48,9 @@ pub struct ArmTable {
 impl ArmTable {
     /// Number of an arm.
     pub fn index(&self, name: &str) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.as_ref().is_some_and(|arm| arm.name == name))
+        self.slots
+            .iter()
+            .position(|slot| slot.as_ref().is_some_and(|arm| arm.name == name))
     }
 
     /// Name of an arm by number.
@@ -58,7 +60,10 @@ impl ArmTable {
 
     /// Slots in use: number and entry.
     pub fn entries(&self) -> impl Iterator<Item = (usize, &ArmEntry)> {
-        self.slots.iter().enumerate().filter_map(|(i, slot)| Some((i, slot.as_ref()?)))
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, slot)| Some((i, slot.as_ref()?)))
     }
 
     /// Mask of the arms that a connection may be given; classic takes its four whether the
@@ -79,13 +84,15 @@ impl ArmTable {
     }
 
     fn read(map: &MapHandle) -> Result<Self> {
-        let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?.context("empty arm table")?;
+        let bytes = map
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
+            .context("empty arm table")?;
         let table: raw::thalweg_arms =
             from_bytes(&bytes).context("the arm table has an unexpected size")?;
         let slots = std::array::from_fn(|index| {
             let arm = &table.arms[index];
             let name = arm_name(&arm.name);
-            (!name.is_empty()).then(|| ArmEntry {
+            (!name.is_empty()).then_some(ArmEntry {
                 name,
                 present: arm.flags & raw::THALWEG_ARM_PRESENT != 0,
                 needs_ecn: arm.flags & raw::THALWEG_ARM_NEEDS_ECN != 0,
@@ -133,7 +140,12 @@ impl ArmTable {
                 });
             }
         }
-        for (_, arm) in table.slots.iter_mut().enumerate().filter_map(|(i, s)| Some((i, s.as_mut()?))) {
+        for (_, arm) in table
+            .slots
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, s.as_mut()?)))
+        {
             let spec = wanted.iter().find(|spec| spec.name == arm.name);
             if spec.is_some() && !arm.present {
                 arm.refused_errno = 0;
@@ -161,7 +173,11 @@ impl ArmTable {
     }
 
     fn free_slot(&self, mode: Mode) -> Option<usize> {
-        let first = if mode == Mode::Classic { CLASSIC_ARMS.len() } else { 0 };
+        let first = if mode == Mode::Classic {
+            CLASSIC_ARMS.len()
+        } else {
+            0
+        };
         (first..MAX_ARMS).find(|&index| self.slots[index].is_none())
     }
 
@@ -181,14 +197,18 @@ impl Kernel {
 
     /// Writes the table of `start`; refusals of an earlier agent are forgiven.
     pub(super) fn write_arms(&self) -> Result<()> {
-        let mut table = self.arms.lock().map_err(|_| anyhow::anyhow!("arm table lock poisoned"))?;
+        let mut table = self
+            .arms
+            .lock()
+            .map_err(|_| anyhow::anyhow!("arm table lock poisoned"))?;
         table.forgive();
         self.put_arms(&table)
     }
 
     fn put_arms(&self, table: &ArmTable) -> Result<()> {
         let raw = table.to_raw()?;
-        self.map("arms").update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
+        self.map("arms")
+            .update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
         Ok(())
     }
 
@@ -202,7 +222,9 @@ impl Kernel {
         }
         self.put_arms(&next)?;
         let present = |table: &ArmTable, name: &str| {
-            table.entries().any(|(_, arm)| arm.name == name && arm.present)
+            table
+                .entries()
+                .any(|(_, arm)| arm.name == name && arm.present)
         };
         let differing = |from: &ArmTable, to: &ArmTable| {
             to.entries()
@@ -221,13 +243,20 @@ mod tests {
     fn specs(names: &[&str]) -> Vec<ArmSpec> {
         names
             .iter()
-            .map(|name| ArmSpec { name: (*name).to_string(), needs_ecn: *name == "dctcp" })
+            .map(|name| ArmSpec {
+                name: (*name).to_string(),
+                needs_ecn: *name == "dctcp",
+            })
             .collect()
     }
 
     #[test]
     fn numbers_are_stable_and_the_gone_are_not_allowed() {
-        let first = ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["reno", "bbr"]));
+        let first = ArmTable::layout(
+            Mode::Thalweg,
+            &ArmTable::default(),
+            &specs(&["reno", "bbr"]),
+        );
         let second = ArmTable::layout(Mode::Thalweg, &first.unwrap(), &specs(&["cubic", "bbr"]));
         let table = second.unwrap();
         assert_eq!(table.index("reno"), Some(0));
@@ -238,8 +267,11 @@ mod tests {
 
     #[test]
     fn arms_that_need_ecn_wait_for_it() {
-        let table =
-            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["cubic", "dctcp"]));
+        let table = ArmTable::layout(
+            Mode::Thalweg,
+            &ArmTable::default(),
+            &specs(&["cubic", "dctcp"]),
+        );
         let table = table.unwrap();
         assert_eq!(table.allowed(Mode::Thalweg, false), 0b01);
         assert_eq!(table.allowed(Mode::Thalweg, true), 0b11);
@@ -259,8 +291,12 @@ mod tests {
 
     #[test]
     fn classic_keeps_its_four_arms_whatever_the_kernel_has() {
-        let table =
-            ArmTable::layout(Mode::Classic, &ArmTable::default(), &specs(&["reno", "bbr"])).unwrap();
+        let table = ArmTable::layout(
+            Mode::Classic,
+            &ArmTable::default(),
+            &specs(&["reno", "bbr"]),
+        )
+        .unwrap();
         assert_eq!(table.index("bbr"), Some(1));
         assert_eq!(table.index("htcp"), Some(2));
         assert_eq!(table.index("reno"), Some(4));
@@ -276,10 +312,17 @@ mod tests {
 
     #[test]
     fn the_table_survives_the_kernel_form() {
-        let table =
-            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr", "dctcp"])).unwrap();
+        let table = ArmTable::layout(
+            Mode::Thalweg,
+            &ArmTable::default(),
+            &specs(&["bbr", "dctcp"]),
+        )
+        .unwrap();
         let raw = table.to_raw().unwrap();
-        assert_eq!(raw.arms[1].flags, raw::THALWEG_ARM_PRESENT | raw::THALWEG_ARM_NEEDS_ECN);
+        assert_eq!(
+            raw.arms[1].flags,
+            raw::THALWEG_ARM_PRESENT | raw::THALWEG_ARM_NEEDS_ECN
+        );
         assert_eq!(arm_name(&raw.arms[0].name), "bbr");
     }
 }

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use thalweg_abi::{bytes_of, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw};
+use thalweg_abi::{
+    bytes_of, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
+};
 use thalweg_core::{Host, HostKey};
 
 use super::Kernel;
@@ -21,7 +23,9 @@ pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<(
     let mut batch = Vec::with_capacity(BATCH as usize);
     for entry in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
         let (key_bytes, value) = entry;
-        let Some(key) = from_bytes::<raw::thalweg_host_key>(&key_bytes) else { continue };
+        let Some(key) = from_bytes::<raw::thalweg_host_key>(&key_bytes) else {
+            continue;
+        };
         // None: evicted between the two reads.
         if let Some(host) = untorn(map, &key_bytes, value)? {
             batch.push((key_from_raw(&key), host));
@@ -30,7 +34,11 @@ pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<(
             visit(std::mem::take(&mut batch))?;
         }
     }
-    if batch.is_empty() { Ok(()) } else { visit(batch) }
+    if batch.is_empty() {
+        Ok(())
+    } else {
+        visit(batch)
+    }
 }
 
 /// All records of a map.
@@ -82,7 +90,11 @@ impl Kernel {
     /// Writes a record, new or in place of an old one.
     pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
         let raw_host = host_to_raw(host);
-        self.map("hosts").update(bytes_of(&key_to_raw(key)), bytes_of(&raw_host), MapFlags::ANY)?;
+        self.map("hosts").update(
+            bytes_of(&key_to_raw(key)),
+            bytes_of(&raw_host),
+            MapFlags::ANY,
+        )?;
         Ok(())
     }
 
@@ -128,8 +140,14 @@ impl Kernel {
                 (&mut sum.closed, one.closed),
                 (&mut sum.scored, outcome(raw::THALWEG_SCORED)),
                 (&mut sum.skipped_small, outcome(raw::THALWEG_SKIPPED_SMALL)),
-                (&mut sum.skipped_app_limited, outcome(raw::THALWEG_SKIPPED_APP_LIMITED)),
-                (&mut sum.skipped_not_tracked, outcome(raw::THALWEG_SKIPPED_NOT_TRACKED)),
+                (
+                    &mut sum.skipped_app_limited,
+                    outcome(raw::THALWEG_SKIPPED_APP_LIMITED),
+                ),
+                (
+                    &mut sum.skipped_not_tracked,
+                    outcome(raw::THALWEG_SKIPPED_NOT_TRACKED),
+                ),
                 (&mut sum.switched, one.switched),
                 (&mut sum.app_owned, one.app_owned),
                 (&mut sum.events, one.events),

@@ -16,6 +16,21 @@ impl Store {
         self.sql("save the host records", saved)
     }
 
+    /// As [`Store::save_snapshot`], with records that come one by one: `walk` hands each to the
+    /// function it is given. `header` is a snapshot whose own records are not looked at.
+    ///
+    /// An error of `walk` leaves the last snapshot in place.
+    pub fn save_walk(
+        &mut self,
+        header: &Snapshot,
+        walk: impl FnOnce(&mut dyn FnMut(&HostRow) -> anyhow::Result<()>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let transaction = self.connection.transaction()?;
+        save_header(&transaction, header)?;
+        walk(&mut |host| Ok(save_host(&transaction, header.mode, host)?))?;
+        Ok(transaction.commit()?)
+    }
+
     /// The last snapshot of a mode, if there is one.
     pub fn load_snapshot(&self, mode: Mode) -> Result<Option<Snapshot>, StoreError> {
         let header = self
@@ -141,6 +156,15 @@ pub(super) fn save(
     transaction: &Transaction<'_>,
     snapshot: &Snapshot,
 ) -> Result<(), rusqlite::Error> {
+    save_header(transaction, snapshot)?;
+    snapshot
+        .hosts
+        .iter()
+        .try_for_each(|host| save_host(transaction, snapshot.mode, host))
+}
+
+/// Removes the records of the snapshot's mode and writes what is not a record.
+fn save_header(transaction: &Transaction<'_>, snapshot: &Snapshot) -> Result<(), rusqlite::Error> {
     let mode = snapshot.mode.name();
     transaction.execute("DELETE FROM hosts WHERE mode = ?1", [mode])?;
     transaction.execute(
@@ -153,6 +177,14 @@ pub(super) fn save(
             snapshot.saved_at_ms
         ],
     )?;
+    Ok(())
+}
+
+fn save_host(
+    transaction: &Transaction<'_>,
+    mode: Mode,
+    host: &HostRow,
+) -> Result<(), rusqlite::Error> {
     let mut insert_host = transaction.prepare_cached(
         "INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
                             min_rtt_us, max_rate, seen_age_ms, forgot_age_ms)
@@ -163,36 +195,34 @@ pub(super) fn save(
                                 log_rate_q16, srtt_us, min_rtt_us, chosen, greedy, scored)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
     )?;
-    for host in &snapshot.hosts {
-        let id = insert_host.insert(params![
-            mode,
-            host.key.netns.cast_signed(),
-            host.key.address().to_string(),
-            host.key.own_prefix(),
-            host.connections,
-            host.scored,
-            host.switched,
-            host.min_rtt_us,
-            host.max_rate.cast_signed(),
-            host.seen_age_ms.cast_signed(),
-            host.forgot_age_ms.map(u64::cast_signed),
+    let id = insert_host.insert(params![
+        mode.name(),
+        host.key.netns.cast_signed(),
+        host.key.address().to_string(),
+        host.key.own_prefix(),
+        host.connections,
+        host.scored,
+        host.switched,
+        host.min_rtt_us,
+        host.max_rate.cast_signed(),
+        host.seen_age_ms.cast_signed(),
+        host.forgot_age_ms.map(u64::cast_signed),
+    ])?;
+    for (name, arm) in &host.arms {
+        insert_arm.execute(params![
+            id,
+            name,
+            arm.value.cast_signed(),
+            arm.max_rate.cast_signed(),
+            arm.weight_q16,
+            arm.deviation_q16,
+            arm.log_rate_q16,
+            arm.srtt_us,
+            arm.min_rtt_us,
+            arm.chosen,
+            arm.greedy,
+            arm.scored,
         ])?;
-        for (name, arm) in &host.arms {
-            insert_arm.execute(params![
-                id,
-                name,
-                arm.value.cast_signed(),
-                arm.max_rate.cast_signed(),
-                arm.weight_q16,
-                arm.deviation_q16,
-                arm.log_rate_q16,
-                arm.srtt_us,
-                arm.min_rtt_us,
-                arm.chosen,
-                arm.greedy,
-                arm.scored,
-            ])?;
-        }
     }
     Ok(())
 }

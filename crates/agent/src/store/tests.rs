@@ -143,6 +143,30 @@ fn snapshots_round_trip_and_replace_each_other() {
 }
 
 #[test]
+fn a_walk_saves_what_a_snapshot_does_and_a_broken_one_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let whole = snapshot(Mode::Thalweg);
+    let header = Snapshot {
+        hosts: Vec::new(),
+        ..whole.clone()
+    };
+    store
+        .save_walk(&header, |save| whole.hosts.iter().try_for_each(save))
+        .unwrap();
+    assert_eq!(
+        store.load_snapshot(Mode::Thalweg).unwrap(),
+        Some(whole.clone())
+    );
+    let broken = store.save_walk(&header, |save| {
+        save(&whole.hosts[0])?;
+        anyhow::bail!("the kernel went away")
+    });
+    assert!(broken.is_err());
+    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(whole));
+}
+
+#[test]
 fn records_are_reset_one_by_one_and_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
