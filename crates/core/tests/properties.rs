@@ -2,6 +2,7 @@
 //! the samples and the parameters.
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 use thalweg_core::{
     ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Host, MAX_ARMS, Mode, ONE_Q16, Outcome,
     Params, Reason, Sample, best_arm, classic_cost, cost_q16, decide, forget, judged_q16,
@@ -386,8 +387,18 @@ fn run(
     Ok(host)
 }
 
+/// The same cases in every run.
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(config(400))]
 
     #[test]
     fn every_sequence_in_mode_thalweg(
@@ -449,7 +460,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(config(40))]
 
     /// All 65,536 tickets are drawn: frequency and probability are not close but equal.
     #[test]
