@@ -45,6 +45,23 @@ fn verdict(expectation: Expectation, modes: &[ModeOutcome]) -> (Verdict, Option<
 }
 
 #[test]
+fn the_last_half_is_compared_with_the_same_rounds() {
+    let modes = [
+        // The machine became slower in the middle.
+        outcome("baseline", &[40.0, 40.0, 40.0, 10.0, 10.0, 10.0], "cubic"),
+        outcome("thalweg", &[40.0, 40.0, 40.0, 10.0, 10.0, 10.0], "cubic"),
+    ];
+    let baseline = Some(Reference::Mode(Mode::Baseline));
+    assert_eq!(
+        verdict(
+            expectation(Statistic::MedianLastHalf, baseline, 0.99),
+            &modes
+        ),
+        (Verdict::Met, Some(1.0))
+    );
+}
+
+#[test]
 fn ratios_are_to_the_best_fixed_mode_by_median() {
     let modes = [
         outcome("baseline", &[10.0, 10.0, 10.0, 10.0], "cubic"),
