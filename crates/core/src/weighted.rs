@@ -182,7 +182,7 @@ pub(crate) fn rescue(
         Some(best) if Some(best) != current => best,
         _ => params.rescue_arm?,
     };
-    if Some(target) == current || allowed & (1 << target) == 0 {
+    if target >= MAX_ARMS || Some(target) == current || allowed & (1 << target) == 0 {
         return None;
     }
     let to = &host.arms[target];
