@@ -294,6 +294,7 @@ __noinline int choose(struct request *r)
 	if (found) {
 		thalweg_increment(&host->connections);
 		host->seen_ns = r->now_ns;
+		thalweg_forget(host, load_params(), r->now_ns);
 		thalweg_decide(host, r->arm, r->allowed, load_params(), random, &r->decision);
 		thalweg_count_decision(host, &r->decision);
 		close_host(host);

@@ -278,6 +278,23 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             }
             raw::VECTOR_FORGET
         }
+        "rescue" => {
+            // On arm 0, with arm 1 to fall back on.
+            request.arm = 0;
+            request.allowed = word(inputs[0]);
+            (request.segs, request.retrans) = (inputs[1], inputs[2]);
+            for (arm, known) in request
+                .host
+                .arms
+                .iter_mut()
+                .zip(inputs[3..].chunks_exact(2))
+            {
+                (arm.value, arm.weight_q16) = (known[0], word(known[1]));
+            }
+            (request.params.loss_shift, request.params.loss_min_segs) = (6, 128);
+            request.params.rescue_arm = 1;
+            raw::VECTOR_RESCUE
+        }
         other => panic!("unit.json: no function {other}"),
     };
     request

@@ -667,6 +667,8 @@ def plans():
         Plan("counters full", start=full_counters()),
         Plan("every field full", start=full_host(), samples=corners, masks=(0xFFFF,),
              systems=anyone, rescue_arm=7),
+        Plan("rates that jump, evidence just enough to clip", samples=jumping,
+             weight_max_q16=ONE // 2, idle_shift=31, half_life_ns=0),
     ]
 
 
@@ -881,6 +883,9 @@ def unit_assess(r):
                (listed(**{**burst, "rate_delivered_bytes": 16_000}) + [1000], [SCORED]),
                (listed(**{**burst, "retrans": 2}) + [1000], [APP_LIMITED]),
                (listed(**{**burst, "retrans": 3}) + [1000], [SCORED]),
+               # One in 256 or fewer is no loss to speak of: 2 of 512, but not 2 of 511.
+               (listed(**{**burst, "segs_out": 512, "retrans": 2}) + [1000], [APP_LIMITED]),
+               (listed(**{**burst, "segs_out": 511, "retrans": 2}) + [1000], [SCORED]),
                (listed(**{**burst, "end": TIMEOUT}) + [1000], [SCORED]),
                (listed(**{**burst, "rate_interval_us": 0}) + [1000], [SCORED]),
                (listed(bytes=999) + [1000], [SMALL]),
@@ -926,6 +931,35 @@ def unit_forget(r):
     return by_hand, inputs, function
 
 
+def unit_rescue(r):
+    # By hand, a connection on arm 0 that may move to arm 1, which is also the fallback. The
+    # rule: over 1/64 retransmitted, 128 segments, and 32768 (half a bit) cheaper if both known.
+    high, low = 40 * ONE, 39 * ONE
+    both, other, none = 3, 2, 0
+    by_hand = [([both, 128, 3, high, ONE, low, ONE], [1]),
+               ([both, 128, 2, high, ONE, low, ONE], [NO_ARM]),
+               ([both, 127, 100, high, ONE, low, ONE], [NO_ARM]),
+               ([other, 128, 3, high, ONE, low, ONE], [1]),
+               ([1, 128, 3, high, ONE, low, ONE], [NO_ARM]),
+               ([none, 128, 3, high, ONE, low, ONE], [NO_ARM]),
+               ([both, 128, 3, high, ONE, high - 32768, ONE], [1]),
+               ([both, 128, 3, high, ONE, high - 32767, ONE], [NO_ARM]),
+               # What is remembered of an arm without evidence does not count, of either.
+               ([both, 128, 3, low, ONE, high, 0], [1]),
+               ([both, 128, 3, low, 0, high, ONE], [1])]
+    inputs = [[r.below(4), r.between(100, 200), r.below(6), r.between(low, high),
+               r.pick([0, 1, ONE]), r.between(low, high), r.pick([0, 1, ONE])]
+              for _ in range(100)]
+
+    def function(allowed, segs, retrans, value_0, weight_0, value_1, weight_1):
+        host = empty_host()
+        host["arms"][0].update(value=value_0, weight_q16=weight_0)
+        host["arms"][1].update(value=value_1, weight_q16=weight_1)
+        return [rescue(host, 0, segs, retrans, allowed, with_params(rescue_arm=1))]
+
+    return by_hand, inputs, function
+
+
 SAMPLE = list(SAMPLE_FIELDS)
 WEIGHTS = [f"weight_q16[{i}]" for i in range(ARMS)]
 UNITS = [
@@ -941,6 +975,8 @@ UNITS = [
     ("assess", unit_assess, SAMPLE + ["score_min_bytes"], ["outcome"]),
     ("forget", unit_forget, ["half_life_ns", "forgot_ns", "now_ns"] + WEIGHTS,
      ["forgot_ns"] + WEIGHTS),
+    ("rescue", unit_rescue, ["allowed", "segs", "retrans", "value[0]", "weight_q16[0]",
+                             "value[1]", "weight_q16[1]"], ["arm"]),
 ]
 
 

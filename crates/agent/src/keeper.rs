@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_millis(200);
 const DISCOVER: Duration = Duration::from_secs(10);
 /// Between two looks at all namespaces, unless an unknown one shows up.
 const NAMESPACES: Duration = Duration::from_secs(60);
+/// Namespaces remembered as out of reach.
+const UNREACHABLE_MAX: usize = 10_000;
 /// Between two prunings of the store.
 const PRUNE: Duration = Duration::from_secs(60);
 
@@ -50,7 +52,10 @@ pub struct Keeper {
     shared: Arc<Shared>,
     decoder: Decoder,
     defaults: HashMap<u64, usize>,
-    unknown_netns: bool,
+    /// Namespaces that connections came from and that have not been looked for yet.
+    unknown: HashSet<u64>,
+    /// Namespaces that were looked for in vain: they are not worth another look each second.
+    unreachable: HashSet<u64>,
     discovered: Instant,
     namespaces_read: Option<Instant>,
     snapshot_tried: Instant,
@@ -68,7 +73,8 @@ impl Keeper {
         Self {
             decoder: Decoder::new(shared.mode()),
             defaults: HashMap::new(),
-            unknown_netns: false,
+            unknown: HashSet::new(),
+            unreachable: HashSet::new(),
             discovered: now,
             namespaces_read: None,
             snapshot_tried: now,
@@ -125,9 +131,11 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
-        self.unknown_netns |= raw_events
-            .iter()
-            .any(|event| !self.defaults.contains_key(&event.host.netns));
+        for netns in raw_events.iter().map(|event| event.host.netns) {
+            if !self.defaults.contains_key(&netns) && !self.unreachable.contains(&netns) {
+                self.unknown.insert(netns);
+            }
+        }
         let events: Vec<Event> = raw_events
             .iter()
             .map(|event| self.decoder.decode(event, &arms))
@@ -168,7 +176,7 @@ impl Keeper {
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         let due = since.is_none_or(|age| age >= NAMESPACES)
-            || (self.unknown_netns && since.is_none_or(|age| age >= Duration::from_secs(1)));
+            || (!self.unknown.is_empty() && since.is_none_or(|age| age >= Duration::from_secs(1)));
         if due {
             self.read_namespaces();
         }
@@ -218,10 +226,16 @@ impl Keeper {
 
     /// Learns the default congestion control of every namespace that can be entered.
     fn read_namespaces(&mut self) {
-        self.unknown_netns = false;
         self.namespaces_read = Some(Instant::now());
         let found = system::namespace_defaults();
         let alive: HashSet<u64> = found.iter().map(|(netns, _)| *netns).collect();
+        self.unreachable.retain(|netns| !alive.contains(netns));
+        let missed = std::mem::take(&mut self.unknown);
+        // Namespaces come and go; what is forgotten here is looked for once more.
+        if self.unreachable.len() > UNREACHABLE_MAX {
+            self.unreachable.clear();
+        }
+        self.unreachable.extend(missed.difference(&alive));
         let mut outcome = Ok(());
         for (netns, name) in &found {
             outcome = outcome.and(self.set_default(*netns, name));

@@ -1,6 +1,8 @@
 //! Host records in words: what the API answers about them.
 
-use thalweg_core::{Host, HostKey, Mode, ONE_Q16, Params, best_arm, judged_q16, propensities_q16};
+use thalweg_core::{
+    Host, HostKey, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, propensities_q16,
+};
 
 use crate::events::{error_text, metric};
 use crate::kernel::ArmTable;
@@ -50,6 +52,7 @@ impl Presenter<'_> {
     fn shares(&self, host: &Host) -> [u32; thalweg_core::MAX_ARMS] {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
+        forget(&mut next, self.params, system::monotonic_ns());
         let allowed = self.arms.allowed(self.params.mode, false);
         propensities_q16(&next, self.system_arm, allowed, self.params)
     }

@@ -556,3 +556,32 @@ fn hosts_can_be_explained_reset_exported_and_imported() {
     assert!(bed.thalweg(&["reset", &address, "--yes"]).status.success());
     assert!(bed.host(&address).is_none());
 }
+
+#[test]
+fn evidence_is_forgotten_with_time_before_the_next_choice() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("forget", "[learning]\nhalf_life = \"1s\"\n");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.python(
+        Side::Client,
+        CONNECTIONS,
+        &[&address, "5001", "1", "1000000"],
+    )
+    .finish();
+    bed.counter_reaches("scored", 1);
+    // A connection too small to be scored: only its choice can make the host forget.
+    wait_for("three halvings of the evidence", || {
+        bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "0"])
+            .finish();
+        let host = bed.host(&address)?;
+        let evidence = |arm: &Value| arm["evidence"].as_f64().unwrap();
+        host["arms"]
+            .as_array()?
+            .iter()
+            .all(|arm| evidence(arm) < 0.125)
+            .then_some(())
+    });
+}
