@@ -32,12 +32,7 @@ fn every_cpu_counts_and_no_record_is_torn() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     // One scored connection, so that there is something to decide about the others.
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
     let mut clients: Vec<_> = [0, 1]
         .iter()
@@ -201,14 +196,8 @@ fn small_transfers_and_pure_receivers_are_not_scored() {
     let bed = Bed::running("small", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "3", "1000"])
-        .finish();
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 3, 1_000);
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 8);
     // Three small ones seen from both ends, and the receiving end of the large one.
     assert_eq!(bed.counter("skipped_small"), 7);
@@ -286,8 +275,7 @@ fn ipv4_ipv6_and_mapped_addresses_have_the_right_keys() {
     let client = bed.pair.address(Side::Client).to_string();
     // A dual-stack listener sees IPv4 peers as mapped addresses.
     let _sink = bed.sink("::");
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "0"])
-        .finish();
+    bed.connect(&address, 1, 0);
     let mapped = format!("::ffff:{address}");
     let explicit = r#"
 import socket, sys
@@ -397,12 +385,7 @@ fn a_dry_run_decides_and_scores_but_sets_nothing() {
     bed.start();
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "30", "1200000"],
-    )
-    .finish();
+    bed.connect(&address, 30, 1_200_000);
     bed.counter_reaches("closed", 60);
     assert_eq!(bed.counter("changed"), 0);
     assert_eq!(bed.counter("scored"), 30);
@@ -452,12 +435,7 @@ print("done")
     bed.counter_reaches("established", 200);
     assert!(!bed.end(Signal::SIGKILL).success());
     // With the agent dead, a whole connection begins and ends.
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.start();
     assert_eq!(bed.json(&["status"])["took_over"], true);
     spanning.go_on();
@@ -495,12 +473,7 @@ fn detaching_leaves_nothing_and_the_store_brings_it_back() {
     let mut bed = Bed::running("detach", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 2);
     let before = bed.host(&address).expect("a record");
     assert!(bed.pin.exists());
@@ -534,12 +507,7 @@ fn hosts_can_be_explained_reset_exported_and_imported() {
     let bed = Bed::running("manage", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "2", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 2, 1_000_000);
     bed.counter_reaches("closed", 4);
     bed.events(2);
     let explained = bed.json(&["explain", &address]);
@@ -565,17 +533,11 @@ fn evidence_is_forgotten_with_time_before_the_next_choice() {
     let bed = Bed::running("forget", "[learning]\nhalf_life = \"1s\"\n");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
     // A connection too small to be scored: only its choice can make the host forget.
     wait_for("three halvings of the evidence", || {
-        bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "0"])
-            .finish();
+        bed.connect(&address, 1, 0);
         let host = bed.host(&address)?;
         let evidence = |arm: &Value| arm["evidence"].as_f64().unwrap();
         host["arms"]

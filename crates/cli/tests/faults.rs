@@ -9,7 +9,7 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
-use support::{Bed, CONNECTIONS, THALWEG, plain, privileged, wait_for};
+use support::{Bed, THALWEG, plain, privileged, wait_for};
 use thalweg_lab::host::Side;
 
 #[test]
@@ -28,8 +28,7 @@ fn a_second_agent_is_refused_and_harms_nothing() {
     );
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", "0"])
-        .finish();
+    bed.connect(&address, 1, 0);
     bed.counter_reaches("closed", 2);
 }
 
@@ -156,16 +155,10 @@ fn the_ring_may_overflow_but_every_loss_is_counted() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     // One scored connection, so that there is something to decide about the others.
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
     bed.signal(Signal::SIGSTOP);
-    bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1000", "0"])
-        .finish();
+    bed.connect(&address, 1000, 0);
     bed.signal(Signal::SIGCONT);
     bed.counter_reaches("closed", 2002);
     let (events, dropped) = (bed.counter("events"), bed.counter("events_dropped"));
@@ -193,12 +186,7 @@ fn a_change_of_mode_keeps_both_sets_of_records_apart() {
     let mut bed = Bed::running("mode", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 2);
     bed.end(Signal::SIGTERM);
     bed.configure("mode = \"classic\"\n");
@@ -221,24 +209,14 @@ fn another_map_size_carries_the_records_over() {
     let mut bed = Bed::running("resize", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 2);
     bed.end(Signal::SIGTERM);
     bed.configure("[hosts]\nmax = 1000\n[events]\nring = \"1MiB\"\n");
     bed.start();
     assert_eq!(bed.json(&["status"])["hosts_max"], 1000);
     assert_eq!(bed.host(&address).expect("carried over")["scored"], 1);
-    bed.python(
-        Side::Client,
-        CONNECTIONS,
-        &[&address, "5001", "1", "1000000"],
-    )
-    .finish();
+    bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("closed", 4);
     assert_eq!(bed.host(&address).unwrap()["scored"], 2);
 }

@@ -252,6 +252,17 @@ impl Bed {
         Traffic::spawn(command)
     }
 
+    /// Makes connections to a sink, one after the other, and sends `bytes` on each.
+    pub fn connect(&self, address: &str, number: u32, bytes: u32) {
+        let (number, bytes) = (number.to_string(), bytes.to_string());
+        self.python(
+            Side::Client,
+            CONNECTIONS,
+            &[address, "5001", &number, &bytes],
+        )
+        .finish();
+    }
+
     /// A server that accepts and drains until the bed goes; returns once it listens.
     pub fn sink(&self, address: &str) -> Traffic {
         let mut server = self.python(Side::Server, SINK, &[address, "5001"]);
