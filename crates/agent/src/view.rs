@@ -174,7 +174,8 @@ pub struct Explanation {
     pub recent: Vec<Event>,
 }
 
-/// One event of `GET /v1/events`: a decision, or the end of a measured stretch.
+/// One event of `GET /v1/events`: a decision, or the end of a stretch that was scored. Where
+/// nothing is known of a host (warm-up) and for what is not scored there are counters alone.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Event {
     /// Number in the store, rising; 0 before it is stored.
@@ -225,7 +226,7 @@ pub struct Event {
 pub struct Measurement {
     /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`.
     pub end: String,
-    /// `scored`, `small`, `app-limited`, `not-tracked`.
+    /// `scored`: what is not scored makes no event.
     pub outcome: String,
     /// Acknowledged bytes.
     pub bytes: u64,
