@@ -26,7 +26,7 @@ echo "== the experiment; each connection is one second of iperf3 (report: $repor
 status=0
 "$thalweg" lab run scenarios/demo/loss-0.toml scenarios/demo/loss-5.toml scenarios/demo/loss-10.toml \
 	--mode baseline --mode fixed --mode classic --mode thalweg \
-	--reference-every 9 --out "$report" || status=$?
+	--reference-every 12 --out "$report" || status=$?
 
 echo
 echo "Reports to open in a browser:"
