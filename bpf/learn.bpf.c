@@ -86,13 +86,28 @@ struct {
 	__type(value, __u32);
 } defaults SEC(".maps");
 
-/* BPF_F_CLONE: a listener's mark "application chose" passes to what it accepts. */
+/*
+ * Connections being measured. A connection lies in one of the THALWEG_PROBES slots
+ * from its socket cookie on; cookies are given out in sequence, so slots fill evenly.
+ * Not socket storage, nor a hash map: those cost 0.8 and 0.4 us a connection.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_CONNECTIONS);
+	__type(key, __u32);
+	__type(value, struct thalweg_conn);
+} conns SEC(".maps");
+
+/*
+ * Sockets whose application chose its congestion control itself. BPF_F_CLONE: a
+ * listener's mark passes to what it accepts.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
 	__type(key, int);
-	__type(value, struct thalweg_conn);
-} conns SEC(".maps");
+	__type(value, __u32);
+} owned SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -132,6 +147,7 @@ struct context {
 	struct thalweg_arms *arms;
 	struct bpf_sock *sk;
 	struct thalweg_conn *conn;
+	__u64 cookie; /* of the socket */
 	__u32 remote[4]; /* full address, network byte order */
 	struct request request;
 };
@@ -206,7 +222,7 @@ static __always_inline int find_key(struct context *c)
 	return 1;
 }
 
-/* Everything an operation needs; returns 0 where there is nothing to do. */
+/* What every operation needs; returns 0 where there is nothing to do. */
 static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
 {
 	__u32 zero = 0;
@@ -216,10 +232,63 @@ static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
 	c->counters = bpf_map_lookup_elem(&counters, &zero);
 	c->arms = bpf_map_lookup_elem(&arms, &zero);
 	c->sk = ops->sk;
-	if (!c->counters || !c->arms || !c->sk)
-		return 0;
-	c->request.now_ns = bpf_ktime_get_ns();
-	return find_key(c);
+	return c->counters && c->arms && c->sk;
+}
+
+static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
+{
+	__u32 slot = (cookie + probe) & (THALWEG_CONNECTIONS - 1);
+
+	return bpf_map_lookup_elem(&conns, &slot);
+}
+
+/* Finds the record of a connection that is being measured; returns 0 if there is none. */
+static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops)
+{
+	__u32 i;
+
+	c->cookie = bpf_get_socket_cookie(ops);
+	for (i = 0; i < THALWEG_PROBES; i++) {
+		c->conn = conn_slot(c->cookie, i);
+		if (c->conn && c->conn->cookie == c->cookie)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Keeps the record of a new connection. Where all its slots are taken the oldest
+ * gives way: it may be one whose end nobody saw.
+ */
+static __always_inline void keep_conn(struct context *c, struct thalweg_conn *conn)
+{
+	struct thalweg_conn *slot, *oldest = 0;
+	__u64 oldest_cookie;
+	__u32 i;
+
+	conn->cookie = c->cookie;
+	for (i = 0; i < THALWEG_PROBES; i++) {
+		slot = conn_slot(c->cookie, i);
+		if (!slot)
+			return;
+		if (!slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, c->cookie)) {
+			*slot = *conn;
+			return;
+		}
+		if (!oldest || slot->start_ns < oldest->start_ns)
+			oldest = slot;
+	}
+	COUNT(c, conns_missed);
+	oldest_cookie = oldest->cookie;
+	if (__sync_val_compare_and_swap(&oldest->cookie, oldest_cookie, c->cookie) ==
+	    oldest_cookie)
+		*oldest = *conn;
+}
+
+/* Whether the application chose the socket's congestion control itself. */
+static __always_inline int app_owned(struct context *c)
+{
+	return bpf_sk_storage_get(&owned, c->sk, 0, 0) != 0;
 }
 
 /*
@@ -275,9 +344,10 @@ static __always_inline void close_host(struct thalweg_host *host)
 /* Counts the connection and chooses its arm; 0 if no record could be had. */
 __noinline int choose(struct request *r)
 {
+	const struct thalweg_params *params = load_params();
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	__u32 random[3];
+	__u32 random[3] = {};
 	int found;
 
 	if (!r)
@@ -287,15 +357,17 @@ __noinline int choose(struct request *r)
 	if (!host || !lock)
 		return 0;
 	random[0] = bpf_get_prandom_u32();
-	random[1] = bpf_get_prandom_u32();
-	random[2] = bpf_get_prandom_u32();
+	if (params->mode == THALWEG_MODE_CLASSIC) {
+		random[1] = bpf_get_prandom_u32();
+		random[2] = bpf_get_prandom_u32();
+	}
 	bpf_spin_lock(&lock->lock);
 	found = open_host(host, r->tag);
 	if (found) {
 		thalweg_increment(&host->connections);
 		host->seen_ns = r->now_ns;
-		thalweg_forget(host, load_params(), r->now_ns);
-		thalweg_decide(host, r->arm, r->allowed, load_params(), random, &r->decision);
+		thalweg_forget(host, params, r->now_ns);
+		thalweg_decide(host, r->arm, r->allowed, params, random, &r->decision);
 		thalweg_count_decision(host, &r->decision);
 		close_host(host);
 	}
@@ -379,22 +451,7 @@ static __always_inline __u32 current_arm(struct context *c)
 /* Mask of the arms that a connection may be given. */
 static __always_inline __u32 allowed_arms(const struct thalweg_arms *table, int ecn)
 {
-	__u32 i, mask = 0;
-
-	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
-		__u32 flags = table->arms[i].flags;
-
-		if (flags & THALWEG_ARM_PRESENT && !(flags & THALWEG_ARM_REFUSED) &&
-		    (ecn || !(flags & THALWEG_ARM_NEEDS_ECN)))
-			mask |= THALWEG_UNKNOWN(1u << i);
-	}
-	return mask;
-}
-
-/* Classic chooses among its four published arms, present or not. */
-static __always_inline __u32 choosable(struct context *c, int ecn)
-{
-	return c->params->mode == THALWEG_MODE_CLASSIC ? 0xf : allowed_arms(c->arms, ecn);
+	return ecn ? table->allowed_ecn : table->allowed;
 }
 
 /* Sets the congestion control; a refusal is noted in the table. 0 or -errno. */
@@ -408,6 +465,12 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
 	if (error) {
 		__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
+		/* Classic goes on choosing among its four, as published. */
+		if (c->params->mode == THALWEG_MODE_THALWEG) {
+			__sync_fetch_and_and(&c->arms->allowed, ~(1u << (index & THALWEG_ARM_MASK)));
+			__sync_fetch_and_and(&c->arms->allowed_ecn,
+					     ~(1u << (index & THALWEG_ARM_MASK)));
+		}
 		arm->refused_errno = error;
 		__sync_fetch_and_add(&arm->refused, 1);
 		COUNT(c, refused);
@@ -515,7 +578,7 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	COUNT(c, events);
 	__builtin_memset(event, 0, sizeof(*event));
 	event->time_ns = c->request.now_ns;
-	event->connection = bpf_get_socket_cookie(c->ops);
+	event->connection = c->cookie;
 	event->host = c->request.key;
 	__builtin_memcpy(event->remote, c->remote, sizeof(event->remote));
 	/* remote_port is in network byte order, local_port is not (UAPI). */
@@ -592,63 +655,66 @@ static __always_inline void leave_alone(struct context *c, __u32 reason)
 static __always_inline void established(struct bpf_sock_ops *ops)
 {
 	struct thalweg_decision *decision;
+	struct thalweg_conn conn = {};
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
-	__u32 system_arm, *default_arm, arm, inherited;
-	int error = 0, ecn, want = BPF_SOCK_OPS_STATE_CB_FLAG;
+	__u32 *default_arm, arm, ecn;
+	int error = 0, want = BPF_SOCK_OPS_STATE_CB_FLAG;
 
-	if (!prepare(&c, ops))
+	if (!prepare(&c, ops) || !find_key(&c))
 		return;
-	tp = bpf_tcp_sock(c.sk);
-	c.conn = bpf_sk_storage_get(&conns, c.sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	COUNT(&c, established);
-	if (!tp || !c.conn) {
-		COUNT(&c, hosts_missed);
+	tp = bpf_tcp_sock(c.sk);
+	if (!tp)
 		return;
-	}
+	c.conn = &conn;
+	c.cookie = bpf_get_socket_cookie(ops);
+	c.request.now_ns = bpf_ktime_get_ns();
 	ecn = tp->ecn_flags & TCP_ECN_OK;
-	system_arm = current_arm(&c);
-	inherited = c.conn->flags & THALWEG_CONN_APP_OWNED;
-	c.conn->flags = inherited | (ecn ? THALWEG_CONN_ECN : 0) |
-			(ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? THALWEG_CONN_PASSIVE : 0);
-	c.conn->system_arm = system_arm;
-
-	if (inherited) {
+	if (ecn)
+		conn.flags |= THALWEG_CONN_ECN;
+	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		conn.flags |= THALWEG_CONN_PASSIVE;
+	conn.system_arm = current_arm(&c);
+	if (app_owned(&c)) {
+		conn.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
 		return;
 	}
 	default_arm = bpf_map_lookup_elem(&defaults, &c.request.key.netns);
-	if (system_arm == THALWEG_NO_ARM || (default_arm && *default_arm != system_arm)) {
+	if (conn.system_arm == THALWEG_NO_ARM ||
+	    (default_arm && *default_arm != conn.system_arm)) {
 		leave_alone(&c, THALWEG_REASON_FOREIGN);
 		return;
 	}
-	c.request.arm = system_arm;
-	c.request.allowed = choosable(&c, ecn);
+	c.request.arm = conn.system_arm;
+	c.request.allowed = allowed_arms(c.arms, ecn);
 	decision = &c.request.decision;
 	if (!choose(&c.request)) {
 		COUNT(&c, hosts_missed);
 		return;
 	}
 	COUNT(&c, decided);
-	arm = system_arm;
+	conn.flags |= THALWEG_CONN_DECIDED;
+	conn.reason = decision->reason;
+	conn.chosen_arm = decision->arm;
+	conn.propensity_q16 = decision->propensity_q16;
+	arm = conn.system_arm;
 	if (c.params->dry_run) {
-		c.conn->flags |= THALWEG_CONN_DRY_RUN;
+		conn.flags |= THALWEG_CONN_DRY_RUN;
 	} else if (decision->arm < THALWEG_MAX_ARMS) {
-		if (decision->arm != system_arm)
+		if (decision->arm != arm)
 			error = set_arm(&c, decision->arm);
 		if (!error)
 			arm = decision->arm;
 		else
-			c.conn->flags |= THALWEG_CONN_SET_FAILED;
+			conn.flags |= THALWEG_CONN_SET_FAILED;
 	}
 	/* Classic keeps no score for what it did not choose. */
 	if (c.params->mode == THALWEG_MODE_CLASSIC && (error || decision->arm >= THALWEG_MAX_ARMS))
 		arm = THALWEG_NO_ARM;
 	start_stretch(&c, tp, arm);
-	c.conn->flags |= THALWEG_CONN_DECIDED | THALWEG_CONN_TRACKED;
-	c.conn->reason = decision->reason;
-	c.conn->chosen_arm = decision->arm;
-	c.conn->propensity_q16 = decision->propensity_q16;
+	keep_conn(&c, &conn);
 	if (arm != c.params->rescue_arm)
 		want |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
 	callbacks(&c, want, 0);
@@ -668,18 +734,23 @@ static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __
 	r->arm = c->conn->arm;
 	r->verdict.outcome = THALWEG_SKIPPED_NOT_TRACKED;
 	take_sample(c, tp, end, &r->sample);
-	if (r->arm < THALWEG_MAX_ARMS && !(c->conn->flags & THALWEG_CONN_APP_OWNED)) {
+	barrier();
+	/* The slot may have been taken away meanwhile. */
+	if (c->conn->cookie != c->cookie)
+		return;
+	if (r->arm < THALWEG_MAX_ARMS && !app_owned(c)) {
 		if (c->params->mode == THALWEG_MODE_THALWEG)
 			r->verdict.outcome = thalweg_assess(&r->sample, c->params);
 		else
 			r->verdict.outcome = THALWEG_SCORED;
-		if (r->verdict.outcome == THALWEG_SCORED && !learn(r))
-			COUNT(c, hosts_missed);
 	}
 	if (r->verdict.outcome < THALWEG_OUTCOMES)
 		__sync_fetch_and_add(&c->counters->outcomes[r->verdict.outcome], 1);
-	if (r->verdict.outcome == THALWEG_SCORED)
-		send_close(c, &r->sample, &r->verdict);
+	if (r->verdict.outcome != THALWEG_SCORED || !find_key(c))
+		return;
+	if (!learn(r))
+		COUNT(c, hosts_missed);
+	send_close(c, &r->sample, &r->verdict);
 }
 
 static __always_inline void retransmitted(struct bpf_sock_ops *ops)
@@ -691,14 +762,11 @@ static __always_inline void retransmitted(struct bpf_sock_ops *ops)
 	int classic, error = 0;
 
 	/* First what almost always answers: too few retransmissions to care. */
-	c.sk = ops->sk;
-	if (!c.sk)
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
 		return;
 	tp = bpf_tcp_sock(c.sk);
-	c.conn = bpf_sk_storage_get(&conns, c.sk, 0, 0);
-	if (!tp || !c.conn || !(c.conn->flags & THALWEG_CONN_TRACKED))
+	if (!tp)
 		return;
-	c.params = load_params();
 	classic = c.params->mode == THALWEG_MODE_CLASSIC;
 	if (classic) {
 		segs = tp->segs_out;
@@ -711,18 +779,17 @@ static __always_inline void retransmitted(struct bpf_sock_ops *ops)
 	}
 	if (retrans <= segs >> (c.params->loss_shift & 63))
 		return;
-	if (!classic && bpf_ktime_get_ns() - c.conn->start_ns < RESCUE_MIN_NS)
-		return;
-	if (!prepare(&c, ops))
+	c.request.now_ns = bpf_ktime_get_ns();
+	if (!classic && c.request.now_ns - c.conn->start_ns < RESCUE_MIN_NS)
 		return;
 	ecn = c.conn->flags & THALWEG_CONN_ECN;
 	callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	if (c.conn->flags & THALWEG_CONN_APP_OWNED)
+	if (app_owned(&c) || !find_key(&c))
 		return;
 	c.request.arm = c.conn->arm;
 	c.request.segs = segs;
 	c.request.retrans = retrans;
-	c.request.allowed = choosable(&c, ecn);
+	c.request.allowed = allowed_arms(c.arms, ecn);
 	target = rescue(&c.request);
 	if (target >= THALWEG_MAX_ARMS)
 		return;
@@ -749,60 +816,52 @@ static __always_inline void retransmitted(struct bpf_sock_ops *ops)
 /* How a connection that has just reached CLOSE ended. */
 static __always_inline __u32 end_of(struct context *c, __u32 old_state)
 {
-	int orderly = old_state == BPF_TCP_FIN_WAIT2 || old_state == BPF_TCP_LAST_ACK ||
-		      old_state == BPF_TCP_CLOSING || old_state == BPF_TCP_TIME_WAIT;
-
 	if (timed_out(c))
 		return THALWEG_END_TIMEOUT;
-	if (!orderly)
+	switch (old_state) {
+	case BPF_TCP_FIN_WAIT2:
+	case BPF_TCP_CLOSING:
+	case BPF_TCP_TIME_WAIT:
+		return THALWEG_END_FIN_LOCAL;
+	case BPF_TCP_LAST_ACK:
+		return THALWEG_END_FIN_REMOTE;
+	default:
 		return THALWEG_END_RESET;
-	return c->conn->flags & THALWEG_CONN_CLOSED_LOCALLY ? THALWEG_END_FIN_LOCAL
-							    : THALWEG_END_FIN_REMOTE;
+	}
 }
 
 static __always_inline void state_changed(struct bpf_sock_ops *ops)
 {
 	__u32 old_state = ops->args[0], state = ops->args[1], end;
+	int classic = load_params()->mode == THALWEG_MODE_CLASSIC;
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
 
-	c.sk = ops->sk;
-	if (!c.sk)
-		return;
-	c.conn = bpf_sk_storage_get(&conns, c.sk, 0, 0);
-	if (!c.conn || !(c.conn->flags & THALWEG_CONN_TRACKED))
-		return;
-	if (state == BPF_TCP_FIN_WAIT1)
-		c.conn->flags |= THALWEG_CONN_CLOSED_LOCALLY;
-	else if (state == BPF_TCP_CLOSE_WAIT)
-		c.conn->flags |= THALWEG_CONN_CLOSED_REMOTELY;
-	else if (state == BPF_TCP_FIN_WAIT2)
-		c.conn->acked_ns = bpf_ktime_get_ns();
+	/* Published: scored when an orderly close begins, never otherwise. */
+	int over = classic && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
 
-	c.params = load_params();
-	if (c.params->mode == THALWEG_MODE_CLASSIC && state != BPF_TCP_CLOSE) {
-		/* Published: scored when an orderly close begins, never otherwise. */
-		if (state != BPF_TCP_FIN_WAIT1 && state != BPF_TCP_CLOSE_WAIT)
-			return;
-		end = state == BPF_TCP_FIN_WAIT1 ? THALWEG_END_FIN_LOCAL : THALWEG_END_FIN_REMOTE;
-	} else if (state == BPF_TCP_CLOSE) {
-		end = THALWEG_NO_ARM;
-	} else {
+	if (!over && state != BPF_TCP_CLOSE && state != BPF_TCP_FIN_WAIT2)
+		return;
+	if (!prepare(&c, ops) || !find_conn(&c, ops))
+		return;
+	c.request.now_ns = bpf_ktime_get_ns();
+	if (state == BPF_TCP_FIN_WAIT2) {
+		c.conn->acked_ns = c.request.now_ns;
 		return;
 	}
-	if (!prepare(&c, ops))
-		return;
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
 		return;
 	COUNT(&c, closed);
-	c.conn->flags &= ~THALWEG_CONN_TRACKED;
-	if (end == THALWEG_NO_ARM) {
+	if (over) {
+		end = state == BPF_TCP_FIN_WAIT1 ? THALWEG_END_FIN_LOCAL : THALWEG_END_FIN_REMOTE;
+	} else {
 		end = end_of(&c, old_state);
-		if (c.params->mode == THALWEG_MODE_CLASSIC)
+		if (classic)
 			c.conn->arm = THALWEG_NO_ARM;
 	}
 	score(&c, tp, end);
+	__sync_val_compare_and_swap(&c.conn->cookie, c.cookie, 0);
 }
 
 SEC("sockops")
@@ -827,13 +886,8 @@ int learn_sockops(struct bpf_sock_ops *ops)
 SEC("cgroup/setsockopt")
 int learn_setsockopt(struct bpf_sockopt *ctx)
 {
-	struct thalweg_conn *conn;
-
-	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk) {
-		conn = bpf_sk_storage_get(&conns, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
-		if (conn)
-			conn->flags |= THALWEG_CONN_APP_OWNED;
-	}
+	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk)
+		bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	/* The kernel copied one page of the value at most; 0 = take the original. */
 	if (ctx->optlen > 4096)
 		ctx->optlen = 0;

@@ -3,11 +3,14 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::{Pair, PairOptions, Side};
 
@@ -50,10 +53,32 @@ pub struct Worker {
 impl Worker {
     /// Starts `thalweg-bench worker ARGUMENTS` on one side.
     pub fn start(pair: &Pair, side: Side, arguments: &[String]) -> Result<Self> {
+        Self::start_in(pair, side, pair.cgroup(), arguments)
+    }
+
+    /// Starts it in the given cgroup: another pair's, where the agent is not to reach it.
+    pub fn start_in(pair: &Pair, side: Side, cgroup: &Path, arguments: &[String]) -> Result<Self> {
         let own = std::env::current_exe()?;
         let own = own.to_str().context("the benchmark's path is not text")?;
-        let mut child = pair
-            .command_in(side, own)?
+        let mut command = pair.command_in(side, own)?;
+        let join = fs::File::options()
+            .write(true)
+            .open(cgroup.join("cgroup.procs"))?;
+        // Each end on a processor of its own, so that the scheduler's choices are no noise.
+        let mut cpus = CpuSet::new();
+        let processors = std::thread::available_parallelism()?.get();
+        cpus.set(match side {
+            Side::Client => 0,
+            Side::Server => 1 % processors,
+        })?;
+        // SAFETY: a write to an open descriptor: and a system call: no allocation, no lock, between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                (&join).write_all(b"0")?;
+                Ok(sched_setaffinity(Pid::from_raw(0), &cpus)?)
+            });
+        }
+        let mut child = command
             .arg("worker")
             .args(arguments)
             .stdin(Stdio::piped())

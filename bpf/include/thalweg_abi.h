@@ -25,7 +25,7 @@
 
 #include <linux/types.h>
 
-#define THALWEG_ABI_VERSION 1
+#define THALWEG_ABI_VERSION 2
 
 /* Congestion controls one agent chooses from. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
@@ -35,6 +35,10 @@
 #define THALWEG_NO_ARM 255
 /* Default capacity of the `hosts` map; the agent sets it before load. */
 #define THALWEG_DEFAULT_HOSTS 65536
+/* Slots for connections being measured at a time (a power of two). */
+#define THALWEG_CONNECTIONS 65536
+/* Slots a connection may lie in; if all are taken, the oldest is not scored. */
+#define THALWEG_PROBES 4
 /* Locks that writers of host records share: LRU maps cannot hold their own. */
 #define THALWEG_LOCKS 1024
 /* Default size of the event ring in bytes: a power of two, a multiple of the page. */
@@ -63,7 +67,7 @@ enum thalweg_arm_flag {
 	THALWEG_ARM_STRUCT_OPS = 1 << 3,
 };
 
-/* Flags of a connection; the low byte also goes into events. */
+/* Flags of a connection, and of its events. */
 enum thalweg_conn_flag {
 	/* The learner decided for it (its arm may still be the system's own). */
 	THALWEG_CONN_DECIDED = 1 << 0,
@@ -81,12 +85,6 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_ECN = 1 << 6,
 	/* bpf_setsockopt(TCP_CONGESTION) failed for the chosen arm. */
 	THALWEG_CONN_SET_FAILED = 1 << 7,
-	/* The state machine left ESTABLISHED by our FIN (bit of struct thalweg_conn only). */
-	THALWEG_CONN_CLOSED_LOCALLY = 1 << 8,
-	/* ... or by the peer's FIN. */
-	THALWEG_CONN_CLOSED_REMOTELY = 1 << 9,
-	/* The connection's first stretch has begun (the record is initialised). */
-	THALWEG_CONN_TRACKED = 1 << 10,
 };
 
 /* Why an arm was chosen. */
@@ -234,8 +232,13 @@ struct thalweg_arm {
 	__u64 refused; /* refusals, ever */
 };
 
-/* Value of the one-element `arms` map. */
+/*
+ * Value of the one-element `arms` map. The masks say which arms a connection may be
+ * given: with thalweg those present and not refused, with classic its four.
+ */
 struct thalweg_arms {
+	__u32 allowed; /* without ECN */
+	__u32 allowed_ecn; /* with ECN negotiated */
 	struct thalweg_arm arms[THALWEG_MAX_ARMS];
 };
 
@@ -248,8 +251,9 @@ struct thalweg_meta {
 	__u64 hosts_max;
 };
 
-/* Per-socket state, in socket storage. */
+/* A connection that is being measured. */
 struct thalweg_conn {
+	__u64 cookie; /* of the socket; 0 = the slot is free */
 	__u64 start_ns; /* of the stretch being measured */
 	__u64 acked_ns; /* when our FIN was acknowledged, 0 before */
 	__u64 start_bytes; /* bytes_acked at its start */
@@ -277,7 +281,7 @@ struct thalweg_event {
 	__u8 arm; /* index, or THALWEG_NO_ARM */
 	__u8 system_arm;
 	__u8 reason; /* enum thalweg_reason */
-	__u8 flags; /* low byte of enum thalweg_conn_flag */
+	__u8 flags; /* enum thalweg_conn_flag */
 	__u8 end; /* close only: enum thalweg_end */
 	__u8 outcome; /* close only: enum thalweg_outcome */
 	__u8 chosen_arm;
@@ -308,7 +312,8 @@ struct thalweg_counters {
 	__u64 events; /* handed to the ring */
 	__u64 events_dropped; /* ring full */
 	__u64 hosts_created;
-	__u64 hosts_missed; /* no record could be had */
+	__u64 hosts_missed; /* no record of the host could be had */
+	__u64 conns_missed; /* connections that lost their slot, and were not scored */
 };
 
 #define THALWEG_ASSERT_SIZE(type, bytes) \
@@ -319,10 +324,10 @@ THALWEG_ASSERT_SIZE(thalweg_host, 56 + 48 * THALWEG_MAX_ARMS + 8);
 THALWEG_ASSERT_SIZE(thalweg_sample, 56);
 THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
-THALWEG_ASSERT_SIZE(thalweg_arms, 32 * THALWEG_MAX_ARMS);
+THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
-THALWEG_ASSERT_SIZE(thalweg_conn, 56);
+THALWEG_ASSERT_SIZE(thalweg_conn, 64);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
-THALWEG_ASSERT_SIZE(thalweg_counters, 120);
+THALWEG_ASSERT_SIZE(thalweg_counters, 128);
 
 #endif

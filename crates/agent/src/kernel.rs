@@ -27,8 +27,8 @@ pub use maps::HostBatch;
 use crate::system;
 
 /// Maps that are pinned, by their name in the object.
-const MAPS: [&str; 8] = [
-    "hosts", "locks", "arms", "meta", "defaults", "conns", "counters", "events",
+const MAPS: [&str; 9] = [
+    "hosts", "locks", "arms", "meta", "defaults", "conns", "owned", "counters", "events",
 ];
 /// Links that are pinned: program name, file name.
 const LINKS: [(&str, &str); 2] = [

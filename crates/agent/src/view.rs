@@ -79,6 +79,8 @@ pub struct Counters {
     pub hosts_created: u64,
     /// Connections for which no host record could be had.
     pub hosts_missed: u64,
+    /// Connections that lost their slot to a newer one, and were not scored.
+    pub conns_missed: u64,
 }
 
 /// One arm of `GET /v1/arms` (a list).

@@ -107,8 +107,12 @@ impl ArmTable {
         Ok(Self { slots })
     }
 
-    fn to_raw(&self) -> Result<raw::thalweg_arms> {
-        let mut table = raw::thalweg_arms::default();
+    fn to_raw(&self, mode: Mode) -> Result<raw::thalweg_arms> {
+        let mut table = raw::thalweg_arms {
+            allowed: self.allowed(mode, false).into(),
+            allowed_ecn: self.allowed(mode, true).into(),
+            ..raw::thalweg_arms::default()
+        };
         for (index, arm) in self.entries() {
             let slot = &mut table.arms[index];
             slot.name = arm_name_bytes(&arm.name)
@@ -206,7 +210,7 @@ impl Kernel {
     }
 
     fn put_arms(&self, table: &ArmTable) -> Result<()> {
-        let raw = table.to_raw()?;
+        let raw = table.to_raw(self.params().mode)?;
         self.map("arms")
             .update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
         Ok(())
@@ -318,7 +322,8 @@ mod tests {
             &specs(&["bbr", "dctcp"]),
         )
         .unwrap();
-        let raw = table.to_raw().unwrap();
+        let raw = table.to_raw(Mode::Thalweg).unwrap();
+        assert_eq!((raw.allowed, raw.allowed_ecn), (0b01, 0b11));
         assert_eq!(
             raw.arms[1].flags,
             raw::THALWEG_ARM_PRESENT | raw::THALWEG_ARM_NEEDS_ECN

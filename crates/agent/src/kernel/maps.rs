@@ -154,6 +154,7 @@ impl Kernel {
                 (&mut sum.events_dropped, one.events_dropped),
                 (&mut sum.hosts_created, one.hosts_created),
                 (&mut sum.hosts_missed, one.hosts_missed),
+                (&mut sum.conns_missed, one.conns_missed),
             ] {
                 *total += part;
             }

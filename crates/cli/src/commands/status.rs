@@ -86,8 +86,8 @@ fn text(status: &Status) -> String {
         (
             "not scored",
             format!(
-                "{} small, {} limited by application, {} not tracked",
-                c.skipped_small, c.skipped_app_limited, c.skipped_not_tracked
+                "{} small, {} limited by application, {} not tracked, {} displaced",
+                c.skipped_small, c.skipped_app_limited, c.skipped_not_tracked, c.conns_missed
             ),
         ),
         (
