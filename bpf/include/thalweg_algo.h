@@ -65,6 +65,11 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: ... unless more than one segment in this many was lost. */
 #define THALWEG_APP_LIMITED_LOSS 256
 
+/* thalweg: after this many trials without a measurement, an untried arm's share halves ... */
+#define THALWEG_FRUITLESS_HALF 8
+/* ... and does not fall further after this many: an eighth. */
+#define THALWEG_FRUITLESS_MAX 56
+
 /* What thalweg_decide() answers. */
 struct thalweg_decision {
 	__u32 arm; /* index, or THALWEG_NO_ARM: leave the connection alone */
@@ -314,11 +319,17 @@ static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *h
 						    const struct thalweg_params *params)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
+	__u32 fruitless;
 
 	if (!(allowed & (1u << i)))
 		return 0;
-	if (untried & (1u << i))
-		return (THALWEG_ONE_Q16 / 2) / thalweg_count(untried);
+	if (untried & (1u << i)) {
+		/* Half for all first trials, less the more of them brought no measurement. */
+		fruitless = arm->chosen > arm->scored ? arm->chosen - arm->scored : 0;
+		fruitless = thalweg_min(fruitless, THALWEG_FRUITLESS_MAX);
+		return THALWEG_ONE_Q16 / 2 * THALWEG_FRUITLESS_HALF /
+		       (thalweg_count(untried) * (THALWEG_FRUITLESS_HALF + fruitless));
+	}
 	return thalweg_explore_q16(thalweg_judged_q16(host, i, system_arm) - lowest,
 				   arm->weight_q16, thalweg_count(allowed), params->gap_scale);
 }

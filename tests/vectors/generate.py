@@ -23,6 +23,9 @@ ONE = 1 << 16  # 1 in Q16
 U32 = (1 << 32) - 1
 U64 = (1 << 64) - 1
 
+FRUITLESS_HALF = 8  # trials without a measurement that halve an untried arm's share
+FRUITLESS_MAX = 56  # ... and beyond which it does not fall
+
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
 FIN_LOCAL, FIN_REMOTE, RESET, TIMEOUT, SWITCH = 0, 1, 2, 3, 4
@@ -254,7 +257,11 @@ def thalweg_decide(host, system_arm, allowed, params, random):
         if i == best:
             continue
         if i in untried:
-            share = ONE // 2 // len(untried)
+            state = host["arms"][i]
+            fruitless = min(max(state["chosen"] - state["scored"], 0), FRUITLESS_MAX)
+            if fruitless:
+                covered["untried, fruitless so far"] += 1
+            share = ONE // 2 * FRUITLESS_HALF // (len(untried) * (FRUITLESS_HALF + fruitless))
         else:
             gap = judged(host, i, system_arm) - lowest
             share = explore_share(gap, host["arms"][i]["weight_q16"], len(arms),
@@ -730,7 +737,7 @@ BRANCHES = [
     "skipped small", "small time-out scored", "paused by a time-out", "paused by losses",
     "skipped application-limited", "clock behind", "forgot all", "forgot some",
     "tie won by the system", "tie won by index", "handicap decides", "classic tie",
-    "classic epsilon", "warm-up", "untried", "explored", "greedy", "greedy, not the system's",
+    "classic epsilon", "warm-up", "untried", "untried, fruitless so far", "explored", "greedy", "greedy, not the system's",
     "classic loss rule", "loss rule waits", "loss rule has no arm", "loss rule: no advantage",
     "loss rule moves", "clip worse", "clip better", "too little evidence to clip", "weight cap",
     "idle loss",

@@ -18,6 +18,10 @@ const CLIP_WEIGHT_Q16: u32 = 1 << 15;
 /// Handicap of an arm without evidence against the system's own: half a bit. It falls as
 /// 1 / (1 + evidence).
 const CAUTION_Q16: u64 = 1 << 15;
+/// After this many trials without a measurement the share of an untried arm halves.
+const FRUITLESS_HALF: u32 = 8;
+/// It does not fall further after this many: an eighth is left.
+const FRUITLESS_MAX: u32 = 56;
 /// The loss rule changes arms for an advantage of half a bit (a factor of 1.4) at least.
 const RESCUE_GAP_Q16: u64 = 1 << 15;
 
@@ -79,6 +83,14 @@ fn explore_q16(gap_q16: u64, weight_q16: u32, arms: u64, gap_scale: u32) -> u32 
     ((1u64 << 32) / (((2 * arms) << 16) + known)) as u32
 }
 
+/// Share (Q16) of an arm without evidence: all first trials together take half of the
+/// connections, less the more of an arm's trials have brought no measurement. An arm that
+/// moves nothing is so left with a sixteenth at most.
+fn untried_q16(arm: &ArmState, untried: u32) -> u32 {
+    let fruitless = arm.chosen.saturating_sub(arm.scored).min(FRUITLESS_MAX);
+    ONE_Q16 / 2 * FRUITLESS_HALF / (untried * (FRUITLESS_HALF + fruitless))
+}
+
 /// The probabilities (Q16, sum 65536) and the best arm, or `None` while warming up.
 fn shares(
     host: &Host,
@@ -99,8 +111,7 @@ fn shares(
     for i in arms_in(allowed).filter(|&i| i != best) {
         let arm = &host.arms[i];
         shares[i] = if arm.weight_q16 == 0 {
-            // All first trials together take half of the connections.
-            (ONE_Q16 / 2) / untried
+            untried_q16(arm, untried)
         } else {
             let gap = judged_q16(host, i, system_arm) - lowest;
             explore_q16(gap, arm.weight_q16, arms, params.gap_scale)

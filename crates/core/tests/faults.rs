@@ -134,9 +134,9 @@ fn an_arm_that_is_never_scored() {
     assert!(classic.1[HTCP] > 900, "{:?}", classic.1);
     assert!(classic.0.share_q16(HTCP) > ONE_Q16 * 9 / 10);
 
-    // First trials never take more than half, and what was measured decides the rest.
-    assert!(thalweg.1[BBR] > 400, "{:?}", thalweg.1);
-    assert_eq!(thalweg.0.share_q16(HTCP), ONE_Q16 / 2);
+    // First trials that bring nothing fade, and what was measured decides the rest.
+    assert!(thalweg.1[BBR] > 750, "{:?}", thalweg.1);
+    assert_eq!(thalweg.0.share_q16(HTCP), ONE_Q16 / 16);
     assert_eq!(thalweg.0.best(), Some(BBR));
 }
 
