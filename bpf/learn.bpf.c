@@ -280,8 +280,7 @@ static __always_inline void keep_conn(struct context *c, struct thalweg_conn *co
 	}
 	COUNT(c, conns_missed);
 	oldest_cookie = oldest->cookie;
-	if (__sync_val_compare_and_swap(&oldest->cookie, oldest_cookie, c->cookie) ==
-	    oldest_cookie)
+	if (__sync_val_compare_and_swap(&oldest->cookie, oldest_cookie, c->cookie) == oldest_cookie)
 		*oldest = *conn;
 }
 
@@ -467,7 +466,8 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 		__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
 		/* Classic goes on choosing among its four, as published. */
 		if (c->params->mode == THALWEG_MODE_THALWEG) {
-			__sync_fetch_and_and(&c->arms->allowed, ~(1u << (index & THALWEG_ARM_MASK)));
+			__sync_fetch_and_and(&c->arms->allowed,
+					     ~(1u << (index & THALWEG_ARM_MASK)));
 			__sync_fetch_and_and(&c->arms->allowed_ecn,
 					     ~(1u << (index & THALWEG_ARM_MASK)));
 		}
@@ -682,8 +682,7 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 		return;
 	}
 	default_arm = bpf_map_lookup_elem(&defaults, &c.request.key.netns);
-	if (conn.system_arm == THALWEG_NO_ARM ||
-	    (default_arm && *default_arm != conn.system_arm)) {
+	if (conn.system_arm == THALWEG_NO_ARM || (default_arm && *default_arm != conn.system_arm)) {
 		leave_alone(&c, THALWEG_REASON_FOREIGN);
 		return;
 	}

@@ -96,6 +96,34 @@ for address in sys.argv[2:]:
     assert!(bed.host(&texts[0]).is_none(), "the oldest stayed");
 }
 
+/// Slots of connections whose end nobody saw must not keep new connections from being measured.
+#[test]
+fn dead_connections_give_way_to_new_ones() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("slots", "");
+    let slots = MapHandle::from_pinned_path(bed.pin.join("conns")).unwrap();
+    let mut dead = vec![0u8; slots.value_size() as usize];
+    dead[..8].copy_from_slice(&u64::MAX.to_ne_bytes()); // cookie
+    dead[8..16].copy_from_slice(&1u64.to_ne_bytes()); // began long ago
+    let count = slots.max_entries();
+    let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+    let values = dead.repeat(count as usize);
+    slots
+        .update_batch(&keys, &values, count, MapFlags::ANY, MapFlags::ANY)
+        .unwrap();
+
+    let _sink = bed.sink("0.0.0.0");
+    bed.connect(&bed.server_address(), 3, 2_000_000);
+    bed.counter_reaches("scored", 3);
+    assert_eq!(
+        bed.counter("conns_missed"),
+        6,
+        "three connections, two ends each"
+    );
+}
+
 #[test]
 fn a_corrupt_store_is_set_aside_and_said_so() {
     if !privileged() {
