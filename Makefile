@@ -15,7 +15,7 @@ INSTALL ?= install
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all bench lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all bench tables lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,11 @@ test-all: test ## The same, then the slow tests as well
 
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh
+
+tables: ## Repeat the published results: docs/results.md (root; an hour; goes on where it stopped)
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory build
+	@$(binary) lab tables
 
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh

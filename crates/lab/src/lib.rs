@@ -19,6 +19,7 @@ mod interrupt;
 pub mod mode;
 pub mod outcome;
 mod process;
+pub mod published;
 pub mod report;
 mod run;
 mod rundir;

@@ -290,7 +290,7 @@ fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
 }
 
 /// A bar on standard error; hidden where that is no terminal.
-fn progress(wanted: bool, name: &str, length: u64) -> ProgressBar {
+pub(crate) fn progress(wanted: bool, name: &str, length: u64) -> ProgressBar {
     if !wanted {
         return ProgressBar::hidden();
     }

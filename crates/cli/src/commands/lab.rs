@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_lab::Mode;
 
@@ -25,6 +25,27 @@ enum Lab {
     /// Each mode gets a pair of network namespaces of its own, so that neither the machine's
     /// connections nor its agent are touched. Needs root, iproute2 and iperf3.
     Run(Run),
+    /// Repeat the published results and write them beside ours.
+    ///
+    /// Results are kept: an interrupted call goes on where it stopped.
+    Tables(Tables),
+}
+
+#[derive(Debug, Args)]
+struct Tables {
+    /// List of the tables.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "scenarios/published/tables.toml"
+    )]
+    tables: PathBuf,
+    /// Where results are kept.
+    #[arg(long, value_name = "DIR", default_value = "lab-results/published")]
+    cache: PathBuf,
+    /// Page to write.
+    #[arg(long, value_name = "FILE", default_value = "docs/results.md")]
+    out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +71,31 @@ struct Run {
 
 /// Measures congestion controls on this machine's own TCP stack.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let Lab::Run(run) = &options.command;
+    match &options.command {
+        Lab::Run(run) => run_scenarios(global, run),
+        Lab::Tables(tables) => make_tables(tables),
+    }
+}
+
+fn make_tables(tables: &Tables) -> Result<()> {
+    let failures = thalweg_lab::published::make(&thalweg_lab::published::Options {
+        tables: tables.tables.clone(),
+        cache: tables.cache.clone(),
+        page: tables.out.clone(),
+        binary: std::env::current_exe().context("cannot tell where this program is")?,
+        progress: std::io::stderr().is_terminal(),
+    })?;
+    output::print(&format!("{}\n", tables.out.display()))?;
+    if failures > 0 {
+        bail!(
+            "{failures} runs could not be made; {} says why",
+            tables.out.display()
+        );
+    }
+    Ok(())
+}
+
+fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
     let defaults = thalweg_lab::Options::default();
     let settings = thalweg_lab::Options {
         scenarios: run.scenarios.clone(),

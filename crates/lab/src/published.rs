@@ -1,0 +1,556 @@
+//! The published results beside ours: `docs/results.md`.
+//!
+//! A file lists tables; each row has the published figures and the laboratory runs that
+//! repeat them. [`make`] runs what has no result yet, by the very command that the page then
+//! shows, and writes the page from the results. Rows are kept one directory each, with a stamp
+//! of everything that went into them: an interrupted call goes on where it stopped, and a row
+//! whose scenario changed is run again.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use indicatif::ProgressBar;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::scenario::{ScenarioError, position};
+use crate::stats;
+
+/// What to make.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The list of tables.
+    pub tables: PathBuf,
+    /// Where results are kept, one directory a run.
+    pub cache: PathBuf,
+    /// The page to write.
+    pub page: PathBuf,
+    /// Program that runs `lab run`: this one.
+    pub binary: PathBuf,
+    /// Whether runs show their progress.
+    pub progress: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    table: Vec<Table>,
+}
+
+impl Document {
+    fn runs(&self) -> usize {
+        let runs = |table: &Table| match table {
+            Table::Tuned { row, .. } => row.len(),
+            Table::Kernels { row, .. } => 2 * row.len(),
+        };
+        self.table.iter().map(runs).sum()
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+enum Table {
+    /// A system default against a learning agent.
+    Tuned {
+        #[serde(flatten)]
+        head: Head,
+        row: Vec<TunedRow>,
+    },
+    /// The machine's own kernel against one in a process.
+    Kernels {
+        #[serde(flatten)]
+        head: Head,
+        row: Vec<KernelsRow>,
+    },
+}
+
+#[derive(Deserialize)]
+struct Head {
+    title: String,
+    source: String,
+    note: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TunedRow {
+    condition: String,
+    published: PublishedTuned,
+    run: Run,
+}
+
+/// Goodput in Mbit/s where it was published.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedTuned {
+    baseline: Option<f64>,
+    tuned: Option<f64>,
+    share: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KernelsRow {
+    condition: String,
+    published: PublishedKernels,
+    mode: String,
+    native: Run,
+    userspace: Run,
+}
+
+/// Goodput in Mbit/s.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PublishedKernels {
+    native: f64,
+    userspace: f64,
+}
+
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+struct Run {
+    /// Beside the list of tables.
+    scenario: PathBuf,
+    backend: String,
+    connections: u32,
+}
+
+/// What a run gave: the document `results.json`, or why it could not be made.
+type Given = Result<Value, String>;
+
+/// Runs what is missing and writes the page. Returns how many runs could not be made; the
+/// page says why.
+///
+/// # Errors
+/// [`Error::Scenario`] for a fault in the list of tables, [`Error::Io`] for files that cannot
+/// be read or written, [`Error::Interrupted`].
+pub fn make(options: &Options) -> Result<usize, Error> {
+    let text = fs::read_to_string(&options.tables)
+        .map_err(Error::io("cannot read the tables", &options.tables))?;
+    let document = parse(&text, &options.tables)?;
+    // The run in progress hears of Ctrl-C too, and cleans up; it is waited for.
+    let _guard = crate::interrupt::Guard::install()?;
+    let mut page = Page::new(options, document.runs());
+    for table in &document.table {
+        match table {
+            Table::Tuned { head, row } => page.tuned(head, row)?,
+            Table::Kernels { head, row } => page.kernels(head, row)?,
+        }
+    }
+    page.bar.finish_and_clear();
+    fs::write(&options.page, page.finish()).map_err(Error::io("cannot write", &options.page))?;
+    Ok(page.failures)
+}
+
+fn parse(text: &str, file: &Path) -> Result<Document, Error> {
+    toml::from_str(text).map_err(|error| {
+        let (line, column) = position(text, error.span().map_or(0, |span| span.start));
+        Error::Scenario(ScenarioError {
+            file: file.to_owned(),
+            line,
+            column,
+            message: error.message().replace('\n', ", "),
+        })
+    })
+}
+
+struct Page<'a> {
+    options: &'a Options,
+    bar: ProgressBar,
+    body: String,
+    /// Kernels that the results come from, in order of appearance.
+    kernels: Vec<String>,
+    failures: usize,
+}
+
+impl<'a> Page<'a> {
+    fn new(options: &'a Options, runs: usize) -> Self {
+        Self {
+            options,
+            bar: crate::run::progress(options.progress, "tables", runs as u64),
+            body: String::new(),
+            kernels: Vec::new(),
+            failures: 0,
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        let mut page = String::from(
+            "# Published results and ours\n\n\
+             Written by `make tables` (`thalweg lab tables`); not to be edited. Goodput in Mbit/s, \
+             medians over the connections of a run. Beneath each table stand the commands that \
+             made it.\n",
+        );
+        if !self.kernels.is_empty() {
+            page.push_str("\nKernels:\n\n");
+            for kernel in &self.kernels {
+                page.push_str(&format!("- {kernel}\n"));
+            }
+        }
+        page.push_str(&self.body);
+        page
+    }
+
+    fn head(&mut self, head: &Head) {
+        let Head {
+            title,
+            source,
+            note,
+        } = head;
+        let _ = write!(
+            self.body,
+            "\n## {title}\n\nPublished: {source}.\n\n{}\n\n",
+            note.trim()
+        );
+    }
+
+    fn tuned(&mut self, head: &Head, rows: &[TunedRow]) -> Result<(), Error> {
+        self.head(head);
+        self.body.push_str(
+            "| condition | published: default | tuned | ratio | share | \
+             ours: default | classic | thalweg | thalweg, last half | ratio | share |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        let mut foot = Vec::new();
+        for row in rows {
+            let modes = ["baseline", "classic", "thalweg"];
+            let given = self.run(&row.run, &modes, &mut foot)?;
+            let PublishedTuned {
+                baseline,
+                tuned,
+                share,
+            } = &row.published;
+            let published = [
+                mbits(*baseline),
+                mbits(*tuned),
+                ratio(*tuned, *baseline),
+                share.clone(),
+            ];
+            let ours = match &given {
+                Ok(result) => {
+                    let goodput = |mode, half| median_mbits(result, mode, half);
+                    let late = goodput("thalweg", true);
+                    vec![
+                        mbits(goodput("baseline", false)),
+                        mbits(goodput("classic", false)),
+                        mbits(goodput("thalweg", false)),
+                        mbits(late),
+                        ratio(late, goodput("baseline", true)),
+                        most_frequent_arm(result, "thalweg"),
+                    ]
+                }
+                Err(_) => vec!["not run".to_owned(); 6],
+            };
+            self.row(&row.condition, &[&published[..], &ours].concat());
+        }
+        self.foot(foot);
+        Ok(())
+    }
+
+    fn kernels(&mut self, head: &Head, rows: &[KernelsRow]) -> Result<(), Error> {
+        self.head(head);
+        self.body.push_str(
+            "| condition | published: native | in a process | ratio | \
+             ours: native | in a process | ratio |\n|---|---|---|---|---|---|---|\n",
+        );
+        let mut foot = Vec::new();
+        for row in rows {
+            let modes = [row.mode.as_str()];
+            let native = self.run(&row.native, &modes, &mut foot)?;
+            let userspace = self.run(&row.userspace, &modes, &mut foot)?;
+            let ours = |given: &Given| {
+                let result = given.as_ref().ok()?;
+                median_mbits(result, &row.mode, false)
+            };
+            let show = |given: &Given| match given {
+                Ok(_) => mbits(ours(given)),
+                Err(_) => "not run".to_owned(),
+            };
+            self.row(
+                &row.condition,
+                &[
+                    mbits(Some(row.published.native)),
+                    mbits(Some(row.published.userspace)),
+                    ratio(Some(row.published.userspace), Some(row.published.native)),
+                    show(&native),
+                    show(&userspace),
+                    ratio(ours(&userspace), ours(&native)),
+                ],
+            );
+        }
+        self.foot(foot);
+        Ok(())
+    }
+
+    fn row(&mut self, condition: &str, cells: &[String]) {
+        let _ = writeln!(self.body, "| {condition} | {} |", cells.join(" | "));
+    }
+
+    fn foot(&mut self, lines: Vec<String>) {
+        self.body.push('\n');
+        for line in lines {
+            self.body.push_str(&line);
+        }
+    }
+
+    /// The result of a run, made now unless it is there already.
+    fn run(&mut self, run: &Run, modes: &[&str], foot: &mut Vec<String>) -> Result<Given, Error> {
+        self.bar.inc(1);
+        let folder = self.options.tables.parent().unwrap_or(Path::new("."));
+        let scenario = folder.join(&run.scenario);
+        let text = fs::read_to_string(&scenario)
+            .map_err(Error::io("cannot read the scenario", &scenario))?;
+        let name = slug(run, modes);
+        let directory = self.options.cache.join(&name);
+        let mut arguments = vec![
+            "lab".to_owned(),
+            "run".to_owned(),
+            scenario.display().to_string(),
+            "--backend".to_owned(),
+            run.backend.clone(),
+            "--connections".to_owned(),
+            run.connections.to_string(),
+        ];
+        for mode in modes {
+            arguments.extend(["--mode".to_owned(), (*mode).to_owned()]);
+        }
+        let command = format!("thalweg {}", arguments.join(" "));
+        arguments.extend(["--out".to_owned(), directory.display().to_string()]);
+
+        let stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
+        let stamp_file = directory.join("stamp");
+        let results = directory.join("results.json");
+        let line = format!("- `{command}`");
+        if fs::read_to_string(&stamp_file).ok().as_deref() != Some(&stamp) || !results.exists() {
+            self.bar.set_message(command.clone());
+            match fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("cannot clear", directory)(error));
+                }
+                _ => {}
+            }
+            if let Err(why) = self.start(&arguments)? {
+                self.failures += 1;
+                push_new(foot, format!("{line}: not run: {why}\n"));
+                return Ok(Err(why));
+            }
+            fs::write(&stamp_file, stamp).map_err(Error::io("cannot write", stamp_file))?;
+        }
+        let bytes = fs::read(&results).map_err(Error::io("cannot read", &results))?;
+        let result: Value = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::io("cannot read", &results)(error.into()))?;
+        if let Some(kernel) = result["environment"]["kernel"].as_str() {
+            push_new(&mut self.kernels, format!("{}: {kernel}", run.backend));
+        }
+        push_new(foot, format!("{line}\n"));
+        Ok(Ok(result))
+    }
+
+    /// Starts `lab run`; the inner error says in words why it could not be done.
+    fn start(&self, arguments: &[String]) -> Result<Result<(), String>, Error> {
+        crate::interrupt::check()?;
+        let mut command = Command::new(&self.options.binary);
+        command
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let output = command
+            .spawn()
+            .and_then(std::process::Child::wait_with_output)
+            .map_err(Error::io("cannot start", &self.options.binary))?;
+        crate::interrupt::check()?;
+        if output.status.success() {
+            return Ok(Ok(()));
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        let last = words.trim().lines().last().unwrap_or_default();
+        Ok(Err(format!("{} ({})", last.trim(), output.status)))
+    }
+}
+
+fn push_new(list: &mut Vec<String>, item: String) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
+/// Name of a run's directory.
+fn slug(run: &Run, modes: &[&str]) -> String {
+    let stem = run.scenario.file_stem().unwrap_or_default();
+    let modes: Vec<String> = modes.iter().map(|mode| mode.replace(':', "-")).collect();
+    format!(
+        "{}-{}-{}",
+        stem.to_string_lossy(),
+        run.backend,
+        modes.join("-")
+    )
+}
+
+fn connections<'v>(result: &'v Value, mode: &str) -> &'v [Value] {
+    result["scenarios"][0]["modes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|entry| entry["mode"] == mode)
+        .and_then(|entry| entry["connections"].as_array())
+        .map_or(&[], Vec::as_slice)
+}
+
+/// Median goodput of a mode, of the last half of its connections alone if `late`.
+fn median_mbits(result: &Value, mode: &str, late: bool) -> Option<f64> {
+    let all = connections(result, mode);
+    let first = if late { all.len() / 2 } else { 0 };
+    let goodputs: Vec<f64> = all[first..]
+        .iter()
+        .filter_map(|connection| connection["goodput_bps"].as_f64())
+        .collect();
+    stats::median(&goodputs).map(|bits| bits / 1e6)
+}
+
+/// "bbr 52/60".
+fn most_frequent_arm(result: &Value, mode: &str) -> String {
+    let all = connections(result, mode);
+    let mut counts = std::collections::BTreeMap::<&str, usize>::new();
+    for arm in all
+        .iter()
+        .filter_map(|connection| connection["arm"].as_str())
+    {
+        *counts.entry(arm).or_default() += 1;
+    }
+    match counts.into_iter().max_by_key(|(_, count)| *count) {
+        Some((arm, count)) => format!("{arm} {count}/{}", all.len()),
+        None => "–".to_owned(),
+    }
+}
+
+fn mbits(value: Option<f64>) -> String {
+    match value {
+        Some(value) if value >= 10.0 => format!("{value:.0}"),
+        Some(value) => format!("{value:.1}"),
+        None => "–".to_owned(),
+    }
+}
+
+fn ratio(value: Option<f64>, base: Option<f64>) -> String {
+    match (value, base) {
+        (Some(value), Some(base)) if base > 0.0 => format!("{:.2} ×", value / base),
+        _ => "–".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const TABLES: &str = r#"
+[[table]]
+kind = "tuned"
+title = "T"
+source = "S"
+note = "N"
+[[table.row]]
+condition = "loss"
+published = { baseline = 100, tuned = 250, share = "bbr 6/7" }
+run = { scenario = "s.toml", backend = "host", connections = 4 }
+"#;
+
+    /// A directory with tables, a scenario and a stand-in for this program.
+    fn bed(script: &str) -> (tempfile::TempDir, Options) {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("tables.toml"), TABLES).unwrap();
+        fs::write(at("s.toml"), "name = \"s\"\n").unwrap();
+        fs::write(at("thalweg"), format!("#!/bin/sh\n{script}")).unwrap();
+        fs::set_permissions(at("thalweg"), fs::Permissions::from_mode(0o755)).unwrap();
+        let options = Options {
+            tables: at("tables.toml"),
+            cache: at("cache"),
+            page: at("results.md"),
+            binary: at("thalweg"),
+            progress: false,
+        };
+        (directory, options)
+    }
+
+    fn result() -> String {
+        let connection = |goodput: f64, arm: &str| json!({"goodput_bps": goodput, "arm": arm});
+        let mode = |mode: &str, goodputs: [f64; 4]| {
+            json!({"mode": mode, "connections":
+                goodputs.map(|g| connection(g * 1e6, if g > 100.0 { "bbr" } else { "cubic" }))})
+        };
+        json!({
+            "environment": {"kernel": "Linux 0.0"},
+            "scenarios": [{"modes": [
+                mode("baseline", [50.0, 50.0, 50.0, 50.0]),
+                mode("thalweg", [50.0, 200.0, 200.0, 300.0]),
+            ]}],
+        })
+        .to_string()
+    }
+
+    #[test]
+    fn a_page_is_made_of_results_and_made_again_without_runs() {
+        // The stand-in counts its calls and writes the result where --out says.
+        let script = format!(
+            "echo x >>\"$(dirname \"$0\")/calls\"\nfor last; do :; done\nmkdir -p \"$last\"\n\
+             cat >\"$last/results.json\" <<'E'\n{}\nE\n",
+            result()
+        );
+        let (directory, options) = bed(&script);
+        assert_eq!(make(&options).unwrap(), 0);
+        let page = fs::read_to_string(&options.page).unwrap();
+        assert!(
+            page.contains(
+                "| loss | 100 | 250 | 2.50 × | bbr 6/7 | 50 | – | 200 | 250 | 5.00 × | bbr 3/4 |"
+            ),
+            "{page}"
+        );
+        assert!(
+            page.contains("--backend host --connections 4 --mode baseline"),
+            "{page}"
+        );
+        assert!(page.contains("- host: Linux 0.0"), "{page}");
+
+        assert_eq!(make(&options).unwrap(), 0);
+        let calls = || {
+            fs::read_to_string(directory.path().join("calls"))
+                .unwrap()
+                .lines()
+                .count()
+        };
+        assert_eq!(calls(), 1, "a result that is there was made again");
+        fs::write(directory.path().join("s.toml"), "name = \"other\"\n").unwrap();
+        assert_eq!(make(&options).unwrap(), 0);
+        assert_eq!(calls(), 2, "a changed scenario was not run again");
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_said_and_tried_again() {
+        let (_directory, options) = bed("echo 'thalweg: this kernel has no netem' >&2\nexit 3\n");
+        for _ in 0..2 {
+            assert_eq!(make(&options).unwrap(), 1);
+            let page = fs::read_to_string(&options.page).unwrap();
+            assert!(page.contains("no netem"), "{page}");
+            assert!(page.contains("| not run |"), "{page}");
+        }
+    }
+
+    #[test]
+    fn a_fault_in_the_list_has_a_place() {
+        let (_directory, options) = bed("exit 0\n");
+        fs::write(
+            &options.tables,
+            TABLES.replace("connections = 4", "connections = \"x\""),
+        )
+        .unwrap();
+        let error = make(&options).unwrap_err().to_string();
+        assert!(error.contains("tables.toml:"), "{error}");
+        assert!(!options.page.exists());
+    }
+}
