@@ -9,6 +9,7 @@ pub mod export;
 pub mod hosts;
 pub mod import;
 pub mod lab;
+pub mod link;
 pub mod reset;
 pub mod run;
 pub mod status;

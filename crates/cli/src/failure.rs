@@ -23,6 +23,22 @@ pub enum Failure {
     /// `doctor` found that something required is missing.
     #[error("this machine lacks something that the agent needs")]
     Requirement,
+    /// This machine or user may not have a link.
+    #[error("{0}")]
+    Missing(String),
+    /// The command of `link` cannot be started.
+    #[error("cannot start {program}: {why}")]
+    Start {
+        /// The program.
+        program: String,
+        /// The system's answer.
+        why: String,
+        /// It exists, but cannot be run.
+        found: bool,
+    },
+    /// The command of `link` ended with this code: not our failure.
+    #[error("the command ended with exit code {0}")]
+    Command(u8),
     /// Nobody listens on the socket.
     #[error("{}", agent_down(.socket, .pin, *.pinned))]
     AgentDown {
@@ -46,9 +62,13 @@ impl Failure {
         match self {
             Self::OutputClosed => 0,
             Self::Usage(_) => 2,
-            Self::Requirement => 3,
+            Self::Requirement | Self::Missing(_) => 3,
             Self::AgentDown { .. } => 4,
             Self::Expectation => 5,
+            // As env(1) and the shells do.
+            Self::Start { found: true, .. } => 126,
+            Self::Start { found: false, .. } => 127,
+            Self::Command(code) => *code,
         }
     }
 }
@@ -74,8 +94,9 @@ fn agent_down(socket: &std::path::Path, pin: &std::path::Path, pinned: Pinned) -
 
 /// Says on standard error what went wrong; returns the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    let code = error.downcast_ref().map_or(1, Failure::code);
-    if code != 0 {
+    let failure = error.downcast_ref::<Failure>();
+    let code = failure.map_or(1, Failure::code);
+    if code != 0 && !matches!(failure, Some(Failure::Command(_))) {
         // Nothing is left to do where standard error is closed too.
         let _ =
             std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("thalweg: {error:#}\n"));

@@ -13,9 +13,10 @@ Exit codes:
   0  success
   1  error
   2  wrong usage, or a confirmation is missing
-  3  something the agent needs is missing (doctor)
+  3  something that is needed is missing (doctor, link)
   4  the agent is not running
-  5  an expectation was not met (lab)";
+  5  an expectation was not met (lab)
+link ends with the exit code of its command.";
 
 const GLOBAL: &str = "Options of every command";
 
@@ -96,4 +97,11 @@ pub enum Command {
     Doctor,
     /// Measure congestion controls on this machine's own TCP stack.
     Lab(commands::lab::Options),
+    /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
+    ///
+    /// The command gets a network of its own. What it reaches there, through the path, is the
+    /// command of --far: addresses are in THALWEG_LINK_NEAR and THALWEG_LINK_FAR (IPv6: _NEAR6
+    /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
+    /// or found.
+    Link(commands::link::Options),
 }

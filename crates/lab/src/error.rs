@@ -76,6 +76,23 @@ pub enum Error {
         /// What went wrong, with the agent's own words where there are any.
         why: String,
     },
+    /// A trace is not one.
+    #[error(transparent)]
+    Trace(#[from] crate::link::trace::TraceError),
+    /// This machine or user may not have a link.
+    #[error("{0}")]
+    Missing(String),
+    /// A command cannot be started on a link.
+    #[error("cannot start {}: {source}", .program.to_string_lossy())]
+    Start {
+        /// The program.
+        program: std::ffi::OsString,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The command at the far end of a link is not ready.
+    #[error("the command at the far end: {0}")]
+    Far(String),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),

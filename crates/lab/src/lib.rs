@@ -7,7 +7,9 @@
 //! each, interleaved, and writes a report. Everything it creates bears the
 //! process's id and is removed on every way out.
 //!
-//! It needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and
+//! [`link`] is something else: any command behind an emulated path, without root.
+//!
+//! A laboratory run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and
 //! iperf3; [`host::missing`] says what a machine lacks.
 
 mod agent;
@@ -16,6 +18,7 @@ pub mod expect;
 pub mod host;
 mod http;
 mod interrupt;
+pub mod link;
 pub mod mode;
 pub mod outcome;
 mod process;

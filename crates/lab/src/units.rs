@@ -211,6 +211,47 @@ impl std::str::FromStr for Seconds {
     }
 }
 
+/// A delay, written with a unit: `"20ms"`, `"0.5ms"`, `"250us"`, `"1s"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Default)]
+#[serde(transparent)]
+pub struct Delay(u64);
+
+impl Delay {
+    /// None.
+    pub const ZERO: Self = Self(0);
+
+    /// From nanoseconds.
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// In nanoseconds.
+    pub fn ns(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms", self.0 as f64 / 1e6)
+    }
+}
+
+impl std::str::FromStr for Delay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        scaled(text, &[("us", 1e3), ("ms", 1e6), ("s", 1e9)])
+            .filter(|ns| (0.0..=60e9).contains(ns))
+            .map(|ns| Self(ns.round() as u64))
+            .ok_or_else(|| {
+                format!(
+                    "expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}"
+                )
+            })
+    }
+}
+
 /// A plain decimal number: digits, at most one point. No sign, no exponent.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text
@@ -229,7 +270,7 @@ fn decimal(text: &str) -> Option<f64> {
 
 /// A decimal number followed by one of the units. Longer units come first where
 /// one ends with another.
-fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+pub(crate) fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     units.iter().find_map(|(unit, factor)| {
         let number = text.strip_suffix(unit)?;
         decimal(number.trim_end_matches(' ')).map(|value| value * factor)
@@ -350,6 +391,24 @@ mod tests {
         }
         for text in ["", "0b", "1gb", "5000mb", "kb", "1 kilobyte"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn delays() {
+        for (text, ns) in [
+            ("20ms", 20_000_000),
+            ("0ms", 0),
+            ("0.5ms", 500_000),
+            ("250us", 250_000),
+            ("60s", 60_000_000_000),
+        ] {
+            let delay: Delay = text.parse().unwrap();
+            assert_eq!(delay.ns(), ns, "{text}");
+            assert_eq!(delay.to_string().parse(), Ok(delay), "{text}");
+        }
+        for text in ["", "1", "ms", "61s", "1m", "-1ms", "1ns"] {
+            assert!(text.parse::<Delay>().is_err(), "{text}");
         }
     }
 

@@ -1,0 +1,195 @@
+//! `thalweg link`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use thalweg_lab::Error;
+use thalweg_lab::link::quantity::{QueueLimit, Threshold};
+use thalweg_lab::link::{self, Report, Settings, Task};
+use thalweg_lab::units::{Delay, Probability, Rate};
+
+use crate::failure::Failure;
+use crate::options::Global;
+use crate::output;
+
+/// The path, the commands at its ends, and the report.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// One-way delay of each direction (us, ms, s): the round-trip time grows by twice this.
+    #[arg(long, value_name = "TIME", default_value = "0ms")]
+    delay: Delay,
+    /// The delay varies uniformly by up to this much either way, without reordering.
+    #[arg(long, value_name = "TIME", default_value = "0ms")]
+    jitter: Delay,
+    /// Rate of each direction in bits of IP packets per second (kbit, mbit, gbit).
+    /// Default: no limit.
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Rate from far to near. Default: that of --rate.
+    #[arg(long, value_name = "RATE")]
+    reverse_rate: Option<Rate>,
+    /// Mahimahi traces instead of --rate: near to far, far to near; one file serves both.
+    #[arg(long, value_name = "UP[,DOWN]", value_parser = traces)]
+    trace: Option<[PathBuf; 2]>,
+    /// Independent loss of what the command sends, before the queue.
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    loss: Probability,
+    /// Independent loss of what the far end sends.
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    reverse_loss: Probability,
+    /// What may wait for --rate or --trace: bytes (b, kb, mb, kib, mib), or a multiple of
+    /// rate × 2 × delay, at least 15000 bytes. Default: 1bdp.
+    #[arg(long, value_name = "SIZE|Nbdp")]
+    queue: Option<QueueLimit>,
+    /// Share of packets that skip --delay and so overtake others.
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    reorder: Probability,
+    /// Marks ECN-capable packets when more than this waits: bytes (b, kb, …), or time in the
+    /// queue (us, ms, s). Default: never.
+    #[arg(long, value_name = "SIZE|TIME")]
+    ecn: Option<Threshold>,
+    /// Seed of loss, jitter and reordering.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// A line for `sh -c` at the far end. It is started first, and ended after the command.
+    #[arg(long, value_name = "LINE")]
+    far: Option<OsString>,
+    /// Starts the command once something at the far end listens on this TCP or UDP port,
+    /// within 10 s. Default: at once.
+    #[arg(long, value_name = "PORT", requires = "far",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    far_port: Option<u16>,
+    /// Writes the report to a file. Default: standard error.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The command to run at the near end, with its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn traces(text: &str) -> Result<[PathBuf; 2], String> {
+    match text.split(',').collect::<Vec<_>>()[..] {
+        [both] if !both.is_empty() => Ok([both.into(), both.into()]),
+        [up, down] if !up.is_empty() && !down.is_empty() => Ok([up.into(), down.into()]),
+        _ => Err(format!(
+            "expected one trace file, or two with a comma between them, found {text:?}"
+        )),
+    }
+}
+
+/// Runs a command behind an emulated path; its exit code becomes ours.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let settings = Settings {
+        delay: options.delay,
+        jitter: options.jitter,
+        rate: options.rate,
+        reverse_rate: options.reverse_rate,
+        traces: options.trace.clone(),
+        loss: options.loss,
+        reverse_loss: options.reverse_loss,
+        queue: options.queue,
+        reorder: options.reorder,
+        ecn: options.ecn,
+        seed: options.seed,
+    };
+    let task = Task {
+        command: options.command.clone(),
+        far: options.far.clone(),
+        far_port: options.far_port,
+    };
+    // Before anything runs, so that no result is lost for want of a file.
+    let file = match &options.report {
+        Some(path) => Some(
+            File::create(path).with_context(|| format!("cannot write {}", path.display()))?,
+        ),
+        None => None,
+    };
+    let finished = link::run(&settings, &task).map_err(classified)?;
+    let text = if global.json {
+        serde_json::to_string(&finished.report)? + "\n"
+    } else {
+        table(&finished.report)
+    };
+    match (file, &options.report) {
+        (Some(mut file), Some(path)) => file
+            .write_all(text.as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))?,
+        // Nobody is left to tell where standard error is closed.
+        _ => drop(std::io::stderr().write_all(text.as_bytes())),
+    }
+    match finished.exit {
+        0 => Ok(()),
+        code => Err(Failure::Command(code).into()),
+    }
+}
+
+/// Gives an error the exit code that is documented for it.
+fn classified(error: Error) -> anyhow::Error {
+    match error {
+        Error::Options(why) => Failure::Usage(why).into(),
+        Error::Missing(why) => Failure::Missing(why).into(),
+        Error::Start {
+            ref program,
+            ref source,
+        } => Failure::Start {
+            program: program.to_string_lossy().into_owned(),
+            why: source.to_string(),
+            found: source.kind() != ErrorKind::NotFound,
+        }
+        .into(),
+        other => other.into(),
+    }
+}
+
+/// The report as tables of names and values.
+fn table(report: &Report) -> String {
+    let directions = report.directions().map(|(_, direction)| direction);
+    let row = |name: &str, value: &dyn Fn(&link::Direction) -> String| {
+        let mut cells = vec![name.to_owned()];
+        cells.extend(directions.iter().map(|direction| value(direction)));
+        cells
+    };
+    let milliseconds = |us: f64| format!("{:.3}", us / 1e3);
+    let rows = vec![
+        row("packets in", &|d| d.counters.received.to_string()),
+        row("lost at random", &|d| d.counters.lost.to_string()),
+        row("dropped, queue full", &|d| {
+            d.counters.dropped_queue.to_string()
+        }),
+        row("marked (ECN)", &|d| d.counters.marked.to_string()),
+        row("reordered", &|d| d.counters.reordered.to_string()),
+        row("packets out", &|d| d.counters.delivered.to_string()),
+        row("rate, Mbit/s", &|d| format!("{:.3}", d.rate_bps / 1e6)),
+        row("longest queue, bytes", &|d| {
+            d.counters.max_queue_bytes.to_string()
+        }),
+        row("longest in queue, ms", &|d| {
+            milliseconds(d.counters.max_queue_us as f64)
+        }),
+        row("delay error p50, ms", &|d| {
+            milliseconds(d.delay_error.p50_us)
+        }),
+        row("delay error p90, ms", &|d| {
+            milliseconds(d.delay_error.p90_us)
+        }),
+        row("delay error p99, ms", &|d| {
+            milliseconds(d.delay_error.p99_us)
+        }),
+        row("delay error max, ms", &|d| {
+            milliseconds(d.delay_error.max_us)
+        }),
+    ];
+    let [near, far] = report.directions().map(|(name, _)| name);
+    let mut text = output::table(&["thalweg link", near, far], &[1, 2], rows);
+    if let Some(how) = &report.far_command_failed {
+        text += &format!("thalweg: note: the command at the far end ended by itself ({how})\n");
+    }
+    for warning in &report.warnings {
+        text += &format!("thalweg: warning: {warning}\n");
+    }
+    text
+}

@@ -1,0 +1,348 @@
+//! One direction of a path: loss, bottleneck with its queue, delay. No I/O and
+//! no clock: the time of each call is an argument, in nanoseconds since the
+//! link began, and never goes back.
+//!
+//! A packet's whole fate is decided when it arrives, because nothing that comes
+//! later can change it: the queue is first in, first out and drops at its tail.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::packet;
+use super::quantity::Threshold;
+use super::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES, Trace};
+use crate::units::{Delay, Probability, Rate};
+
+/// However long the delay and high the rate, no more bytes than this are kept.
+pub const MEMORY_BYTES: u64 = 512 << 20;
+
+const NS_PER_S: u128 = 1_000_000_000;
+
+/// What limits how fast packets leave the queue.
+#[derive(Debug, Clone)]
+pub enum Capacity {
+    /// Nothing: there is no queue.
+    Unlimited,
+    /// A rate, in bits of IP packets per second.
+    Rate(Rate),
+    /// The moments of a trace.
+    Trace(Arc<Trace>),
+}
+
+/// What one direction of a path does to packets.
+#[derive(Debug, Clone)]
+pub struct Direction {
+    /// Independent loss, before the queue.
+    pub loss: Probability,
+    /// The bottleneck.
+    pub capacity: Capacity,
+    /// What may be in the queue, the packet that is being sent included. A
+    /// packet that does not fit is dropped.
+    pub queue_bytes: u64,
+    /// From where on packets are marked, if at all.
+    pub ecn: Option<Threshold>,
+    /// One-way delay, after the bottleneck.
+    pub delay: Delay,
+    /// The delay varies uniformly by up to this much either way. Packets do not
+    /// overtake each other because of it: one that would is held back.
+    pub jitter: Delay,
+    /// Probability that a packet skips the delay and so overtakes others.
+    pub reorder: Probability,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// What happened to packets, each a number of packets unless named otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Came in.
+    pub received: u64,
+    /// Bytes that came in.
+    pub received_bytes: u64,
+    /// Lost at random.
+    pub lost: u64,
+    /// Found the queue full.
+    pub dropped_queue: u64,
+    /// Found [`MEMORY_BYTES`] in flight.
+    pub dropped_memory: u64,
+    /// Marked with congestion experienced.
+    pub marked: u64,
+    /// Overtook at least one other packet.
+    pub reordered: u64,
+    /// Left.
+    pub delivered: u64,
+    /// Bytes that left.
+    pub delivered_bytes: u64,
+    /// The most that was in the queue, in bytes.
+    pub max_queue_bytes: u64,
+    /// The longest that a packet was in the queue, in microseconds.
+    pub max_queue_us: u64,
+}
+
+/// The state of one direction.
+#[derive(Debug)]
+pub struct Engine {
+    direction: Direction,
+    bottleneck: Bottleneck,
+    /// When each packet that is in the queue will have left it, and its bytes.
+    queue: VecDeque<(u64, u64)>,
+    queued_bytes: u64,
+    flight: BinaryHeap<Reverse<Flying>>,
+    flying_bytes: u64,
+    /// When the latest packet leaves that kept its place in the order.
+    last_ns: u64,
+    counters: Counters,
+}
+
+/// A packet with its departure; ordered by that, then by arrival.
+#[derive(Debug)]
+struct Flying {
+    departure_ns: u64,
+    arrival: u64,
+    packet: Vec<u8>,
+}
+
+impl PartialEq for Flying {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Flying {}
+
+impl PartialOrd for Flying {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Flying {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.departure_ns, self.arrival).cmp(&(other.departure_ns, other.arrival))
+    }
+}
+
+impl Engine {
+    /// An idle direction at time 0.
+    pub fn new(direction: Direction) -> Self {
+        let bottleneck = match &direction.capacity {
+            Capacity::Unlimited => Bottleneck::None,
+            Capacity::Rate(rate) => Bottleneck::Rate {
+                bps: u128::from(rate.bps()),
+                free_at: 0,
+            },
+            Capacity::Trace(trace) => Bottleneck::Trace {
+                trace: Arc::clone(trace),
+                number: 0,
+                left_bytes: OPPORTUNITY_BYTES,
+            },
+        };
+        Self {
+            direction,
+            bottleneck,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            flight: BinaryHeap::new(),
+            flying_bytes: 0,
+            last_ns: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes an IP packet that arrives now. Gives the buffer back if the packet
+    /// goes no further.
+    pub fn arrive(&mut self, now_ns: u64, mut packet: Vec<u8>) -> Option<Vec<u8>> {
+        let bytes = packet.len() as u64;
+        let number = self.counters.received;
+        self.counters.received += 1;
+        self.counters.received_bytes += bytes;
+        if self.chance(number, Draw::Loss, self.direction.loss) {
+            self.counters.lost += 1;
+            return Some(packet);
+        }
+        self.drain(now_ns);
+        if self.queued_bytes + bytes > self.direction.queue_bytes {
+            self.counters.dropped_queue += 1;
+            return Some(packet);
+        }
+        if self.flying_bytes + bytes > MEMORY_BYTES {
+            self.counters.dropped_memory += 1;
+            return Some(packet);
+        }
+        let sent_ns = self.bottleneck.send(now_ns, bytes);
+        self.enqueue(now_ns, sent_ns, bytes);
+        if self.must_mark(sent_ns - now_ns) && packet::mark(&mut packet) {
+            self.counters.marked += 1;
+        }
+        let departure_ns = self.departure(number, sent_ns);
+        self.flying_bytes += bytes;
+        self.flight.push(Reverse(Flying {
+            departure_ns,
+            arrival: number,
+            packet,
+        }));
+        None
+    }
+
+    /// When the next packet leaves.
+    pub fn next_departure_ns(&self) -> Option<u64> {
+        self.flight.peek().map(|next| next.0.departure_ns)
+    }
+
+    /// A packet that leaves now or should have left before, and when it should.
+    pub fn depart(&mut self, now_ns: u64) -> Option<(u64, Vec<u8>)> {
+        if self.next_departure_ns()? > now_ns {
+            return None;
+        }
+        let Reverse(next) = self.flight.pop()?;
+        let bytes = next.packet.len() as u64;
+        self.flying_bytes -= bytes;
+        self.counters.delivered += 1;
+        self.counters.delivered_bytes += bytes;
+        Some((next.departure_ns, next.packet))
+    }
+
+    /// Takes from the queue what has been sent by now.
+    fn drain(&mut self, now_ns: u64) {
+        while let Some((_, bytes)) = self.queue.front().filter(|next| next.0 <= now_ns) {
+            self.queued_bytes -= bytes;
+            self.queue.pop_front();
+        }
+    }
+
+    fn enqueue(&mut self, now_ns: u64, sent_ns: u64, bytes: u64) {
+        if matches!(self.bottleneck, Bottleneck::None) {
+            return;
+        }
+        self.queue.push_back((sent_ns, bytes));
+        self.queued_bytes += bytes;
+        let counters = &mut self.counters;
+        counters.max_queue_bytes = counters.max_queue_bytes.max(self.queued_bytes);
+        counters.max_queue_us = counters.max_queue_us.max((sent_ns - now_ns) / 1000);
+    }
+
+    fn must_mark(&self, sojourn_ns: u64) -> bool {
+        match self.direction.ecn {
+            None => false,
+            Some(Threshold::Bytes(size)) => self.queued_bytes > size.bytes(),
+            Some(Threshold::Time(time)) => sojourn_ns > time.ns(),
+        }
+    }
+
+    fn departure(&mut self, number: u64, sent_ns: u64) -> u64 {
+        if self.chance(number, Draw::Reorder, self.direction.reorder) {
+            if sent_ns < self.last_ns {
+                self.counters.reordered += 1;
+            }
+            return sent_ns;
+        }
+        let jitter_ns = self.direction.jitter.ns();
+        // From 0 to twice the jitter, the latter included.
+        let span = u128::from(2 * jitter_ns + 1);
+        let offset = (u128::from(self.draw(number, Draw::Jitter)) * span) >> 64;
+        // The jitter is at most the delay: `Settings` sees to that.
+        let delay_ns = (self.direction.delay.ns() + offset as u64).saturating_sub(jitter_ns);
+        self.last_ns = self.last_ns.max(sent_ns + delay_ns);
+        self.last_ns
+    }
+
+    fn chance(&self, number: u64, what: Draw, probability: Probability) -> bool {
+        (self.draw(number, what) >> 32) < probability.q32()
+    }
+
+    /// Uniform over all 64-bit numbers; a pure function of the seed, the packet's
+    /// number and what is drawn for.
+    fn draw(&self, number: u64, what: Draw) -> u64 {
+        let stream = mixed(self.direction.seed.wrapping_add(what as u64));
+        mixed(stream.wrapping_add(number.wrapping_mul(GOLDEN)))
+    }
+}
+
+/// What a random number is for.
+#[derive(Debug, Clone, Copy)]
+enum Draw {
+    Loss = 1 << 61,
+    Reorder = 2 << 61,
+    Jitter = 3 << 61,
+}
+
+/// 2^64 divided by the golden ratio: the step of SplitMix64.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output function of SplitMix64 (Steele, Lea, Flood: Fast Splittable
+/// Pseudorandom Number Generators, OOPSLA 2014).
+fn mixed(state: u64) -> u64 {
+    let mut z = state.wrapping_add(GOLDEN);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[derive(Debug)]
+enum Bottleneck {
+    None,
+    Rate {
+        bps: u128,
+        /// When the last packet will have been sent, in units of 1/bps ns: so
+        /// nothing is ever rounded away.
+        free_at: u128,
+    },
+    Trace {
+        trace: Arc<Trace>,
+        /// The opportunity in use.
+        number: u64,
+        /// What it can still carry.
+        left_bytes: u64,
+    },
+}
+
+impl Bottleneck {
+    /// Sends a packet after all that came before; returns when its last bit has
+    /// been sent.
+    fn send(&mut self, now_ns: u64, bytes: u64) -> u64 {
+        match self {
+            Self::None => now_ns,
+            Self::Rate { bps, free_at } => {
+                let bits = u128::from(bytes) * 8;
+                *free_at = (*free_at).max(u128::from(now_ns) * *bps) + bits * NS_PER_S;
+                free_at.div_ceil(*bps) as u64
+            }
+            Self::Trace {
+                trace,
+                number,
+                left_bytes,
+            } => {
+                // What nobody used in time is gone.
+                if trace.moment_ns(*number) < now_ns {
+                    *number = trace.first_from(now_ns);
+                    *left_bytes = OPPORTUNITY_BYTES;
+                }
+                let mut rest_bytes = bytes + OVERHEAD_BYTES;
+                loop {
+                    if *left_bytes == 0 {
+                        *number += 1;
+                        *left_bytes = OPPORTUNITY_BYTES;
+                    }
+                    let used_bytes = rest_bytes.min(*left_bytes);
+                    *left_bytes -= used_bytes;
+                    rest_bytes -= used_bytes;
+                    if rest_bytes == 0 {
+                        return trace.moment_ns(*number);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,29 @@
+//! A command behind an emulated path, without root.
+//!
+//! Two fresh network namespaces, *near* and *far*, have a TUN device each; this
+//! process carries every packet from one to the other, and does to it what the
+//! [`Settings`] say. Near runs the command, far may run another one that it
+//! talks to.
+//!
+//! [`engine`] decides each packet's fate and knows neither clock nor I/O;
+//! `forward` gives it both, one thread a direction.
+
+mod accuracy;
+mod child;
+pub mod engine;
+mod forward;
+mod namespace;
+mod packet;
+pub mod quantity;
+mod ready;
+mod report;
+mod run;
+mod settings;
+mod signals;
+pub mod trace;
+mod tun;
+
+pub use accuracy::Percentiles;
+pub use report::{Direction, ERROR_TARGET_US, FORMAT, Report};
+pub use run::{Finished, Task, run};
+pub use settings::Settings;

@@ -1,0 +1,405 @@
+//! Two fresh network namespaces with a TUN device each, without root.
+//!
+//! A child process enters a new user namespace (an ordinary user may), makes
+//! the network namespaces and their devices there, sends the descriptors back
+//! and ends. From then on the descriptors alone keep everything alive: whatever
+//! ends this process removes it all.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, IoSliceMut, Read, Seek};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, socketpair,
+};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork, getegid, geteuid};
+
+use super::tun::{self, Addresses, Fault};
+use crate::error::Error;
+
+/// Where the command runs.
+pub(crate) const NEAR: Addresses = Addresses {
+    v4: Ipv4Addr::new(100, 64, 0, 2),
+    v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 2),
+};
+
+/// The other end.
+pub(crate) const FAR: Addresses = Addresses {
+    v4: Ipv4Addr::new(100, 64, 0, 1),
+    v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 1),
+};
+
+/// CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h).
+const CAPABILITIES: u64 = (1 << 12) | (1 << 21);
+
+/// How many descriptors the child sends: per end the namespace, the device and
+/// the counters; then the user namespace, or any descriptor if there is none.
+const DESCRIPTORS: usize = 7;
+
+/// Both ends of a link.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    /// None where the caller is privileged and needs none.
+    user: Option<OwnedFd>,
+    pub(crate) near: End,
+    pub(crate) far: End,
+    pub(crate) has_v6: bool,
+}
+
+/// One end: a namespace and the device in it.
+#[derive(Debug)]
+pub(crate) struct End {
+    namespace: OwnedFd,
+    /// Each read is a packet that the end sent, each write one that it gets.
+    pub(crate) device: File,
+    /// The namespace's own /proc/net/dev.
+    counters: File,
+}
+
+impl Ends {
+    /// Makes both. The process must have one thread, and it forks.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where the machine does not allow it, with what to do.
+    pub(crate) fn create() -> Result<Self, Error> {
+        let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if threads != 1 {
+            return Err(Error::Options(format!(
+                "a link must be made before threads are started; there are {threads}"
+            )));
+        }
+        // A user namespace would take root's real privileges away for no gain.
+        let plan = (!privileged()).then(|| Mapping {
+            user: format!("0 {} 1", geteuid()),
+            group: format!("0 {} 1", getegid()),
+        });
+        let failed = Error::system("cannot make a socket pair");
+        let (ours, theirs) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .map_err(|errno| failed(errno.into()))?;
+        // SAFETY: this process has one thread, so the child's copy is consistent
+        // and may do whatever the parent may. It ends by _exit.
+        match unsafe { fork() }.map_err(|errno| Error::system("cannot fork")(errno.into()))? {
+            ForkResult::Child => {
+                drop(ours);
+                answer(&theirs, build(plan.as_ref()));
+                // SAFETY: ends the child at once, without the parent's clean-up.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                drop(theirs);
+                let answer = receive(&ours);
+                while waitpid(child, None) == Err(Errno::EINTR) {}
+                Self::from_answer(answer?, plan.is_some())
+            }
+        }
+    }
+
+    fn from_answer(answer: Answer, with_user: bool) -> Result<Self, Error> {
+        let (has_v6, descriptors) = match answer {
+            Answer::Made {
+                has_v6,
+                descriptors,
+            } => (has_v6, descriptors),
+            Answer::Failed { what, errno } => {
+                return Err(explain(&what, errno, with_user));
+            }
+        };
+        let [far, far_device, far_counters, near, near_device, near_counters, user] = descriptors;
+        Ok(Self {
+            user: with_user.then_some(user),
+            near: End {
+                namespace: near,
+                device: near_device.into(),
+                counters: near_counters.into(),
+            },
+            far: End {
+                namespace: far,
+                device: far_device.into(),
+                counters: far_counters.into(),
+            },
+            has_v6,
+        })
+    }
+
+    /// What a child calls between fork and exec to be at an end. It makes system
+    /// calls only.
+    pub(crate) fn entrance(&self, end: &End) -> Result<Entrance, Error> {
+        let copy = |fd: &OwnedFd| {
+            fd.try_clone()
+                .map_err(Error::system("cannot duplicate a descriptor"))
+        };
+        Ok(Entrance {
+            user: self.user.as_ref().map(copy).transpose()?,
+            network: copy(&end.namespace)?,
+        })
+    }
+}
+
+impl End {
+    /// The namespace's device and inode: what tells it from others.
+    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+        let metadata = File::from(self.namespace.try_clone()?).metadata()?;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+
+    /// Packets that the kernel dropped because this process did not read them in
+    /// time.
+    pub(crate) fn unread(&self) -> io::Result<u64> {
+        let mut text = String::new();
+        let mut counters = &self.counters;
+        counters.rewind()?;
+        counters.read_to_string(&mut text)?;
+        sent_but_dropped(&text).ok_or_else(|| io::Error::other("no such interface"))
+    }
+}
+
+/// The transmit side's `drop` of the device in the text of /proc/net/dev.
+fn sent_but_dropped(text: &str) -> Option<u64> {
+    let figures = text.lines().find_map(|line| {
+        let (name, figures) = line.split_once(':')?;
+        (name.trim() == tun::NAME).then_some(figures)
+    })?;
+    // Eight figures of the receive side, then bytes, packets, errors, drops.
+    figures.split_ascii_whitespace().nth(11)?.parse().ok()
+}
+
+/// The way into one end.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    user: Option<OwnedFd>,
+    network: OwnedFd,
+}
+
+impl Entrance {
+    /// Moves the calling process there; async-signal-safe.
+    pub(crate) fn enter(&self) -> io::Result<()> {
+        if let Some(user) = &self.user {
+            setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
+        }
+        setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
+        Ok(())
+    }
+}
+
+fn privileged() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.unwrap_or(0) & CAPABILITIES == CAPABILITIES
+}
+
+/// The lines of uid_map and gid_map: the caller is root inside.
+struct Mapping {
+    user: String,
+    group: String,
+}
+
+struct Built {
+    descriptors: Vec<OwnedFd>,
+    has_v6: bool,
+}
+
+/// Runs in the child.
+fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
+    if let Some(mapping) = mapping {
+        unshare(CloneFlags::CLONE_NEWUSER)
+            .map_err(|errno| ("create a user namespace", errno.into()))?;
+        for (file, text) in [
+            ("setgroups", "deny"),
+            ("uid_map", &mapping.user),
+            ("gid_map", &mapping.group),
+        ] {
+            fs::write(format!("/proc/self/{file}"), text)
+                .map_err(|error| ("map this user into a user namespace", error))?;
+        }
+    }
+    let mut descriptors = Vec::with_capacity(DESCRIPTORS);
+    let mut has_v6 = true;
+    let open = |path: &str| {
+        File::open(path)
+            .map(OwnedFd::from)
+            .map_err(|error| ("open a file of /proc/self", error))
+    };
+    for addresses in [FAR, NEAR] {
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| ("create a network namespace", errno.into()))?;
+        let (device, v6) = tun::create(addresses)?;
+        has_v6 &= v6;
+        descriptors.push(open("/proc/self/ns/net")?);
+        descriptors.push(device);
+        descriptors.push(open("/proc/self/net/dev")?);
+    }
+    descriptors.push(open("/proc/self/ns/user")?);
+    Ok(Built {
+        descriptors,
+        has_v6,
+    })
+}
+
+/// What the child says: `1` or `0` for IPv6, with the descriptors; or `!`, the
+/// errno, and what failed.
+enum Answer {
+    Made {
+        has_v6: bool,
+        descriptors: [OwnedFd; DESCRIPTORS],
+    },
+    Failed {
+        what: String,
+        errno: i32,
+    },
+}
+
+fn answer(socket: &OwnedFd, built: Result<Built, Fault>) {
+    let (text, descriptors) = match built {
+        Ok(built) => (
+            vec![if built.has_v6 { b'1' } else { b'0' }],
+            built.descriptors,
+        ),
+        Err((what, error)) => {
+            let mut text = vec![b'!'];
+            text.extend(error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes());
+            text.extend(what.as_bytes());
+            (text, Vec::new())
+        }
+    };
+    let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() { &[] } else { &rights[..] };
+    // If the parent is gone there is nobody to tell.
+    let _ = sendmsg::<()>(
+        socket.as_raw_fd(),
+        &[IoSlice::new(&text)],
+        control,
+        MsgFlags::MSG_NOSIGNAL,
+        None,
+    );
+}
+
+fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
+    let failed = |error: io::Error| {
+        Error::system("cannot receive the namespaces from the process that made them")(error)
+    };
+    let mut text = [0u8; 128];
+    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut descriptors = Vec::new();
+    let length = loop {
+        let mut into = [IoSliceMut::new(&mut text)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut space), flags) {
+            Ok(message) => {
+                for control in message.cmsgs().map_err(|errno| failed(errno.into()))? {
+                    if let ControlMessageOwned::ScmRights(received) = control {
+                        descriptors.extend(received.into_iter().map(|fd| {
+                            // SAFETY: the kernel has just made it for us.
+                            unsafe { OwnedFd::from_raw_fd(fd) }
+                        }));
+                    }
+                }
+                break message.bytes;
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(failed(errno.into())),
+        }
+    };
+    match &text[..length] {
+        [b'!', a, b, c, d, what @ ..] => Ok(Answer::Failed {
+            what: String::from_utf8_lossy(what).into_owned(),
+            errno: i32::from_ne_bytes([*a, *b, *c, *d]),
+        }),
+        [v6 @ (b'0' | b'1')] => Ok(Answer::Made {
+            has_v6: *v6 == b'1',
+            descriptors: descriptors
+                .try_into()
+                .map_err(|_| failed(io::Error::other("descriptors are missing")))?,
+        }),
+        _ => Err(failed(io::Error::other("it ended without an answer"))),
+    }
+}
+
+/// Turns a failed step into what a user can do about it.
+fn explain(what: &str, errno: i32, with_user: bool) -> Error {
+    let error = io::Error::from_raw_os_error(errno);
+    let mut advice = Vec::new();
+    if what.contains("/dev/net/tun") {
+        advice.push(match errno {
+            libc::EACCES | libc::EPERM => {
+                "this user may not open it; as root: chmod 0666 /dev/net/tun (the usual mode)"
+                    .to_owned()
+            }
+            _ => "the kernel's TUN driver is not there; as root: modprobe tun; in a container, \
+                  hand the device in (docker run --device /dev/net/tun)"
+                .to_owned(),
+        });
+    } else if with_user {
+        advice.extend(forbidding());
+    }
+    if advice.is_empty() {
+        advice.push(
+            "a link needs user and network namespaces (CONFIG_USER_NS, CONFIG_NET_NS)".to_owned(),
+        );
+    }
+    Error::Missing(format!("cannot {what}: {error}; {}", advice.join("; ")))
+}
+
+/// The settings that keep ordinary users from user namespaces, if any does.
+fn forbidding() -> Vec<String> {
+    [
+        ("/proc/sys/user/max_user_namespaces", "0", "10000"),
+        ("/proc/sys/user/max_net_namespaces", "0", "10000"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0", "1"),
+        (
+            "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "0",
+        ),
+    ]
+    .into_iter()
+    .filter(|(path, forbids, _)| {
+        fs::read_to_string(Path::new(path)).is_ok_and(|value| value.trim() == *forbids)
+    })
+    .map(|(path, forbids, allows)| {
+        let key = path["/proc/sys/".len()..].replace('/', ".");
+        format!("{key} is {forbids}; as root: sysctl {key}={allows}")
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unread_packets_are_found_in_the_table_of_interfaces() {
+        let text = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    7    0     0       0          0
+thalweg0:     1       2    3    4    5     6          7         8        9      10   11   12   13    14      15         16
+";
+        assert_eq!(sent_but_dropped(text), Some(12));
+        assert_eq!(sent_but_dropped("lo: 1 2"), None);
+    }
+
+    #[test]
+    fn a_device_that_may_not_be_opened_is_explained() {
+        let text = explain("open /dev/net/tun", libc::EACCES, true).to_string();
+        assert!(text.contains("chmod 0666 /dev/net/tun"), "{text}");
+        let text = explain("open /dev/net/tun", libc::ENOENT, true).to_string();
+        assert!(text.contains("modprobe tun"), "{text}");
+    }
+}

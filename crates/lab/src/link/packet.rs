@@ -1,0 +1,118 @@
+//! The one thing that a link changes in a packet: its ECN field.
+
+/// Explicit Congestion Notification, RFC 3168 section 5: the two low bits of the
+/// IPv4 type of service and of the IPv6 traffic class.
+const CONGESTION_EXPERIENCED: u8 = 0b11;
+
+/// Sets *congestion experienced* in a packet whose sender can use it. Returns
+/// whether the packet now says so because of this call.
+pub(crate) fn mark(packet: &mut [u8]) -> bool {
+    match packet.first().map(|byte| byte >> 4) {
+        Some(4) if packet.len() >= 20 => mark_v4(packet),
+        Some(6) if packet.len() >= 40 => mark_v6(packet),
+        _ => false,
+    }
+}
+
+/// Neither *not capable* (0) nor marked already.
+fn can_be_marked(ecn: u8) -> bool {
+    ecn != 0 && ecn != CONGESTION_EXPERIENCED
+}
+
+fn mark_v4(packet: &mut [u8]) -> bool {
+    let ecn = packet[1] & CONGESTION_EXPERIENCED;
+    if !can_be_marked(ecn) {
+        return false;
+    }
+    let before = u16::from_be_bytes([packet[0], packet[1]]);
+    packet[1] |= CONGESTION_EXPERIENCED;
+    let after = u16::from_be_bytes([packet[0], packet[1]]);
+    // RFC 1624, equation 3: HC' = ~(~HC + ~m + m').
+    let checksum = u16::from_be_bytes([packet[10], packet[11]]);
+    let mut sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    true
+}
+
+fn mark_v6(packet: &mut [u8]) -> bool {
+    // Version (4 bits), traffic class (8), flow label (20): the ECN field is in
+    // bits 5 and 4 of the second byte.
+    let ecn = (packet[1] >> 4) & CONGESTION_EXPERIENCED;
+    if !can_be_marked(ecn) {
+        return false;
+    }
+    packet[1] |= CONGESTION_EXPERIENCED << 4;
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The Internet checksum (RFC 1071) over a whole header: 0xffff if it holds.
+    fn sum(header: &[u8]) -> u16 {
+        let total: u32 = header
+            .chunks(2)
+            .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+            .sum();
+        let folded = (total & 0xffff) + (total >> 16);
+        ((folded & 0xffff) + (folded >> 16)) as u16
+    }
+
+    fn v4(tos: u8, identification: u16) -> Vec<u8> {
+        let mut header = vec![0x45, tos, 0, 20, 0, 0, 0x40, 0, 64, 17, 0, 0];
+        header.extend([100, 64, 0, 2, 100, 64, 0, 1]);
+        header[4..6].copy_from_slice(&identification.to_be_bytes());
+        let checksum = !sum(&header);
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        assert_eq!(sum(&header), 0xffff);
+        header
+    }
+
+    #[test]
+    fn only_capable_ipv4_packets_are_marked_and_the_checksum_holds() {
+        for identification in 0..=u16::MAX {
+            let mut header = v4(0b10, identification);
+            assert!(mark(&mut header));
+            assert_eq!(header[1], 0b11);
+            assert_eq!(sum(&header), 0xffff, "{identification}");
+        }
+        let mut header = v4(0b1010_0001, 7);
+        assert!(mark(&mut header));
+        assert_eq!((header[1], sum(&header)), (0b1010_0011, 0xffff));
+        for tos in [0b00, 0b11] {
+            let before = v4(tos, 7);
+            let mut header = before.clone();
+            assert!(!mark(&mut header));
+            assert_eq!(header, before);
+        }
+    }
+
+    #[test]
+    fn only_capable_ipv6_packets_are_marked() {
+        for (second, after) in [
+            (0x00, None),
+            (0x1f, Some(0x3f)),
+            (0x2f, Some(0x3f)),
+            (0x30, None),
+        ] {
+            let mut packet = vec![0; 40];
+            packet[0] = 0x6a;
+            packet[1] = second;
+            assert_eq!(mark(&mut packet), after.is_some());
+            assert_eq!(packet[1], after.unwrap_or(second));
+            assert_eq!(packet[0], 0x6a);
+        }
+    }
+
+    #[test]
+    fn what_is_no_ip_packet_is_left_alone() {
+        for packet in [vec![], vec![0x45, 2], vec![0x60; 39], vec![0x12; 60]] {
+            let mut copy = packet.clone();
+            assert!(!mark(&mut copy));
+            assert_eq!(copy, packet);
+        }
+    }
+}

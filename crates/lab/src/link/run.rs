@@ -1,0 +1,284 @@
+//! Sets a link up, runs the commands on it, and takes it down.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::child::{self, Child, Group};
+use super::forward::{Forwarder, Passage};
+use super::namespace::{Ends, FAR, NEAR};
+use super::ready;
+use super::report::{self, Report};
+use super::settings::Settings;
+use super::signals::Signals;
+use crate::error::Error;
+
+/// How long the command may take to end after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What runs on a link.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The command at the near end: the program and its arguments.
+    pub command: Vec<OsString>,
+    /// A line for `sh -c` at the far end.
+    pub far: Option<OsString>,
+    /// The command starts once something listens on this port at the far end.
+    pub far_port: Option<u16>,
+}
+
+/// What became of a task.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The command's exit status, 128 plus the signal's number if one ended it.
+    pub exit: u8,
+    /// What the link did.
+    pub report: Report,
+}
+
+/// Runs a task on a link with these settings. The caller has no other thread.
+///
+/// # Errors
+/// Settings that contradict each other, a trace that cannot be used, a machine
+/// that does not allow it, or a command that cannot be started. Everything that
+/// was set up is removed, here as after success.
+pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
+    let directions = settings.directions()?;
+    let Some((program, arguments)) = task.command.split_first() else {
+        return Err(Error::Options("expected a command to run".to_owned()));
+    };
+    let signals = Signals::catch()?;
+    let mut link = Link::up(directions)?;
+
+    if let Some(line) = &task.far {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(line).stdin(Stdio::null());
+        // Standard output belongs to the near command.
+        command.stdout(io::stderr().as_fd().try_clone_to_owned().map_err(
+            Error::system("cannot duplicate standard error"),
+        )?);
+        link.environment(&mut command);
+        let far = Child::spawn(
+            &mut command,
+            &link.ends,
+            &link.ends.far,
+            signals.before(),
+            Group::Own,
+        )?;
+        let far = link.far.insert(far);
+        if let Some(port) = task.far_port {
+            ready::wait(far, port, &signals)?;
+        }
+    } else if task.far_port.is_some() {
+        return Err(Error::Options("--far-port needs --far".to_owned()));
+    }
+
+    let mut command = Command::new(program);
+    command.args(arguments);
+    link.environment(&mut command);
+    let near = Child::spawn(
+        &mut command,
+        &link.ends,
+        &link.ends.near,
+        signals.before(),
+        Group::Shared,
+    )?;
+    let status = link.near.insert(near).supervise(&signals, &link.failed)?;
+    let report = link.down(settings)?;
+    Ok(Finished {
+        exit: exit_code(status),
+        report,
+    })
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    let signal = || 128 + status.signal().unwrap_or(0);
+    status.code().unwrap_or_else(signal) as u8
+}
+
+/// A link that is up. Dropped, it is taken down: first what runs on it, then the
+/// threads, and with the descriptors the devices and namespaces.
+struct Link {
+    began: Instant,
+    ends: Ends,
+    near: Option<Child>,
+    far: Option<Child>,
+    /// Readable when a forwarder ended by itself.
+    failed: Arc<EventFd>,
+    /// Near to far, far to near.
+    forwarders: Vec<Forwarder>,
+}
+
+impl Link {
+    fn up(directions: [super::engine::Direction; 2]) -> Result<Self, Error> {
+        let ends = Ends::create()?;
+        let began = Instant::now();
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let failed = EventFd::from_value_and_flags(0, flags)
+            .map_err(|errno| Error::system("cannot make an event descriptor")(errno.into()))?;
+        let failed = Arc::new(failed);
+        let mut forwarders = Vec::new();
+        let [forward, reverse] = directions;
+        for (name, direction, from, to) in [
+            ("near-to-far", forward, &ends.near, &ends.far),
+            ("far-to-near", reverse, &ends.far, &ends.near),
+        ] {
+            let copy = |device: &std::fs::File| {
+                device
+                    .try_clone()
+                    .map_err(Error::system("cannot duplicate a descriptor"))
+            };
+            forwarders.push(Forwarder::start(
+                name,
+                direction,
+                copy(&from.device)?,
+                copy(&to.device)?,
+                began,
+                Arc::clone(&failed),
+            )?);
+        }
+        Ok(Self {
+            began,
+            ends,
+            near: None,
+            far: None,
+            failed,
+            forwarders,
+        })
+    }
+
+    fn environment(&self, command: &mut Command) {
+        command
+            .env("THALWEG_LINK_NEAR", NEAR.v4.to_string())
+            .env("THALWEG_LINK_FAR", FAR.v4.to_string());
+        if self.ends.has_v6 {
+            command
+                .env("THALWEG_LINK_NEAR6", NEAR.v6.to_string())
+                .env("THALWEG_LINK_FAR6", FAR.v6.to_string());
+        }
+    }
+
+    fn down(mut self, settings: &Settings) -> Result<Report, Error> {
+        let far_command_failed = match &mut self.far {
+            Some(far) => far
+                .status()?
+                .filter(|status| !status.success())
+                .map(|status| status.to_string()),
+            None => None,
+        };
+        self.clear();
+        let unread = |end: &super::namespace::End| {
+            end.unread()
+                .map_err(Error::system("cannot read the counters of the TUN device"))
+        };
+        let unread = [unread(&self.ends.near)?, unread(&self.ends.far)?];
+        let mut passages = Vec::new();
+        for forwarder in self.forwarders.drain(..) {
+            passages.push(forwarder.finish()?);
+        }
+        let realtime = passages.iter().all(|passage| passage.realtime);
+        let mut directions = passages
+            .into_iter()
+            .zip(unread)
+            .map(|(passage, unread)| direction(passage, unread));
+        let (Some(near_to_far), Some(far_to_near)) = (directions.next(), directions.next()) else {
+            unreachable!("a link has two directions");
+        };
+        let v6 = |address| self.ends.has_v6.then_some(address);
+        let mut report = Report {
+            format: report::FORMAT,
+            duration_s: self.began.elapsed().as_secs_f64(),
+            seed: settings.seed,
+            realtime,
+            near: NEAR.v4,
+            far: FAR.v4,
+            near_v6: v6(NEAR.v6),
+            far_v6: v6(FAR.v6),
+            near_to_far,
+            far_to_near,
+            far_command_failed,
+            warnings: Vec::new(),
+        };
+        report.judge();
+        Ok(report)
+    }
+
+    /// Ends what runs on the link.
+    fn clear(&mut self) {
+        self.near = None;
+        if let Some(mut far) = self.far.take() {
+            far.terminate();
+        }
+        child::sweep(&self.ends);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn direction(passage: Passage, unread: u64) -> report::Direction {
+    let bits = passage.counters.delivered_bytes as f64 * 8.0;
+    report::Direction {
+        counters: passage.counters,
+        unread,
+        refused: passage.refused,
+        rate_bps: match passage.active_ns {
+            0 => 0.0,
+            active_ns => bits / (active_ns as f64 / 1e9),
+        },
+        delay_error: passage.error,
+    }
+}
+
+impl Child {
+    /// Waits for the end of the command, and passes signals on to it.
+    fn supervise(&mut self, signals: &Signals, failed: &EventFd) -> Result<ExitStatus, Error> {
+        let mut deadline: Option<Instant> = None;
+        loop {
+            if let Some(status) = self.status()? {
+                return Ok(status);
+            }
+            while let Some(caught) = signals.next()? {
+                if caught.to_us_alone {
+                    self.signal(caught.number);
+                    if caught.ends() {
+                        deadline.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    }
+                }
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                self.kill();
+                continue;
+            }
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                let milliseconds = left.as_micros().div_ceil(1000) as u64;
+                PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+            });
+            let mut watched = [
+                PollFd::new(self.ended(), PollFlags::POLLIN),
+                PollFd::new(signals.descriptor(), PollFlags::POLLIN),
+                PollFd::new(failed.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut watched, timeout) {
+                Ok(_) if watched[2].any() == Some(true) => {
+                    // Taking the link down says why.
+                    self.kill();
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(Error::system("poll")(errno.into())),
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Signals as something that can be read and passed on.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::error::Error;
+
+/// Those that ask a process to end, and the two that are anyone's.
+const CAUGHT: [Signal; 6] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// While it lives, the signals in [`CAUGHT`] are read from a descriptor. Dropped,
+/// it restores the mask that was there before; what came last then takes effect.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    before: SigSet,
+    descriptor: SignalFd,
+}
+
+/// A signal that came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caught {
+    pub(crate) number: i32,
+    /// A process sent it to this one. What a key of the terminal causes goes to
+    /// the whole process group, the command included.
+    pub(crate) to_us_alone: bool,
+}
+
+impl Caught {
+    /// Whether it asks for the end.
+    pub(crate) fn ends(self) -> bool {
+        ![libc::SIGUSR1, libc::SIGUSR2].contains(&self.number)
+    }
+}
+
+impl Signals {
+    pub(crate) fn catch() -> Result<Self, Error> {
+        let failed = |errno: Errno| Error::system("cannot catch signals")(errno.into());
+        let caught: SigSet = CAUGHT.into_iter().collect();
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let descriptor = SignalFd::with_flags(&caught, flags).map_err(failed)?;
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&caught), Some(&mut before)).map_err(failed)?;
+        Ok(Self { before, descriptor })
+    }
+
+    /// The mask that children get.
+    pub(crate) fn before(&self) -> SigSet {
+        self.before
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// The next signal that came, if any.
+    pub(crate) fn next(&self) -> Result<Option<Caught>, Error> {
+        let read = self
+            .descriptor
+            .read_signal()
+            .map_err(|errno| Error::system("cannot read a signal")(errno.into()))?;
+        Ok(read.map(|information| Caught {
+            number: information.ssi_signo as i32,
+            to_us_alone: information.ssi_code <= 0,
+        }))
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
+    }
+}

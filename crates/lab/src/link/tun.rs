@@ -1,0 +1,216 @@
+//! A TUN device in the namespace of the calling thread: made, addressed, up.
+
+use std::fs::File;
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::libc;
+
+/// The device through which the kernel lends TUN devices.
+pub(crate) const DEVICE: &str = "/dev/net/tun";
+
+/// Largest IP packet on the link, in bytes.
+pub(crate) const MTU_BYTES: usize = 1500;
+
+/// The device's name, the same at both ends.
+pub(crate) const NAME: &str = "thalweg0";
+
+/// Packets that may wait for this process to read them. It is generous because
+/// what is dropped there is not part of the path that was asked for.
+const WAITING_PACKETS: libc::c_int = 10_000;
+
+const PREFIX_V4: u8 = 24;
+const PREFIX_V6: u32 = 64;
+
+/// The addresses of one end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) v4: Ipv4Addr,
+    pub(crate) v6: Ipv6Addr,
+}
+
+/// A system call that failed, and what it was for.
+pub(crate) type Fault = (&'static str, io::Error);
+
+/// `struct in6_rtmsg` of linux/ipv6_route.h, whose members the crate libc keeps
+/// to itself. All zeroes are the default route.
+#[repr(C)]
+#[derive(Default)]
+struct RouteV6 {
+    destination: [u8; 16],
+    source: [u8; 16],
+    gateway: [u8; 16],
+    kind: u32,
+    destination_bits: u16,
+    source_bits: u16,
+    metric: u32,
+    information: libc::c_ulong,
+    flags: u32,
+    index: libc::c_int,
+}
+
+/// Creates the device with its addresses, brings it and the loopback up, and
+/// routes everything to it. Returns the descriptor that carries its packets,
+/// and whether the kernel has IPv6.
+pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
+    let device = open()?;
+    let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
+    up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
+    configure_v4(&v4, addresses.v4).map_err(|error| ("configure the TUN device", error))?;
+    let has_v6 = match socket(libc::AF_INET6) {
+        Ok(v6) => configure_v6(&v4, &v6, addresses.v6).map(|()| true),
+        // A kernel without IPv6, or with ipv6.disable=1.
+        Err(_) => Ok(false),
+    };
+    let has_v6 = match has_v6 {
+        // Switched off by net.ipv6.conf.default.disable_ipv6.
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) => false,
+        other => other.map_err(|error| ("configure IPv6 on the TUN device", error))?,
+    };
+    Ok((device, has_v6))
+}
+
+fn open() -> Result<OwnedFd, Fault> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(DEVICE)
+        .map_err(|error| ("open /dev/net/tun", error))?;
+    // What the kernel sends by itself (router solicitations, a link-local
+    // address) would be counted as traffic. Without /proc/sys it is.
+    for (setting, value) in [
+        ("ipv6/conf/default/addr_gen_mode", "1"),
+        ("ipv6/conf/default/accept_ra", "0"),
+        ("ipv6/conf/default/router_solicitations", "0"),
+        // So that an address that neither end has is refused, not ignored.
+        ("ipv6/conf/all/forwarding", "1"),
+        ("ipv4/ip_forward", "1"),
+    ] {
+        let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
+    }
+    let mut request = request(NAME);
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    ioctl(file.as_raw_fd(), libc::TUNSETIFF, &request)
+        .map_err(|error| ("create a TUN device", error))?;
+    Ok(file.into())
+}
+
+fn configure_v4(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    let mut request = request(NAME);
+    request.ifr_ifru.ifru_mtu = MTU_BYTES as libc::c_int;
+    ioctl(fd, libc::SIOCSIFMTU, &request)?;
+    request.ifr_ifru.ifru_metric = WAITING_PACKETS;
+    ioctl(fd, libc::SIOCSIFTXQLEN, &request)?;
+    request.ifr_ifru.ifru_addr = socket_address(address);
+    ioctl(fd, libc::SIOCSIFADDR, &request)?;
+    let mask = Ipv4Addr::from_bits(u32::MAX << (32 - PREFIX_V4));
+    request.ifr_ifru.ifru_netmask = socket_address(mask);
+    ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
+    up(socket, NAME)?;
+    // SAFETY: plain data, for which all zeroes is a value.
+    let mut route: libc::rtentry = unsafe { mem::zeroed() };
+    route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
+    route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
+    route.rt_flags = libc::RTF_UP;
+    let mut name = request.ifr_name;
+    route.rt_dev = name.as_mut_ptr();
+    ioctl(fd, libc::SIOCADDRT, &route)
+}
+
+fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()> {
+    let mut request = request(NAME);
+    ioctl(v4.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: SIOCGIFINDEX has just written this member.
+    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    let octets = libc::in6_addr {
+        s6_addr: address.octets(),
+    };
+    let given = libc::in6_ifreq {
+        ifr6_addr: octets,
+        ifr6_prefixlen: PREFIX_V6,
+        ifr6_ifindex: index,
+    };
+    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)?;
+    let route = RouteV6 {
+        flags: u32::from(libc::RTF_UP),
+        metric: 1,
+        index,
+        ..RouteV6::default()
+    };
+    ioctl(v6.as_raw_fd(), libc::SIOCADDRT, &route)
+}
+
+fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
+    let mut request = request(name);
+    ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: SIOCGIFFLAGS has just written this member.
+    unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
+    ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &request)
+}
+
+fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: takes three integers; on success the descriptor is new and ours.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Which argument a request takes: one to read, or one that the kernel fills.
+trait Argument {
+    fn address(self) -> *mut libc::c_void;
+}
+
+impl<T> Argument for &T {
+    fn address(self) -> *mut libc::c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+impl<T> Argument for &mut T {
+    fn address(self) -> *mut libc::c_void {
+        std::ptr::from_mut(self).cast()
+    }
+}
+
+fn ioctl(fd: i32, number: libc::Ioctl, argument: impl Argument) -> io::Result<()> {
+    // SAFETY: each caller passes the struct that its request is defined for, and
+    // by mutable reference where the kernel writes to it.
+    match unsafe { libc::ioctl(fd, number, argument.address()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn request(name: &str) -> libc::ifreq {
+    // SAFETY: plain data, for which all zeroes is a value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // The last byte stays the terminating zero.
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request
+}
+
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: 0,
+        sin_addr: libc::in_addr {
+            s_addr: u32::from_ne_bytes(address.octets()),
+        },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: both are plain data of the same size, and the kernel reads a
+    // sockaddr of family AF_INET as a sockaddr_in.
+    unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) }
+}
