@@ -76,6 +76,17 @@ pub enum Error {
         /// What went wrong, with the agent's own words where there are any.
         why: String,
     },
+    /// A kernel of its own did not boot, hung, or ended before it was told to.
+    #[error("{what}; its console said:\n{console}")]
+    Kernel {
+        /// What happened.
+        what: String,
+        /// The end of what it wrote on its console.
+        console: String,
+    },
+    /// The run in a kernel of its own failed there.
+    #[error("in user-mode Linux: {0}")]
+    Guest(String),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),

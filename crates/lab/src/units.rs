@@ -211,6 +211,52 @@ impl std::str::FromStr for Seconds {
     }
 }
 
+/// A short span of time, written with a unit: `"10ms"`, `"500us"`, `"0.1s"`.
+/// It serializes as a number of µs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Default)]
+#[serde(transparent)]
+pub struct Delay(u64);
+
+impl Delay {
+    /// None at all.
+    pub const ZERO: Self = Self(0);
+
+    /// From microseconds.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// In microseconds.
+    pub fn us(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (factor, unit) in [(1_000_000, "s"), (1_000, "ms")] {
+            if self.0 >= factor && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{unit}", self.0 / factor);
+            }
+        }
+        write!(f, "{}us", self.0)
+    }
+}
+
+impl std::str::FromStr for Delay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        scaled(text, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
+            .map(f64::round)
+            .filter(|us| (0.0..=10e6).contains(us))
+            .map(|us| Self(us as u64))
+            .ok_or_else(|| {
+                format!("expected a time from \"0ms\" to \"10s\" (units us, ms, s), found {text:?}")
+            })
+    }
+}
+
 /// A plain decimal number: digits, at most one point. No sign, no exponent.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text
@@ -283,6 +329,9 @@ from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
 from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
     "expected a time with its unit such as \"1s\", found the integer {value}"
 )));
+from_text!(Delay, "a time such as \"10ms\"", |value| Err(format!(
+    "expected a time with its unit such as \"10ms\", found the integer {value}"
+)));
 
 #[cfg(test)]
 mod tests {
@@ -350,6 +399,24 @@ mod tests {
         }
         for text in ["", "0b", "1gb", "5000mb", "kb", "1 kilobyte"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn delays() {
+        for (text, us, shown) in [
+            ("10ms", 10_000, "10ms"),
+            ("500us", 500, "500us"),
+            ("0.1s", 100_000, "100ms"),
+            ("1.5ms", 1_500, "1500us"),
+            ("0ms", 0, "0us"),
+            ("10s", 10_000_000, "10s"),
+        ] {
+            let parsed: Delay = text.parse().unwrap();
+            assert_eq!((parsed.us(), parsed.to_string().as_str()), (us, shown));
+        }
+        for text in ["", "10", "11s", "-1ms", "1m", "ms", "1e3ms"] {
+            assert!(text.parse::<Delay>().is_err(), "{text}");
         }
     }
 
