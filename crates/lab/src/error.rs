@@ -93,6 +93,17 @@ pub enum Error {
     /// The command at the far end of a link is not ready.
     #[error("the command at the far end: {0}")]
     Far(String),
+    /// A kernel of its own did not boot, hung, or ended before it was told to.
+    #[error("{what}; its console said:\n{console}")]
+    Kernel {
+        /// What happened.
+        what: String,
+        /// The end of what it wrote on its console.
+        console: String,
+    },
+    /// The run in a kernel of its own failed there.
+    #[error("in user-mode Linux: {0}")]
+    Guest(String),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),

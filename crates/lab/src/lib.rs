@@ -13,6 +13,7 @@
 //! iperf3; [`host::missing`] says what a machine lacks.
 
 mod agent;
+pub mod backend;
 mod error;
 pub mod expect;
 pub mod host;
@@ -22,6 +23,7 @@ pub mod link;
 pub mod mode;
 pub mod outcome;
 mod process;
+mod progress;
 pub mod published;
 pub mod report;
 mod run;
@@ -30,9 +32,12 @@ pub mod scenario;
 pub mod stats;
 pub mod table;
 mod traffic;
+pub mod uml;
 pub mod units;
+pub mod virtual_kernel;
 
 pub use agent::{LearnedArm, LearnedHost};
+pub use backend::Backend;
 pub use error::Error;
 pub use mode::Mode;
 pub use outcome::Outcome;

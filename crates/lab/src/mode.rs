@@ -71,6 +71,13 @@ impl serde::Serialize for Mode {
     }
 }
 
+impl<'de> serde::Deserialize<'de> for Mode {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Whether the kernel could know a congestion control by this name
 /// (`TCP_CA_NAME_MAX` is 16 with the terminating zero, linux/tcp.h).
 pub fn is_arm_name(name: &str) -> bool {

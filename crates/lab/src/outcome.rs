@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::agent::LearnedHost;
+use crate::backend::Place;
 use crate::expect::{self, Check, Verdict};
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
@@ -49,6 +50,8 @@ pub struct Environment {
     pub command: String,
     /// When the run began, UTC, RFC 3339.
     pub started: String,
+    /// The kernel that was used, and why that one.
+    pub backend: Place,
 }
 
 /// What one scenario gave.

@@ -170,7 +170,7 @@ impl<'a> Page<'a> {
     fn new(options: &'a Options, runs: usize) -> Self {
         Self {
             options,
-            bar: crate::run::progress(options.progress, "tables", runs as u64),
+            bar: crate::progress::bar(options.progress, "tables", runs as u64),
             body: String::new(),
             kernels: Vec::new(),
             failures: 0,

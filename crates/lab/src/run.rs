@@ -4,25 +4,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
 
 use crate::agent::{self, Agent, Places};
+use crate::backend::{Backend, Place};
 use crate::error::Error;
 use crate::expect;
 use crate::host::{self, Pair, PairOptions, preflight, stale};
 use crate::interrupt;
 use crate::mode::{self, Mode};
 use crate::outcome::{Connection, Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
+use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
 use crate::scenario::Scenario;
 use crate::traffic::{self, Server};
+use crate::units::Size;
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
 const PORT: u16 = 5201;
 
 /// What to run and how.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Options {
     /// Scenario files, run one after the other.
     pub scenarios: Vec<PathBuf>,
@@ -35,12 +38,26 @@ pub struct Options {
     /// Where the report goes; none: a new directory below `lab-results`. With
     /// several scenarios each gets a subdirectory of its name.
     pub out: Option<PathBuf>,
-    /// The agent: started as `BINARY --socket PATH run --config PATH`.
+    /// The agent: started as `BINARY --socket PATH run --config PATH`, and in a
+    /// kernel of its own first as `BINARY lab guest DIRECTORY`.
     pub agent_binary: PathBuf,
     /// The command line for the report; none: this process's own.
     pub command: Option<String>,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
+    /// What [`crate::backend::run`] is asked for. [`run`] itself is always on the
+    /// kernel that it is called on.
+    pub backend: Backend,
+    /// Memory of a kernel of its own; none: the scenarios' largest, or 1 GiB.
+    pub uml_memory: Option<Size>,
+    /// How long a kernel of its own may take to boot, seconds.
+    pub boot_limit_s: u64,
+    /// For the report: where the run takes place.
+    pub place: Place,
+    /// For the report: when the run began, RFC 3339; none: now.
+    pub started: Option<String>,
+    /// A file that is told how far the run has come; none: nobody is.
+    pub channel: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -59,6 +76,12 @@ impl Default for Options {
             agent_binary: PathBuf::from("thalweg"),
             command: None,
             progress: true,
+            backend: Backend::default(),
+            uml_memory: None,
+            boot_limit_s: 60,
+            place: Place::default(),
+            started: None,
+            channel: None,
         }
     }
 }
@@ -74,23 +97,8 @@ impl Default for Options {
 /// missing precondition, a step that failed. A missed expectation is not an
 /// error, see [`Outcome::passed`].
 pub fn run(options: &Options) -> Result<Outcome, Error> {
-    if options.scenarios.is_empty() {
-        return Err(Error::Options("no scenario was given".into()));
-    }
-    if options.modes.is_empty() {
-        return Err(Error::Options("no mode was given".into()));
-    }
-    if options.reference_every == 0 || options.connections == Some(0) {
-        return Err(Error::Options(
-            "the number of rounds must be at least 1".into(),
-        ));
-    }
-    let scenarios = options
-        .scenarios
-        .iter()
-        .map(|file| Scenario::load(file))
-        .collect::<Result<Vec<_>, _>>()?;
-    preflight::check()?;
+    let scenarios = check(options)?;
+    preflight::check(&scenarios, &options.modes)?;
     let _signals = interrupt::Guard::install()?;
     stale::remove();
 
@@ -112,6 +120,26 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
         outcome.scenarios.push(result);
     }
     Ok(outcome)
+}
+
+/// Checks the options and reads the scenarios; nothing is created.
+pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
+    if options.scenarios.is_empty() {
+        return Err(Error::Options("no scenario was given".into()));
+    }
+    if options.modes.is_empty() {
+        return Err(Error::Options("no mode was given".into()));
+    }
+    if options.reference_every == 0 || options.connections == Some(0) {
+        return Err(Error::Options(
+            "the number of rounds must be at least 1".into(),
+        ));
+    }
+    options
+        .scenarios
+        .iter()
+        .map(|file| Scenario::load(file))
+        .collect()
 }
 
 /// One mode's hosts and what runs in them. Fields are dropped in this order.
@@ -243,14 +271,18 @@ fn run_scenario(
 
     let rounds = scenario.traffic.connections;
     let turns = schedule(modes, rounds, options.reference_every);
-    let bar = progress(options.progress, &scenario.name, turns.len() as u64);
-    for Turn { round, mode } in turns {
+    let progress = Progress::new(
+        options.progress,
+        options.channel.as_deref(),
+        &scenario.name,
+        turns.len() as u64,
+    )?;
+    for (made, Turn { round, mode }) in turns.into_iter().enumerate() {
         let rig = &mut rigs[mode];
-        bar.set_message(rig.mode.to_string());
+        progress.begin(made as u64, rig.mode.to_string());
         rig.connect(round, &scenario, &raw)?;
-        bar.inc(1);
     }
-    bar.finish_and_clear();
+    progress.finish();
 
     let modes = rigs
         .into_iter()
@@ -289,20 +321,6 @@ fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
     turns
 }
 
-/// A bar on standard error; hidden where that is no terminal.
-pub(crate) fn progress(wanted: bool, name: &str, length: u64) -> ProgressBar {
-    if !wanted {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(length);
-    let style = "{prefix} [{bar:32}] {pos}/{len} {eta} left  {msg}";
-    if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.set_prefix(name.to_owned());
-    bar
-}
-
 fn environment(options: &Options) -> Result<Environment, Error> {
     let name = nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
     let version = host::tool::command("iperf3").arg("--version").output();
@@ -315,7 +333,6 @@ fn environment(options: &Options) -> Result<Environment, Error> {
                 .to_owned()
         })
         .map_err(Error::system("cannot start iperf3"))?;
-    let now = jiff::Timestamp::now();
     Ok(Environment {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: format!(
@@ -328,22 +345,33 @@ fn environment(options: &Options) -> Result<Environment, Error> {
         congestion_controls: host::available_congestion_controls()?,
         iperf3,
         command: options.command.clone().unwrap_or_else(own_command),
-        started: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        started: options.started.clone().unwrap_or_else(now),
+        backend: options.place.clone(),
     })
 }
 
+/// The present time, UTC, RFC 3339, whole seconds.
+pub(crate) fn now() -> String {
+    let now = jiff::Timestamp::now();
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// This process's command line, with quotes where a shell would want them.
-fn own_command() -> String {
-    let quote = |word: std::ffi::OsString| {
-        let word = word.to_string_lossy().into_owned();
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
-        if !word.is_empty() && word.chars().all(plain) {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
-    std::env::args_os().map(quote).collect::<Vec<_>>().join(" ")
+pub(crate) fn own_command() -> String {
+    let words: Vec<String> = std::env::args_os()
+        .map(|word| quote(&word.to_string_lossy()))
+        .collect();
+    words.join(" ")
+}
+
+/// A word as a shell would want it.
+pub(crate) fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use toml::Spanned;
 use crate::error::Error;
 use crate::expect::{self, Expectation};
 use crate::mode::is_arm_name;
-use crate::units::{Probability, Rate, Seconds, Size};
+use crate::units::{Delay, Probability, Rate, Seconds, Size};
 
 /// A fault in a scenario file, at a place in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +75,15 @@ pub struct PathModel {
     pub rate: Option<Rate>,
     /// Bytes that wait before the bottleneck; more are dropped. With `rate` only.
     pub queue: Option<Size>,
+    /// How long a packet is under way, in each direction: the round trip takes
+    /// twice as long.
+    pub delay: Delay,
+    /// Each packet's delay lies evenly between `delay` less this and `delay`
+    /// plus this, in each direction. Packets may overtake each other.
+    pub jitter: Delay,
+    /// Share of the packets in the data direction that are not delayed, and so
+    /// overtake those before them.
+    pub reorder: Probability,
     /// Whether packets of up to 64 KiB cross the link whole (segmentation
     /// offload), as one unit of loss.
     pub offload: bool,
@@ -95,6 +104,9 @@ impl Default for PathModel {
             drop: Drop::Silent,
             rate: None,
             queue: None,
+            delay: Delay::ZERO,
+            jitter: Delay::ZERO,
+            reorder: Probability::ZERO,
             offload: true,
             mtu: 1500,
             family: Family::Ipv4,
@@ -184,6 +196,16 @@ impl PathModel {
             )),
             None => parts.push("no rate limit".to_owned()),
         }
+        if self.delay > Delay::ZERO {
+            let jitter = match self.jitter {
+                Delay::ZERO => String::new(),
+                jitter => format!(" ± {jitter}"),
+            };
+            parts.push(format!("{}{jitter} delay each way", self.delay));
+        }
+        if self.reorder > Probability::ZERO {
+            parts.push(format!("{} reordered", self.reorder));
+        }
         parts.push(format!("MTU {}", self.mtu));
         parts.push(format!(
             "offload {}",
@@ -244,6 +266,30 @@ impl Default for Traffic {
     }
 }
 
+/// What the sender's link queues with (its root queueing discipline).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Qdisc {
+    /// What the kernel gives a veth link: none, packets go at once.
+    #[default]
+    Default,
+    /// `fq`: one queue per flow, paced as TCP asks.
+    Fq,
+    /// `pfifo`: first in, first out, 1000 packets.
+    Pfifo,
+}
+
+impl Qdisc {
+    /// Its name in `tc`; none where the link keeps what it has.
+    pub fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Default => None,
+            Self::Fq => Some("fq"),
+            Self::Pfifo => Some("pfifo"),
+        }
+    }
+}
+
 /// The two hosts' settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct System {
@@ -251,6 +297,11 @@ pub struct System {
     pub default_cc: String,
     /// Other settings below `net.`, in both.
     pub sysctl: BTreeMap<String, String>,
+    /// What the sender's link queues with.
+    pub qdisc: Qdisc,
+    /// Memory of a kernel of its own (user-mode Linux), bytes; none: the
+    /// laboratory's default.
+    pub memory: Option<Size>,
 }
 
 impl Default for System {
@@ -258,6 +309,8 @@ impl Default for System {
         Self {
             default_cc: "cubic".to_owned(),
             sysctl: BTreeMap::new(),
+            qdisc: Qdisc::Default,
+            memory: None,
         }
     }
 }
@@ -291,6 +344,9 @@ struct SystemTable {
     default_cc: Option<Spanned<String>>,
     #[serde(default)]
     sysctl: BTreeMap<Spanned<String>, Spanned<SysctlValue>>,
+    #[serde(default)]
+    qdisc: Qdisc,
+    memory: Option<Spanned<Size>>,
 }
 
 #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -408,6 +464,20 @@ fn check_path(path: &PathModel) -> Result<(), String> {
     if path.queue.is_some() && path.rate.is_none() {
         return Err("`queue` has no effect without `rate`".into());
     }
+    if path.delay == Delay::ZERO {
+        if path.jitter > Delay::ZERO {
+            return Err("`jitter` has no effect without `delay`".into());
+        }
+        if path.reorder > Probability::ZERO {
+            return Err("`reorder` has no effect without `delay`".into());
+        }
+    }
+    if path.jitter > path.delay {
+        return Err(format!(
+            "`jitter` is {}: expected at most the `delay` of {}",
+            path.jitter, path.delay
+        ));
+    }
     // RFC 8200 section 5 asks for 1280 of a link that carries IPv6; a veth takes
     // at most 65535. 576 keeps room for TCP options and some data.
     let least = match path.family {
@@ -433,7 +503,14 @@ fn check_path(path: &PathModel) -> Result<(), String> {
 
 impl SystemTable {
     fn check(self) -> Result<System, Fault> {
-        let mut system = System::default();
+        let mut system = System {
+            qdisc: self.qdisc,
+            ..System::default()
+        };
+        if let Some(memory) = self.memory {
+            crate::uml::check_memory(*memory.get_ref()).map_err(|why| (memory.span(), why))?;
+            system.memory = Some(memory.into_inner());
+        }
         if let Some(name) = self.default_cc {
             if !is_arm_name(name.get_ref()) {
                 return Err((

@@ -31,6 +31,9 @@ reverse_loss = "2%"
 drop = "reported"
 rate = "100mbit"
 queue = "64kib"
+delay = "10ms"
+jitter = "500us"
+reorder = "0.5%"
 offload = false
 mtu = 9000
 family = "ipv6"
@@ -40,6 +43,8 @@ connections = 7
 duration = "2s"
 [system]
 default_cc = "reno"
+qdisc = "fq"
+memory = "2048mib"
 sysctl = { "net.ipv4.tcp_wmem" = "4096 16384 1000000", "net.ipv4.tcp_no_metrics_save" = 1 }
 [[expect]]
 mode = "fixed:bbr"
@@ -56,6 +61,17 @@ at_most = 3.5
     assert_eq!(scenario.path.drop, Drop::Reported);
     assert_eq!(scenario.path.rate.unwrap().bps(), 100_000_000);
     assert_eq!(scenario.path.queue.unwrap().bytes(), 65_536);
+    assert_eq!(scenario.path.delay.us(), 10_000);
+    assert_eq!(scenario.path.jitter.us(), 500);
+    assert_eq!(scenario.path.reorder.fraction(), 0.005);
+    assert!(
+        scenario
+            .path
+            .describe()
+            .contains("10ms ± 500us delay each way, 0.5% reordered")
+    );
+    assert_eq!(scenario.system.qdisc, Qdisc::Fq);
+    assert_eq!(scenario.system.memory.unwrap().bytes(), 2 << 30);
     assert!(!scenario.path.offload);
     assert_eq!((scenario.path.mtu, scenario.path.seed), (9000, 42));
     assert_eq!(scenario.path.family, Family::Ipv6);
@@ -113,6 +129,26 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "too small for one packet",
         ),
         (path, "queue = \"1mb\"", (2, 1), "no effect without `rate`"),
+        (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
+        (path, "delay = \"11s\"", (3, 9), "from \"0ms\" to \"10s\""),
+        (
+            path,
+            "jitter = \"1ms\"",
+            (2, 1),
+            "`jitter` has no effect without `delay`",
+        ),
+        (
+            path,
+            "reorder = \"1%\"",
+            (2, 1),
+            "`reorder` has no effect without `delay`",
+        ),
+        (
+            path,
+            "delay = \"1ms\"\njitter = \"2ms\"",
+            (2, 1),
+            "at most the `delay` of 1ms",
+        ),
         (path, "mtu = 100", (2, 1), "expected an mtu from 576"),
         (
             path,
@@ -183,6 +219,18 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "sysctl = { \"net.../x\" = 1 }",
             (3, 12),
             "expected a setting below net.",
+        ),
+        (
+            "[system]\n",
+            "qdisc = \"cake\"",
+            (3, 9),
+            "unknown variant `cake`, expected one of `default`, `fq`, `pfifo`",
+        ),
+        (
+            "[system]\n",
+            "memory = \"1mib\"",
+            (3, 10),
+            "expected memory from",
         ),
         (
             expect,

@@ -211,29 +211,40 @@ impl std::str::FromStr for Seconds {
     }
 }
 
-/// A delay, written with a unit: `"20ms"`, `"0.5ms"`, `"250us"`, `"1s"`.
+/// A short span of time, written with a unit: `"10ms"`, `"500us"`, `"0.1s"`.
+/// It serializes as a number of µs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Default)]
 #[serde(transparent)]
 pub struct Delay(u64);
 
 impl Delay {
-    /// None.
+    /// None at all.
     pub const ZERO: Self = Self(0);
 
-    /// From nanoseconds.
-    pub const fn from_ns(ns: u64) -> Self {
-        Self(ns)
+    /// From microseconds.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// In microseconds.
+    pub fn us(self) -> u64 {
+        self.0
     }
 
     /// In nanoseconds.
     pub fn ns(self) -> u64 {
-        self.0
+        self.0 * 1000
     }
 }
 
 impl fmt::Display for Delay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ms", self.0 as f64 / 1e6)
+        for (factor, unit) in [(1_000_000, "s"), (1_000, "ms")] {
+            if self.0 >= factor && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{unit}", self.0 / factor);
+            }
+        }
+        write!(f, "{}us", self.0)
     }
 }
 
@@ -241,13 +252,12 @@ impl std::str::FromStr for Delay {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        scaled(text, &[("us", 1e3), ("ms", 1e6), ("s", 1e9)])
-            .filter(|ns| (0.0..=60e9).contains(ns))
-            .map(|ns| Self(ns.round() as u64))
+        scaled(text, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
+            .map(f64::round)
+            .filter(|us| (0.0..=60e6).contains(us))
+            .map(|us| Self(us as u64))
             .ok_or_else(|| {
-                format!(
-                    "expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}"
-                )
+                format!("expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}")
             })
     }
 }
@@ -324,6 +334,9 @@ from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
 from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
     "expected a time with its unit such as \"1s\", found the integer {value}"
 )));
+from_text!(Delay, "a time such as \"10ms\"", |value| Err(format!(
+    "expected a time with its unit such as \"10ms\", found the integer {value}"
+)));
 
 #[cfg(test)]
 mod tests {
@@ -396,18 +409,18 @@ mod tests {
 
     #[test]
     fn delays() {
-        for (text, ns) in [
-            ("20ms", 20_000_000),
-            ("0ms", 0),
-            ("0.5ms", 500_000),
-            ("250us", 250_000),
-            ("60s", 60_000_000_000),
+        for (text, us, shown) in [
+            ("10ms", 10_000, "10ms"),
+            ("500us", 500, "500us"),
+            ("0.1s", 100_000, "100ms"),
+            ("1.5ms", 1_500, "1500us"),
+            ("0ms", 0, "0us"),
+            ("10s", 10_000_000, "10s"),
         ] {
-            let delay: Delay = text.parse().unwrap();
-            assert_eq!(delay.ns(), ns, "{text}");
-            assert_eq!(delay.to_string().parse(), Ok(delay), "{text}");
+            let parsed: Delay = text.parse().unwrap();
+            assert_eq!((parsed.us(), parsed.to_string().as_str()), (us, shown));
         }
-        for text in ["", "1", "ms", "61s", "1m", "-1ms", "1ns"] {
+        for text in ["", "10", "61s", "-1ms", "1m", "ms", "1e3ms"] {
             assert!(text.parse::<Delay>().is_err(), "{text}");
         }
     }

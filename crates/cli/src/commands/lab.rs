@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_lab::Mode;
+use thalweg_lab::units::Size;
+use thalweg_lab::{Backend, Mode};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -23,12 +24,20 @@ enum Lab {
     /// Run scenarios; exit code 5 if one of their expectations is not met.
     ///
     /// Each mode gets a pair of network namespaces of its own, so that neither the machine's
-    /// connections nor its agent are touched. Needs root, iproute2 and iperf3.
+    /// connections nor its agent are touched. Needs iproute2 and iperf3, and root or
+    /// Debian's package user-mode-linux.
     Run(Run),
     /// Repeat the published results and write them beside ours.
     ///
     /// Results are kept: an interrupted call goes on where it stopped.
     Tables(Tables),
+    /// The first process in user-mode Linux, and the run there.
+    #[command(hide = true)]
+    Guest {
+        /// The directory with the job.
+        #[arg(value_name = "DIR")]
+        work: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -67,6 +76,19 @@ struct Run {
     /// Directory of the report. Default: a new one below lab-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// The kernel to use: host (this machine's own, needs root), uml (user-mode Linux, an
+    /// ordinary process), virtual (user-mode Linux in simulated time), auto (host where it has
+    /// all that the scenarios need, otherwise uml).
+    #[arg(long, value_name = "NAME", default_value_t = Backend::Auto)]
+    backend: Backend,
+    /// Memory of user-mode Linux, as "512mib"; 128mib to 4000mb. Default: the largest that the
+    /// scenarios say, or 1 GiB.
+    #[arg(long, value_name = "SIZE")]
+    uml_mem: Option<Size>,
+    /// Seconds that user-mode Linux may take to boot before it is ended and its console shown.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    boot_limit: u64,
 }
 
 /// Measures congestion controls on this machine's own TCP stack.
@@ -74,6 +96,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     match &options.command {
         Lab::Run(run) => run_scenarios(global, run),
         Lab::Tables(tables) => make_tables(tables),
+        Lab::Guest { work } => Ok(thalweg_lab::uml::guest::main(work)?),
     }
 }
 
@@ -109,20 +132,18 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
         out: run.out.clone(),
         agent_binary: std::env::current_exe().context("cannot tell where this program is")?,
         progress: std::io::stderr().is_terminal(),
+        backend: run.backend,
+        uml_memory: run.uml_mem,
+        boot_limit_s: run.boot_limit,
         ..defaults
     };
-    let outcome = thalweg_lab::run(&settings)?;
+    let finished = thalweg_lab::backend::run(&settings)?;
     if global.json {
-        output::print_json(&thalweg_lab::report::json(&outcome)?)?;
+        output::print_json(&finished.document)?;
     } else {
-        let texts: Vec<String> = outcome
-            .scenarios
-            .iter()
-            .map(thalweg_lab::table::scenario)
-            .collect();
-        output::print(&(texts.join("\n") + "\n"))?;
+        output::print(&finished.text)?;
     }
-    if outcome.passed() {
+    if finished.passed {
         Ok(())
     } else {
         Err(Failure::Expectation.into())

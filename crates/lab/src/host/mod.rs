@@ -1,11 +1,12 @@
-//! The laboratory on this machine's own kernel: two network namespaces joined by
-//! a veth pair, loss by a TC program, rate and queue by `tbf`.
+//! The laboratory on the kernel it runs on: two network namespaces joined by veth
+//! pairs, loss by a TC program, rate and queue by `tbf`, delay by `netem`.
 
 pub(crate) mod cgroup;
 pub(crate) mod congestion;
 pub mod loss;
 mod netns;
 pub(crate) mod preflight;
+mod relay;
 pub(crate) mod stale;
 pub(crate) mod tool;
 mod veth;
@@ -22,14 +23,15 @@ use nix::libc;
 
 pub use cgroup::mount as cgroup_mount;
 pub use congestion::available as available_congestion_controls;
-pub use preflight::missing;
+pub use preflight::{missing, missing_for};
 
 use crate::error::Error;
 use crate::process;
-use crate::scenario::{GilbertElliott, PathModel, System};
+use crate::scenario::{GilbertElliott, PathModel, Qdisc, System};
 use cgroup::Cgroup;
 use loss::{Loss, LossCounters};
 use netns::Namespace;
+use relay::Relay;
 
 /// What every name begins with; the process's id and a serial number follow.
 pub(crate) const PREFIX: &str = "thalweg-lab-";
@@ -54,6 +56,8 @@ pub struct PairOptions {
     pub congestion_control: Option<String>,
     /// Further settings below `net.`, in both hosts.
     pub sysctl: std::collections::BTreeMap<String, String>,
+    /// What the sender's link queues with.
+    pub qdisc: Qdisc,
     /// Addresses that the server has beyond its first: further remote hosts, as
     /// the client sees it. At most 200.
     pub further_addresses: u8,
@@ -67,6 +71,7 @@ impl PairOptions {
             path: path.clone(),
             congestion_control: Some(system.default_cc.clone()),
             sysctl: system.sysctl.clone(),
+            qdisc: system.qdisc,
             further_addresses: 0,
         }
     }
@@ -95,10 +100,12 @@ pub struct Pair {
     cgroup: Cgroup,
     client: Namespace,
     server: Namespace,
+    // What lies between them; nothing uses it but the links that it holds.
+    _relays: Vec<Namespace>,
 }
 
 impl Pair {
-    /// Creates namespaces, link, loss, queue and cgroup.
+    /// Creates namespaces, links, loss, queues and cgroup.
     ///
     /// # Errors
     /// What failed, with the words of the tool or the kernel. Nothing is left.
@@ -131,7 +138,20 @@ impl Pair {
         if let Some(name) = &options.congestion_control {
             congestion::set_default(name, &[&client, &server])?;
         }
-        veth::join(&client, &server, path, options.further_addresses)?;
+        let relays = Relay::of(path);
+        let between = relays
+            .iter()
+            .map(|relay| Namespace::create(&format!("{name}-{}", relay.word())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let borrowed: Vec<&Namespace> = between.iter().collect();
+        veth::join(&client, &server, &borrowed, path, options.further_addresses)?;
+        for (relay, namespace) in relays.iter().zip(&between) {
+            relay.set_up(namespace, path)?;
+        }
+        if let Some(kind) = options.qdisc.kind() {
+            let (near, link) = (client.name(), veth::INTERFACE);
+            tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
+        }
         let attach = |namespace: &Namespace, chain: &GilbertElliott, seed| {
             Loss::attach(namespace, veth::INTERFACE, chain, path.drop, seed)
         };
@@ -146,6 +166,7 @@ impl Pair {
             cgroup,
             client,
             server,
+            _relays: between,
         })
     }
 

@@ -1,5 +1,6 @@
 //! What a run needs of the machine, checked before anything is created.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,6 +10,9 @@ use nix::libc;
 
 use super::{cgroup, tool};
 use crate::error::Error;
+use crate::mode::Mode;
+use crate::scenario::{Qdisc, Scenario};
+use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and what they are for.
 const CAPABILITIES: [(u32, &str); 2] = [
@@ -58,8 +62,55 @@ pub fn missing() -> Vec<String> {
     missing
 }
 
-pub(crate) fn check() -> Result<(), Error> {
-    let missing = missing();
+/// What the kernel lacks of what these scenarios and modes ask for beyond
+/// [`missing`], one line each with what asks for it; empty where nothing is. It
+/// can tell only where [`missing`] has nothing to say.
+pub fn missing_for(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
+    let mut missing = Vec::new();
+    let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
+    let netem = wants(&|scenario| scenario.path.delay > Delay::ZERO);
+    if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms") {
+        missing.push(format!(
+            "this kernel has no netem (CONFIG_NET_SCH_NETEM), which `delay` needs: {why}"
+        ));
+    }
+    for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
+        if let Some(kind) = qdisc.kind()
+            && wants(&|scenario| scenario.system.qdisc == qdisc)
+            && let Err(why) = try_in_new_namespace(&format!("qdisc add dev lo root {kind}"))
+        {
+            missing.push(format!(
+                "this kernel has no {kind}, which `qdisc = \"{kind}\"` needs: {why}"
+            ));
+        }
+    }
+    let offered = super::available_congestion_controls().unwrap_or_default();
+    let fixed = modes.iter().filter_map(|mode| match mode {
+        Mode::Fixed(name) => Some((name, "the mode")),
+        _ => None,
+    });
+    let defaults = scenarios
+        .iter()
+        .map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
+    let mut named = BTreeSet::new();
+    for (name, by) in fixed.chain(defaults) {
+        if !offered.contains(name) && named.insert(name) {
+            missing.push(format!(
+                "this kernel offers no congestion control {name}, which {by} names \
+                 (it has {}; a module may add it: modprobe tcp_{name})",
+                offered.join(", ")
+            ));
+        }
+    }
+    missing
+}
+
+/// Fails with all that a run of these scenarios lacks here.
+pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode]) -> Result<(), Error> {
+    let mut missing = missing();
+    if missing.is_empty() {
+        missing = missing_for(scenarios, modes);
+    }
     if missing.is_empty() {
         Ok(())
     } else {

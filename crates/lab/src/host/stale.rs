@@ -27,7 +27,7 @@ pub(crate) fn remove() {
 }
 
 /// The entries of a directory that bear the name of a process that is gone.
-fn orphans(directory: &Path) -> Vec<String> {
+pub(crate) fn orphans(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();
     };

@@ -72,7 +72,7 @@ fn departures(engine: &mut Engine) -> Vec<(u64, Vec<u8>)> {
 #[test]
 fn the_delay_is_exact() {
     let mut engine = Engine::new(Direction {
-        delay: Delay::from_ns(20 * MS),
+        delay: Delay::from_us(20 * MS / 1000),
         ..clean()
     });
     for number in 0..100 {
@@ -220,8 +220,8 @@ fn a_seed_repeats_itself_and_another_does_not() {
 #[test]
 fn jitter_keeps_the_order_and_its_bounds() {
     let mut engine = Engine::new(Direction {
-        delay: Delay::from_ns(20 * MS),
-        jitter: Delay::from_ns(5 * MS),
+        delay: Delay::from_us(20 * MS / 1000),
+        jitter: Delay::from_us(5 * MS / 1000),
         ..clean()
     });
     // Far enough apart not to hold each other back, then close together.
@@ -253,7 +253,7 @@ fn jitter_keeps_the_order_and_its_bounds() {
 fn only_chosen_packets_overtake() {
     let packets = 10_000u64;
     let mut engine = Engine::new(Direction {
-        delay: Delay::from_ns(20 * MS),
+        delay: Delay::from_us(20 * MS / 1000),
         reorder: "10%".parse().unwrap(),
         ..clean()
     });
@@ -278,7 +278,7 @@ fn only_chosen_packets_overtake() {
 fn capable_packets_are_marked_above_the_threshold_only() {
     let by_bytes = Some(Threshold::Bytes(Size::from_bytes(3000)));
     // 3000 bytes at 12 Mbit/s are 2 ms.
-    let by_time = Some(Threshold::Time(Delay::from_ns(2 * MS)));
+    let by_time = Some(Threshold::Time(Delay::from_us(2 * MS / 1000)));
     for ecn in [by_bytes, by_time] {
         let mut engine = Engine::new(Direction {
             ecn,
@@ -371,7 +371,7 @@ fn opportunities_that_nobody_used_are_gone() {
 #[test]
 fn memory_is_bounded() {
     let mut engine = Engine::new(Direction {
-        delay: Delay::from_ns(60 * SECOND),
+        delay: Delay::from_us(60 * SECOND / 1000),
         ..clean()
     });
     let bytes = 64 << 20;

@@ -62,9 +62,12 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(line).stdin(Stdio::null());
         // Standard output belongs to the near command.
-        command.stdout(io::stderr().as_fd().try_clone_to_owned().map_err(
-            Error::system("cannot duplicate standard error"),
-        )?);
+        command.stdout(
+            io::stderr()
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(Error::system("cannot duplicate standard error"))?,
+        );
         link.environment(&mut command);
         let far = Child::spawn(
             &mut command,

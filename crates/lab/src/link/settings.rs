@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         let rate = Some(Rate::from_bps(1_000_000));
-        let delay = Delay::from_ns(1_000_000);
+        let delay = Delay::from_us(1000);
         let traces = Some(["up".into(), "down".into()]);
         let queue = Some(QueueLimit::Bdp(1.0));
         let default = Settings::default;
@@ -179,7 +179,10 @@ mod tests {
         // Rate × 20 ms.
         assert_eq!(forward.queue_bytes, 250_000);
         assert_eq!(reverse.queue_bytes, 50_000);
-        assert_eq!((forward.loss, reverse.loss), (Probability::ONE, Probability::ZERO));
+        assert_eq!(
+            (forward.loss, reverse.loss),
+            (Probability::ONE, Probability::ZERO)
+        );
         assert_ne!(forward.seed, reverse.seed);
         let queue = Some(QueueLimit::Bytes(Size::from_bytes(3000)));
         let [forward, _] = Settings { queue, ..settings }.directions().unwrap();

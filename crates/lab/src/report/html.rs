@@ -88,6 +88,10 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         ("Started", environment.started.clone()),
         ("Wall time", format!("{:.0} s", outcome.wall_s)),
         ("Kernel", environment.kernel.clone()),
+        (
+            "Backend",
+            format!("{} ({})", environment.backend.name, environment.backend.why),
+        ),
         ("CPUs", environment.cpus.to_string()),
         (
             "Congestion controls",

@@ -8,6 +8,7 @@ const HOSTILE: &str = "<script>alert('1')</script>&\"\u{1}";
 
 fn environment() -> Environment {
     Environment {
+        backend: Default::default(),
         version: HOSTILE.into(),
         kernel: HOSTILE.into(),
         cpus: 2,

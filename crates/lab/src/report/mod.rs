@@ -13,7 +13,7 @@ use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome}
 use crate::scenario::Scenario;
 
 /// Where reports go unless the caller says otherwise.
-const DEFAULT: &str = "lab-results";
+pub(crate) const DEFAULT: &str = "lab-results";
 
 /// The directory of each scenario's report.
 pub(crate) fn directories(

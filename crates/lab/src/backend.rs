@@ -1,0 +1,247 @@
+//! Where a run takes place: on this machine's own kernel, or in a kernel that
+//! runs as a process.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::outcome::Outcome;
+use crate::run::{self, Options};
+use crate::scenario::Scenario;
+use crate::{host, interrupt, report, table, uml, virtual_kernel};
+
+/// The kernel that a run uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The machine's own where it has all that is needed, otherwise
+    /// [`Backend::Uml`].
+    #[default]
+    Auto,
+    /// The machine's own kernel, in network namespaces. Needs root.
+    Host,
+    /// Debian's user-mode Linux, an ordinary process.
+    Uml,
+    /// A user-mode Linux whose time is simulated: no noise from the machine.
+    Virtual,
+}
+
+impl Backend {
+    const ALL: [(Self, &'static str); 4] = [
+        (Self::Auto, "auto"),
+        (Self::Host, "host"),
+        (Self::Uml, "uml"),
+        (Self::Virtual, "virtual"),
+    ];
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(backend, _)| backend == self);
+        f.write_str(name.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|(_, name)| *name == text)
+            .map(|(backend, _)| backend)
+            .ok_or_else(|| format!("expected one of auto, host, uml, virtual, found {text:?}"))
+    }
+}
+
+/// Which backend ran, and why that one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The backend; never [`Backend::Auto`].
+    pub name: Backend,
+    /// Why this one.
+    pub why: String,
+    /// The command line of the kernel that was started; none on the machine's own.
+    pub kernel_command: Option<String>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            name: Backend::Host,
+            why: "called from within a program".to_owned(),
+            kernel_command: None,
+        }
+    }
+}
+
+/// What is left of a run once its kernel may be gone.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Finished {
+    /// Whether no expectation was missed.
+    pub passed: bool,
+    /// The document that [`report::json`] makes.
+    pub document: Value,
+    /// The tables for a terminal.
+    pub text: String,
+}
+
+impl Finished {
+    /// What is shown of an outcome.
+    ///
+    /// # Errors
+    /// [`Error::System`] where a figure cannot be written as JSON.
+    pub fn of(outcome: &Outcome) -> Result<Self, Error> {
+        let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario).collect();
+        Ok(Self {
+            passed: outcome.passed(),
+            document: report::json(outcome)?,
+            text: texts.join("\n") + "\n",
+        })
+    }
+}
+
+/// Runs the scenarios on the backend that the options ask for, and writes a
+/// report of each, as [`run::run`] does on the machine's own kernel.
+///
+/// # Errors
+/// The first fault; see [`run::run`]. Also where the backend cannot be used here,
+/// with all that is missing, and where its kernel does not boot or hangs, with
+/// its console.
+pub fn run(options: &Options) -> Result<Finished, Error> {
+    let scenarios = run::check(options)?;
+    let (name, why) = choose(options, &scenarios)?;
+    let mut options = options.clone();
+    options.place = Place {
+        name,
+        why,
+        kernel_command: None,
+    };
+    let kernel = match name {
+        Backend::Auto | Backend::Host => return Finished::of(&run::run(&options)?),
+        Backend::Uml => uml::Kernel::packaged(&scenarios, &options.modes)?,
+        Backend::Virtual => virtual_kernel::find()?,
+    };
+    let _signals = interrupt::Guard::install()?;
+    uml::run(&kernel, &options, &scenarios)
+}
+
+fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {
+    let missing = match options.backend {
+        Backend::Auto | Backend::Host => {
+            let missing = host::missing();
+            if missing.is_empty() {
+                host::missing_for(scenarios, &options.modes)
+            } else {
+                missing
+            }
+        }
+        Backend::Uml | Backend::Virtual => Vec::new(),
+    };
+    decide(options.backend, missing, uml::missing)
+}
+
+/// The backend and why it is that one, from what is asked for, what the machine's
+/// own kernel lacks, and what user-mode Linux lacks.
+fn decide(
+    asked: Backend,
+    mut host: Vec<String>,
+    uml: impl Fn() -> Vec<String>,
+) -> Result<(Backend, String), Error> {
+    match asked {
+        Backend::Auto if host.is_empty() => Ok((
+            Backend::Host,
+            "this machine's own kernel has all that the scenarios need".to_owned(),
+        )),
+        Backend::Auto => {
+            let uml = uml();
+            if uml.is_empty() {
+                let why = format!("not on this machine's own kernel: {}", host.join("; "));
+                return Ok((Backend::Uml, why));
+            }
+            host.extend(
+                uml.into_iter()
+                    .map(|line| format!("for --backend uml: {line}")),
+            );
+            Err(Error::Preconditions(host))
+        }
+        Backend::Host if !host.is_empty() => {
+            host.push("--backend uml brings a kernel of its own and needs no privilege".to_owned());
+            Err(Error::Preconditions(host))
+        }
+        Backend::Uml if !uml().is_empty() => Err(Error::Preconditions(uml())),
+        named => Ok((named, format!("asked for with --backend {named}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for name in ["auto", "host", "uml", "virtual"] {
+            assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
+        }
+        let error = "kvm".parse::<Backend>().unwrap_err();
+        assert_eq!(
+            error,
+            "expected one of auto, host, uml, virtual, found \"kvm\""
+        );
+    }
+
+    fn lines(text: &str) -> Vec<String> {
+        text.split_terminator(',').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_own_kernel_where_it_has_everything_otherwise_user_mode_linux() {
+        for (asked, host, uml, chosen, because) in [
+            (Backend::Auto, "", "", Backend::Host, "has all"),
+            (Backend::Auto, "", "no linux.uml", Backend::Host, "has all"),
+            (Backend::Auto, "no netem", "", Backend::Uml, "no netem"),
+            (
+                Backend::Host,
+                "",
+                "no linux.uml",
+                Backend::Host,
+                "asked for",
+            ),
+            (Backend::Uml, "", "", Backend::Uml, "asked for"),
+            (Backend::Virtual, "", "", Backend::Virtual, "asked for"),
+        ] {
+            let (name, why) = decide(asked, lines(host), || lines(uml)).unwrap();
+            assert_eq!(name, chosen, "{asked} {host} {uml}");
+            assert!(why.contains(because), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named_in_full() {
+        for (asked, host, uml, words) in [
+            (
+                Backend::Host,
+                "no netem",
+                "",
+                ["no netem", "--backend uml brings"],
+            ),
+            (
+                Backend::Auto,
+                "no netem",
+                "no linux.uml",
+                ["no netem", "for --backend uml: no linux.uml"],
+            ),
+            (Backend::Uml, "", "no linux.uml", ["no linux.uml", ""]),
+        ] {
+            let error = decide(asked, lines(host), || lines(uml))
+                .unwrap_err()
+                .to_string();
+            for word in words {
+                assert!(error.contains(word), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What lies between the hosts: bottleneck and delay, each in a network namespace
+//! of its own that forwards packets.
+//!
+//! They are not queueing disciplines of the sender's own link, for two reasons.
+//! A packet that waits there counts as the sender's own: TCP's small-queue limit
+//! (`tcp_small_queue_check`, net/ipv4/tcp_output.c) then holds back the
+//! rest, and the sender would never have more than a few packets under way; a
+//! full queue would be reported to it (`NET_XMIT_DROP`) and not found out. And
+//! the sender's link has its own discipline, `qdisc` of the scenario. A namespace
+//! that forwards lets go of the sender's socket (`ip_rcv_core`).
+//!
+//! One namespace each, and not `tbf` below `netem`: before Linux 6.13 netem
+//! miscounts, and in the end blocks, when a discipline below it splits packets.
+
+use super::netns::Namespace;
+use super::tool::run;
+use super::veth::{FAR, NEAR};
+use crate::error::Error;
+use crate::scenario::{DEFAULT_QUEUE, PathModel};
+use crate::units::{Delay, Probability};
+
+/// Packets that a delay may hold. Its own limit must never be what drops: this is
+/// more than the socket memory of any host can have under way.
+const DELAY_LIMIT_PKTS: u32 = 10_000_000;
+
+/// One thing between the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Relay {
+    Bottleneck,
+    Delay,
+}
+
+impl Relay {
+    /// What a path needs between the hosts, from client to server.
+    pub(super) fn of(path: &PathModel) -> Vec<Self> {
+        let mut relays = Vec::new();
+        if path.rate.is_some() {
+            relays.push(Self::Bottleneck);
+        }
+        if path.delay > Delay::ZERO {
+            relays.push(Self::Delay);
+        }
+        relays
+    }
+
+    /// A word for the namespace's name.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Bottleneck => "bottleneck",
+            Self::Delay => "delay",
+        }
+    }
+
+    /// Puts its queueing disciplines on the links of its namespace.
+    pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
+        let name = namespace.name();
+        disciplines(self, path)
+            .into_iter()
+            .try_for_each(|(interface, words)| {
+                run(
+                    "tc",
+                    &format!("-n {name} qdisc add dev {interface} root {words}"),
+                )
+            })
+    }
+}
+
+/// The queueing disciplines of a relay: an interface and the words for `tc`.
+fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
+    match relay {
+        Relay::Bottleneck => {
+            let Some(rate) = path.rate else {
+                return Vec::new();
+            };
+            let queue = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
+            // 1 ms of the rate, so that the kernel's timers can keep it up, and at
+            // least two packets.
+            let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
+            let words = format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps());
+            vec![(FAR, words)]
+        }
+        Relay::Delay => {
+            let mut words = format!("netem limit {DELAY_LIMIT_PKTS} delay {}us", path.delay.us());
+            if path.jitter > Delay::ZERO {
+                words += &format!(" {}us", path.jitter.us());
+            }
+            let back = words.clone();
+            if path.reorder > Probability::ZERO {
+                words += &format!(" reorder {}", path.reorder);
+            }
+            vec![(FAR, words), (NEAR, back)]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_link_has_nothing_in_between() {
+        assert_eq!(Relay::of(&PathModel::default()), []);
+    }
+
+    #[test]
+    fn the_words_for_tc() {
+        let path = PathModel {
+            rate: Some("100mbit".parse().unwrap()),
+            delay: "10ms".parse().unwrap(),
+            jitter: "1ms".parse().unwrap(),
+            reorder: "0.5%".parse().unwrap(),
+            ..PathModel::default()
+        };
+        assert_eq!(Relay::of(&path), [Relay::Bottleneck, Relay::Delay]);
+        // 1 ms of 100 Mbit/s is 12500 bytes; the default queue is 1 MB.
+        assert_eq!(
+            disciplines(Relay::Bottleneck, &path),
+            [(
+                FAR,
+                "tbf rate 100000000bit burst 12500 limit 1000000".to_owned()
+            )]
+        );
+        assert_eq!(
+            disciplines(Relay::Delay, &path),
+            [
+                (
+                    FAR,
+                    "netem limit 10000000 delay 10000us 1000us reorder 0.5%".to_owned()
+                ),
+                (NEAR, "netem limit 10000000 delay 10000us 1000us".to_owned()),
+            ]
+        );
+        // Two packets where 1 ms is less than that.
+        let slow = PathModel {
+            rate: Some("1mbit".parse().unwrap()),
+            ..PathModel::default()
+        };
+        assert!(
+            disciplines(Relay::Bottleneck, &slow)[0]
+                .1
+                .contains("burst 3028 ")
+        );
+    }
+}

@@ -1,0 +1,255 @@
+//! Starting a user-mode kernel, and listening to it.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::poll::PollFlags;
+use nix::sys::statvfs::statvfs;
+
+use super::Kernel;
+use crate::error::Error;
+use crate::interrupt::{self, OnSignal};
+use crate::process::Process;
+use crate::progress::Message;
+use crate::run::quote;
+use crate::units::Size;
+
+/// The kernel's first process, a link in the work directory.
+pub(super) const INIT: &str = "thalweg";
+/// What the kernel writes on its console, in the work directory.
+const CONSOLE: &str = "console";
+/// Lines of the console that an error quotes.
+const CONSOLE_LINES: usize = 40;
+
+/// A kernel, its memory, and the directory that it works in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Machine<'a> {
+    pub(super) kernel: &'a Kernel,
+    pub(super) memory: Size,
+    pub(super) work: &'a Path,
+}
+
+/// Whether a text can be one word of a kernel's command line, and a directory of
+/// user-mode Linux.
+pub(super) fn can_be_a_word(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_./+@:~".contains(&byte))
+}
+
+impl Machine<'_> {
+    /// The command line of the kernel, for a reader.
+    pub(super) fn command_line(&self) -> String {
+        let program = self.kernel.program.display().to_string();
+        let words: Vec<String> = std::iter::once(program)
+            .chain(self.arguments())
+            .map(|word| quote(&word))
+            .collect();
+        words.join(" ")
+    }
+
+    /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters).
+    fn arguments(&self) -> Vec<String> {
+        let work = self.work.display();
+        let mut words = vec![
+            format!("mem={}K", self.memory.bytes() / 1024),
+            // The machine's files, with the rights of whoever runs this.
+            "root=/dev/root".to_owned(),
+            "rootfstype=hostfs".to_owned(),
+            "rootflags=/".to_owned(),
+            "rw".to_owned(),
+            "quiet".to_owned(),
+            // Named, or it would be put behind the first process's own words.
+            "console=tty0".to_owned(),
+            // The console goes to standard output; tty1, the channel, to the pipe
+            // that is on standard input's place. No other terminal, no xterm.
+            "con=null".to_owned(),
+            "con0=null,fd:1".to_owned(),
+            "con1=null,fd:0".to_owned(),
+            // Its pid file and control socket, which are otherwise in $HOME.
+            format!("uml_dir={work}/"),
+            "umid=kernel".to_owned(),
+        ];
+        words.extend(self.kernel.words.iter().cloned());
+        words.push(format!("init={work}/{INIT}"));
+        words.extend(["--", "lab", "guest"].map(str::to_owned));
+        words.push(work.to_string());
+        words
+    }
+
+    /// Starts the kernel.
+    pub(super) fn boot(&self) -> Result<Running, Error> {
+        let path = self.work.join(CONSOLE);
+        let failed = |path: &Path| Error::io("cannot create", path.to_owned());
+        let console = File::create(&path).map_err(failed(&path))?;
+        let errors = console.try_clone().map_err(failed(&path))?;
+        let (messages, channel) = std::io::pipe().map_err(Error::system("cannot create a pipe"))?;
+        let process = Process::spawn(
+            Command::new(&self.kernel.program)
+                .args(self.arguments())
+                .env("TMPDIR", self.memory_directory()?)
+                .current_dir(self.work)
+                .stdin(Stdio::from(channel))
+                .stdout(console)
+                .stderr(errors),
+        )?;
+        Ok(Running {
+            process,
+            messages: File::from(std::os::fd::OwnedFd::from(messages)),
+            received: Vec::new(),
+            console: path,
+        })
+    }
+
+    /// Where the kernel keeps its memory, a file without a name: in memory if the
+    /// machine has room there, otherwise in the work directory.
+    fn memory_directory(&self) -> Result<PathBuf, Error> {
+        let shared = PathBuf::from("/dev/shm");
+        for directory in [shared, self.work.to_owned()] {
+            let room = statvfs(&directory)
+                .map(|it| it.blocks_available() as u64 * it.fragment_size() as u64);
+            let writable = nix::unistd::access(&directory, nix::unistd::AccessFlags::W_OK).is_ok();
+            if writable && room.is_ok_and(|room| room >= self.memory.bytes()) {
+                return Ok(directory);
+            }
+        }
+        Err(Error::Options(format!(
+            "neither /dev/shm nor {} has room for the {} of memory that user-mode Linux shall \
+             have: ask for less (--uml-mem), or set TMPDIR to a directory with more room",
+            self.work.display(),
+            self.memory
+        )))
+    }
+}
+
+/// A kernel that was started; dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Running {
+    process: Process,
+    messages: File,
+    received: Vec<u8>,
+    console: PathBuf,
+}
+
+impl Running {
+    /// The next message, awaited until the deadline; `overdue` is what is said
+    /// when that passes.
+    pub(super) fn message(&mut self, deadline: Instant, overdue: &str) -> Result<Message, Error> {
+        loop {
+            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = self.received.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                return serde_json::from_str(line.trim()).map_err(|error| {
+                    self.fault(format!(
+                        "user-mode Linux sent {line:?}, which is no message: {error}"
+                    ))
+                });
+            }
+            let readable = interrupt::wait(
+                self.messages.as_fd(),
+                PollFlags::POLLIN,
+                deadline,
+                OnSignal::Fail,
+            )?;
+            if !readable {
+                self.process.kill();
+                return Err(self.fault(format!("{overdue} and was ended")));
+            }
+            let mut bytes = [0u8; 4096];
+            match self.messages.read(&mut bytes) {
+                Ok(0) => return Err(self.fault("user-mode Linux ended unexpectedly".to_owned())),
+                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
+                Err(error) => return Err(Error::system("cannot read from user-mode Linux")(error)),
+            }
+        }
+    }
+
+    /// Waits until it has stopped by itself.
+    pub(super) fn await_stop(&mut self, deadline: Instant) -> Result<(), Error> {
+        match self.process.wait_until(deadline, OnSignal::Fail)? {
+            Some(_) => Ok(()),
+            None => Err(self.fault("user-mode Linux did not stop".to_owned())),
+        }
+    }
+
+    /// Adds what the console says to an error that came from inside, where the
+    /// error alone may not be all that there is to know.
+    pub(super) fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Guest(why) if why.is_empty() => {
+                self.fault("the run in user-mode Linux ended without a result".to_owned())
+            }
+            other => other,
+        }
+    }
+
+    fn fault(&self, what: String) -> Error {
+        let bytes = fs::read(&self.console).unwrap_or_default();
+        Error::Kernel {
+            what,
+            console: tail(&String::from_utf8_lossy(&bytes)),
+        }
+    }
+}
+
+/// The last lines of a console, without what a terminal would swallow.
+fn tail(text: &str) -> String {
+    let plain: String = text
+        .chars()
+        .filter(|&c| c == '\n' || !c.is_control())
+        .collect();
+    let lines: Vec<&str> = plain.lines().collect();
+    if lines.is_empty() {
+        return "(nothing)".to_owned();
+    }
+    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel() -> Kernel {
+        Kernel {
+            program: "/usr/bin/linux.uml".into(),
+            modules: Vec::new(),
+            words: vec!["time-travel=inf-cpu".to_owned()],
+            slowness: 1,
+        }
+    }
+
+    #[test]
+    fn the_command_line_of_the_kernel() {
+        let kernel = kernel();
+        let machine = Machine {
+            kernel: &kernel,
+            memory: Size::from_bytes(512 << 20),
+            work: Path::new("/tmp/w"),
+        };
+        assert_eq!(
+            machine.command_line(),
+            "/usr/bin/linux.uml mem=524288K root=/dev/root rootfstype=hostfs rootflags=/ rw quiet \
+             console=tty0 con=null con0=null,fd:1 con1=null,fd:0 uml_dir=/tmp/w/ umid=kernel \
+             time-travel=inf-cpu init=/tmp/w/thalweg -- lab guest /tmp/w"
+        );
+    }
+
+    #[test]
+    fn words_of_a_kernels_command_line() {
+        assert!(can_be_a_word("/tmp/thalweg-lab-1-uml0"));
+        for text in ["/tmp/a b", "/tmp/\"", "/tmp/a,b", "/tmp/ä", "a=b"] {
+            assert!(!can_be_a_word(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_console_is_quoted() {
+        assert_eq!(tail(""), "(nothing)");
+        assert_eq!(tail("a\r\nb\u{1b}[0m\r\n"), "a\nb[0m");
+        let long: String = (0..100).map(|number| format!("{number}\n")).collect();
+        assert!(tail(&long).starts_with("60\n") && tail(&long).ends_with("\n99"));
+    }
+}

@@ -1,0 +1,215 @@
+//! Inside a user-mode kernel: its first process, and the run.
+//!
+//! The same program has both parts. As process 1 it mounts what a Linux system
+//! has, inserts modules, starts itself once more, and stops the machine when that
+//! has ended. The second does the run. Between them and whoever started the kernel
+//! are the work directory (job and result) and the channel (progress and end).
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::statfs::{FsType, statfs};
+use nix::sys::wait::{WaitStatus, wait};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::Finished;
+use crate::error::Error;
+use crate::progress::{self, Message};
+use crate::run::Options;
+
+/// The console that is a pipe to whoever started the kernel.
+pub(super) const CHANNEL: &str = "/dev/tty1";
+/// `HOSTFS_SUPER_MAGIC`, linux/magic.h.
+const HOSTFS: FsType = FsType(0x00c0_ffee);
+const JOB: &str = "job.json";
+const RESULT: &str = "result.json";
+const ERROR: &str = "error";
+/// Temporary files of the run: in memory, not on the machine's disk.
+const TEMPORARY: &str = "/run/tmp";
+
+/// What there is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// The run.
+    pub(super) options: Options,
+    /// Where relative paths begin.
+    pub(super) current: PathBuf,
+    /// Modules to insert, in this order.
+    pub(super) modules: Vec<PathBuf>,
+}
+
+impl Job {
+    pub(super) fn write(&self, work: &Path) -> Result<(), Error> {
+        write_json(self, &work.join(JOB))
+    }
+
+    fn read(work: &Path) -> Result<Self, Error> {
+        read_json(&work.join(JOB))
+    }
+}
+
+/// The result that a run left in its work directory.
+pub(super) fn result(work: &Path) -> Result<Finished, Error> {
+    read_json(&work.join(RESULT))
+}
+
+/// Does the job of a work directory: as process 1 of a user-mode kernel what a
+/// system needs, otherwise the run itself.
+///
+/// # Errors
+/// Where there is no job, or the run fails. As process 1 it does not return but
+/// stops the machine.
+pub fn main(work: &Path) -> Result<(), Error> {
+    if std::process::id() != 1 {
+        return do_job(work);
+    }
+    // A container has a process 1 too, and must not be stopped.
+    if !statfs("/").is_ok_and(|it| it.filesystem_type() == HOSTFS) {
+        return Err(Error::Options(
+            "`lab guest` is what the laboratory starts in user-mode Linux; it is of no use elsewhere"
+                .into(),
+        ));
+    }
+    let error = be_first_process(work).err().map(|error| error.to_string());
+    let end = Message::End { error };
+    let told = progress::open(Path::new(CHANNEL)).and_then(|channel| {
+        end.send(&channel)
+            .map_err(Error::io("cannot write to", CHANNEL))
+    });
+    if let Err(error) = told {
+        eprintln!("{error}: {end:?}");
+    }
+    nix::unistd::sync();
+    let never = reboot(RebootMode::RB_POWER_OFF);
+    Err(Error::system(format!("cannot stop the machine: {never:?}"))(io::ErrorKind::Other.into()))
+}
+
+/// The run itself.
+fn do_job(work: &Path) -> Result<(), Error> {
+    let job = Job::read(work)?;
+    let done = crate::run(&job.options)
+        .and_then(|outcome| Finished::of(&outcome))
+        .and_then(|finished| write_json(&finished, &work.join(RESULT)));
+    if let Err(error) = &done {
+        let file = work.join(ERROR);
+        fs::write(&file, error.to_string()).map_err(Error::io("cannot write", file))?;
+    }
+    done
+}
+
+fn be_first_process(work: &Path) -> Result<(), Error> {
+    mount_all()?;
+    let job = Job::read(work)?;
+    for module in &job.modules {
+        insert(module)?;
+    }
+    settings()?;
+    let channel = progress::open(Path::new(CHANNEL))?;
+    Message::Ready
+        .send(&channel)
+        .map_err(Error::io("cannot write to", CHANNEL))?;
+    let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
+    let mut child = Command::new(program)
+        .args(["lab", "guest"])
+        .arg(work)
+        .current_dir(&job.current)
+        .env_clear()
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+        .env("HOME", "/run")
+        .env("TMPDIR", TEMPORARY)
+        .spawn()
+        .map_err(Error::system("cannot start the run"))?;
+    let status = reap(child.id());
+    // Reaped above; this only tells the standard library.
+    let _ = child.try_wait();
+    match status? {
+        WaitStatus::Exited(_, 0) => Ok(()),
+        status => Err(Error::Guest(
+            fs::read_to_string(work.join(ERROR))
+                .unwrap_or_else(|_| format!("the run ended without a result: {status:?}")),
+        )),
+    }
+}
+
+/// Waits for a child, and for all orphans that the kernel gives to process 1.
+fn reap(pid: u32) -> Result<WaitStatus, Error> {
+    loop {
+        match wait() {
+            Ok(status) if status.pid().is_some_and(|it| it.as_raw() as u32 == pid) => {
+                return Ok(status);
+            }
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(Error::system("wait")(errno.into())),
+        }
+    }
+}
+
+/// Mounts what the kernel has of its own over the machine's directories.
+fn mount_all() -> Result<(), Error> {
+    for (kind, point, data) in [
+        ("proc", "/proc", ""),
+        ("sysfs", "/sys", ""),
+        ("tmpfs", "/run", "mode=755"),
+        ("cgroup2", "/sys/fs/cgroup", ""),
+        ("bpf", "/sys/fs/bpf", "mode=700"),
+    ] {
+        mount(Some(kind), point, Some(kind), MsFlags::empty(), Some(data)).map_err(|errno| {
+            Error::system(format!("cannot mount {kind} on {point}"))(errno.into())
+        })?;
+    }
+    fs::create_dir(TEMPORARY).map_err(Error::io("cannot create", TEMPORARY))
+}
+
+fn insert(module: &Path) -> Result<(), Error> {
+    let file = File::open(module).map_err(Error::io("cannot open the module", module))?;
+    match nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty()) {
+        Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(Error::io("cannot insert the module", module)(errno.into())),
+    }
+}
+
+/// Settings of the kernel as a whole, which a scenario cannot reach.
+fn settings() -> Result<(), Error> {
+    // A burst that leaves a delay goes through a queue of 1000 packets at each
+    // veth link, which would lose some of it.
+    set("net.core.netdev_max_backlog", "1000000")?;
+    // TCP may have 9 % of the memory by default; both hosts are in this one, and a
+    // scenario may have windows of 100 MB. Pages: no pressure, pressure, most.
+    let pages = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .as_deref()
+        .and_then(super::available_bytes)
+        .unwrap_or(64 << 20)
+        / 4096;
+    set(
+        "net.ipv4.tcp_mem",
+        &format!("{} {} {}", pages / 2, pages / 8 * 5, pages / 4 * 3),
+    )
+}
+
+fn set(key: &str, value: &str) -> Result<(), Error> {
+    let path = Path::new("/proc/sys").join(key.replace('.', "/"));
+    fs::write(&path, value).map_err(Error::io("cannot write", path))
+}
+
+/// Written through to the machine's file system when this returns.
+fn write_json(value: &impl Serialize, file: &Path) -> Result<(), Error> {
+    let failed = || Error::io("cannot write", file);
+    let text = serde_json::to_vec(value).map_err(|error| failed()(error.into()))?;
+    let mut output = File::create(file).map_err(failed())?;
+    io::Write::write_all(&mut output, &text)
+        .and_then(|()| output.sync_all())
+        .map_err(failed())
+}
+
+fn read_json<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, Error> {
+    let text = fs::read(file).map_err(Error::io("cannot read", file))?;
+    serde_json::from_slice(&text).map_err(|error| Error::io("cannot read", file)(error.into()))
+}
