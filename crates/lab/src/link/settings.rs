@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn each_direction_gets_its_own() {
         let settings = Settings {
-            delay: Delay::from_ns(10_000_000),
+            delay: Delay::from_us(10_000),
             rate: Some(Rate::from_bps(100_000_000)),
             reverse_rate: Some(Rate::from_bps(20_000_000)),
             loss: Probability::ONE,
