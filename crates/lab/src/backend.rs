@@ -8,21 +8,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::host::WireKind;
 use crate::outcome::Outcome;
 use crate::run::{self, Options};
 use crate::scenario::Scenario;
+use crate::units::Rate;
 use crate::{host, interrupt, report, table, uml, virtual_kernel};
 
 /// The kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The machine's own where it has all that is needed, otherwise
+    /// The machine's own where it has all that is needed; otherwise
+    /// [`Backend::Link`] if every path is slow enough for it; otherwise
     /// [`Backend::Uml`].
     #[default]
     Auto,
     /// The machine's own kernel, in network namespaces. Needs root.
     Host,
+    /// The machine's own kernel, and a path that this process forwards: delay
+    /// without netem. Needs root.
+    Link,
     /// Debian's user-mode Linux, an ordinary process.
     Uml,
     /// A user-mode Linux whose time is simulated: no noise from the machine.
@@ -30,12 +36,23 @@ pub enum Backend {
 }
 
 impl Backend {
-    const ALL: [(Self, &'static str); 4] = [
+    const ALL: [(Self, &'static str); 5] = [
         (Self::Auto, "auto"),
         (Self::Host, "host"),
+        (Self::Link, "link"),
         (Self::Uml, "uml"),
         (Self::Virtual, "virtual"),
     ];
+}
+
+impl Backend {
+    /// What joins the hosts where the machine's own kernel is used.
+    pub(crate) fn wire(self) -> WireKind {
+        match self {
+            Self::Link => WireKind::Tun,
+            _ => WireKind::Veth,
+        }
+    }
 }
 
 impl fmt::Display for Backend {
@@ -53,7 +70,9 @@ impl FromStr for Backend {
             .into_iter()
             .find(|(_, name)| *name == text)
             .map(|(backend, _)| backend)
-            .ok_or_else(|| format!("expected one of auto, host, uml, virtual, found {text:?}"))
+            .ok_or_else(|| {
+                format!("expected one of auto, host, link, uml, virtual, found {text:?}")
+            })
     }
 }
 
@@ -121,7 +140,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         kernel_command: None,
     };
     let kernel = match name {
-        Backend::Auto | Backend::Host => return Finished::of(&run::run(&options)?),
+        Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
         Backend::Uml => uml::Kernel::packaged(&scenarios, &options.modes)?,
         Backend::Virtual => virtual_kernel::find()?,
     };
@@ -131,30 +150,55 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
 
 fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {
     let missing = match options.backend {
-        Backend::Auto | Backend::Host => {
+        Backend::Auto | Backend::Host | Backend::Link => {
             let missing = host::missing();
             if missing.is_empty() {
-                host::missing_for(scenarios, &options.modes)
+                host::missing_for(scenarios, &options.modes, options.backend.wire())
             } else {
                 missing
             }
         }
         Backend::Uml | Backend::Virtual => Vec::new(),
     };
-    decide(options.backend, missing, uml::missing)
+    let link = || {
+        let mut missing = host::missing();
+        if missing.is_empty() {
+            missing = host::missing_for(scenarios, &options.modes, WireKind::Tun);
+        }
+        let fast = |scenario: &&Scenario| scenario.path.rate.is_none_or(|rate| rate > LINK_RATE);
+        missing.extend(scenarios.iter().find(fast).map(|scenario| {
+            format!(
+                "{}: this process may not keep up above {LINK_RATE}",
+                scenario.name
+            )
+        }));
+        missing
+    };
+    decide(options.backend, missing, link, uml::missing)
 }
+
+/// What [`Backend::Link`] carries on any machine: above, it is taken only if named.
+const LINK_RATE: Rate = Rate::from_bps(1_000_000_000);
 
 /// The backend and why it is that one, from what is asked for, what the machine's
 /// own kernel lacks, and what user-mode Linux lacks.
 fn decide(
     asked: Backend,
     mut host: Vec<String>,
+    link: impl Fn() -> Vec<String>,
     uml: impl Fn() -> Vec<String>,
 ) -> Result<(Backend, String), Error> {
     match asked {
         Backend::Auto if host.is_empty() => Ok((
             Backend::Host,
             "this machine's own kernel has all that the scenarios need".to_owned(),
+        )),
+        Backend::Auto if link().is_empty() => Ok((
+            Backend::Link,
+            format!(
+                "this machine's own kernel with a path forwarded by this process, because {}",
+                host.join("; ")
+            ),
         )),
         Backend::Auto => {
             let uml = uml();
@@ -168,7 +212,7 @@ fn decide(
             );
             Err(Error::Preconditions(host))
         }
-        Backend::Host if !host.is_empty() => {
+        Backend::Host | Backend::Link if !host.is_empty() => {
             host.push("--backend uml brings a kernel of its own and needs no privilege".to_owned());
             Err(Error::Preconditions(host))
         }
@@ -183,13 +227,13 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["auto", "host", "uml", "virtual"] {
+        for name in ["auto", "host", "link", "uml", "virtual"] {
             assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
         }
         let error = "kvm".parse::<Backend>().unwrap_err();
         assert_eq!(
             error,
-            "expected one of auto, host, uml, virtual, found \"kvm\""
+            "expected one of auto, host, link, uml, virtual, found \"kvm\""
         );
     }
 
@@ -213,10 +257,21 @@ mod tests {
             (Backend::Uml, "", "", Backend::Uml, "asked for"),
             (Backend::Virtual, "", "", Backend::Virtual, "asked for"),
         ] {
-            let (name, why) = decide(asked, lines(host), || lines(uml)).unwrap();
+            let link = || vec!["too fast".to_owned()];
+            let (name, why) = decide(asked, lines(host), link, || lines(uml)).unwrap();
             assert_eq!(name, chosen, "{asked} {host} {uml}");
             assert!(why.contains(because), "{why}");
         }
+    }
+
+    #[test]
+    fn a_forwarded_path_where_only_the_delay_is_missing() {
+        let none = || Vec::new();
+        let (name, why) = decide(Backend::Auto, lines("no netem"), none, none).unwrap();
+        assert_eq!(name, Backend::Link);
+        assert!(why.contains("no netem"), "{why}");
+        let (name, _) = decide(Backend::Auto, Vec::new(), none, none).unwrap();
+        assert_eq!(name, Backend::Host);
     }
 
     #[test]
@@ -236,7 +291,8 @@ mod tests {
             ),
             (Backend::Uml, "", "no linux.uml", ["no linux.uml", ""]),
         ] {
-            let error = decide(asked, lines(host), || lines(uml))
+            let link = || vec!["too fast".to_owned()];
+            let error = decide(asked, lines(host), link, || lines(uml))
                 .unwrap_err()
                 .to_string();
             for word in words {

@@ -98,7 +98,7 @@ impl Default for Options {
 /// error, see [`Outcome::passed`].
 pub fn run(options: &Options) -> Result<Outcome, Error> {
     let scenarios = check(options)?;
-    preflight::check(&scenarios, &options.modes)?;
+    preflight::check(&scenarios, &options.modes, options.place.name.wire())?;
     let _signals = interrupt::Guard::install()?;
     stale::remove();
 
@@ -163,6 +163,7 @@ impl Rig {
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
+        settings.wire = options.place.name.wire();
         let pair = Pair::new(&settings)?;
         // The agent first, so that it sees the server's socket from the start.
         let agent = match bpf.filter(|_| mode.learns()) {
@@ -190,6 +191,7 @@ impl Rig {
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
         }
+        self.pair.check()?;
         if self.server.ended()? {
             self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
         }

@@ -60,7 +60,7 @@ pub struct Rate(u64);
 
 impl Rate {
     /// From bits per second.
-    pub fn from_bps(bps: u64) -> Self {
+    pub const fn from_bps(bps: u64) -> Self {
         Self(bps)
     }
 

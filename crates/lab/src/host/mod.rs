@@ -1,5 +1,6 @@
 //! The laboratory on the kernel it runs on: two network namespaces joined by veth
-//! pairs, loss by a TC program, rate and queue by `tbf`, delay by `netem`.
+//! pairs, loss by a TC program, rate and queue by `tbf`, delay by `netem`; or joined
+//! by a wire that this process forwards ([`WireKind::Tun`]).
 
 pub(crate) mod cgroup;
 pub(crate) mod congestion;
@@ -9,6 +10,7 @@ pub(crate) mod preflight;
 mod relay;
 pub(crate) mod stale;
 pub(crate) mod tool;
+mod tun;
 mod veth;
 
 use std::io;
@@ -45,6 +47,16 @@ pub enum Side {
     Server,
 }
 
+/// What joins the two hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WireKind {
+    /// veth pairs; the kernel delays and queues.
+    #[default]
+    Veth,
+    /// TUN devices; this process delays and queues.
+    Tun,
+}
+
 /// What a [`Pair`] is made of. The default is a perfect IPv4 link.
 #[derive(Debug, Clone, Default)]
 pub struct PairOptions {
@@ -56,6 +68,8 @@ pub struct PairOptions {
     pub congestion_control: Option<String>,
     /// Further settings below `net.`, in both hosts.
     pub sysctl: std::collections::BTreeMap<String, String>,
+    /// What joins the hosts.
+    pub wire: WireKind,
     /// What the sender's link queues with.
     pub qdisc: Qdisc,
     /// Addresses that the server has beyond its first: further remote hosts, as
@@ -71,6 +85,7 @@ impl PairOptions {
             path: path.clone(),
             congestion_control: Some(system.default_cc.clone()),
             sysctl: system.sysctl.clone(),
+            wire: WireKind::default(),
             qdisc: system.qdisc,
             further_addresses: 0,
         }
@@ -98,6 +113,7 @@ pub struct Pair {
     further_addresses: u8,
     // Fields are dropped in this order: first what runs, then where it ran.
     cgroup: Cgroup,
+    wire: Option<tun::Wire>,
     client: Namespace,
     server: Namespace,
     // What lies between them; nothing uses it but the links that it holds.
@@ -138,13 +154,23 @@ impl Pair {
         if let Some(name) = &options.congestion_control {
             congestion::set_default(name, &[&client, &server])?;
         }
-        let relays = Relay::of(path);
+        let relays = match options.wire {
+            WireKind::Veth => Relay::of(path),
+            WireKind::Tun => Vec::new(),
+        };
         let between = relays
             .iter()
             .map(|relay| Namespace::create(&format!("{name}-{}", relay.word())))
             .collect::<Result<Vec<_>, _>>()?;
         let borrowed: Vec<&Namespace> = between.iter().collect();
-        veth::join(&client, &server, &borrowed, path, options.further_addresses)?;
+        let further = options.further_addresses;
+        let wire = match options.wire {
+            WireKind::Veth => {
+                veth::join(&client, &server, &borrowed, path, further)?;
+                None
+            }
+            WireKind::Tun => Some(tun::Wire::join(&client, &server, path, further)?),
+        };
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
         }
@@ -164,6 +190,7 @@ impl Pair {
             family: path.family,
             further_addresses: options.further_addresses,
             cgroup,
+            wire,
             client,
             server,
             _relays: between,
@@ -190,6 +217,14 @@ impl Pair {
     /// The name of a host's namespace, as `ip netns` knows it.
     pub fn namespace(&self, side: Side) -> &str {
         self.side(side).name()
+    }
+
+    /// Whether the hosts are still joined.
+    ///
+    /// # Errors
+    /// [`Error::System`] where this process has ceased to forward.
+    pub fn check(&self) -> Result<(), Error> {
+        self.wire.as_ref().map_or(Ok(()), tun::Wire::check)
     }
 
     /// What has passed so far in the data direction (from the client).

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use nix::libc;
 
-use super::{cgroup, tool};
+use super::{WireKind, cgroup, tool};
 use crate::error::Error;
+use crate::link::tun;
 use crate::mode::Mode;
 use crate::scenario::{Qdisc, Scenario};
 use crate::units::Delay;
@@ -65,11 +66,26 @@ pub fn missing() -> Vec<String> {
 /// What the kernel lacks of what these scenarios and modes ask for beyond
 /// [`missing`], one line each with what asks for it; empty where nothing is. It
 /// can tell only where [`missing`] has nothing to say.
-pub fn missing_for(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
+pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
     let netem = wants(&|scenario| scenario.path.delay > Delay::ZERO);
-    if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms") {
+    if wire == WireKind::Tun {
+        if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
+            missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
+        }
+        for scenario in scenarios {
+            if scenario.path.mtu as usize > tun::MTU_BYTES {
+                missing.push(format!(
+                    "{}: an mtu of {} (the link backend carries at most {})",
+                    scenario.name,
+                    scenario.path.mtu,
+                    tun::MTU_BYTES
+                ));
+            }
+        }
+    } else if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms")
+    {
         missing.push(format!(
             "this kernel has no netem (CONFIG_NET_SCH_NETEM), which `delay` needs: {why}"
         ));
@@ -106,10 +122,10 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
 }
 
 /// Fails with all that a run of these scenarios lacks here.
-pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode]) -> Result<(), Error> {
+pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Result<(), Error> {
     let mut missing = missing();
     if missing.is_empty() {
-        missing = missing_for(scenarios, modes);
+        missing = missing_for(scenarios, modes, wire);
     }
     if missing.is_empty() {
         Ok(())

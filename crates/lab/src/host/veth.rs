@@ -80,7 +80,20 @@ pub(super) fn join(
             )?;
         }
     }
-    let (bits, nodad) = match path.family {
+    give_addresses(client, server, path.family, further_addresses)?;
+    relays
+        .iter()
+        .try_for_each(|relay| forward(relay, path.family, further_addresses))
+}
+
+/// Gives the hosts their addresses on [`INTERFACE`].
+pub(super) fn give_addresses(
+    client: &Namespace,
+    server: &Namespace,
+    family: Family,
+    further_addresses: u8,
+) -> Result<(), Error> {
+    let (bits, nodad) = match family {
         Family::Ipv4 => (24, ""),
         Family::Ipv6 => (48, "nodad"),
     };
@@ -91,13 +104,8 @@ pub(super) fn join(
             &format!("-n {name} address add {address}/{bits} dev {INTERFACE} {nodad}"),
         )
     };
-    give(client, address(path.family, Side::Client, 0))?;
-    for index in 0..=further_addresses {
-        give(server, address(path.family, Side::Server, index))?;
-    }
-    relays
-        .iter()
-        .try_for_each(|relay| forward(relay, path.family, further_addresses))
+    give(client, address(family, Side::Client, 0))?;
+    (0..=further_addresses).try_for_each(|index| give(server, address(family, Side::Server, index)))
 }
 
 /// Creates one veth pair. Towards each end the other bears the address of the

@@ -11,7 +11,7 @@
 mod accuracy;
 mod child;
 pub mod engine;
-mod forward;
+pub(crate) mod forward;
 mod namespace;
 mod packet;
 pub mod quantity;
@@ -21,7 +21,7 @@ mod run;
 mod settings;
 mod signals;
 pub mod trace;
-mod tun;
+pub(crate) mod tun;
 
 pub use accuracy::Percentiles;
 pub use report::{Direction, ERROR_TARGET_US, FORMAT, Report};

@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "thalweg0";
 
 /// Packets that may wait for this process to read them. It is generous because
 /// what is dropped there is not part of the path that was asked for.
-const WAITING_PACKETS: libc::c_int = 10_000;
+pub(crate) const WAITING_PACKETS: libc::c_int = 10_000;
 
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u32 = 64;
@@ -73,13 +73,22 @@ pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     Ok((device, has_v6))
 }
 
-fn open() -> Result<OwnedFd, Fault> {
+/// Opens /dev/net/tun for a device of this name in the calling thread's namespace.
+pub(crate) fn attach(name: &str) -> Result<File, Fault> {
     let file = File::options()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(DEVICE)
         .map_err(|error| ("open /dev/net/tun", error))?;
+    let mut request = request(name);
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    ioctl(file.as_raw_fd(), libc::TUNSETIFF, &request)
+        .map_err(|error| ("create a TUN device", error))?;
+    Ok(file)
+}
+
+fn open() -> Result<OwnedFd, Fault> {
     // What the kernel sends by itself (router solicitations, a link-local
     // address) would be counted as traffic. Without /proc/sys it is.
     for (setting, value) in [
@@ -92,11 +101,7 @@ fn open() -> Result<OwnedFd, Fault> {
     ] {
         let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
     }
-    let mut request = request(NAME);
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    ioctl(file.as_raw_fd(), libc::TUNSETIFF, &request)
-        .map_err(|error| ("create a TUN device", error))?;
-    Ok(file.into())
+    Ok(attach(NAME)?.into())
 }
 
 fn configure_v4(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {

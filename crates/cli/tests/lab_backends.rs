@@ -1,0 +1,90 @@
+//! The same path on the kernel's own links, on a path that the laboratory forwards, and in
+//! user-mode Linux: goodput must agree.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod support;
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::{THALWEG, privileged, skip};
+
+/// Runs the scenario on a backend; its result.
+fn run(backend: &str, scenario: &str, mode: &str) -> Value {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.toml");
+    std::fs::write(&file, scenario).unwrap();
+    let output = Command::new(THALWEG)
+        .args([
+            "--json",
+            "lab",
+            "run",
+            "--backend",
+            backend,
+            "--mode",
+            mode,
+            "--out",
+        ])
+        .arg(directory.path().join("out"))
+        .arg(&file)
+        .output()
+        .unwrap();
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{backend}: {words}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn median_mbits(result: &Value) -> f64 {
+    result["scenarios"][0]["modes"][0]["summary"]["median_bps"]
+        .as_f64()
+        .unwrap()
+        / 1e6
+}
+
+const BOTTLENECK: &str = r#"
+name = "agree"
+[path]
+rate = "20mbit"
+queue = "100kb"
+[traffic]
+connections = 3
+duration = "2s"
+"#;
+
+#[test]
+fn a_bottleneck_gives_the_same_goodput_on_every_backend() {
+    if !privileged() {
+        return;
+    }
+    let mut backends = vec!["host", "link"];
+    if std::path::Path::new("/usr/bin/linux.uml").exists() {
+        backends.push("uml");
+    } else if !skip("no user-mode-linux") {
+        return;
+    }
+    // What TCP makes of 20 Mbit/s: 1448 of 1514 bytes (1500 on the forwarded path, which has no
+    // Ethernet), less the time in which it finds the rate.
+    for backend in backends {
+        let result = run(backend, BOTTLENECK, "fixed:cubic");
+        assert_eq!(result["environment"]["backend"]["name"], backend);
+        let goodput = median_mbits(&result);
+        assert!(
+            (17.5..=19.4).contains(&goodput),
+            "{backend}: {goodput} Mbit/s"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_without_netem_still_has_delay_by_a_forwarded_path() {
+    if !privileged() {
+        return;
+    }
+    let scenario = BOTTLENECK.replace("queue = ", "delay = \"20ms\"\nqueue = ");
+    let result = run("link", &scenario, "fixed:cubic");
+    let mode = &result["scenarios"][0]["modes"][0];
+    let rtt_us = mode["connections"][0]["mean_rtt_us"].as_f64().unwrap();
+    // Twice 20 ms, and at most a full queue of 100 kB at 20 Mbit/s: 40 ms.
+    assert!((40_000.0..=81_000.0).contains(&rtt_us), "{rtt_us} us");
+}

@@ -1,0 +1,139 @@
+//! The wire that this process forwards: a TUN device at each host, and the engine
+//! of [`crate::link`] in between. It gives delay on kernels without netem, and rate
+//! and queue exact to the nanosecond, up to what one thread a direction can carry.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::netns::Namespace;
+use super::tool::run;
+use super::veth;
+use crate::error::Error;
+use crate::link::engine::{Capacity, Direction};
+use crate::link::forward::Forwarder;
+use crate::link::tun;
+use crate::scenario::{DEFAULT_QUEUE, PathModel};
+use crate::units::Probability;
+
+/// A wire in operation. Dropped, it stops.
+#[derive(Debug)]
+pub(super) struct Wire {
+    failed: Arc<EventFd>,
+    _forwarders: [Forwarder; 2],
+}
+
+impl Wire {
+    /// Makes the devices, gives them the hosts' addresses and starts to forward.
+    pub(super) fn join(
+        client: &Namespace,
+        server: &Namespace,
+        path: &PathModel,
+        further_addresses: u8,
+    ) -> Result<Self, Error> {
+        let make = |host: &Namespace| {
+            host.within(|| {
+                tun::attach(veth::INTERFACE)
+                    .map_err(|(what, error)| Error::system(format!("cannot {what}"))(error))
+            })
+        };
+        let (near, far) = (make(client)?, make(server)?);
+        for host in [client, server] {
+            let (name, link) = (host.name(), veth::INTERFACE);
+            let (mtu, waiting) = (path.mtu, tun::WAITING_PACKETS);
+            // No link-local address: nothing crosses the link but what the hosts send.
+            run(
+                "ip",
+                &format!(
+                    "-n {name} link set {link} addrgenmode none mtu {mtu} txqueuelen {waiting}"
+                ),
+            )?;
+            run("ip", &format!("-n {name} link set {link} up"))?;
+        }
+        veth::give_addresses(client, server, path.family, further_addresses)?;
+
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let failed = EventFd::from_value_and_flags(0, flags)
+            .map_err(|errno| Error::system("cannot make an event descriptor")(errno.into()))?;
+        let failed = Arc::new(failed);
+        let copy = |device: &std::fs::File| {
+            device
+                .try_clone()
+                .map_err(Error::system("cannot duplicate a descriptor"))
+        };
+        let (near_too, far_too) = (copy(&near)?, copy(&far)?);
+        let began = Instant::now();
+        let start = |name, direction, from, to| {
+            Forwarder::start(name, direction, from, to, began, Arc::clone(&failed))
+        };
+        Ok(Self {
+            _forwarders: [
+                start("wire-forward", forward(path), near, far)?,
+                start("wire-reverse", reverse(path), far_too, near_too)?,
+            ],
+            failed,
+        })
+    }
+
+    /// Whether it still forwards.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self.failed.read() {
+            Ok(_) => Err(Error::system("the link between the hosts")(
+                std::io::Error::other("forwarding packets has stopped"),
+            )),
+            // Nothing to read: it runs.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The data direction. Loss is not here: it is the TC program's, as on every wire.
+fn forward(path: &PathModel) -> Direction {
+    Direction {
+        loss: Probability::ZERO,
+        capacity: path.rate.map_or(Capacity::Unlimited, Capacity::Rate),
+        queue_bytes: match path.rate {
+            Some(_) => path.queue.unwrap_or(DEFAULT_QUEUE).bytes(),
+            None => u64::MAX,
+        },
+        ecn: None,
+        delay: path.delay,
+        jitter: path.jitter,
+        reorder: path.reorder,
+        seed: path.seed,
+    }
+}
+
+fn reverse(path: &PathModel) -> Direction {
+    Direction {
+        capacity: Capacity::Unlimited,
+        queue_bytes: u64::MAX,
+        reorder: Probability::ZERO,
+        seed: !path.seed,
+        ..forward(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Delay;
+
+    #[test]
+    fn the_bottleneck_is_in_the_data_direction_and_the_delay_in_both() {
+        let path = PathModel {
+            rate: Some("10mbit".parse().unwrap()),
+            delay: Delay::from_us(5000),
+            reorder: "1%".parse().unwrap(),
+            ..PathModel::default()
+        };
+        let (there, back) = (forward(&path), reverse(&path));
+        assert!(matches!(there.capacity, Capacity::Rate(_)));
+        assert_eq!(there.queue_bytes, DEFAULT_QUEUE.bytes());
+        assert!(matches!(back.capacity, Capacity::Unlimited));
+        assert_eq!((there.delay, back.delay), (path.delay, path.delay));
+        assert_eq!(back.reorder, Probability::ZERO);
+        assert_ne!(there.seed, back.seed);
+    }
+}
