@@ -245,9 +245,7 @@ impl std::str::FromStr for Delay {
             .filter(|ns| (0.0..=60e9).contains(ns))
             .map(|ns| Self(ns.round() as u64))
             .ok_or_else(|| {
-                format!(
-                    "expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}"
-                )
+                format!("expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}")
             })
     }
 }

@@ -103,9 +103,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     // Before anything runs, so that no result is lost for want of a file.
     let file = match &options.report {
-        Some(path) => Some(
-            File::create(path).with_context(|| format!("cannot write {}", path.display()))?,
-        ),
+        Some(path) => {
+            Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
+        }
         None => None,
     };
     let finished = link::run(&settings, &task).map_err(classified)?;

@@ -200,7 +200,11 @@ impl Worker {
             if let Some(packet) = self.engine.arrive(now_ns, packet) {
                 self.spare.push(packet);
             }
-            if self.engine.next_departure_ns().is_some_and(|next| next <= now_ns) {
+            if self
+                .engine
+                .next_departure_ns()
+                .is_some_and(|next| next <= now_ns)
+            {
                 return Ok(BATCH);
             }
         }

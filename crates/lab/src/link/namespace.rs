@@ -117,7 +117,15 @@ impl Ends {
                 return Err(explain(&what, errno, with_user));
             }
         };
-        let [far, far_device, far_counters, near, near_device, near_counters, user] = descriptors;
+        let [
+            far,
+            far_device,
+            far_counters,
+            near,
+            near_device,
+            near_counters,
+            user,
+        ] = descriptors;
         Ok(Self {
             user: with_user.then_some(user),
             near: End {

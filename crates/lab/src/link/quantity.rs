@@ -116,7 +116,10 @@ mod tests {
             "30kb".parse(),
             Ok(Threshold::Bytes(Size::from_bytes(30_000)))
         );
-        assert_eq!("1ms".parse(), Ok(Threshold::Time(Delay::from_ns(1_000_000))));
+        assert_eq!(
+            "1ms".parse(),
+            Ok(Threshold::Time(Delay::from_ns(1_000_000)))
+        );
         for text in ["", "5", "5%", "ms", "1bdp"] {
             assert!(text.parse::<Threshold>().is_err(), "{text}");
         }

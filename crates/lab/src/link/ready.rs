@@ -18,12 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const INTERVAL_MS: u16 = 5;
 
 /// States of linux/tcp_states.h: a listener, and a UDP socket without a peer.
-const TABLES: [(&str, &str); 4] = [
-    ("tcp", "0A"),
-    ("tcp6", "0A"),
-    ("udp", "07"),
-    ("udp6", "07"),
-];
+const TABLES: [(&str, &str); 4] = [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")];
 
 /// Returns when something at the far end listens on the TCP or UDP port.
 pub(crate) fn wait(far: &mut Child, port: u16, signals: &Signals) -> Result<(), Error> {
@@ -34,11 +29,15 @@ pub(crate) fn wait(far: &mut Child, port: u16, signals: &Signals) -> Result<(), 
             return Ok(());
         }
         if let Some(status) = far.status()? {
-            return late(format!("it ended ({status}) before it listened on port {port}"));
+            return late(format!(
+                "it ended ({status}) before it listened on port {port}"
+            ));
         }
         if Instant::now() > deadline {
             let seconds = PATIENCE.as_secs();
-            return late(format!("it does not listen on port {port} after {seconds} s"));
+            return late(format!(
+                "it does not listen on port {port} after {seconds} s"
+            ));
         }
         let mut watched = [
             PollFd::new(far.ended(), PollFlags::POLLIN),

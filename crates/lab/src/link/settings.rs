@@ -179,7 +179,10 @@ mod tests {
         // Rate × 20 ms.
         assert_eq!(forward.queue_bytes, 250_000);
         assert_eq!(reverse.queue_bytes, 50_000);
-        assert_eq!((forward.loss, reverse.loss), (Probability::ONE, Probability::ZERO));
+        assert_eq!(
+            (forward.loss, reverse.loss),
+            (Probability::ONE, Probability::ZERO)
+        );
         assert_ne!(forward.seed, reverse.seed);
         let queue = Some(QueueLimit::Bytes(Size::from_bytes(3000)));
         let [forward, _] = Settings { queue, ..settings }.directions().unwrap();

@@ -35,25 +35,8 @@ pub(crate) struct Addresses {
 /// A system call that failed, and what it was for.
 pub(crate) type Fault = (&'static str, io::Error);
 
-/// `struct in6_rtmsg` of linux/ipv6_route.h, whose members the crate libc keeps
-/// to itself. All zeroes are the default route.
-#[repr(C)]
-#[derive(Default)]
-struct RouteV6 {
-    destination: [u8; 16],
-    source: [u8; 16],
-    gateway: [u8; 16],
-    kind: u32,
-    destination_bits: u16,
-    source_bits: u16,
-    metric: u32,
-    information: libc::c_ulong,
-    flags: u32,
-    index: libc::c_int,
-}
-
 /// Creates the device with its addresses, brings it and the loopback up, and
-/// routes everything to it. Returns the descriptor that carries its packets,
+/// routes all of IPv4 to it. Returns the descriptor that carries its packets,
 /// and whether the kernel has IPv6.
 pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     let device = open()?;
@@ -86,8 +69,8 @@ fn open() -> Result<OwnedFd, Fault> {
         ("ipv6/conf/default/addr_gen_mode", "1"),
         ("ipv6/conf/default/accept_ra", "0"),
         ("ipv6/conf/default/router_solicitations", "0"),
-        // So that an address that neither end has is refused, not ignored.
-        ("ipv6/conf/all/forwarding", "1"),
+        // So that an address that neither end has is refused, not ignored. An IPv6
+        // router would send reports of its groups, so there is no route instead.
         ("ipv4/ip_forward", "1"),
     ] {
         let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
@@ -135,14 +118,7 @@ fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()>
         ifr6_prefixlen: PREFIX_V6,
         ifr6_ifindex: index,
     };
-    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)?;
-    let route = RouteV6 {
-        flags: u32::from(libc::RTF_UP),
-        metric: 1,
-        index,
-        ..RouteV6::default()
-    };
-    ioctl(v6.as_raw_fd(), libc::SIOCADDRT, &route)
+    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)
 }
 
 fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
