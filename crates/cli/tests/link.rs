@@ -589,6 +589,19 @@ fn a_missing_tun_device_is_named() {
 }
 
 #[test]
+fn an_address_that_nobody_has_is_refused_at_once() {
+    if !available() {
+        return;
+    }
+    // 192.0.2.0/24 is for documentation (RFC 5737).
+    let connect = "exec 2>/dev/null 3<>/dev/tcp/192.0.2.1/80";
+    let output = link(&[
+        "--delay", "10ms", "--", "timeout", "10", "bash", "-c", connect,
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+}
+
+#[test]
 fn standard_input_and_output_are_the_commands() {
     if !available() {
         return;

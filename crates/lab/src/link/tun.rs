@@ -30,19 +30,22 @@ const PREFIX_V6: u32 = 64;
 pub(crate) struct Addresses {
     pub(crate) v4: Ipv4Addr,
     pub(crate) v6: Ipv6Addr,
+    /// Whether it sends all of IPv4 to the other end. The other end then knows no
+    /// way, and says so.
+    pub(crate) sends_all: bool,
 }
 
 /// A system call that failed, and what it was for.
 pub(crate) type Fault = (&'static str, io::Error);
 
 /// Creates the device with its addresses, brings it and the loopback up, and
-/// routes all of IPv4 to it. Returns the descriptor that carries its packets,
+/// sets its routes. Returns the descriptor that carries its packets,
 /// and whether the kernel has IPv6.
 pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     let device = open()?;
     let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
     up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
-    configure_v4(&v4, addresses.v4).map_err(|error| ("configure the TUN device", error))?;
+    configure_v4(&v4, addresses).map_err(|error| ("configure the TUN device", error))?;
     let has_v6 = match socket(libc::AF_INET6) {
         Ok(v6) => configure_v6(&v4, &v6, addresses.v6).map(|()| true),
         // A kernel without IPv6, or with ipv6.disable=1.
@@ -82,19 +85,22 @@ fn open() -> Result<OwnedFd, Fault> {
     Ok(file.into())
 }
 
-fn configure_v4(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
+fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let fd = socket.as_raw_fd();
     let mut request = request(NAME);
     request.ifr_ifru.ifru_mtu = MTU_BYTES as libc::c_int;
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
     request.ifr_ifru.ifru_metric = WAITING_PACKETS;
     ioctl(fd, libc::SIOCSIFTXQLEN, &request)?;
-    request.ifr_ifru.ifru_addr = socket_address(address);
+    request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
     let mask = Ipv4Addr::from_bits(u32::MAX << (32 - PREFIX_V4));
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
     up(socket, NAME)?;
+    if !addresses.sends_all {
+        return Ok(());
+    }
     // SAFETY: plain data, for which all zeroes is a value.
     let mut route: libc::rtentry = unsafe { mem::zeroed() };
     route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
