@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "thalweg0";
 
 /// Packets that may wait for this process to read them. It is generous because
 /// what is dropped there is not part of the path that was asked for.
-const WAITING_PACKETS: libc::c_int = 10_000;
+const WAITING_PACKETS: u32 = 10_000;
 
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u32 = 64;
@@ -45,6 +45,7 @@ pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     let device = open()?;
     let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
     up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
+    lengthen_queue(&v4).map_err(|error| ("lengthen the TUN device's queue", error))?;
     configure_v4(&v4, addresses).map_err(|error| ("configure the TUN device", error))?;
     let has_v6 = match socket(libc::AF_INET6) {
         Ok(v6) => configure_v6(&v4, &v6, addresses.v6).map(|()| true),
@@ -90,8 +91,6 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let mut request = request(NAME);
     request.ifr_ifru.ifru_mtu = MTU_BYTES as libc::c_int;
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
-    request.ifr_ifru.ifru_metric = WAITING_PACKETS;
-    ioctl(fd, libc::SIOCSIFTXQLEN, &request)?;
     request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
     let mask = Ipv4Addr::from_bits(u32::MAX << (32 - PREFIX_V4));
@@ -112,10 +111,7 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
 }
 
 fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()> {
-    let mut request = request(NAME);
-    ioctl(v4.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
-    // SAFETY: SIOCGIFINDEX has just written this member.
-    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    let index = index(v4)?;
     let octets = libc::in6_addr {
         s6_addr: address.octets(),
     };
@@ -127,6 +123,66 @@ fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()>
     ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)
 }
 
+/// The device's number.
+fn index(socket: &OwnedFd) -> io::Result<libc::c_int> {
+    let mut request = request(NAME);
+    ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: SIOCGIFINDEX has just written this member.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+/// A request to set the length of a device's queue (rtnetlink(7)), or its answer.
+#[repr(C)]
+struct QueueRequest {
+    header: libc::nlmsghdr,
+    link: libc::ifinfomsg,
+    attribute_bytes: u16,
+    attribute: u16,
+    packets: u32,
+}
+
+/// By netlink: for the ioctl one has to be root outside too.
+fn lengthen_queue(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain data, for which all zeroes is a value.
+    let mut request: QueueRequest = unsafe { mem::zeroed() };
+    request.header.nlmsg_len = size_of::<QueueRequest>() as u32;
+    request.header.nlmsg_type = libc::RTM_NEWLINK;
+    request.header.nlmsg_flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    request.link.ifi_index = index(socket)?;
+    request.attribute_bytes = 8;
+    request.attribute = libc::IFLA_TXQLEN;
+    request.packets = WAITING_PACKETS;
+    let netlink = open_socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    let mut answer = [0u8; 512];
+    // SAFETY: each call gets a buffer that lives throughout, with its size.
+    let received = unsafe {
+        let sent = libc::send(
+            netlink.as_raw_fd(),
+            (&raw const request).cast(),
+            size_of::<QueueRequest>(),
+            0,
+        );
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::recv(
+            netlink.as_raw_fd(),
+            answer.as_mut_ptr().cast(),
+            answer.len(),
+            0,
+        )
+    };
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // After the header comes a negative errno, or zero.
+    let errno = [answer[16], answer[17], answer[18], answer[19]];
+    match i32::from_ne_bytes(errno) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(-errno)),
+    }
+}
+
 fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
     let mut request = request(name);
     ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &mut request)?;
@@ -136,9 +192,13 @@ fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    open_socket(family, libc::SOCK_DGRAM)
+}
+
+fn open_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes three integers; on success the descriptor is new and ours.
     unsafe {
-        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        let fd = libc::socket(family, kind | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
