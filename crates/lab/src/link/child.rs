@@ -124,14 +124,13 @@ impl Child {
     /// Asks it to end, and kills it if it does not.
     pub(crate) fn terminate(&mut self) {
         self.signal(libc::SIGTERM);
-        let deadline = Instant::now() + GRACE;
-        let _ = interrupt::wait(
-            self.ended.as_fd(),
-            PollFlags::POLLIN,
-            deadline,
-            OnSignal::KeepWaiting,
-        );
+        self.wait(GRACE);
         self.kill();
+    }
+
+    /// Waits for its end, but no longer than this.
+    pub(crate) fn wait(&self, patience: Duration) {
+        wait(self.ended.as_fd(), patience);
     }
 
     /// Kills what is left of it and its group, and reaps it.
@@ -199,12 +198,12 @@ fn kill_checked(pid: u32, inside: impl Fn(u32) -> bool) -> bool {
             0,
         );
     }
-    let deadline = Instant::now() + GRACE;
-    let _ = interrupt::wait(
-        process.as_fd(),
-        PollFlags::POLLIN,
-        deadline,
-        OnSignal::KeepWaiting,
-    );
+    wait(process.as_fd(), GRACE);
     true
+}
+
+/// Waits for a process to end; if it does not, there is nothing else to do.
+fn wait(process: BorrowedFd<'_>, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let _ = interrupt::wait(process, PollFlags::POLLIN, deadline, OnSignal::KeepWaiting);
 }

@@ -261,7 +261,7 @@ impl Engine {
     /// Uniform over all 64-bit numbers; a pure function of the seed, the packet's
     /// number and what is drawn for.
     fn draw(&self, number: u64, what: Draw) -> u64 {
-        let stream = mixed(self.direction.seed.wrapping_add(what as u64));
+        let stream = mixed(mixed(self.direction.seed).wrapping_add(what as u64));
         mixed(stream.wrapping_add(number.wrapping_mul(GOLDEN)))
     }
 }
@@ -269,9 +269,9 @@ impl Engine {
 /// What a random number is for.
 #[derive(Debug, Clone, Copy)]
 enum Draw {
-    Loss = 1 << 61,
-    Reorder = 2 << 61,
-    Jitter = 3 << 61,
+    Loss,
+    Reorder,
+    Jitter,
 }
 
 /// 2^64 divided by the golden ratio: the step of SplitMix64.

@@ -29,12 +29,14 @@ use crate::error::Error;
 pub(crate) const NEAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 2),
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 2),
+    sends_all: true,
 };
 
 /// The other end.
 pub(crate) const FAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 1),
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 1),
+    sends_all: false,
 };
 
 /// CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h).

@@ -24,6 +24,10 @@ use crate::error::Error;
 /// How long the command may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the command at the far end may take to end by itself, beyond a
+/// round-trip time.
+const FAREWELL: Duration = Duration::from_millis(200);
+
 /// What runs on a link.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -177,6 +181,10 @@ impl Link {
                 .map(|status| status.to_string()),
             None => None,
         };
+        if let Some(far) = &self.far {
+            // What the command sent last is still on its way.
+            far.wait(2 * Duration::from_nanos(settings.delay.ns()) + FAREWELL);
+        }
         self.clear();
         let unread = |end: &super::namespace::End| {
             end.unread()

@@ -20,7 +20,8 @@ const CAUGHT: [Signal; 6] = [
 ];
 
 /// While it lives, the signals in [`CAUGHT`] are read from a descriptor. Dropped,
-/// it restores the mask that was there before; what came last then takes effect.
+/// it restores the mask that was there before. What came until then has had its
+/// effect: the command has ended, and everything is removed.
 #[derive(Debug)]
 pub(crate) struct Signals {
     before: SigSet,
@@ -78,6 +79,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        while matches!(self.next(), Ok(Some(_))) {}
         let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&self.before), None);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "thalweg0";
 
 /// Packets that may wait for this process to read them. It is generous because
 /// what is dropped there is not part of the path that was asked for.
-pub(crate) const WAITING_PACKETS: libc::c_int = 10_000;
+pub(crate) const WAITING_PACKETS: u32 = 10_000;
 
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u32 = 64;
@@ -30,36 +30,23 @@ const PREFIX_V6: u32 = 64;
 pub(crate) struct Addresses {
     pub(crate) v4: Ipv4Addr,
     pub(crate) v6: Ipv6Addr,
+    /// Whether it sends all of IPv4 to the other end. The other end then knows no
+    /// way, and says so.
+    pub(crate) sends_all: bool,
 }
 
 /// A system call that failed, and what it was for.
 pub(crate) type Fault = (&'static str, io::Error);
 
-/// `struct in6_rtmsg` of linux/ipv6_route.h, whose members the crate libc keeps
-/// to itself. All zeroes are the default route.
-#[repr(C)]
-#[derive(Default)]
-struct RouteV6 {
-    destination: [u8; 16],
-    source: [u8; 16],
-    gateway: [u8; 16],
-    kind: u32,
-    destination_bits: u16,
-    source_bits: u16,
-    metric: u32,
-    information: libc::c_ulong,
-    flags: u32,
-    index: libc::c_int,
-}
-
 /// Creates the device with its addresses, brings it and the loopback up, and
-/// routes everything to it. Returns the descriptor that carries its packets,
+/// sets its routes. Returns the descriptor that carries its packets,
 /// and whether the kernel has IPv6.
 pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     let device = open()?;
     let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
     up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
-    configure_v4(&v4, addresses.v4).map_err(|error| ("configure the TUN device", error))?;
+    lengthen_queue(&v4).map_err(|error| ("lengthen the TUN device's queue", error))?;
+    configure_v4(&v4, addresses).map_err(|error| ("configure the TUN device", error))?;
     let has_v6 = match socket(libc::AF_INET6) {
         Ok(v6) => configure_v6(&v4, &v6, addresses.v6).map(|()| true),
         // A kernel without IPv6, or with ipv6.disable=1.
@@ -95,8 +82,8 @@ fn open() -> Result<OwnedFd, Fault> {
         ("ipv6/conf/default/addr_gen_mode", "1"),
         ("ipv6/conf/default/accept_ra", "0"),
         ("ipv6/conf/default/router_solicitations", "0"),
-        // So that an address that neither end has is refused, not ignored.
-        ("ipv6/conf/all/forwarding", "1"),
+        // So that an address that neither end has is refused, not ignored. An IPv6
+        // router would send reports of its groups, so there is no route instead.
         ("ipv4/ip_forward", "1"),
     ] {
         let _ = std::fs::write(format!("/proc/sys/net/{setting}"), value);
@@ -104,19 +91,20 @@ fn open() -> Result<OwnedFd, Fault> {
     Ok(attach(NAME)?.into())
 }
 
-fn configure_v4(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
+fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     let fd = socket.as_raw_fd();
     let mut request = request(NAME);
     request.ifr_ifru.ifru_mtu = MTU_BYTES as libc::c_int;
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
-    request.ifr_ifru.ifru_metric = WAITING_PACKETS;
-    ioctl(fd, libc::SIOCSIFTXQLEN, &request)?;
-    request.ifr_ifru.ifru_addr = socket_address(address);
+    request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
     let mask = Ipv4Addr::from_bits(u32::MAX << (32 - PREFIX_V4));
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
     up(socket, NAME)?;
+    if !addresses.sends_all {
+        return Ok(());
+    }
     // SAFETY: plain data, for which all zeroes is a value.
     let mut route: libc::rtentry = unsafe { mem::zeroed() };
     route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
@@ -128,10 +116,7 @@ fn configure_v4(socket: &OwnedFd, address: Ipv4Addr) -> io::Result<()> {
 }
 
 fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()> {
-    let mut request = request(NAME);
-    ioctl(v4.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
-    // SAFETY: SIOCGIFINDEX has just written this member.
-    let index = unsafe { request.ifr_ifru.ifru_ifindex };
+    let index = index(v4)?;
     let octets = libc::in6_addr {
         s6_addr: address.octets(),
     };
@@ -140,14 +125,67 @@ fn configure_v6(v4: &OwnedFd, v6: &OwnedFd, address: Ipv6Addr) -> io::Result<()>
         ifr6_prefixlen: PREFIX_V6,
         ifr6_ifindex: index,
     };
-    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)?;
-    let route = RouteV6 {
-        flags: u32::from(libc::RTF_UP),
-        metric: 1,
-        index,
-        ..RouteV6::default()
+    ioctl(v6.as_raw_fd(), libc::SIOCSIFADDR, &given)
+}
+
+/// The device's number.
+fn index(socket: &OwnedFd) -> io::Result<libc::c_int> {
+    let mut request = request(NAME);
+    ioctl(socket.as_raw_fd(), libc::SIOCGIFINDEX, &mut request)?;
+    // SAFETY: SIOCGIFINDEX has just written this member.
+    Ok(unsafe { request.ifr_ifru.ifru_ifindex })
+}
+
+/// A request to set the length of a device's queue (rtnetlink(7)), or its answer.
+#[repr(C)]
+struct QueueRequest {
+    header: libc::nlmsghdr,
+    link: libc::ifinfomsg,
+    attribute_bytes: u16,
+    attribute: u16,
+    packets: u32,
+}
+
+/// By netlink: for the ioctl one has to be root outside too.
+fn lengthen_queue(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: plain data, for which all zeroes is a value.
+    let mut request: QueueRequest = unsafe { mem::zeroed() };
+    request.header.nlmsg_len = size_of::<QueueRequest>() as u32;
+    request.header.nlmsg_type = libc::RTM_NEWLINK;
+    request.header.nlmsg_flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    request.link.ifi_index = index(socket)?;
+    request.attribute_bytes = 8;
+    request.attribute = libc::IFLA_TXQLEN;
+    request.packets = WAITING_PACKETS;
+    let netlink = open_socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
+    let mut answer = [0u8; 512];
+    // SAFETY: each call gets a buffer that lives throughout, with its size.
+    let received = unsafe {
+        let sent = libc::send(
+            netlink.as_raw_fd(),
+            (&raw const request).cast(),
+            size_of::<QueueRequest>(),
+            0,
+        );
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::recv(
+            netlink.as_raw_fd(),
+            answer.as_mut_ptr().cast(),
+            answer.len(),
+            0,
+        )
     };
-    ioctl(v6.as_raw_fd(), libc::SIOCADDRT, &route)
+    if received < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // After the header comes a negative errno, or zero.
+    let errno = [answer[16], answer[17], answer[18], answer[19]];
+    match i32::from_ne_bytes(errno) {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(-errno)),
+    }
 }
 
 fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
@@ -159,9 +197,13 @@ fn up(socket: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
+    open_socket(family, libc::SOCK_DGRAM)
+}
+
+fn open_socket(family: libc::c_int, kind: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: takes three integers; on success the descriptor is new and ours.
     unsafe {
-        let fd = libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        let fd = libc::socket(family, kind | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
