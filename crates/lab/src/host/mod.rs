@@ -143,8 +143,7 @@ impl Pair {
             .iter()
             .map(|relay| Namespace::create(&format!("{name}-{}", relay.word())))
             .collect::<Result<Vec<_>, _>>()?;
-        let borrowed: Vec<&Namespace> = between.iter().collect();
-        veth::join(&client, &server, &borrowed, path, options.further_addresses)?;
+        veth::join(&client, &server, &between, path, options.further_addresses)?;
         for (relay, namespace) in relays.iter().zip(&between) {
             relay.set_up(namespace, path)?;
         }
