@@ -27,6 +27,11 @@ enum Lab {
     /// connections nor its agent are touched. Needs iproute2 and iperf3, and root or
     /// Debian's package user-mode-linux.
     Run(Run),
+    /// Build the kernel for `--backend virtual`, unless that is done, and print its path.
+    ///
+    /// From Debian's package linux-source-6.1; needs no privilege, 2 GB of disk meanwhile, and some
+    /// ten minutes on two CPUs. It is kept below $XDG_CACHE_HOME/thalweg.
+    BuildKernel,
     /// The first process in user-mode Linux, and the run there.
     #[command(hide = true)]
     Guest {
@@ -74,6 +79,7 @@ struct Run {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let run = match &options.command {
         Lab::Run(run) => run,
+        Lab::BuildKernel => return build_kernel(global),
         Lab::Guest { work } => return Ok(thalweg_lab::uml::guest::main(work)?),
     };
     let defaults = thalweg_lab::Options::default();
@@ -104,5 +110,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Ok(())
     } else {
         Err(Failure::Expectation.into())
+    }
+}
+
+fn build_kernel(global: &Global) -> Result<()> {
+    let program = thalweg_lab::virtual_kernel::build(std::io::stderr().is_terminal())?;
+    if global.json {
+        output::print_json(&serde_json::json!({ "kernel": program }))
+    } else {
+        output::print(&format!("{}\n", program.display()))
     }
 }
