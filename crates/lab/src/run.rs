@@ -263,14 +263,9 @@ fn run_scenario(
     } else {
         None
     };
-    let mut rigs = modes
-        .iter()
-        .map(|mode| {
-            interrupt::check()?;
-            Rig::set_up(options, &scenario, mode, directory.path(), bpf.as_deref())
-        })
-        .collect::<Result<Vec<_>, _>>()?;
-
+    // Each is set up when its first turn comes, so that the first connection does
+    // not wait for all. The first round has a turn of each.
+    let mut rigs: Vec<Option<Rig>> = modes.iter().map(|_| None).collect();
     let rounds = scenario.traffic.connections;
     let turns = schedule(modes, rounds, options.reference_every);
     let progress = Progress::new(
@@ -280,14 +275,23 @@ fn run_scenario(
         turns.len() as u64,
     )?;
     for (made, Turn { round, mode }) in turns.into_iter().enumerate() {
-        let rig = &mut rigs[mode];
-        progress.begin(made as u64, rig.mode.to_string());
+        interrupt::check()?;
+        let of = &modes[mode];
+        progress.begin(made as u64, of.to_string());
+        let rig = match &mut rigs[mode] {
+            Some(rig) => rig,
+            vacant => {
+                let rig = Rig::set_up(options, &scenario, of, directory.path(), bpf.as_deref())?;
+                vacant.insert(rig)
+            }
+        };
         rig.connect(round, &scenario, &raw)?;
     }
     progress.finish();
 
     let modes = rigs
         .into_iter()
+        .flatten()
         .map(|rig| rig.finish(rounds, report))
         .collect::<Result<Vec<_>, _>>()?;
     Ok(ScenarioOutcome {

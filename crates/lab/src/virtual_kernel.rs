@@ -1,6 +1,360 @@
-//! placeholder
+//! A user-mode kernel in simulated time: found where it was built, or built from
+//! Debian's kernel sources.
+//!
+//! With `time-travel=inf-cpu` the clock stands still while a program computes and
+//! jumps to the next timer when all wait. What the network does then depends on
+//! the path alone, not on how fast the machine is. Debian's own user-mode Linux is
+//! built without it (`CONFIG_UML_TIME_TRAVEL_SUPPORT`).
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use nix::poll::PollFlags;
+
 use crate::error::Error;
-use crate::uml::Kernel;
+use crate::host::tool;
+use crate::interrupt::{self, OnSignal};
+use crate::process::Process;
+use crate::uml::{self, Kernel};
+
+/// What the kernel has beyond the packaged one's configuration.
+const FRAGMENT: &str = include_str!("virtual_kernel/fragment.config");
+/// The package of the sources, and the archive that it installs.
+const SOURCES: &str = "linux-source-6.1";
+/// Programs that the build calls, each with its package.
+const TOOLS: [(&str, &str); 7] = [
+    ("make", "make"),
+    ("gcc", "gcc"),
+    ("flex", "flex"),
+    ("bison", "bison"),
+    ("bc", "bc"),
+    ("xz", "xz-utils"),
+    ("tar", "tar"),
+];
+/// The kernel in its directory of the cache.
+const PROGRAM: &str = "linux";
+/// Steps that `make` reports, for the progress bar only.
+const STEPS: u64 = 1500;
+/// Parts of the sources that no build for `ARCH=um` reads: a third of them.
+const LEFT_OUT: [&str; 6] = [
+    "*/arch/[!ux]*/*",
+    "*/drivers/gpu/drm/*/*.[ch]",
+    "*/drivers/net/ethernet/*/*.[ch]",
+    "*/drivers/media/*/*.[ch]",
+    "*/sound/*/*.[ch]",
+    "*/tools/testing/*",
+];
+
+/// The kernel that was built for this configuration.
+///
+/// # Errors
+/// [`Error::Preconditions`] where there is none, with the command that builds it.
 pub(crate) fn find() -> Result<Kernel, Error> {
-    Err(Error::Options("x".into()))
+    let missing = uml::missing();
+    if !missing.is_empty() {
+        return Err(Error::Preconditions(missing));
+    }
+    let ending = format!("-{}", hash(&configuration()?));
+    let cache = cache()?;
+    let mut built: Vec<PathBuf> = fs::read_dir(&cache)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(&ending))
+        .map(|entry| entry.path().join(PROGRAM))
+        .filter(|program| program.is_file())
+        .collect();
+    built.sort();
+    let Some(program) = built.pop() else {
+        return Err(Error::Preconditions(vec![format!(
+            "no kernel in simulated time in {}: build it with `thalweg lab build-kernel` \
+             (some ten minutes on two CPUs)",
+            cache.display()
+        )]));
+    };
+    Ok(Kernel {
+        program,
+        modules: Vec::new(),
+        words: words(),
+        slowness: 60,
+    })
+}
+
+/// What makes two runs the same: time that only timers move, one beginning of
+/// time, and no randomness from the processor.
+fn words() -> Vec<String> {
+    [
+        "time-travel=inf-cpu",
+        "time-travel-start=1700000000000000000",
+        "random.trust_cpu=off",
+        "random.trust_bootloader=off",
+        "norandmaps",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+/// Builds the kernel, unless it is there already, and returns its path.
+///
+/// # Errors
+/// [`Error::Preconditions`] with all packages that are missing; the end of the
+/// build's own output where it fails. Nothing is left in the cache then.
+pub fn build(progress: bool) -> Result<PathBuf, Error> {
+    let mut missing = uml::missing();
+    missing.extend(
+        TOOLS
+            .into_iter()
+            .filter(|(program, _)| tool::find(program).is_none())
+            .map(|(program, package)| {
+                format!("no {program}: install the package {package} (apt-get install {package})")
+            }),
+    );
+    let archive = PathBuf::from(format!("/usr/src/{SOURCES}.tar.xz"));
+    if !archive.is_file() {
+        missing.push(format!(
+            "no {}: install the package {SOURCES} (apt-get install {SOURCES})",
+            archive.display()
+        ));
+    }
+    if !missing.is_empty() {
+        return Err(Error::Preconditions(missing));
+    }
+    let configuration = configuration()?;
+    let name = format!("{}-{}", version(&archive)?, hash(&configuration));
+    let cache = cache()?;
+    let place = cache.join(name);
+    if place.join(PROGRAM).is_file() {
+        return Ok(place.join(PROGRAM));
+    }
+    let _signals = interrupt::Guard::install()?;
+    let work = Scratch::create(&cache)?;
+    let bar = bar(progress);
+    bar.set_message("unpacking the sources");
+    let mut unpack = Command::new("tar");
+    unpack.arg("--extract").arg("--file").arg(&archive);
+    unpack.arg("--directory").arg(&work.0);
+    for pattern in LEFT_OUT {
+        unpack.arg(format!("--exclude={pattern}"));
+    }
+    attended(&mut unpack, &work.0, &bar)?;
+    let tree = work.0.join(SOURCES);
+    let file = tree.join(".config");
+    fs::write(&file, &configuration).map_err(Error::io("cannot write", &file))?;
+    attended(make(&tree).arg("olddefconfig"), &work.0, &bar)?;
+    let settled = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
+    if let Some(line) = dropped(&settled) {
+        return Err(Error::Options(format!(
+            "these sources have no {line}, which the laboratory's kernel needs"
+        )));
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    attended(
+        make(&tree).arg(format!("--jobs={cpus}")).arg("linux"),
+        &work.0,
+        &bar,
+    )?;
+    bar.finish_and_clear();
+    let ready = work.0.join("ready");
+    fs::create_dir(&ready).map_err(Error::io("cannot create", &ready))?;
+    let built = tree.join("linux");
+    fs::rename(&built, ready.join(PROGRAM)).map_err(Error::io("cannot keep", &built))?;
+    // At once, so that nobody finds a half.
+    match fs::rename(&ready, &place) {
+        Err(_) if place.join(PROGRAM).is_file() => {}
+        done => done.map_err(Error::io("cannot create", &place))?,
+    }
+    Ok(place.join(PROGRAM))
+}
+
+/// A directory for the build in the cache; dropped, it is removed.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn create(cache: &Path) -> Result<Self, Error> {
+        let path = cache.join(format!("build-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(Error::io("cannot create", &path))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+fn make(tree: &Path) -> Command {
+    let mut command = Command::new("nice");
+    command
+        .args(["-n", "10", "make", "ARCH=um", "SUBARCH=x86_64"])
+        .args([
+            "KBUILD_BUILD_TIMESTAMP=1970-01-01",
+            "KBUILD_BUILD_USER=thalweg",
+        ])
+        .arg("KBUILD_BUILD_HOST=thalweg")
+        .current_dir(tree);
+    command
+}
+
+/// Runs a step of the build; what it says counts as progress, and is quoted where
+/// it fails.
+fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(), Error> {
+    let path = work.join("log");
+    let mut log = File::create(&path).map_err(Error::io("cannot create", &path))?;
+    let (mut output, input) = std::io::pipe().map_err(Error::system("cannot create a pipe"))?;
+    let errors = input
+        .try_clone()
+        .map_err(Error::system("cannot duplicate a descriptor"))?;
+    let mut process = Process::spawn(command.stdin(Stdio::null()).stdout(input).stderr(errors))?;
+    // Its own ends of the pipe would keep it open.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let never = || Instant::now() + Duration::from_secs(3600);
+    let mut bytes = [0u8; 16 << 10];
+    loop {
+        if !interrupt::wait(output.as_fd(), PollFlags::POLLIN, never(), OnSignal::Fail)? {
+            continue;
+        }
+        let count = output
+            .read(&mut bytes)
+            .map_err(Error::system("cannot read what the build says"))?;
+        if count == 0 {
+            break;
+        }
+        log.write_all(&bytes[..count])
+            .map_err(Error::io("cannot write", &path))?;
+        let text = String::from_utf8_lossy(&bytes[..count]);
+        bar.inc(text.matches('\n').count() as u64);
+        if let Some(line) = text.trim_end().lines().last() {
+            bar.set_message(line.trim().to_owned());
+        }
+    }
+    match process.wait_until(never(), OnSignal::Fail)? {
+        Some(status) if status.success() => Ok(()),
+        status => {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let last = &lines[lines.len().saturating_sub(30)..];
+            Err(Error::Command {
+                command: format!("{command:?}"),
+                status: status.map_or("no end".to_owned(), |status| status.to_string()),
+                stderr: last.join("\n"),
+            })
+        }
+    }
+}
+
+fn bar(wanted: bool) -> ProgressBar {
+    if !wanted {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(STEPS);
+    if let Ok(style) = ProgressStyle::with_template("kernel [{bar:32}] {elapsed}  {wide_msg}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// The packaged kernel's configuration without modules, then the laboratory's own
+/// lines. Of two lines about one thing the later counts (kconfig warns and takes it).
+fn configuration() -> Result<String, Error> {
+    let output = tool::command(uml::PROGRAM)
+        .arg("--showconfig")
+        .output()
+        .map_err(Error::system("cannot start linux.uml"))?;
+    Ok(without_modules(&String::from_utf8_lossy(&output.stdout)) + FRAGMENT)
+}
+
+fn without_modules(configuration: &str) -> String {
+    configuration
+        .lines()
+        .map(|line| match line.strip_suffix("=m") {
+            Some(name) => format!("# {name} is not set\n"),
+            None => format!("{line}\n"),
+        })
+        .collect()
+}
+
+/// The first line of the fragment that switches something on which a settled
+/// configuration does not have.
+fn dropped(settled: &str) -> Option<&'static str> {
+    FRAGMENT
+        .lines()
+        .filter(|line| line.ends_with("=y"))
+        .find(|line| !settled.lines().any(|has| has == *line))
+}
+
+/// The sources' version: the package's, or where they did not come as a package,
+/// the size of the archive.
+fn version(archive: &Path) -> Result<String, Error> {
+    let asked = Command::new("dpkg-query")
+        .args(["--show", "--showformat", "${Version}", SOURCES])
+        .stderr(Stdio::null())
+        .output();
+    if let Ok(output) = asked
+        && output.status.success()
+    {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let size = fs::metadata(archive).map_err(Error::io("cannot read", archive))?;
+    Ok(format!("6.1-{}", size.len()))
+}
+
+/// FNV-1a, 64 bits, in hexadecimal.
+fn hash(text: &str) -> String {
+    let digest = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+            (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    format!("{digest:016x}")
+}
+
+/// Where built kernels are kept: `$XDG_CACHE_HOME/thalweg`, `~/.cache/thalweg`, or
+/// `/var/cache/thalweg`, the first that the environment names.
+fn cache() -> Result<PathBuf, Error> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let directory = variable("XDG_CACHE_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| Some(variable("HOME")?.join(".cache")).filter(|path| path.is_absolute()))
+        .unwrap_or_else(|| "/var/cache".into())
+        .join("thalweg");
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_are_left_out_before_the_fragment() {
+        let text =
+            without_modules("CONFIG_A=y\nCONFIG_B=m\n# CONFIG_C is not set\nCONFIG_D=\"m\"\n");
+        assert_eq!(
+            text,
+            "CONFIG_A=y\n# CONFIG_B is not set\n# CONFIG_C is not set\nCONFIG_D=\"m\"\n"
+        );
+    }
+
+    #[test]
+    fn what_the_sources_lack_is_noticed() {
+        assert_eq!(dropped(FRAGMENT), None);
+        let without = FRAGMENT.replace("CONFIG_NET_SCH_NETEM=y", "");
+        assert_eq!(dropped(&without), Some("CONFIG_NET_SCH_NETEM=y"));
+        assert!(FRAGMENT.contains("CONFIG_UML_TIME_TRAVEL_SUPPORT=y"));
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        // Test vectors of the FNV authors (draft-eastlake-fnv, appendix C).
+        assert_eq!(hash(""), "cbf29ce484222325");
+        assert_eq!(hash("a"), "af63dc4c8601ec8c");
+        assert_eq!(hash("foobar"), "85944171f73967e8");
+    }
 }

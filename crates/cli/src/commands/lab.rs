@@ -31,6 +31,11 @@ enum Lab {
     ///
     /// Results are kept: an interrupted call goes on where it stopped.
     Tables(Tables),
+    /// Build the kernel for `--backend virtual`, unless that is done, and print its path.
+    ///
+    /// From Debian's package linux-source-6.1; needs no privilege, 2 GB of disk meanwhile, and some
+    /// ten minutes on two CPUs. It is kept below $XDG_CACHE_HOME/thalweg.
+    BuildKernel,
     /// The first process in user-mode Linux, and the run there.
     #[command(hide = true)]
     Guest {
@@ -96,6 +101,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     match &options.command {
         Lab::Run(run) => run_scenarios(global, run),
         Lab::Tables(tables) => make_tables(tables),
+        Lab::BuildKernel => build_kernel(global),
         Lab::Guest { work } => Ok(thalweg_lab::uml::guest::main(work)?),
     }
 }
@@ -147,5 +153,14 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
         Ok(())
     } else {
         Err(Failure::Expectation.into())
+    }
+}
+
+fn build_kernel(global: &Global) -> Result<()> {
+    let program = thalweg_lab::virtual_kernel::build(std::io::stderr().is_terminal())?;
+    if global.json {
+        output::print_json(&serde_json::json!({ "kernel": program }))
+    } else {
+        output::print(&format!("{}\n", program.display()))
     }
 }

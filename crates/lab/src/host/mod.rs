@@ -162,11 +162,10 @@ impl Pair {
             .iter()
             .map(|relay| Namespace::create(&format!("{name}-{}", relay.word())))
             .collect::<Result<Vec<_>, _>>()?;
-        let borrowed: Vec<&Namespace> = between.iter().collect();
         let further = options.further_addresses;
         let wire = match options.wire {
             WireKind::Veth => {
-                veth::join(&client, &server, &borrowed, path, further)?;
+                veth::join(&client, &server, &between, path, further)?;
                 None
             }
             WireKind::Tun => Some(tun::Wire::join(&client, &server, path, further)?),

@@ -20,19 +20,17 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Creates it, with its loopback up.
+    /// Creates it, with nothing but a loopback that is down.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
         tool::run("ip", &format!("netns add {name}"))?;
         let path = PathBuf::from(DIRECTORY).join(name);
         let file = File::open(&path)
             .map_err(Error::io("cannot open the namespace", &path))
             .inspect_err(|_| delete(name))?;
-        let namespace = Self {
+        Ok(Self {
             name: name.to_owned(),
             file,
-        };
-        tool::run("ip", &format!("-n {name} link set lo up"))?;
-        Ok(namespace)
+        })
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -1,6 +1,7 @@
 //! The commands of iproute2, each checked.
 
-use std::process::Command;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
 
 use crate::error::Error;
 
@@ -36,9 +37,61 @@ pub(crate) fn run(program: &str, words: &str) -> Result<(), Error> {
     if output.status.success() {
         return Ok(());
     }
-    Err(Error::Command {
-        command: shown,
+    Err(failed(shown, &output))
+}
+
+/// Runs several commands of `ip` in a namespace, in one process.
+///
+/// # Errors
+/// [`Error::Command`] for the first that fails; those after it are not run.
+pub(crate) fn batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
+    let program = format!("ip -n {namespace}");
+    let start = |error| Error::system(format!("cannot start `{program} -batch -`"))(error);
+    let mut child = command("ip")
+        .args(["-n", namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start)?;
+    if let Some(mut input) = child.stdin.take() {
+        // Where it has ended before it read all, its own words say why.
+        let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().map_err(start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let which = failed_line(&String::from_utf8_lossy(&output.stderr));
+    let command = which.and_then(|number| commands.get(number.checked_sub(1)?));
+    Err(failed(
+        command.map_or(program.clone(), |words| format!("{program} {words}")),
+        &output,
+    ))
+}
+
+/// The line that `ip -batch -` complains of, counted from 1.
+fn failed_line(stderr: &str) -> Option<usize> {
+    let (_, number) = stderr.trim().rsplit_once("Command failed -:")?;
+    number.parse().ok()
+}
+
+fn failed(command: String, output: &Output) -> Error {
+    Error::Command {
+        command,
         status: output.status.to_string(),
         stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_says_which_line_failed() {
+        let text = "Error: Device not found.\nCommand failed -:12\n";
+        assert_eq!(failed_line(text), Some(12));
+        assert_eq!(failed_line("something else"), None);
+    }
 }

@@ -51,7 +51,7 @@ impl Wire {
             )?;
             run("ip", &format!("-n {name} link set {link} up"))?;
         }
-        veth::give_addresses(client, server, path.family, further_addresses)?;
+        veth::give_addresses(client, server, path, further_addresses)?;
 
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let failed = EventFd::from_value_and_flags(0, flags)

@@ -1,10 +1,11 @@
 //! The wires: veth pairs, addresses, neighbours and routes.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Side;
 use super::netns::Namespace;
-use super::tool::run;
+use super::tool::{batch, run};
 use crate::error::Error;
 use crate::scenario::{Family, PathModel};
 
@@ -33,139 +34,168 @@ pub(super) fn address(family: Family, side: Side, index: u8) -> IpAddr {
     }
 }
 
-/// An end of a veth pair: a namespace and the interface's name in it.
-#[derive(Clone, Copy)]
-pub(super) struct End<'a> {
-    pub(super) namespace: &'a Namespace,
-    pub(super) interface: &'a str,
-}
-
 /// Joins the hosts, through the relays in between if there are any, and gives
-/// them their addresses.
+/// them their addresses. Everything comes up, the loopbacks too.
 pub(super) fn join(
     client: &Namespace,
     server: &Namespace,
-    relays: &[&Namespace],
+    relays: &[Namespace],
     path: &PathModel,
     further_addresses: u8,
 ) -> Result<(), Error> {
-    let mut near = End {
-        namespace: client,
-        interface: INTERFACE,
+    let wires = Wires {
+        family: path.family,
+        mtu: path.mtu,
+        further_addresses,
     };
-    for relay in relays {
-        let far = End {
-            namespace: relay,
-            interface: NEAR,
-        };
-        link(near, far, path, further_addresses)?;
-        near = End {
-            namespace: relay,
-            interface: FAR,
-        };
+    // One call of `ip` a namespace: each costs a process, which is slow in
+    // user-mode Linux.
+    let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut near = (client.name(), INTERFACE);
+    for far in relays
+        .iter()
+        .map(|relay| (relay.name(), NEAR))
+        .chain([(server.name(), INTERFACE)])
+    {
+        run("ip", &wires.pair(near, far))?;
+        for (end, commands) in [(near, wires.near(near.1)), (far, wires.far(far.1))] {
+            lines.entry(end.0).or_default().extend(commands);
+        }
+        near = (far.0, FAR);
     }
-    let far = End {
-        namespace: server,
-        interface: INTERFACE,
-    };
-    link(near, far, path, further_addresses)?;
-    for host in [client, server] {
+    for relay in relays {
+        relay.set_sysctl(wires.forwarding(), "1")?;
+        lines
+            .entry(relay.name())
+            .or_default()
+            .extend(wires.routes());
+    }
+    for (host, side) in [(client, Side::Client), (server, Side::Server)] {
+        let commands = lines.entry(host.name()).or_default();
         if !path.offload {
             // One segment per packet. Needs no ethtool, and TCP obeys it as it
             // does a device without segmentation offload.
-            let name = host.name();
-            run(
-                "ip",
-                &format!("-n {name} link set {INTERFACE} gso_max_segs 1"),
-            )?;
+            commands.push(format!("link set {INTERFACE} gso_max_segs 1"));
         }
+        commands.extend(wires.addresses(side));
     }
-    give_addresses(client, server, path.family, further_addresses)?;
-    relays
-        .iter()
-        .try_for_each(|relay| forward(relay, path.family, further_addresses))
-}
-
-/// Gives the hosts their addresses on [`INTERFACE`].
-pub(super) fn give_addresses(
-    client: &Namespace,
-    server: &Namespace,
-    family: Family,
-    further_addresses: u8,
-) -> Result<(), Error> {
-    let (bits, nodad) = match family {
-        Family::Ipv4 => (24, ""),
-        Family::Ipv6 => (48, "nodad"),
-    };
-    let give = |host: &Namespace, address: IpAddr| {
-        let name = host.name();
-        run(
-            "ip",
-            &format!("-n {name} address add {address}/{bits} dev {INTERFACE} {nodad}"),
-        )
-    };
-    give(client, address(family, Side::Client, 0))?;
-    (0..=further_addresses).try_for_each(|index| give(server, address(family, Side::Server, index)))
-}
-
-/// Creates one veth pair. Towards each end the other bears the address of the
-/// host behind it, so that hosts and relays need the same table of neighbours.
-fn link(near: End<'_>, far: End<'_>, path: &PathModel, further_addresses: u8) -> Result<(), Error> {
-    run(
-        "ip",
-        &format!(
-            "link add {} netns {} address {CLIENT_MAC} mtu {mtu} type veth \
-             peer name {} netns {} address {SERVER_MAC} mtu {mtu}",
-            near.interface,
-            near.namespace.name(),
-            far.interface,
-            far.namespace.name(),
-            mtu = path.mtu
-        ),
-    )?;
-    for end in [near, far] {
-        let (name, interface) = (end.namespace.name(), end.interface);
-        // No link-local address and no group memberships: nothing crosses the
-        // link but what the hosts send, so the sequence of loss is theirs alone.
-        run(
-            "ip",
-            &format!("-n {name} link set {interface} addrgenmode none arp off"),
-        )?;
-        run("ip", &format!("-n {name} link set {interface} up"))?;
-    }
-    know(far, address(path.family, Side::Client, 0), CLIENT_MAC)?;
-    for index in 0..=further_addresses {
-        know(near, address(path.family, Side::Server, index), SERVER_MAC)?;
+    for (namespace, mut commands) in lines {
+        commands.push("link set lo up".to_owned());
+        batch(namespace, &commands)?;
     }
     Ok(())
 }
 
-fn know(end: End<'_>, address: IpAddr, mac: &str) -> Result<(), Error> {
-    let (name, interface) = (end.namespace.name(), end.interface);
-    run(
-        "ip",
-        &format!(
-            "-n {name} neighbour replace {address} lladdr {mac} dev {interface} nud permanent"
-        ),
-    )
+/// Gives the hosts their addresses on [`INTERFACE`], made by other means, and brings
+/// their loopbacks up.
+pub(super) fn give_addresses(
+    client: &Namespace,
+    server: &Namespace,
+    path: &PathModel,
+    further_addresses: u8,
+) -> Result<(), Error> {
+    let wires = Wires {
+        family: path.family,
+        mtu: path.mtu,
+        further_addresses,
+    };
+    for (host, side) in [(client, Side::Client), (server, Side::Server)] {
+        let mut commands = wires.addresses(side);
+        commands.push("link set lo up".to_owned());
+        batch(host.name(), &commands)?;
+    }
+    Ok(())
 }
 
-/// Makes a relay forward between its two links, without addresses of its own.
-fn forward(relay: &Namespace, family: Family, further_addresses: u8) -> Result<(), Error> {
-    relay.set_sysctl(
-        match family {
+/// What all links of a path have in common.
+struct Wires {
+    family: Family,
+    mtu: u32,
+    further_addresses: u8,
+}
+
+impl Wires {
+    /// The words that create one veth pair between two interfaces, each a
+    /// namespace and a name.
+    ///
+    /// Towards each end the other bears the address of the host behind it, so that
+    /// hosts and relays need the same table of neighbours.
+    fn pair(&self, near: (&str, &str), far: (&str, &str)) -> String {
+        let mtu = self.mtu;
+        format!(
+            "link add {} netns {} address {CLIENT_MAC} mtu {mtu} type veth \
+             peer name {} netns {} address {SERVER_MAC} mtu {mtu}",
+            near.1, near.0, far.1, far.0
+        )
+    }
+
+    /// What the interface on a link's client side needs.
+    fn near(&self, interface: &str) -> Vec<String> {
+        let mut commands = up(interface);
+        commands.extend(
+            self.servers()
+                .map(|server| know(interface, server, SERVER_MAC)),
+        );
+        commands
+    }
+
+    /// What the interface on a link's server side needs.
+    fn far(&self, interface: &str) -> Vec<String> {
+        let mut commands = up(interface);
+        commands.push(know(interface, self.client(), CLIENT_MAC));
+        commands
+    }
+
+    /// The setting that makes a relay forward. It has no address of its own.
+    fn forwarding(&self) -> &'static str {
+        match self.family {
             Family::Ipv4 => "net.ipv4.ip_forward",
             Family::Ipv6 => "net.ipv6.conf.all.forwarding",
-        },
-        "1",
-    )?;
-    let route = |address: IpAddr, interface: &str| {
-        let name = relay.name();
-        run(
-            "ip",
-            &format!("-n {name} route add {address} dev {interface}"),
-        )
-    };
-    route(address(family, Side::Client, 0), NEAR)?;
-    (0..=further_addresses).try_for_each(|index| route(address(family, Side::Server, index), FAR))
+        }
+    }
+
+    /// What a relay knows of the hosts.
+    fn routes(&self) -> Vec<String> {
+        let to_client = format!("route add {} dev {NEAR}", self.client());
+        self.servers()
+            .map(|server| format!("route add {server} dev {FAR}"))
+            .chain([to_client])
+            .collect()
+    }
+
+    /// What gives a host its addresses.
+    fn addresses(&self, side: Side) -> Vec<String> {
+        let (bits, nodad) = match self.family {
+            Family::Ipv4 => (24, ""),
+            Family::Ipv6 => (48, " nodad"),
+        };
+        let give = |address: IpAddr| format!("address add {address}/{bits} dev {INTERFACE}{nodad}");
+        match side {
+            Side::Client => vec![give(self.client())],
+            Side::Server => self.servers().map(give).collect(),
+        }
+    }
+
+    fn client(&self) -> IpAddr {
+        address(self.family, Side::Client, 0)
+    }
+
+    fn servers(&self) -> impl Iterator<Item = IpAddr> {
+        let family = self.family;
+        (0..=self.further_addresses).map(move |index| address(family, Side::Server, index))
+    }
+}
+
+/// Brings an interface up without a link-local address or group memberships:
+/// nothing crosses the link but what the hosts send, so the sequence of loss is
+/// theirs alone.
+fn up(interface: &str) -> Vec<String> {
+    vec![
+        format!("link set {interface} addrgenmode none arp off"),
+        format!("link set {interface} up"),
+    ]
+}
+
+fn know(interface: &str, address: IpAddr, mac: &str) -> String {
+    format!("neighbour replace {address} lladdr {mac} dev {interface} nud permanent")
 }

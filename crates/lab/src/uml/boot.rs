@@ -10,7 +10,7 @@ use std::time::Instant;
 use nix::poll::PollFlags;
 use nix::sys::statvfs::statvfs;
 
-use super::Kernel;
+use super::{Kernel, workdir};
 use crate::error::Error;
 use crate::interrupt::{self, OnSignal};
 use crate::process::Process;
@@ -70,7 +70,7 @@ impl Machine<'_> {
             "con0=null,fd:1".to_owned(),
             "con1=null,fd:0".to_owned(),
             // Its pid file and control socket, which are otherwise in $HOME.
-            format!("uml_dir={work}/"),
+            workdir::uml_dir(self.work),
             "umid=kernel".to_owned(),
         ];
         words.extend(self.kernel.words.iter().cloned());

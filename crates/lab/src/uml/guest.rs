@@ -74,7 +74,10 @@ pub fn main(work: &Path) -> Result<(), Error> {
                 .into(),
         ));
     }
-    let error = be_first_process(work).err().map(|error| error.to_string());
+    let error = be_first_process(work).err().map(|error| match error {
+        Error::Guest(why) => why,
+        other => other.to_string(),
+    });
     let end = Message::End { error };
     let told = progress::open(Path::new(CHANNEL)).and_then(|channel| {
         end.send(&channel)

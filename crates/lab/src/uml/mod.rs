@@ -30,7 +30,7 @@ use guest::Job;
 use workdir::WorkDir;
 
 /// The packaged kernel.
-const PROGRAM: &str = "linux.uml";
+pub(crate) const PROGRAM: &str = "linux.uml";
 /// The package that has it.
 const PACKAGE: &str = "user-mode-linux";
 /// Below this the run itself does not fit beside the kernel.

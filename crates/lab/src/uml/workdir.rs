@@ -1,13 +1,20 @@
 //! The private directory of a user-mode kernel: job, result, console, sockets.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::error::Error;
 use crate::host::PREFIX;
 use crate::host::stale;
+use crate::interrupt::{self, OnSignal};
 
 /// A directory below the system's directory for temporary files, for this user
 /// alone; dropped, it is removed.
@@ -42,16 +49,57 @@ impl Drop for WorkDir {
     }
 }
 
-/// Removes this user's directories whose process is gone: it was killed.
+/// Removes this user's directories whose process is gone because it was killed,
+/// and what is left of their kernels: those die with that process, but not their
+/// helper threads, which are processes of their own.
 pub(super) fn remove_stale() {
     let parent = std::env::temp_dir();
     let own = nix::unistd::geteuid().as_raw();
     for name in stale::orphans(&parent) {
         let path = parent.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir() && it.uid() == own) {
+            end_helpers(&path);
             remove(&path);
         }
     }
+}
+
+/// Kills the processes that have a directory on their command line as the kernel's,
+/// and waits until they are gone.
+fn end_helpers(directory: &Path) {
+    let mark = uml_dir(directory);
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return;
+    };
+    let deadline = Instant::now() + Duration::from_secs(1);
+    for pid in processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    {
+        let Ok(ended) = interrupt::pidfd(pid) else {
+            continue;
+        };
+        // Read after the descriptor was opened, so that it is this process.
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        if !command
+            .split(|&byte| byte == 0)
+            .any(|word| word == mark.as_bytes())
+        {
+            continue;
+        }
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        let _ = interrupt::wait(
+            ended.as_fd(),
+            PollFlags::POLLIN,
+            deadline,
+            OnSignal::KeepWaiting,
+        );
+    }
+}
+
+/// The word of a kernel's command line that names its directory.
+pub(super) fn uml_dir(directory: &Path) -> String {
+    format!("uml_dir={}/", directory.display())
 }
 
 fn remove(path: &Path) {

@@ -1,0 +1,454 @@
+//! `thalweg lab run --backend uml`: whole runs in a kernel of their own.
+//!
+//! They need Debian's package user-mode-linux, and no privilege but for the test
+//! that gives privilege away.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use support::{THALWEG, skip, wait_for};
+
+const KERNEL: &str = "/usr/bin/linux.uml";
+/// Any of these runs is over long before.
+const LIMIT: Duration = Duration::from_secs(120);
+/// Someone who owns nothing.
+const NOBODY: u32 = 65_534;
+
+/// Ubuntu does not package user-mode Linux, so there it may be skipped even where
+/// tests must run.
+fn available() -> bool {
+    if Path::new(KERNEL).exists() {
+        return true;
+    }
+    let why = format!("no {KERNEL} (Debian's package user-mode-linux)");
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if release.lines().any(|line| line == "ID=debian") {
+        return skip(&why);
+    }
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// A directory for everything that a run makes, and its scenario.
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new(scenario: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Self { directory };
+        fs::create_dir(place.temporary()).unwrap();
+        let text = format!("name = \"test\"\n{scenario}");
+        fs::write(place.path("scenario.toml"), text).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.path("tmp")
+    }
+
+    /// `thalweg lab run` of the scenario, the report in `out`.
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(["lab", "run"])
+            .arg(self.path("scenario.toml"))
+            .arg("--out")
+            .arg(self.path("out"))
+            .args(arguments)
+            .env("TMPDIR", self.temporary())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, arguments: &[&str]) -> Child {
+        self.command(Path::new(THALWEG), arguments).spawn().unwrap()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        finish(self.start(arguments))
+    }
+
+    fn results(&self) -> Value {
+        let text = fs::read_to_string(self.path("out/results.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Processes and files that a run has left.
+    fn leftovers(&self) -> Vec<String> {
+        let mut found: Vec<String> = fs::read_dir(self.temporary())
+            .unwrap()
+            .map(|entry| entry.unwrap().path().display().to_string())
+            .collect();
+        let mark = self.temporary().display().to_string();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            if command.contains(&mark) {
+                found.push(format!("{}: {command}", entry.path().display()));
+            }
+        }
+        found
+    }
+
+    /// A program in the kernel's place, found first on PATH.
+    fn fake_kernel(&self, script: &str) -> std::ffi::OsString {
+        let directory = self.path("bin");
+        fs::create_dir(&directory).unwrap();
+        let file = directory.join("linux.uml");
+        let text =
+            format!("#!/bin/sh\n[ \"$1\" = --version ] && exec {KERNEL} --version\n{script}\n");
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut path = directory.into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        path
+    }
+}
+
+/// Waits for the end, but not for ever.
+fn finish(mut child: Child) -> Output {
+    let pid = Pid::from_raw(child.id() as i32);
+    let deadline = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            kill(pid, Signal::SIGKILL).unwrap();
+            panic!("no end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn assert_code(output: &Output, code: i32) {
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        said(output)
+    );
+}
+
+const DELAYED: &str = "[path]\ndelay = \"5ms\"\nrate = \"50mbit\"\n\
+    [traffic]\nconnections = 3\n[system]\nqdisc = \"fq\"\n";
+
+/// Each connection took the path that was asked for.
+fn assert_delayed(results: &Value, connections: usize) {
+    let mode = &results["scenarios"][0]["modes"][0];
+    let made = mode["connections"].as_array().unwrap();
+    assert_eq!(made.len(), connections);
+    for connection in made {
+        assert_eq!(connection["error"], Value::Null, "{connection}");
+        // Twice 5 ms, and at most the queue of 1 MB at 50 Mbit/s on top, 160 ms.
+        let rtt = connection["mean_rtt_us"].as_f64().unwrap();
+        assert!((10_000.0..190_000.0).contains(&rtt), "{connection}");
+        let goodput = connection["goodput_bps"].as_f64().unwrap();
+        assert!((10e6..50e6).contains(&goodput), "{connection}");
+    }
+}
+
+#[test]
+fn three_connections_under_netem() {
+    if !available() {
+        return;
+    }
+    let expectation = "[[expect]]\nmode = \"baseline\"\nstatistic = \"failures\"\nat_most = 0\n\
+        [[expect]]\nmode = \"baseline\"\nstatistic = \"median\"\nat_least = \"1gbit\"\n";
+    let place = Place::new(&format!("{DELAYED}{expectation}"));
+    let output = place.run(&["--backend", "uml", "--mode", "baseline", "--json"]);
+    // An expectation is missed: 50 Mbit/s are not 1 Gbit/s.
+    assert_code(&output, 5);
+    let results = place.results();
+    assert_delayed(&results, 3);
+    let environment = &results["environment"];
+    assert_eq!(environment["backend"]["name"], "uml");
+    assert_eq!(
+        environment["backend"]["why"],
+        "asked for with --backend uml"
+    );
+    assert!(environment["command"].as_str().unwrap().contains("lab run"));
+    let version = Command::new(KERNEL).arg("--version").output().unwrap();
+    let version = String::from_utf8(version.stdout).unwrap();
+    let kernel = environment["kernel"].as_str().unwrap();
+    assert!(kernel.contains(version.trim()), "{kernel}");
+    let offered = environment["congestion_controls"].as_array().unwrap();
+    for name in ["bbr", "dctcp", "htcp"] {
+        assert!(offered.iter().any(|it| it == name), "{offered:?}");
+    }
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed, results);
+    for file in ["report.html", "raw/baseline-0002.json"] {
+        assert!(place.path("out").join(file).exists(), "{file}");
+    }
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+/// The agent inside, started by someone without any privilege, who gets the
+/// other kernel without asking.
+#[test]
+fn an_ordinary_user_runs_the_agent() {
+    if !available() {
+        return;
+    }
+    if !nix::unistd::geteuid().is_root() {
+        skip("not root: cannot become someone else");
+        return;
+    }
+    let place = Place::new(DELAYED);
+    // Where this test's own binary is, others may not look.
+    let program = place.path("thalweg");
+    fs::copy(THALWEG, &program).unwrap();
+    for path in [place.directory.path(), &program] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for directory in [place.temporary(), place.path("out")] {
+        fs::create_dir_all(&directory).unwrap();
+        std::os::unix::fs::chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut command = place.command(&program, &["--mode", "thalweg", "--connections", "2"]);
+    let child = command
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .env("HOME", "/nonexistent")
+        .current_dir("/")
+        .spawn();
+    assert_code(&finish(child.unwrap()), 0);
+    let results = place.results();
+    assert_delayed(&results, 2);
+    let backend = &results["environment"]["backend"];
+    assert_eq!(backend["name"], "uml");
+    let why = backend["why"].as_str().unwrap();
+    assert!(why.contains("no CAP_NET_ADMIN"), "{why}");
+    let hosts = results["scenarios"][0]["modes"][0]["hosts"]
+        .as_array()
+        .unwrap();
+    assert!(
+        hosts.iter().any(|host| host["address"] == "10.0.0.2"),
+        "{hosts:?}"
+    );
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(place.path("out/raw")).unwrap());
+    assert_eq!(owner, NOBODY);
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn two_at_once_do_not_meet() {
+    if !available() {
+        return;
+    }
+    let places = [Place::new(DELAYED), Place::new(DELAYED)];
+    let arguments = [
+        "--backend",
+        "uml",
+        "--mode",
+        "baseline",
+        "--connections",
+        "1",
+    ];
+    let children: Vec<Child> = places.iter().map(|place| place.start(&arguments)).collect();
+    for (child, place) in children.into_iter().zip(&places) {
+        assert_code(&finish(child), 0);
+        assert_delayed(&place.results(), 1);
+        assert_eq!(place.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_fault_inside_is_reported_outside() {
+    if !available() {
+        return;
+    }
+    let place = Place::new("[system]\nsysctl = { \"net.ipv4.nosuch\" = 1 }\n");
+    let output = place.run(&["--backend", "uml", "--mode", "baseline"]);
+    assert_code(&output, 1);
+    let said = said(&output);
+    assert!(
+        said.starts_with("thalweg: in user-mode Linux: cannot set net.ipv4.nosuch to \"1\""),
+        "{said}"
+    );
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
+    if !available() {
+        return;
+    }
+    for (script, words) in [
+        (
+            "echo 'VFS: waiting for root'; sleep 1000",
+            ["did not boot within 1 s", "VFS: waiting for root"],
+        ),
+        (
+            "echo 'Kernel panic - not syncing'; exit 134",
+            ["ended unexpectedly", "Kernel panic - not syncing"],
+        ),
+        (
+            "echo surprise >&0; sleep 1000",
+            ["\"surprise\\n\", which is no message", "(nothing)"],
+        ),
+    ] {
+        let place = Place::new("");
+        let started = Instant::now();
+        let output = place
+            .command(
+                Path::new(THALWEG),
+                &["--backend", "uml", "--boot-limit", "1"],
+            )
+            .env("PATH", place.fake_kernel(script))
+            .output()
+            .unwrap();
+        assert_code(&output, 1);
+        assert!(started.elapsed() < Duration::from_secs(10));
+        for word in words {
+            assert!(said(&output).contains(word), "{}", said(&output));
+        }
+        assert_eq!(place.leftovers(), Vec::<String>::new());
+    }
+}
+
+/// Sends a signal and awaits the orderly end.
+fn interrupt(place: &Place, child: Child, signal: Signal) {
+    assert!(!place.leftovers().is_empty());
+    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+    let started = Instant::now();
+    let output = finish(child);
+    assert_code(&output, 1);
+    assert!(said(&output).contains("interrupted"), "{}", said(&output));
+    assert!(started.elapsed() < Duration::from_secs(5));
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_while_it_boots_leaves_nothing() {
+    if !available() {
+        return;
+    }
+    let place = Place::new("");
+    let child = place
+        .command(Path::new(THALWEG), &["--backend", "uml"])
+        .env("PATH", place.fake_kernel("echo booting; sleep 1000"))
+        .spawn()
+        .unwrap();
+    wait_for("the kernel's console", || {
+        let entry = fs::read_dir(place.temporary()).unwrap().next()?.unwrap();
+        let console = fs::read_to_string(entry.path().join("console")).ok()?;
+        console.contains("booting").then_some(())
+    });
+    interrupt(&place, child, Signal::SIGINT);
+}
+
+const LONG: &str = "[path]\ndelay = \"5ms\"\n[traffic]\nconnections = 1\nduration = \"60s\"\n";
+
+/// Starts a long run and waits until its client sends.
+fn start_long_run(place: &Place) -> Child {
+    let child = place.start(&["--backend", "uml", "--mode", "baseline"]);
+    wait_for("the first connection", || {
+        place
+            .path("out/raw/baseline-0000.json")
+            .exists()
+            .then_some(())
+    });
+    child
+}
+
+#[test]
+fn a_signal_while_it_runs_leaves_nothing() {
+    if !available() {
+        return;
+    }
+    let place = Place::new(LONG);
+    let child = start_long_run(&place);
+    interrupt(&place, child, Signal::SIGTERM);
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_removed_by_the_next() {
+    if !available() {
+        return;
+    }
+    let place = Place::new(LONG);
+    let child = start_long_run(&place);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait_with_output().unwrap();
+    // The directory, and helper processes of the kernel.
+    assert!(place.leftovers().len() > 1);
+    let output = place
+        .command(
+            Path::new(THALWEG),
+            &["--backend", "uml", "--boot-limit", "1"],
+        )
+        .env("PATH", place.fake_kernel("exit 1"))
+        .output()
+        .unwrap();
+    assert_code(&output, 1);
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_starts() {
+    for (arguments, code, words) in [
+        (
+            &["--backend", "kvm"][..],
+            2,
+            "expected one of auto, host, uml, virtual, found \"kvm\"",
+        ),
+        (&["--uml-mem", "lots"], 2, "expected a size"),
+        (&["--boot-limit", "0"], 2, "0 is not in 1..=3600"),
+    ] {
+        let place = Place::new("");
+        let output = place.run(arguments);
+        assert_code(&output, code);
+        assert!(said(&output).contains(words), "{}", said(&output));
+        assert!(!place.path("out").exists());
+    }
+    if !available() {
+        return;
+    }
+    for (arguments, words) in [
+        (
+            &["--uml-mem", "1mib"][..],
+            "--uml-mem: expected memory from 128mib to 4000mb, found 1mib",
+        ),
+        (&["--out", "/proc/out"], "cannot create /proc/out"),
+        (&["--mode", "fixed:prague"], "has no module tcp_prague"),
+    ] {
+        let place = Place::new("");
+        let mut command = Command::new(THALWEG);
+        command
+            .args(["lab", "run"])
+            .arg(place.path("scenario.toml"))
+            .args(["--backend", "uml"])
+            .args(arguments)
+            .current_dir(place.directory.path())
+            .env("TMPDIR", place.temporary());
+        let output = command.output().unwrap();
+        assert_code(&output, 1);
+        assert!(said(&output).contains(words), "{}", said(&output));
+        assert_eq!(place.leftovers(), Vec::<String>::new());
+    }
+}
