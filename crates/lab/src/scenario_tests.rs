@@ -130,7 +130,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
         ),
         (path, "queue = \"1mb\"", (2, 1), "no effect without `rate`"),
         (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
-        (path, "delay = \"11s\"", (3, 9), "from \"0ms\" to \"10s\""),
+        (path, "delay = \"61s\"", (3, 9), "from \"0ms\" to \"60s\""),
         (
             path,
             "jitter = \"1ms\"",

@@ -244,7 +244,10 @@ impl fmt::Display for Delay {
                 return write!(f, "{}{unit}", self.0 / factor);
             }
         }
-        write!(f, "{}us", self.0)
+        match self.0 {
+            0 => f.write_str("0ms"),
+            us => write!(f, "{us}us"),
+        }
     }
 }
 
@@ -414,7 +417,7 @@ mod tests {
             ("500us", 500, "500us"),
             ("0.1s", 100_000, "100ms"),
             ("1.5ms", 1_500, "1500us"),
-            ("0ms", 0, "0us"),
+            ("0ms", 0, "0ms"),
             ("10s", 10_000_000, "10s"),
         ] {
             let parsed: Delay = text.parse().unwrap();
