@@ -4,7 +4,7 @@
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
 #   cost     kernel time, connection rate, agent's footprint  (three minutes)
-#   link     what an emulated link carries, delay error      (a minute and a half; no root)
+#   link     what an emulated link carries, delay error      (two minutes; no root)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
 set -euo pipefail
