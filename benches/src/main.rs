@@ -4,6 +4,7 @@
 //! thalweg-bench kernel   kernel time per establishment and per close, 50,000 hosts in the map
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
+//! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! ```
 //!
 //! Each prints a table with the target beside the figure, and exits with 1 if one is missed.
@@ -11,6 +12,7 @@
 mod agent;
 mod bed;
 mod kernel;
+mod link;
 mod rate;
 mod table;
 mod worker;
@@ -39,6 +41,8 @@ enum What {
     Rate,
     /// Memory and CPU of the agent.
     Agent,
+    /// What a link carries, and how late packets are.
+    Link,
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -50,6 +54,7 @@ fn main() -> Result<ExitCode> {
         What::Kernel => kernel::run(&arguments.binary)?,
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
+        What::Link => link::run(&arguments.binary)?,
         What::Worker(work) => {
             worker::run(&work)?;
             true

@@ -1,7 +1,7 @@
 //! Traffic: runs inside a namespace and is steered by lines on its standard input.
 
 use std::io::{BufRead, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -32,6 +32,11 @@ pub enum Work {
         seconds: f64,
         rate: u64,
     },
+    /// Sends UDP packets back.
+    Echo,
+    /// Sends `number` packets to an echo, one after the other; says the round-trip time of each
+    /// in microseconds.
+    Ping { address: IpAddr, number: usize },
 }
 
 /// Does the work.
@@ -49,6 +54,8 @@ pub fn run(work: &Work) -> Result<()> {
             seconds,
             rate,
         } => connect_loop(*address, *seconds, *rate),
+        Work::Echo => echo(),
+        Work::Ping { address, number } => ping(*address, *number),
     }
 }
 
@@ -155,4 +162,28 @@ fn raise_files() -> Result<()> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
+
+const ECHO_PORT: u16 = 7;
+
+fn echo() -> Result<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", ECHO_PORT)).context("binding the echo's port")?;
+    let mut buffer = [0; 64];
+    loop {
+        let (length, from) = socket.recv_from(&mut buffer)?;
+        socket.send_to(&buffer[..length], from)?;
+    }
+}
+
+fn ping(address: IpAddr, number: usize) -> Result<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).context("binding a port")?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect((address, ECHO_PORT))?;
+    for _ in 0..number {
+        let began = Instant::now();
+        socket.send(&[0; 8])?;
+        socket.recv(&mut [0; 8]).context("no packet came back")?;
+        say(&began.elapsed().as_micros().to_string())?;
+    }
+    Ok(())
 }

@@ -526,6 +526,34 @@ fn a_trace_that_cannot_be_used_is_named_with_its_place() {
 }
 
 #[test]
+fn a_report_is_written_only_if_the_command_ran() {
+    if !available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let path = file.to_str().unwrap();
+    let run = |program| {
+        link(&["--json", "--report", path, "--", program])
+            .status
+            .code()
+    };
+    assert_eq!(run("/no/such/program"), Some(127));
+    assert!(!file.exists());
+    assert_eq!(run("false"), Some(1));
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(report["format"], 1);
+    fs::write(&file, "x".repeat(100_000)).unwrap();
+    assert_eq!(run("/no/such/program"), Some(127));
+    assert_eq!(fs::metadata(&file).unwrap().len(), 100_000);
+    assert_eq!(run("true"), Some(0));
+    serde_json::from_str::<Value>(&fs::read_to_string(&file).unwrap()).unwrap();
+    let output = link(&["--report", "/no/such/report", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write /no/such/report"));
+}
+
+#[test]
 fn a_far_end_that_is_not_ready_is_an_error() {
     if !available() {
         return;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -101,29 +101,63 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         far: options.far.clone(),
         far_port: options.far_port,
     };
-    // Before anything runs, so that no result is lost for want of a file.
-    let file = match &options.report {
-        Some(path) => {
-            Some(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
-        }
-        None => None,
-    };
+    // Opened before anything runs, so that no result is lost for want of a file.
+    let mut destination = options
+        .report
+        .as_deref()
+        .map(Destination::open)
+        .transpose()?;
     let finished = link::run(&settings, &task).map_err(classified)?;
     let text = if global.json {
         serde_json::to_string(&finished.report)? + "\n"
     } else {
         table(&finished.report)
     };
-    match (file, &options.report) {
-        (Some(mut file), Some(path)) => file
-            .write_all(text.as_bytes())
-            .with_context(|| format!("cannot write {}", path.display()))?,
+    match &mut destination {
+        Some(destination) => destination.write(&text)?,
         // Nobody is left to tell where standard error is closed.
-        _ => drop(std::io::stderr().write_all(text.as_bytes())),
+        None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
     match finished.exit {
         0 => Ok(()),
         code => Err(Failure::Command(code).into()),
+    }
+}
+
+/// The file of a report. Dropped before it was written, it is as if it had not been opened.
+struct Destination<'a> {
+    path: &'a Path,
+    file: File,
+    is_new: bool,
+}
+
+impl<'a> Destination<'a> {
+    fn open(path: &'a Path) -> Result<Self> {
+        let is_new = !path.exists();
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file, is_new })
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        // What was there before is replaced; a device has no length to set.
+        let _ = self.file.set_len(0);
+        self.is_new = false;
+        self.file
+            .write_all(text.as_bytes())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+impl Drop for Destination<'_> {
+    fn drop(&mut self) {
+        if self.is_new {
+            let _ = std::fs::remove_file(self.path);
+        }
     }
 }
 

@@ -1,0 +1,125 @@
+//! What a link carries, and how exactly: `thalweg link` with iperf3 and with single packets.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::table::{Target, line, spread};
+
+const ROUNDS: usize = 5;
+
+/// No more than one packet in a hundred may be later than this, in milliseconds.
+const ERROR_MS: f64 = 0.3;
+
+/// Runs the measurement; returns whether all targets are met.
+pub fn run(binary: &Path) -> Result<bool> {
+    let mut met = true;
+    let plain = rounds(|| iperf(binary, &[]))?;
+    met &= line(
+        "iperf3, no limit: carried",
+        "Mbit/s",
+        &spread(&column(&plain, |round| round.mbps)),
+        &Target::AtLeast(1000.0),
+    );
+    // TCP payload is 1448 of 1500 bytes.
+    for (rate, delay, floor) in [("100mbit", "20ms", 90.0), ("1gbit", "5ms", 900.0)] {
+        let limited = rounds(|| iperf(binary, &["--rate", rate, "--delay", delay]))?;
+        met &= line(
+            &format!("iperf3, {rate}, {delay}: goodput (at most 96.5 % of the rate)"),
+            "Mbit/s",
+            &spread(&column(&limited, |round| round.mbps)),
+            &Target::AtLeast(floor),
+        );
+        met &= line(
+            &format!("iperf3, {rate}, {delay}: delay error p99, data"),
+            "ms",
+            &spread(&column(&limited, |round| round.error_ms)),
+            &Target::AtMost(ERROR_MS),
+        );
+    }
+    let single = rounds(|| ping(binary, 20))?;
+    met &= line(
+        "single packets, 20 ms each way: median round trip beyond 40 ms",
+        "ms",
+        &spread(&single),
+        // Once each way. It includes what the two processes wait for a CPU, so the
+        // higher percentiles are about the machine, not the link.
+        &Target::AtMost(2.0 * ERROR_MS),
+    );
+    Ok(met)
+}
+
+struct Round {
+    mbps: f64,
+    error_ms: f64,
+}
+
+fn rounds<T>(measure: impl FnMut() -> Result<T>) -> Result<Vec<T>> {
+    std::iter::repeat_with(measure).take(ROUNDS).collect()
+}
+
+fn column(rounds: &[Round], value: fn(&Round) -> f64) -> Vec<f64> {
+    rounds.iter().map(value).collect()
+}
+
+/// Three seconds of iperf3 after one that does not count.
+fn iperf(binary: &Path, path: &[&str]) -> Result<Round> {
+    let (output, report) = link(
+        binary,
+        path,
+        ("exec iperf3 -s -1 >/dev/null 2>&1", "5201"),
+        "exec iperf3 -c $THALWEG_LINK_FAR -J -O 1 -t 3",
+    )?;
+    let measured: Value = serde_json::from_str(&output).context("iperf3's answer")?;
+    Ok(Round {
+        mbps: number(&measured, "/end/sum_received/bits_per_second")? / 1e6,
+        error_ms: number(&report, "/near_to_far/delay_error/p99_us")? / 1e3,
+    })
+}
+
+/// How much longer than asked for a single packet takes for both ways: the median, in ms.
+fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let worker = format!("exec '{}' worker", program.display());
+    let (output, _) = link(
+        binary,
+        &["--delay", &format!("{delay_ms}ms")],
+        (&format!("{worker} echo"), "7"),
+        &format!("{worker} ping $THALWEG_LINK_FAR 200"),
+    )?;
+    let mut excess: Vec<f64> = output
+        .lines()
+        .map(|us| Ok(us.parse::<f64>()? / 1e3 - f64::from(2 * delay_ms)))
+        .collect::<Result<_>>()?;
+    ensure!(excess.len() == 200, "{} packets came back", excess.len());
+    excess.sort_by(f64::total_cmp);
+    Ok(excess[100])
+}
+
+/// What the near command wrote, and the link's report.
+fn link(binary: &Path, path: &[&str], far: (&str, &str), near: &str) -> Result<(String, Value)> {
+    let file = tempfile::NamedTempFile::new().context("a file for the report")?;
+    let output = Command::new(binary)
+        .args(["link", "--json", "--report"])
+        .arg(file.path())
+        .args(path)
+        .args(["--far", far.0, "--far-port", far.1])
+        .args(["--", "sh", "-c", near])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("thalweg link")?;
+    ensure!(output.status.success(), "thalweg link: {}", output.status);
+    let report = std::fs::read_to_string(file.path())?;
+    let report = serde_json::from_str(&report).context("the link's report")?;
+    Ok((String::from_utf8(output.stdout)?, report))
+}
+
+fn number(value: &Value, pointer: &str) -> Result<f64> {
+    value
+        .pointer(pointer)
+        .and_then(Value::as_f64)
+        .with_context(|| format!("no {pointer}"))
+}
