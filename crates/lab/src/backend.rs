@@ -139,13 +139,35 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         why,
         kernel_command: None,
     };
+    if name == Backend::Virtual {
+        check_virtual(&options, &scenarios)?;
+    }
     let kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
         Backend::Uml => uml::Kernel::packaged(&scenarios, &options.modes)?,
-        Backend::Virtual => virtual_kernel::find()?,
+        Backend::Virtual => {
+            virtual_kernel::find(scenarios.first().map_or(0, |first| first.path.seed))?
+        }
     };
     let _signals = interrupt::Guard::install()?;
     uml::run(&kernel, &options, &scenarios)
+}
+
+/// Simulated time passes only while all wait: without a bottleneck nobody ever
+/// would.
+fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error> {
+    let endless = scenarios
+        .iter()
+        .zip(&options.scenarios)
+        .find(|(scenario, _)| scenario.path.rate.is_none());
+    match endless {
+        None => Ok(()),
+        Some((_, file)) => Err(Error::Options(format!(
+            "{}: expected a `rate` in [path], without which data would pass in no time \
+             (--backend virtual)",
+            file.display()
+        ))),
+    }
 }
 
 fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {

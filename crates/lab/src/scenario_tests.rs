@@ -337,7 +337,17 @@ fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
         );
         names.push(scenario.name);
     }
-    for name in ["loss-0", "loss-5", "loss-10", "burst-loss", "bottleneck-1g"] {
+    for name in [
+        "loss-0",
+        "loss-5",
+        "loss-10",
+        "burst-loss",
+        "bottleneck-1g",
+        "delay-0",
+        "delay-10ms",
+        "delay-100ms",
+        "loss-1-delay-50ms",
+    ] {
         assert!(names.iter().any(|found| found == name), "{name}");
     }
 }

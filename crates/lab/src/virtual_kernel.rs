@@ -24,6 +24,14 @@ use crate::uml::{self, Kernel};
 
 /// What the kernel has beyond the packaged one's configuration.
 const FRAGMENT: &str = include_str!("virtual_kernel/fragment.config");
+/// The one function through which a user-mode kernel gets randomness from the
+/// machine, and what stands there instead: numbers from a seed.
+const RANDOMNESS: Replacement = Replacement {
+    file: "arch/um/os-Linux/util.c",
+    from: "ssize_t os_getrandom(void *buf, size_t len, unsigned int flags)\n\
+           {\n\treturn getrandom(buf, len, flags);\n}\n",
+    to: include_str!("virtual_kernel/getrandom.c"),
+};
 /// The package of the sources, and the archive that it installs.
 const SOURCES: &str = "linux-source-6.1";
 /// Programs that the build calls, each with its package.
@@ -50,16 +58,39 @@ const LEFT_OUT: [&str; 6] = [
     "*/tools/testing/*",
 ];
 
-/// The kernel that was built for this configuration.
+/// A change of the sources.
+struct Replacement {
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+impl Replacement {
+    fn apply(&self, tree: &Path) -> Result<(), Error> {
+        let file = tree.join(self.file);
+        let text = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
+        if text.matches(self.from).count() != 1 {
+            return Err(Error::Options(format!(
+                "{} is not what the laboratory knows how to change: expected once:\n{}",
+                file.display(),
+                self.from
+            )));
+        }
+        fs::write(&file, text.replace(self.from, self.to)).map_err(Error::io("cannot write", &file))
+    }
+}
+
+/// The kernel that was built for this configuration; all its randomness comes from
+/// a seed.
 ///
 /// # Errors
 /// [`Error::Preconditions`] where there is none, with the command that builds it.
-pub(crate) fn find() -> Result<Kernel, Error> {
+pub(crate) fn find(seed: u64) -> Result<Kernel, Error> {
     let missing = uml::missing();
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
-    let ending = format!("-{}", hash(&configuration()?));
+    let ending = format!("-{}", recipe(&configuration()?));
     let cache = cache()?;
     let mut built: Vec<PathBuf> = fs::read_dir(&cache)
         .into_iter()
@@ -81,6 +112,7 @@ pub(crate) fn find() -> Result<Kernel, Error> {
         program,
         modules: Vec::new(),
         words: words(),
+        environment: vec![("THALWEG_SEED".to_owned(), seed.to_string())],
         slowness: 60,
     })
 }
@@ -125,7 +157,7 @@ pub fn build(progress: bool) -> Result<PathBuf, Error> {
         return Err(Error::Preconditions(missing));
     }
     let configuration = configuration()?;
-    let name = format!("{}-{}", version(&archive)?, hash(&configuration));
+    let name = format!("{}-{}", version(&archive)?, recipe(&configuration));
     let cache = cache()?;
     let place = cache.join(name);
     if place.join(PROGRAM).is_file() {
@@ -143,6 +175,7 @@ pub fn build(progress: bool) -> Result<PathBuf, Error> {
     }
     attended(&mut unpack, &work.0, &bar)?;
     let tree = work.0.join(SOURCES);
+    RANDOMNESS.apply(&tree)?;
     let file = tree.join(".config");
     fs::write(&file, &configuration).map_err(Error::io("cannot write", &file))?;
     attended(make(&tree).arg("olddefconfig"), &work.0, &bar)?;
@@ -306,6 +339,11 @@ fn version(archive: &Path) -> Result<String, Error> {
     Ok(format!("6.1-{}", size.len()))
 }
 
+/// What tells kernels from the same sources apart.
+fn recipe(configuration: &str) -> String {
+    hash(&format!("{configuration}{}", RANDOMNESS.to))
+}
+
 /// FNV-1a, 64 bits, in hexadecimal.
 fn hash(text: &str) -> String {
     let digest = text
@@ -348,6 +386,19 @@ mod tests {
         let without = FRAGMENT.replace("CONFIG_NET_SCH_NETEM=y", "");
         assert_eq!(dropped(&without), Some("CONFIG_NET_SCH_NETEM=y"));
         assert!(FRAGMENT.contains("CONFIG_UML_TIME_TRAVEL_SUPPORT=y"));
+    }
+
+    #[test]
+    fn sources_are_changed_in_the_one_place_or_not_at_all() {
+        let tree = tempfile::tempdir().unwrap();
+        let file = tree.path().join(RANDOMNESS.file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, format!("a\n{}b\n", RANDOMNESS.from)).unwrap();
+        RANDOMNESS.apply(tree.path()).unwrap();
+        let changed = fs::read_to_string(&file).unwrap();
+        assert_eq!(changed, format!("a\n{}b\n", RANDOMNESS.to));
+        let error = RANDOMNESS.apply(tree.path()).unwrap_err().to_string();
+        assert!(error.contains("arch/um/os-Linux/util.c is not"), "{error}");
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl Machine<'_> {
         let process = Process::spawn(
             Command::new(&self.kernel.program)
                 .args(self.arguments())
+                .envs(self.kernel.environment.iter().cloned())
                 .env("TMPDIR", self.memory_directory()?)
                 .current_dir(self.work)
                 .stdin(Stdio::from(channel))
@@ -109,8 +110,7 @@ impl Machine<'_> {
     fn memory_directory(&self) -> Result<PathBuf, Error> {
         let shared = PathBuf::from("/dev/shm");
         for directory in [shared, self.work.to_owned()] {
-            let room = statvfs(&directory)
-                .map(|it| it.blocks_available() as u64 * it.fragment_size() as u64);
+            let room = statvfs(&directory).map(|it| it.blocks_available() * it.fragment_size());
             let writable = nix::unistd::access(&directory, nix::unistd::AccessFlags::W_OK).is_ok();
             if writable && room.is_ok_and(|room| room >= self.memory.bytes()) {
                 return Ok(directory);
@@ -217,6 +217,7 @@ mod tests {
             program: "/usr/bin/linux.uml".into(),
             modules: Vec::new(),
             words: vec!["time-travel=inf-cpu".to_owned()],
+            environment: Vec::new(),
             slowness: 1,
         }
     }

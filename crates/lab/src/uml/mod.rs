@@ -55,6 +55,8 @@ pub struct Kernel {
     pub modules: Vec<PathBuf>,
     /// Further words for its command line.
     pub words: Vec<String>,
+    /// Variables of its environment.
+    pub environment: Vec<(String, String)>,
     /// How much slower than real time it may be.
     pub slowness: u32,
 }
@@ -79,6 +81,7 @@ impl Kernel {
             modules: modules::wanted(&program, named)?,
             program,
             words: Vec::new(),
+            environment: Vec::new(),
             slowness: 1,
         })
     }
