@@ -36,6 +36,9 @@ pub enum Failure {
     /// The laboratory missed an expectation.
     #[error("an expectation was not met")]
     Expectation,
+    /// The laboratory found a run worse than another.
+    #[error("B is worse than A")]
+    Worse,
     /// Whoever read our output has stopped: no failure at all.
     #[error("the reader of the output has gone")]
     OutputClosed,
@@ -49,6 +52,7 @@ impl Failure {
             Self::Requirement => 3,
             Self::AgentDown { .. } => 4,
             Self::Expectation => 5,
+            Self::Worse => 6,
         }
     }
 }

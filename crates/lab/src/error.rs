@@ -76,6 +76,9 @@ pub enum Error {
         /// What went wrong, with the agent's own words where there are any.
         why: String,
     },
+    /// Two runs cannot be compared.
+    #[error("{0}")]
+    Compare(String),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),

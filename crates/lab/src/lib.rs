@@ -11,11 +11,13 @@
 //! iperf3; [`host::missing`] says what a machine lacks.
 
 mod agent;
+pub mod compare;
 mod error;
 pub mod expect;
 pub mod host;
 mod http;
 mod interrupt;
+pub mod measure;
 pub mod mode;
 pub mod outcome;
 mod process;
@@ -23,6 +25,7 @@ pub mod report;
 mod run;
 mod rundir;
 pub mod scenario;
+pub mod statistic;
 pub mod stats;
 pub mod table;
 mod traffic;

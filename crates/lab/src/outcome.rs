@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::LearnedHost;
 use crate::expect::{self, Check, Verdict};
@@ -102,41 +102,92 @@ pub struct ModeOutcome {
     pub reverse: LossCounters,
     /// What the agent had learned at the end; empty without an agent.
     pub hosts: Vec<LearnedHost>,
+    /// The least round-trip time that any connection of the scenario saw, in any
+    /// mode, µs: what queue delay is counted from.
+    pub least_rtt_us: Option<f64>,
+    /// The round, counted from 0, at which the path changed last.
+    pub last_change: Option<u32>,
 }
 
-/// One connection.
-#[derive(Debug, Clone, Serialize)]
+/// The class of flows that are there to be competed with. They count only where
+/// a statistic names them.
+pub const INCUMBENT: &str = "incumbent";
+
+/// One connection. Fields that a kind of traffic does not have are absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
     /// The round, counted from 0.
     pub round: u32,
     /// What the receiver got, bit/s. 0 where the connection failed.
     pub goodput_bps: f64,
+    /// Which flow of the round it was, where a round has several sorts.
+    #[serde(default)]
+    pub class: String,
     /// Segments that TCP sent again.
     pub retransmits: u64,
+    /// Data segments sent, those sent again included.
+    #[serde(default)]
+    pub sent_segments: Option<u64>,
     /// The congestion control at the end of the connection.
     pub arm: String,
     /// Mean smoothed round-trip time that the sender saw, µs.
     pub mean_rtt_us: Option<f64>,
+    /// Samples of the sender's smoothed round-trip time, every 100 ms, µs.
+    #[serde(default)]
+    pub srtt_us: Vec<u32>,
+    /// The least round-trip time that it saw, µs.
+    #[serde(default)]
+    pub min_rtt_us: Option<f64>,
+    /// Bytes to send, where that and not a time was given.
+    #[serde(default)]
+    pub flow_bytes: Option<u64>,
+    /// From the call of connect until the receiver has the last byte, µs; of a
+    /// flow of known size that did not fail.
+    #[serde(default)]
+    pub fct_us: Option<f64>,
     /// Wall time of the client from start to exit, seconds.
     pub wall_s: f64,
     /// Why it failed.
     pub error: Option<String>,
 }
 
+impl Connection {
+    /// Segments sent again, of all data segments sent (0 to 1).
+    pub fn retransmission_share(&self) -> Option<f64> {
+        let sent = self.sent_segments.filter(|sent| *sent > 0)?;
+        Some((self.retransmits as f64 / sent as f64).min(1.0))
+    }
+}
+
 impl ModeOutcome {
-    /// Goodput of every connection, bit/s. Failed ones are there as 0.
-    pub fn goodputs_bps(&self) -> Vec<f64> {
+    /// The connections that the mode is judged by: all but incumbents.
+    pub fn measured(&self) -> impl Iterator<Item = &Connection> {
         self.connections
             .iter()
+            .filter(|connection| connection.class != INCUMBENT)
+    }
+
+    /// The classes of its connections, in alphabetical order.
+    pub fn classes(&self) -> Vec<&str> {
+        let classes: std::collections::BTreeSet<&str> = self
+            .connections
+            .iter()
+            .map(|connection| connection.class.as_str())
+            .collect();
+        classes.into_iter().collect()
+    }
+
+    /// Goodput of every measured connection, bit/s. Failed ones are there as 0.
+    pub fn goodputs_bps(&self) -> Vec<f64> {
+        self.measured()
             .map(|connection| connection.goodput_bps)
             .collect()
     }
 
-    /// The connections of the last half of the rounds.
+    /// The measured connections of the last half of the rounds.
     pub fn last_half(&self) -> impl Iterator<Item = &Connection> {
         let first = self.rounds / 2;
-        self.connections
-            .iter()
+        self.measured()
             .filter(move |connection| connection.round >= first)
     }
 
@@ -157,7 +208,7 @@ impl ModeOutcome {
 
     /// The arms that were used and how often, most frequent first.
     pub fn arms(&self) -> Vec<(String, usize)> {
-        count_arms(self.connections.iter())
+        count_arms(self.measured())
     }
 
     /// Share (0 to 1) of the connections of the last half on the arm that is

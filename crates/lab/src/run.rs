@@ -213,6 +213,8 @@ impl Rig {
             forward,
             reverse,
             hosts,
+            least_rtt_us: None,
+            last_change: None,
         })
     }
 }
@@ -252,10 +254,11 @@ fn run_scenario(
     }
     bar.finish_and_clear();
 
-    let modes = rigs
+    let mut modes = rigs
         .into_iter()
         .map(|rig| rig.finish(rounds, report))
         .collect::<Result<Vec<_>, _>>()?;
+    relate(&mut modes, &scenario);
     Ok(ScenarioOutcome {
         checks: expect::evaluate(&scenario.expect, &modes),
         scenario,
@@ -264,6 +267,24 @@ fn run_scenario(
         wall_s: started.elapsed().as_secs_f64(),
         report: report.to_owned(),
     })
+}
+
+/// Tells each mode what holds for all of the scenario.
+fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
+    let least = modes
+        .iter()
+        .flat_map(|mode| &mode.connections)
+        .filter_map(|connection| connection.min_rtt_us)
+        .reduce(f64::min);
+    let last_change = scenario
+        .changes
+        .iter()
+        .map(|change| change.at - 1)
+        .rfind(|round| *round < scenario.traffic.connections);
+    for mode in modes {
+        mode.least_rtt_us = least;
+        mode.last_change = last_change;
+    }
 }
 
 /// One connection to make: a round and an index into the modes.

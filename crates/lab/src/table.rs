@@ -2,7 +2,8 @@
 
 use comfy_table::{CellAlignment, presets};
 
-use crate::expect::{Check, Statistic, Verdict};
+use crate::expect::{Check, Verdict};
+use crate::measure::Unit;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
 
@@ -215,10 +216,10 @@ fn measured(check: &Check) -> String {
     let expectation = &check.expectation;
     match (check.value, &check.reference, &check.reason) {
         (Some(value), Some(reference), _) => format!("{value:.3} × {reference}"),
-        (Some(value), None, _) => match expectation.statistic {
-            Statistic::ConvergedShare | Statistic::Loss => format!("{value:.4}"),
-            Statistic::Failures => format!("{value:.0}"),
-            _ => rate(value),
+        (Some(value), None, _) => match expectation.statistic.unit() {
+            // As the bound is written, so that the two can be compared.
+            Unit::Share if value.is_finite() => format!("{value:.4}"),
+            unit => unit.show(value),
         },
         (None, _, Some(reason)) => reason.clone(),
         (None, _, None) => String::new(),

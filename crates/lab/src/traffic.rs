@@ -19,6 +19,8 @@ use crate::units::Seconds;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
+/// How often iperf3 looks at the connection, seconds.
+const SAMPLE_S: &str = "0.1";
 /// How much longer than its sending time a client may take.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -123,6 +125,7 @@ pub(crate) fn transfer(
         .args(["--json", "--client", &address.to_string()])
         .args(["--port", &server.port.to_string()])
         .args(["--time", &duration.get().to_string()])
+        .args(["--interval", SAMPLE_S])
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(Stdio::null());
@@ -150,13 +153,8 @@ pub(crate) fn transfer(
 
 fn failed(why: String) -> Connection {
     Connection {
-        round: 0,
-        goodput_bps: 0.0,
-        retransmits: 0,
-        arm: String::new(),
-        mean_rtt_us: None,
-        wall_s: 0.0,
         error: Some(why),
+        ..Connection::default()
     }
 }
 
@@ -164,7 +162,27 @@ fn failed(why: String) -> Connection {
 struct Report {
     error: Option<String>,
     #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    intervals: Vec<Interval>,
+    #[serde(default)]
     end: End,
+}
+
+#[derive(Deserialize, Default)]
+struct Start {
+    tcp_mss_default: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Interval {
+    #[serde(default)]
+    streams: Vec<Sample>,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    rtt: Option<u32>,
 }
 
 #[derive(Deserialize, Default)]
@@ -178,6 +196,7 @@ struct End {
 
 #[derive(Deserialize)]
 struct SumSent {
+    bytes: Option<u64>,
     retransmits: Option<u64>,
 }
 
@@ -194,6 +213,7 @@ struct Stream {
 #[derive(Deserialize)]
 struct Sender {
     mean_rtt: Option<f64>,
+    min_rtt: Option<f64>,
 }
 
 /// What iperf3 reports of a connection; otherwise why it failed.
@@ -205,16 +225,35 @@ fn parse(text: &str) -> Result<Connection, String> {
     }
     let end = report.end;
     let received = end.sum_received.ok_or("iperf3 reports nothing received")?;
+    let sent = end.sum_sent.as_ref();
+    let retransmits = sent.and_then(|sent| sent.retransmits).unwrap_or(0);
+    // iperf3 counts bytes handed to TCP, and segments sent again beyond them.
+    let sent_segments = match (
+        sent.and_then(|sent| sent.bytes),
+        report.start.tcp_mss_default,
+    ) {
+        (Some(bytes), Some(mss)) if mss > 0 => Some(bytes.div_ceil(mss) + retransmits),
+        _ => None,
+    };
+    let sender = end
+        .streams
+        .first()
+        .and_then(|stream| stream.sender.as_ref());
     Ok(Connection {
         goodput_bps: received.bits_per_second,
-        retransmits: end.sum_sent.and_then(|sent| sent.retransmits).unwrap_or(0),
+        retransmits,
+        sent_segments,
         arm: end.sender_tcp_congestion.unwrap_or_default(),
-        mean_rtt_us: end
-            .streams
-            .first()
-            .and_then(|stream| stream.sender.as_ref()?.mean_rtt),
-        error: None,
-        ..failed(String::new())
+        mean_rtt_us: sender.and_then(|sender| sender.mean_rtt),
+        min_rtt_us: sender.and_then(|sender| sender.min_rtt),
+        srtt_us: report
+            .intervals
+            .iter()
+            .filter_map(|interval| interval.streams.first()?.rtt)
+            // 0 stands for no measurement yet.
+            .filter(|rtt| *rtt > 0)
+            .collect(),
+        ..Connection::default()
     })
 }
 
@@ -224,9 +263,10 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let text = r#"{"start":{},"intervals":[],"end":{
-            "streams":[{"sender":{"retransmits":7,"mean_rtt":48},"receiver":{}}],
-            "sum_sent":{"bits_per_second":2e6,"retransmits":7},
+        let text = r#"{"start":{"tcp_mss_default":1448},"intervals":[
+            {"streams":[{"rtt":0}]},{"streams":[{"rtt":40,"rttvar":3}]},{"streams":[{"rtt":56}]}],"end":{
+            "streams":[{"sender":{"retransmits":7,"mean_rtt":48,"min_rtt":40},"receiver":{}}],
+            "sum_sent":{"bits_per_second":2e6,"bytes":134664,"retransmits":7},
             "sum_received":{"bits_per_second":1.5e6},
             "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
         let connection = parse(text).unwrap();
@@ -234,6 +274,10 @@ mod tests {
         assert_eq!(connection.retransmits, 7);
         assert_eq!(connection.arm, "bbr");
         assert_eq!(connection.mean_rtt_us, Some(48.0));
+        assert_eq!(connection.min_rtt_us, Some(40.0));
+        assert_eq!(connection.srtt_us, [40, 56]);
+        // 93 segments of 1448 bytes, and 7 again.
+        assert_eq!(connection.retransmission_share(), Some(0.07));
         assert_eq!(connection.error, None);
     }
 

@@ -211,6 +211,54 @@ impl std::str::FromStr for Seconds {
     }
 }
 
+/// A short time in whole microseconds, written with a unit: `"500us"`, `"5ms"`,
+/// `"2s"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Micros(u64);
+
+impl Micros {
+    /// From microseconds.
+    pub const fn from_us(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// In microseconds.
+    pub fn us(self) -> u64 {
+        self.0
+    }
+
+    /// As a span of time.
+    pub fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
+}
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (factor, unit) in [(1_000_000, "s"), (1_000, "ms")] {
+            if self.0 >= factor && self.0.is_multiple_of(factor) {
+                return write!(f, "{}{unit}", self.0 / factor);
+            }
+        }
+        write!(f, "{}us", self.0)
+    }
+}
+
+impl std::str::FromStr for Micros {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Rounded: 0.3 ms is not exactly 300 of anything in binary.
+        scaled(text, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
+            .filter(|us| (0.0..=60e6).contains(us) && (us - us.round()).abs() < 1e-6)
+            .map(|us| Self(us.round() as u64))
+            .ok_or_else(|| {
+                format!("expected a time from \"0us\" to \"60s\" (units us, ms, s), found {text:?}")
+            })
+    }
+}
+
 /// A plain decimal number: digits, at most one point. No sign, no exponent.
 fn decimal(text: &str) -> Option<f64> {
     let plain = text
@@ -282,6 +330,9 @@ from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
 });
 from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
     "expected a time with its unit such as \"1s\", found the integer {value}"
+)));
+from_text!(Micros, "a time such as \"5ms\"", |value| Err(format!(
+    "expected a time with its unit such as \"5ms\", found the integer {value}"
 )));
 
 #[cfg(test)]
@@ -359,6 +410,23 @@ mod tests {
         assert_eq!("2m".parse::<Seconds>().unwrap().get(), 120);
         for text in ["", "1", "0s", "1.5s", "2h", "61m", "-1s"] {
             assert!(text.parse::<Seconds>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn short_times() {
+        for (text, us) in [
+            ("0us", 0),
+            ("500us", 500),
+            ("0.3ms", 300),
+            ("5ms", 5_000),
+            ("2s", 2_000_000),
+        ] {
+            assert_eq!(text.parse::<Micros>().unwrap().us(), us, "{text}");
+        }
+        assert_eq!(Micros::from_us(1_500).to_string(), "1500us");
+        for text in ["", "1", "5m", "0.5us", "61s", "-1ms"] {
+            assert!(text.parse::<Micros>().is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use thalweg_lab::Mode;
+use thalweg_lab::measure::Measure;
+use thalweg_lab::{Mode, compare};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -25,6 +26,41 @@ enum Lab {
     /// Each mode gets a pair of network namespaces of its own, so that neither the machine's
     /// connections nor its agent are touched. Needs root, iproute2 and iperf3.
     Run(Run),
+    /// Compare two runs; exit code 6 if B is worse than A.
+    ///
+    /// A and B are results.json files, directories that hold one, or directories of such
+    /// directories. For each scenario, mode and measure that both have: the medians, what B's is
+    /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
+    /// says so. Needs no privilege.
+    Compare(Compare),
+}
+
+#[derive(Debug, Args)]
+struct Compare {
+    /// The run to compare with.
+    a: PathBuf,
+    /// The run that may be better or worse.
+    b: PathBuf,
+    /// A difference within this is none: 0.05 is 5 % of A's median, or of shares 5 percentage
+    /// points.
+    #[arg(long, value_name = "PART", default_value_t = 0.0)]
+    tolerance: f64,
+    /// Part of the intervals that hold the true value.
+    #[arg(long, value_name = "PART", default_value_t = 0.95)]
+    confidence: f64,
+    /// How often the samples are drawn again.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    resamples: u32,
+    /// Seed of the draws.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Only this measure (goodput, retransmission-share, srtt, queue-delay, fct); may be given
+    /// several times. Default: all.
+    #[arg(long, value_name = "MEASURE")]
+    measure: Vec<Measure>,
+    /// Only this mode; may be given several times. Default: all.
+    #[arg(long, value_name = "MODE")]
+    mode: Vec<Mode>,
 }
 
 #[derive(Debug, Args)]
@@ -50,7 +86,34 @@ struct Run {
 
 /// Measures congestion controls on this machine's own TCP stack.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let Lab::Run(run) = &options.command;
+    match &options.command {
+        Lab::Run(run) => measure(global, run),
+        Lab::Compare(compare) => compare_runs(global, compare),
+    }
+}
+
+fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
+    let settings = compare::Options {
+        tolerance: options.tolerance,
+        confidence: options.confidence,
+        resamples: options.resamples,
+        seed: options.seed,
+        measures: options.measure.clone(),
+        modes: options.mode.iter().map(Mode::to_string).collect(),
+    };
+    let comparison = compare::compare(&options.a, &options.b, &settings)?;
+    if global.json {
+        output::print_json(&comparison)?;
+    } else {
+        output::print(&compare::text(&comparison))?;
+    }
+    if comparison.is_worse() {
+        return Err(Failure::Worse.into());
+    }
+    Ok(())
+}
+
+fn measure(global: &Global, run: &Run) -> Result<()> {
     let defaults = thalweg_lab::Options::default();
     let settings = thalweg_lab::Options {
         scenarios: run.scenarios.clone(),

@@ -82,7 +82,6 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
     page.push_str("<h2>How it was measured</h2>\n<dl>\n");
-    let traffic = scenario.traffic;
     for (term, text) in [
         ("Command", environment.command.clone()),
         ("Started", environment.started.clone()),
@@ -94,13 +93,7 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
             environment.congestion_controls.join(", "),
         ),
         ("System's own", scenario.system.default_cc.clone()),
-        (
-            "Traffic",
-            format!(
-                "{} connections of {} each",
-                traffic.connections, traffic.duration
-            ),
-        ),
+        ("Traffic", scenario.traffic.describe()),
         (
             "References",
             format!("in every {} round", ordinal(outcome.reference_every)),

@@ -35,6 +35,12 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 mean_rtt_us: Some(1.0),
                 wall_s: 1.0,
                 error: (round == 1).then(|| HOSTILE.into()),
+                class: HOSTILE.into(),
+                srtt_us: vec![20, 40],
+                flow_bytes: Some(1000),
+                fct_us: Some(100.0),
+                sent_segments: Some(10),
+                min_rtt_us: Some(10.0),
             })
             .collect(),
         forward: LossCounters::default(),
@@ -46,6 +52,8 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 ..Default::default()
             }],
         }],
+        least_rtt_us: Some(10.0),
+        last_change: None,
     };
     let modes = vec![mode(Mode::Baseline), mode(Mode::Thalweg)];
     ScenarioOutcome {
