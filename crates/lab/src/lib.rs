@@ -14,6 +14,7 @@ mod agent;
 pub mod compare;
 mod error;
 pub mod expect;
+mod flows;
 pub mod host;
 mod http;
 mod interrupt;
@@ -30,6 +31,7 @@ pub mod stats;
 pub mod table;
 mod traffic;
 pub mod units;
+pub mod worker;
 
 pub use agent::{LearnedArm, LearnedHost};
 pub use error::Error;

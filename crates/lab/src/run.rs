@@ -1,6 +1,7 @@
 //! The run itself: set everything up, interleave the modes, take it all down.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,14 +10,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::agent::{self, Agent, Places};
 use crate::error::Error;
 use crate::expect;
-use crate::host::{self, Pair, PairOptions, preflight, stale};
+use crate::flows;
+use crate::host::{self, Pair, PairOptions, Side, preflight, stale};
 use crate::interrupt;
 use crate::mode::{self, Mode};
 use crate::outcome::{Connection, Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
 use crate::report;
 use crate::rundir::RunDir;
-use crate::scenario::Scenario;
-use crate::traffic::{self, Server};
+use crate::scenario::{Kind, Scenario};
+use crate::traffic::{self, Pause, Server};
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
 const PORT: u16 = 5201;
@@ -35,7 +37,9 @@ pub struct Options {
     /// Where the report goes; none: a new directory below `lab-results`. With
     /// several scenarios each gets a subdirectory of its name.
     pub out: Option<PathBuf>,
-    /// The agent: started as `BINARY --socket PATH run --config PATH`.
+    /// The agent: started as `BINARY --socket PATH run --config PATH`. It is also
+    /// what makes traffic other than bulk: `BINARY lab worker …`, see
+    /// [`crate::worker`].
     pub agent_binary: PathBuf,
     /// The command line for the report; none: this process's own.
     pub command: Option<String>,
@@ -121,6 +125,8 @@ struct Rig {
     pair: Pair,
     mode: Mode,
     connections: Vec<Connection>,
+    /// How many of the scenario's changes its path has seen.
+    changed: usize,
 }
 
 impl Rig {
@@ -148,38 +154,56 @@ impl Rig {
             }
             None => None,
         };
-        let server = Server::start(&pair, &mode.to_string(), PORT)?;
+        let server = server(options, scenario, &pair, mode)?;
         Ok(Self {
             agent,
             server,
             pair,
             mode: mode.clone(),
             connections: Vec::new(),
+            changed: 0,
         })
     }
 
-    fn connect(&mut self, round: u32, scenario: &Scenario, raw: &Path) -> Result<(), Error> {
+    fn connect(
+        &mut self,
+        options: &Options,
+        round: u32,
+        scenario: &Scenario,
+        raw: &Path,
+    ) -> Result<(), Error> {
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
         }
         if self.server.ended()? {
-            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+            self.server = server(options, scenario, &self.pair, &self.mode)?;
         }
         let file = raw.join(format!("{}-{round:04}.json", self.mode.label()));
-        let connection = traffic::transfer(
-            &self.pair,
-            &self.server,
-            round,
-            scenario.traffic.duration,
-            &file,
-        )?;
-        if let Some(error) = &connection.error {
+        let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        let address = SocketAddr::new(self.pair.address(Side::Server), PORT);
+        let connections = match flows::plan(&scenario.traffic, address) {
+            Some(plan) => {
+                let worker = &options.agent_binary;
+                flows::transfer(&self.pair, worker, &plan, round, &file, &pauses)?
+            }
+            None => vec![traffic::transfer(
+                &self.pair,
+                &self.server,
+                round,
+                scenario.traffic.duration,
+                &file,
+                &pauses,
+            )?],
+        };
+        drop(pauses);
+        let failed = connections.iter().find_map(|one| one.error.as_ref());
+        if let Some(error) = failed {
             tracing::warn!("{} round {round}: {error}", self.mode);
             // The server may still wait for the client that is gone.
             self.server.stop();
-            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+            self.server = server(options, scenario, &self.pair, &self.mode)?;
         }
-        self.connections.push(connection);
+        self.connections.extend(connections);
         Ok(())
     }
 
@@ -191,6 +215,7 @@ impl Rig {
             pair,
             mode,
             connections,
+            changed: _,
         } = self;
         drop(server);
         let mut hosts = Vec::new();
@@ -217,6 +242,42 @@ impl Rig {
             last_change: None,
         })
     }
+}
+
+/// Starts what receives the scenario's traffic.
+fn server(
+    options: &Options,
+    scenario: &Scenario,
+    pair: &Pair,
+    mode: &Mode,
+) -> Result<Server, Error> {
+    match scenario.traffic.kind {
+        Kind::Bulk => Server::iperf3(pair, &mode.to_string(), PORT),
+        _ => Server::worker(pair, &mode.to_string(), PORT, &options.agent_binary),
+    }
+}
+
+/// Makes the changes of the path that are due before a round, and returns those
+/// that are due within it. A reference may have skipped the rounds before.
+fn changes<'a>(
+    pair: &'a Pair,
+    scenario: &'a Scenario,
+    round: u32,
+    changed: &mut usize,
+) -> Result<Vec<Pause<'a>>, Error> {
+    let mut pauses = Vec::new();
+    for change in &scenario.changes[*changed..] {
+        match change.within {
+            Some(within) if change.at == round + 1 => pauses.push(Pause {
+                after: within.duration(),
+                act: Box::new(|| pair.change(&change.path)),
+            }),
+            _ if change.at <= round + 1 => pair.change(&change.path)?,
+            _ => break,
+        }
+        *changed += 1;
+    }
+    Ok(pauses)
 }
 
 fn run_scenario(
@@ -249,7 +310,7 @@ fn run_scenario(
     for Turn { round, mode } in turns {
         let rig = &mut rigs[mode];
         bar.set_message(rig.mode.to_string());
-        rig.connect(round, &scenario, &raw)?;
+        rig.connect(options, round, &scenario, &raw)?;
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -1,10 +1,10 @@
-//! Traffic by iperf3: one server per pair, one client per connection.
+//! The server of a pair, and bulk traffic by iperf3: one client per connection.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
 use crate::process::Process;
 use crate::units::Seconds;
+use crate::worker;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -32,16 +33,36 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on a pair's server side and waits until it listens.
-    pub(crate) fn start(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
+    /// Starts iperf3 on a pair's server side and waits until it listens.
+    pub(crate) fn iperf3(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
+        let mut command = pair.command_in(Side::Server, "iperf3")?;
+        command
+            .args(["--server", "--forceflush", "--port", &port.to_string()])
+            .args(["--bind", &pair.address(Side::Server).to_string()]);
+        // iperf3 says so after listen(2). A connection made to find out would be
+        // one more for an agent to learn from.
+        Self::start(command, "Server listening", mode, port)
+    }
+
+    /// Starts the worker on a pair's server side and waits until it listens.
+    pub(crate) fn worker(
+        pair: &Pair,
+        mode: &str,
+        port: u16,
+        program: &Path,
+    ) -> Result<Self, Error> {
+        let address = SocketAddr::new(pair.address(Side::Server), port);
+        let mut command = pair.command_in(Side::Server, &program.to_string_lossy())?;
+        command.args(["lab", "worker", "serve", &address.to_string()]);
+        Self::start(command, worker::LISTENING, mode, port)
+    }
+
+    fn start(mut command: Command, listening: &str, mode: &str, port: u16) -> Result<Self, Error> {
         let fault = |why: String| Error::Server {
             mode: mode.to_owned(),
             why,
         };
-        let mut command = pair.command_in(Side::Server, "iperf3")?;
         command
-            .args(["--server", "--forceflush", "--port", &port.to_string()])
-            .args(["--bind", &pair.address(Side::Server).to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -62,9 +83,7 @@ impl Server {
             });
         }
         drop(sender);
-        // iperf3 says so after listen(2). A connection made to find out would be
-        // one more for an agent to learn from.
-        if await_line(&lines, "Server listening", Instant::now() + START)? {
+        if await_line(&lines, listening, Instant::now() + START)? {
             return Ok(Self { process, port });
         }
         process.kill();
@@ -106,6 +125,28 @@ fn await_line(
     }
 }
 
+/// Something to do while a client sends.
+pub(crate) struct Pause<'a> {
+    /// How long after its start.
+    pub(crate) after: Duration,
+    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + 'a>,
+}
+
+/// Waits for a client until the deadline, and does meanwhile what is due, in
+/// order. Where the client ends before, the rest is done then.
+pub(crate) fn wait(
+    process: &mut Process,
+    started: Instant,
+    deadline: Instant,
+    pauses: &[Pause<'_>],
+) -> Result<Option<ExitStatus>, Error> {
+    for pause in pauses {
+        process.wait_until(started + pause.after, OnSignal::Fail)?;
+        (pause.act)()?;
+    }
+    process.wait_until(deadline, OnSignal::Fail)
+}
+
 /// Opens one connection that sends for the given time, and keeps iperf3's own
 /// JSON in a file. A connection that fails or hangs is a result, not an error.
 ///
@@ -117,6 +158,7 @@ pub(crate) fn transfer(
     round: u32,
     duration: Seconds,
     raw: &Path,
+    pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
     let address: IpAddr = pair.address(Side::Server);
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
@@ -132,7 +174,7 @@ pub(crate) fn transfer(
     let started = Instant::now();
     let mut process = Process::spawn_tied(&mut command)?;
     let allowed = duration.duration() + GRACE;
-    let status = process.wait_until(started + allowed, OnSignal::Fail)?;
+    let status = wait(&mut process, started, started + allowed, pauses)?;
     if status.is_none() {
         process.kill();
     }

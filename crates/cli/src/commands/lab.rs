@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use thalweg_lab::measure::Measure;
+use thalweg_lab::worker::Job;
 use thalweg_lab::{Mode, compare};
 
 use crate::failure::Failure;
@@ -33,6 +34,25 @@ enum Lab {
     /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
     /// says so. Needs no privilege.
     Compare(Compare),
+    /// Make the traffic of a scenario; `run` starts it inside its hosts.
+    #[command(hide = true, subcommand)]
+    Worker(Worker),
+}
+
+#[derive(Debug, Subcommand)]
+enum Worker {
+    /// Receive on an address until killed.
+    Serve {
+        /// Address and port.
+        address: std::net::SocketAddr,
+    },
+    /// Send what a plan says.
+    Send {
+        /// The plan.
+        plan: PathBuf,
+        /// Where the result goes.
+        result: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -89,6 +109,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     match &options.command {
         Lab::Run(run) => measure(global, run),
         Lab::Compare(compare) => compare_runs(global, compare),
+        Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
+            Worker::Serve { address } => Job::Serve { address: *address },
+            Worker::Send { plan, result } => Job::Send {
+                plan: plan.clone(),
+                result: result.clone(),
+            },
+        })?),
     }
 }
 

@@ -149,6 +149,18 @@ impl Pair {
         })
     }
 
+    /// Changes the loss, the rate and the queue of the live link to those of a
+    /// path; what else the path says is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
+    pub fn change(&self, path: &PathModel) -> Result<(), Error> {
+        self.forward.change(&path.forward_loss())?;
+        self.reverse
+            .change(&GilbertElliott::bernoulli(path.reverse_loss))?;
+        veth::bottleneck(&self.client, path)
+    }
+
     /// The first address of a host.
     pub fn address(&self, side: Side) -> IpAddr {
         veth::address(self.family, side, 0)

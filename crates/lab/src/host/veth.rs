@@ -80,21 +80,28 @@ pub(super) fn join(
         )?;
         know(near, at_server, SERVER_MAC)?;
     }
-    if let Some(rate) = path.rate {
-        let queue = path.queue.unwrap_or(DEFAULT_QUEUE);
-        // 1 ms of the rate, so that the kernel's timers can keep it up, and at
-        // least two packets.
-        let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
-        run(
-            "tc",
-            &format!(
-                "-n {near} qdisc add dev {INTERFACE} root tbf rate {}bit burst {burst} limit {}",
-                rate.bps(),
-                queue.bytes()
-            ),
-        )?;
-    }
-    Ok(())
+    bottleneck(client, path)
+}
+
+/// Sets or changes the rate and the queue of the data direction. A change keeps
+/// what waits in the queue.
+pub(super) fn bottleneck(client: &Namespace, path: &PathModel) -> Result<(), Error> {
+    let Some(rate) = path.rate else {
+        return Ok(());
+    };
+    let queue = path.queue.unwrap_or(DEFAULT_QUEUE);
+    // 1 ms of the rate, so that the kernel's timers can keep it up, and at least
+    // two packets.
+    let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
+    run(
+        "tc",
+        &format!(
+            "-n {} qdisc replace dev {INTERFACE} root handle 1: tbf rate {}bit burst {burst} limit {}",
+            client.name(),
+            rate.bps(),
+            queue.bytes()
+        ),
+    )
 }
 
 fn know(namespace: &str, address: IpAddr, mac: &str) -> Result<(), Error> {
