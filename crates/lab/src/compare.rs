@@ -310,9 +310,11 @@ pub fn table(comparison: &Comparison) -> Table {
             comparison.options.seed
         )
         .replace(".0000%", "%"),
-        header: vec![
+        header: [
             "scenario", "mode", "measure", "A (n)", "B (n)", "B to A", "interval", "B is",
-        ],
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         rows: rows.collect(),
     }
 }

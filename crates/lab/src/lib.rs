@@ -31,6 +31,7 @@ pub mod stats;
 pub mod table;
 mod traffic;
 pub mod units;
+pub mod words;
 pub mod worker;
 
 pub use agent::{LearnedArm, LearnedHost};

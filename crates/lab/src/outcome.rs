@@ -211,6 +211,35 @@ impl ModeOutcome {
         count_arms(self.measured())
     }
 
+    /// The same of the last half of the rounds.
+    pub fn last_half_arms(&self) -> Vec<(String, usize)> {
+        count_arms(self.last_half())
+    }
+
+    /// The shares of the arms over the run, cut into so many parts of as many
+    /// rounds, as far as that goes. Parts without a connection are left out.
+    pub fn arm_shares(&self, parts: u32) -> Vec<ArmShares> {
+        let parts = parts.clamp(1, self.rounds.max(1));
+        let bound =
+            |part: u32| (u64::from(part) * u64::from(self.rounds) / u64::from(parts)) as u32;
+        (0..parts)
+            .filter_map(|part| {
+                let (first, end) = (bound(part), bound(part + 1));
+                let within = |one: &&Connection| (first..end).contains(&one.round);
+                let counts = count_arms(self.measured().filter(within));
+                let total: usize = counts.iter().map(|(_, count)| count).sum();
+                (total > 0).then(|| ArmShares {
+                    first,
+                    last: end - 1,
+                    shares: counts
+                        .into_iter()
+                        .map(|(arm, count)| (arm, count as f64 / total as f64))
+                        .collect(),
+                })
+            })
+            .collect()
+    }
+
     /// Share (0 to 1) of the connections of the last half on the arm that is
     /// most frequent among them; `None` where there were none.
     pub fn converged_share(&self) -> Option<f64> {
@@ -233,12 +262,22 @@ impl ModeOutcome {
             least_bps: stats::quantile(&all, 0.0)?,
             most_bps: stats::quantile(&all, 1.0)?,
             retransmits: self
-                .connections
-                .iter()
+                .measured()
                 .map(|connection| connection.retransmits)
                 .sum(),
         })
     }
+}
+
+/// Which arms a part of a run used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ArmShares {
+    /// The first round of the part, counted from 0.
+    pub first: u32,
+    /// The last round of the part.
+    pub last: u32,
+    /// Share (0 to 1) of its connections on each arm that it used.
+    pub shares: std::collections::BTreeMap<String, f64>,
 }
 
 /// The figures of one mode, goodput in bit/s.

@@ -88,7 +88,7 @@ fn the_page_needs_nothing_else_and_its_tags_match() {
             assert!(!page.contains(foreign), "{foreign}");
         }
         assert!(
-            !page.contains("NaN") && !page.contains("inf"),
+            !page.contains("NaN") && !page.replace("infinite", "").contains("inf"),
             "{connections}"
         );
         for tag in [
