@@ -102,8 +102,8 @@ int lose(struct __sk_buff *skb)
 		chain->bad = move >= probabilities.to_good_q32;
 	else
 		chain->bad = move < probabilities.to_bad_q32;
-	drop = draw_q32(2 * index + 1) < (chain->bad ? probabilities.loss_bad_q32 :
-						       probabilities.loss_good_q32);
+	drop = draw_q32(2 * index + 1) <
+	       (chain->bad ? probabilities.loss_bad_q32 : probabilities.loss_good_q32);
 
 	counters.seen_bytes += length;
 	counters.seen_segments += segments;

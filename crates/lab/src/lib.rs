@@ -3,8 +3,9 @@
 //!
 //! A [`scenario::Scenario`] describes a path, its traffic and the expected
 //! outcome. [`run`] sets up one [`host::Pair`] per [`Mode`] (two network
-//! namespaces joined by a veth pair), lets iperf3 make the same connections in
-//! each, interleaved, and writes a report. Everything it creates bears the
+//! namespaces joined by a veth pair), lets iperf3 or its own
+//! [`worker`] make the same connections in each, interleaved, and writes a report.
+//! [`compare`](mod@compare) sets two reports against each other. Everything it creates bears the
 //! process's id and is removed on every way out.
 //!
 //! It needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and

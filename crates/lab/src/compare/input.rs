@@ -151,22 +151,29 @@ impl Run {
 
     /// How the circumstances differ, one line each.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
-        let facts: [(&str, fn(&Environment) -> String); 4] = [
-            ("kernel", |one| one.kernel.clone()),
-            ("CPUs", |one| one.cpus.to_string()),
-            ("iperf3", |one| one.iperf3.clone()),
-            ("Thalweg", |one| one.version.clone()),
-        ];
-        let mut notes = Vec::new();
-        for (what, fact) in facts {
-            let all = |run: &Self| run.environments.iter().map(fact).collect::<BTreeSet<_>>();
-            let (a, b) = (all(self), all(other));
-            if a != b {
+        let (ours, theirs) = (self.facts(), other.facts());
+        ours.into_iter()
+            .zip(theirs)
+            .filter(|((_, a), (_, b))| a != b)
+            .map(|((what, a), (_, b))| {
                 let words = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
-                notes.push(format!("{what} differs: A {}, B {}", words(a), words(b)));
-            }
-        }
-        notes
+                format!("{what} differs: A {}, B {}", words(a), words(b))
+            })
+            .collect()
+    }
+
+    /// The circumstances of a run that may explain a difference, with a name each.
+    fn facts(&self) -> [(&'static str, BTreeSet<String>); 4] {
+        let all = &self.environments;
+        [
+            ("kernel", all.iter().map(|one| one.kernel.clone()).collect()),
+            ("CPUs", all.iter().map(|one| one.cpus.to_string()).collect()),
+            ("iperf3", all.iter().map(|one| one.iperf3.clone()).collect()),
+            (
+                "Thalweg",
+                all.iter().map(|one| one.version.clone()).collect(),
+            ),
+        ]
     }
 }
 

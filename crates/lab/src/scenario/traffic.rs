@@ -43,8 +43,8 @@ pub enum Kind {
         /// Bytes of each.
         bytes: Size,
     },
-    /// Flows on the mode's congestion control and others that were there before,
-    /// at the same time.
+    /// Flows whose congestion control the mode decides, and others whose application
+    /// asks for one, at the same time.
     Competing {
         /// Flows whose congestion control the mode decides.
         flows: u32,

@@ -13,7 +13,7 @@ use crate::error::Error;
 /// How often the connection is looked at.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// What is handed to the kernel at once.
-const CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Reads the plan, sends, writes the result.
 pub(super) fn run(plan: &Path, result: &Path) -> Result<(), Error> {
