@@ -1,7 +1,8 @@
 //! Traffic by the laboratory's own worker: flows of a size, flows that compete,
 //! and several senders at once.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -83,30 +84,30 @@ pub(crate) fn transfer(
     raw: &Path,
     pauses: &[Pause<'_>],
 ) -> Result<Vec<Connection>, Error> {
-    let plan_file = raw.with_extension("plan.json");
     let text = serde_json::to_vec(plan).map_err(|error| Error::system("a plan")(error.into()))?;
-    fs::write(&plan_file, text).map_err(Error::io("cannot write", &plan_file))?;
+    File::create(raw).map_err(Error::io("cannot create", raw))?;
     // Absolute, for a worker that may be started elsewhere.
-    let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(Error::io("cannot tell the full path of", path))
-    };
+    let result =
+        std::path::absolute(raw).map_err(Error::io("cannot tell the full path of", raw))?;
     let mut command = pair.command_in(Side::Client, &worker.to_string_lossy())?;
     command
         .args(["lab", "worker", "send"])
-        .arg(absolute(&plan_file)?)
-        .arg(absolute(raw)?)
-        .stdin(Stdio::null())
+        .arg(result)
+        .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let started = Instant::now();
     let mut process = Process::spawn_tied(&mut command)?;
+    if let Some(mut input) = process.child_mut().stdin.take() {
+        // A worker that ends without reading it says why by its status.
+        let _ = input.write_all(&text);
+    }
     let deadline = started + allowed(plan);
     let status = crate::traffic::wait(&mut process, started, deadline, pauses)?;
     if status.is_none() {
         process.kill();
     }
     let wall_s = started.elapsed().as_secs_f64();
-    fs::remove_file(&plan_file).map_err(Error::io("cannot remove", &plan_file))?;
     let flows: Vec<Flow> = match status {
         Some(status) if status.success() => {
             let text = fs::read(raw).map_err(Error::io("cannot read", raw))?;
@@ -117,7 +118,7 @@ pub(crate) fn transfer(
         Some(status) => {
             let said = process.child_mut().stderr.take().map(|mut output| {
                 let mut text = String::new();
-                let _ = std::io::Read::read_to_string(&mut output, &mut text);
+                let _ = output.read_to_string(&mut text);
                 text
             });
             let said = said.unwrap_or_default();

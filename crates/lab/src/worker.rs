@@ -31,10 +31,9 @@ pub enum Job {
         /// Where to listen.
         address: SocketAddr,
     },
-    /// Open the flows of a plan and write down what became of them.
+    /// Open the flows of the plan on standard input and write down what became of
+    /// them.
     Send {
-        /// The plan, a file.
-        plan: PathBuf,
         /// Where the result goes.
         result: PathBuf,
     },
@@ -43,12 +42,13 @@ pub enum Job {
 /// Does a job; a server does not return.
 ///
 /// # Errors
-/// Where the address cannot be listened on, or a file cannot be read or written.
+/// Where the address cannot be listened on, the plan cannot be read or the result
+/// cannot be written.
 /// A flow that fails is a result, not an error.
 pub fn work(job: &Job) -> Result<(), Error> {
     match job {
         Job::Serve { address } => server::serve(*address),
-        Job::Send { plan, result } => client::run(plan, result),
+        Job::Send { result } => client::run(result),
     }
 }
 

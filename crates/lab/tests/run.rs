@@ -211,8 +211,7 @@ fn fake_agent_process() {
         [_, "lab", "worker", "serve", address] => Some(Job::Serve {
             address: address.parse().unwrap(),
         }),
-        [_, "lab", "worker", "send", plan, result] => Some(Job::Send {
-            plan: plan.into(),
+        [_, "lab", "worker", "send", result] => Some(Job::Send {
             result: result.into(),
         }),
         _ => None,
@@ -332,7 +331,7 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
         outcome.scenarios[0].modes[1].arms(),
         [("reno".to_owned(), 8)]
     );
-    // Raw results are kept, plans are not.
+    // Raw results are kept, one a round.
     let raw = fs::read_dir(directory.path().join("out/raw")).unwrap();
     let names: Vec<_> = raw.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
@@ -492,7 +491,10 @@ fn long_run_process() {
     let directory = PathBuf::from(directory);
     let mut options = options(
         &directory,
-        "[traffic]\nduration = \"60s\"\n",
+        &format!(
+            "[traffic]\nduration = \"60s\"\n{}",
+            std::env::var("LONG_RUN_TRAFFIC").unwrap()
+        ),
         &["baseline", "thalweg"],
     );
     options.agent_binary = fake_agent(&directory, "obeys");
@@ -503,10 +505,11 @@ fn long_run_process() {
 }
 
 /// Starts a long run and waits until its first client sends.
-fn start_long_run(directory: &Path) -> Child {
+fn start_long_run(directory: &Path, traffic: &str) -> Child {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture", "long_run_process"])
         .env("LONG_RUN", directory)
+        .env("LONG_RUN_TRAFFIC", traffic)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -528,9 +531,16 @@ fn sigint_and_sigterm_end_a_run_in_order() {
         return;
     }
     let _alone = alone();
-    for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM] {
+    for (signal, traffic) in [
+        (nix::sys::signal::SIGINT, ""),
+        (nix::sys::signal::SIGTERM, ""),
+        (
+            nix::sys::signal::SIGINT,
+            "kind = \"competing\"\nagainst = { cc = \"reno\" }\n",
+        ),
+    ] {
         let directory = tempfile::tempdir().unwrap();
-        let mut child = start_long_run(directory.path());
+        let mut child = start_long_run(directory.path(), traffic);
         let name = common::of_process(child.id());
         assert!(!common::leftovers(&name).is_empty());
         send(signal, &child);
@@ -552,7 +562,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     }
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
-    let mut child = start_long_run(directory.path());
+    let mut child = start_long_run(directory.path(), "");
     let name = common::of_process(child.id());
     send(nix::sys::signal::SIGKILL, &child);
     child.wait().unwrap();

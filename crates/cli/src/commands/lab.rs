@@ -46,10 +46,8 @@ enum Worker {
         /// Address and port.
         address: std::net::SocketAddr,
     },
-    /// Send what a plan says.
+    /// Send what the plan on standard input says.
     Send {
-        /// The plan.
-        plan: PathBuf,
         /// Where the result goes.
         result: PathBuf,
     },
@@ -111,8 +109,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Lab::Compare(compare) => compare_runs(global, compare),
         Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
             Worker::Serve { address } => Job::Serve { address: *address },
-            Worker::Send { plan, result } => Job::Send {
-                plan: plan.clone(),
+            Worker::Send { result } => Job::Send {
                 result: result.clone(),
             },
         })?),

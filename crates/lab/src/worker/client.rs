@@ -16,10 +16,9 @@ const SAMPLE: Duration = Duration::from_millis(100);
 static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Reads the plan, sends, writes the result.
-pub(super) fn run(plan: &Path, result: &Path) -> Result<(), Error> {
-    let text = fs::read(plan).map_err(Error::io("cannot read", plan))?;
-    let parsed = serde_json::from_slice(&text);
-    let parsed: Plan = parsed.map_err(|error| Error::io("cannot read", plan)(error.into()))?;
+pub(super) fn run(result: &Path) -> Result<(), Error> {
+    let parsed: Plan = serde_json::from_reader(io::stdin().lock())
+        .map_err(|error| Error::system("cannot read the plan")(error.into()))?;
     let text = serde_json::to_vec(&send(&parsed))
         .map_err(|error| Error::io("cannot write", result)(error.into()))?;
     fs::write(result, text).map_err(Error::io("cannot write", result))
