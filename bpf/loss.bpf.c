@@ -25,11 +25,19 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-/* Probabilities are Q32: 1 << 32 is certainty. */
-const volatile __u64 to_bad_q32;
-const volatile __u64 to_good_q32;
-const volatile __u64 loss_good_q32;
-const volatile __u64 loss_bad_q32;
+/*
+ * Probabilities are Q32: 1 << 32 is certainty. In a section of their own that
+ * user space writes to while packets pass, when the path changes.
+ */
+struct probabilities {
+	__u64 to_bad_q32;
+	__u64 to_good_q32;
+	__u64 loss_good_q32;
+	__u64 loss_bad_q32;
+};
+
+volatile struct probabilities probabilities SEC(".data.chain");
+
 const volatile __u64 seed;
 /* TC_ACT_STOLEN or TC_ACT_SHOT. */
 const volatile __u32 drop_action;
@@ -91,10 +99,11 @@ int lose(struct __sk_buff *skb)
 	index = counters.seen_packets++;
 	move = draw_q32(2 * index);
 	if (chain->bad)
-		chain->bad = move >= to_good_q32;
+		chain->bad = move >= probabilities.to_good_q32;
 	else
-		chain->bad = move < to_bad_q32;
-	drop = draw_q32(2 * index + 1) < (chain->bad ? loss_bad_q32 : loss_good_q32);
+		chain->bad = move < probabilities.to_bad_q32;
+	drop = draw_q32(2 * index + 1) <
+	       (chain->bad ? probabilities.loss_bad_q32 : probabilities.loss_good_q32);
 
 	counters.seen_bytes += length;
 	counters.seen_segments += segments;

@@ -52,6 +52,9 @@ pub enum Failure {
     /// The laboratory missed an expectation.
     #[error("an expectation was not met")]
     Expectation,
+    /// The laboratory found a run worse than another.
+    #[error("B is worse than A")]
+    Worse,
     /// Whoever read our output has stopped: no failure at all.
     #[error("the reader of the output has gone")]
     OutputClosed,
@@ -69,6 +72,7 @@ impl Failure {
             Self::Start { found: true, .. } => 126,
             Self::Start { found: false, .. } => 127,
             Self::Command(code) => *code,
+            Self::Worse => 6,
         }
     }
 }

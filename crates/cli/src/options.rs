@@ -15,7 +15,8 @@ Exit codes:
   2  wrong usage, or a confirmation is missing
   3  something that is needed is missing (doctor, link)
   4  the agent is not running
-  5  an expectation was not met (lab)
+  5  an expectation was not met (lab run)
+  6  B is worse than A (lab compare)
 link ends with the exit code of its command.";
 
 const GLOBAL: &str = "Options of every command";

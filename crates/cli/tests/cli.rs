@@ -420,3 +420,45 @@ fn the_page_has_every_command_and_exit_code() {
         assert!(help.contains(&format!("\n  {code}  ")), "{code}");
     }
 }
+
+#[test]
+fn a_worse_run_is_code_6() {
+    let agent = Agent::absent();
+    let write = |name: &str, goodput: f64| {
+        let connections: Vec<Value> = (0..20)
+            .map(|round| {
+                json!({"round": round, "goodput_bps": goodput + f64::from(round), "retransmits": 0,
+                       "arm": "bbr", "mean_rtt_us": null, "wall_s": 1.0, "error": null})
+            })
+            .collect();
+        let document = json!({
+            "format": 1,
+            "environment": {"version": "0", "kernel": "Linux", "cpus": 2, "iperf3": "iperf 3"},
+            "scenarios": [{
+                "scenario": {"name": "x", "path": {}, "traffic": {}},
+                "modes": [{"mode": "thalweg", "connections": connections}],
+            }],
+        });
+        let file = agent.directory.path().join(name);
+        std::fs::write(&file, document.to_string()).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let (fast, slow) = (write("fast.json", 2e6), write("slow.json", 1e6));
+    let same = agent.run(&["lab", "compare", &fast, &fast]).ok();
+    assert!(same.contains("no difference shown"), "{same}");
+    agent.run(&["lab", "compare", &slow, &fast]).ok();
+    let error = agent.run(&["lab", "compare", &fast, &slow]).failed(6);
+    assert!(error.contains("B is worse than A"), "{error}");
+    agent
+        .run(&["lab", "compare", &fast, &slow, "--tolerance", "0.6"])
+        .ok();
+    let better = agent.run(&["--json", "lab", "compare", &slow, &fast]).ok();
+    let value: Value = serde_json::from_str(&better).unwrap();
+    assert_eq!(value["rows"][0]["verdict"], "better");
+    let missing = agent
+        .run(&["lab", "compare", &fast, "/nonexistent"])
+        .failed(1);
+    assert!(missing.contains("cannot read /nonexistent"), "{missing}");
+    let wrong = agent.run(&["lab", "compare", &fast, &slow, "--measure", "speed"]);
+    assert_eq!(wrong.code, 2);
+}

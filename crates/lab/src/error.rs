@@ -60,8 +60,11 @@ pub enum Error {
         /// The reason and what to do.
         why: String,
     },
-    /// The iperf3 server did not start.
-    #[error("the iperf3 server of mode {mode} did not start: {why}")]
+    /// The worker that makes flows failed as a whole.
+    #[error("the worker that makes flows: {0}")]
+    Worker(String),
+    /// A server of traffic did not start.
+    #[error("the traffic server of mode {mode} did not start: {why}")]
     Server {
         /// The mode that it serves.
         mode: String,
@@ -104,6 +107,9 @@ pub enum Error {
     /// The run in a kernel of its own failed there.
     #[error("in user-mode Linux: {0}")]
     Guest(String),
+    /// Two runs cannot be compared.
+    #[error("{0}")]
+    Compare(String),
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),

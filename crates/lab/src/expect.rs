@@ -9,50 +9,13 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::mode::Mode;
+use crate::measure::{Unit, time};
+use crate::mode::{Mode, is_arm_name};
 use crate::outcome::ModeOutcome;
 use crate::scenario::Fault;
-use crate::stats;
-use crate::units::Rate;
-
-/// What is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Statistic {
-    /// Median goodput of all connections.
-    Median,
-    /// Median goodput of the last half of the rounds: after learning.
-    MedianLastHalf,
-    /// Mean goodput of all connections: what learning costs is in it.
-    Mean,
-    /// Goodput that three quarters of the connections reach.
-    LowerQuartile,
-    /// Share (0 to 1) of the connections of the last half on the arm that is
-    /// most frequent among them.
-    ConvergedShare,
-    /// Share (0 to 1) of the packets dropped in the data direction.
-    Loss,
-    /// How many connections failed.
-    Failures,
-}
-
-impl Statistic {
-    fn is_goodput(self) -> bool {
-        !matches!(self, Self::ConvergedShare | Self::Loss | Self::Failures)
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::Median => "median goodput",
-            Self::MedianLastHalf => "median goodput of the last half",
-            Self::Mean => "mean goodput",
-            Self::LowerQuartile => "lower quartile of goodput",
-            Self::ConvergedShare => "share of the most frequent arm in the last half",
-            Self::Loss => "share of packets dropped",
-            Self::Failures => "number of failed connections",
-        }
-    }
-}
+use crate::statistic::Query;
+pub use crate::statistic::Statistic;
+use crate::units::{Delay, Rate};
 
 /// What a statistic is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,9 +48,13 @@ pub struct Expectation {
     pub mode: Mode,
     /// Which statistic.
     pub statistic: Statistic,
+    /// The arm of [`Statistic::ArmShare`].
+    pub arm: Option<String>,
+    /// Only flows of this class.
+    pub class: Option<String>,
     /// Compared with this, as a ratio; none: compared as it is.
     pub relative_to: Option<Reference>,
-    /// Met only if the value is at least this (ratio, bit/s, share or count).
+    /// Met only if the value is at least this (ratio, or in the statistic's unit).
     pub at_least: Option<f64>,
     /// Met only if the value is at most this.
     pub at_most: Option<f64>,
@@ -96,10 +63,16 @@ pub struct Expectation {
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.mode, self.statistic.words())?;
-        let bound = |value: f64| match (&self.relative_to, self.statistic.is_goodput()) {
+        for (preposition, name) in [("on", &self.arm), ("of", &self.class)] {
+            if let Some(name) = name {
+                write!(f, " ({preposition} {name})")?;
+            }
+        }
+        let bound = |value: f64| match (&self.relative_to, self.statistic.unit()) {
             (Some(reference), _) => format!("{value} × that of {reference}"),
-            (None, true) => Rate::from_bps(value as u64).to_string(),
-            (None, false) => value.to_string(),
+            (None, Unit::BitsPerSecond) => Rate::from_bps(value as u64).to_string(),
+            (None, Unit::Delayeconds) => time(value),
+            (None, _) => value.to_string(),
         };
         match (self.at_least, self.at_most) {
             (Some(least), Some(most)) => write!(f, " from {} to {}", bound(least), bound(most)),
@@ -131,7 +104,7 @@ pub struct Check {
     pub text: String,
     /// What became of it.
     pub verdict: Verdict,
-    /// The value that was compared (ratio, bit/s, share or count).
+    /// The value that was compared (ratio, or in the statistic's unit).
     pub value: Option<f64>,
     /// The mode that the reference turned out to be.
     pub reference: Option<Mode>,
@@ -183,56 +156,52 @@ fn measure(
             .find(|outcome| outcome.mode == *mode && !outcome.connections.is_empty())
             .ok_or_else(|| format!("mode {mode} was not run"))
     };
-    let value = statistic(find(&expectation.mode)?, expectation.statistic)
-        .ok_or_else(|| "nothing was measured".to_owned())?;
+    let query = Query {
+        statistic: expectation.statistic,
+        arm: expectation.arm.as_deref(),
+        class: expectation.class.as_deref(),
+    };
+    let value = query.value(find(&expectation.mode)?, modes)?;
     let Some(reference) = &expectation.relative_to else {
         return Ok(value);
     };
     let outcome = match reference {
         Reference::Mode(mode) => find(mode)?,
-        Reference::BestFixed => {
-            best_fixed(modes).ok_or_else(|| "no mode fixed:ARM was run".to_owned())?
-        }
+        Reference::BestFixed => query
+            .best_fixed(modes, 0)
+            .map(|(outcome, _)| outcome)
+            .ok_or_else(|| "no mode fixed:ARM was run".to_owned())?,
     };
     *reference_mode = Some(outcome.mode.clone());
     // Over the same rounds, so that a machine that slows down meets both alike. A reference
     // with no connection in the last half does not learn: all of its connections will do.
-    let divisor = statistic(outcome, expectation.statistic)
-        .or_else(|| statistic(outcome, Statistic::Median))
-        .ok_or_else(|| format!("nothing was measured in mode {}", outcome.mode))?;
+    let all = Query {
+        statistic: match expectation.statistic {
+            Statistic::MedianLastHalf => Statistic::Median,
+            other => other,
+        },
+        ..query
+    };
+    let divisor = query
+        .value(outcome, modes)
+        .or_else(|_| all.value(outcome, modes))
+        .map_err(|why| format!("{why} in mode {}", outcome.mode))?;
     if divisor == 0.0 {
-        return Err(format!("the reference {} moved nothing", outcome.mode));
+        return Err(match expectation.statistic.unit() {
+            Unit::BitsPerSecond => format!("the reference {} moved nothing", outcome.mode),
+            _ => format!("the reference {} has 0", outcome.mode),
+        });
+    }
+    if value.is_infinite() && divisor.is_infinite() {
+        return Err(format!("neither it nor {} got there", outcome.mode));
     }
     Ok(value / divisor)
 }
 
 /// The fixed mode with the highest median goodput; the first of equals.
 pub fn best_fixed(modes: &[ModeOutcome]) -> Option<&ModeOutcome> {
-    let mut best: Option<(&ModeOutcome, f64)> = None;
-    for outcome in modes
-        .iter()
-        .filter(|outcome| matches!(outcome.mode, Mode::Fixed(_)))
-    {
-        if let Some(median) = statistic(outcome, Statistic::Median)
-            && best.is_none_or(|(_, highest)| median > highest)
-        {
-            best = Some((outcome, median));
-        }
-    }
-    best.map(|(outcome, _)| outcome)
-}
-
-fn statistic(outcome: &ModeOutcome, statistic: Statistic) -> Option<f64> {
-    let all = outcome.goodputs_bps();
-    match statistic {
-        Statistic::Median => stats::median(&all),
-        Statistic::MedianLastHalf => stats::median(&outcome.last_half_goodputs_bps()),
-        Statistic::Mean => stats::mean(&all),
-        Statistic::LowerQuartile => stats::quantile(&all, 0.25),
-        Statistic::ConvergedShare => outcome.converged_share(),
-        Statistic::Loss => outcome.forward.loss(),
-        Statistic::Failures => Some(outcome.failures() as f64),
-    }
+    let (outcome, _) = Query::from(Statistic::Median).best_fixed(modes, 0)?;
+    Some(outcome)
 }
 
 /// One `[[expect]]` table as the file has it.
@@ -241,6 +210,8 @@ fn statistic(outcome: &ModeOutcome, statistic: Statistic) -> Option<f64> {
 pub(crate) struct Table {
     mode: toml::Spanned<String>,
     statistic: toml::Spanned<Statistic>,
+    arm: Option<toml::Spanned<String>>,
+    class: Option<toml::Spanned<String>>,
     relative_to: Option<toml::Spanned<String>>,
     at_least: Option<toml::Spanned<Bound>>,
     at_most: Option<toml::Spanned<Bound>>,
@@ -249,12 +220,13 @@ pub(crate) struct Table {
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a number, or a rate such as \"900mbit\""
+    expecting = "expected a number, a rate such as \"900mbit\", or a time such as \"5ms\""
 )]
 enum Bound {
     Number(f64),
     Integer(i64),
     Rate(Rate),
+    Time(Delay),
 }
 
 impl Table {
@@ -273,29 +245,45 @@ impl Table {
             None => None,
         };
         if let Some(text) = &self.relative_to
-            && !statistic.is_goodput()
+            && !statistic.is_comparable()
         {
             return Err((
                 text.span(),
-                "`relative_to` compares goodput; this statistic is compared as it is".into(),
+                "`relative_to` compares goodput and times; this statistic is compared as it is"
+                    .into(),
             ));
         }
-        let absolute_goodput = statistic.is_goodput() && relative_to.is_none();
+        self.check_subject(&span)?;
+        let unit = match relative_to {
+            Some(_) => Unit::Number,
+            None => statistic.unit(),
+        };
         let bound = |bound: Option<toml::Spanned<Bound>>| {
             let Some(bound) = bound else { return Ok(None) };
             let span = bound.span();
-            let value = match (bound.into_inner(), absolute_goodput) {
-                (Bound::Rate(rate), true) => rate.bps() as f64,
-                (Bound::Number(number), false) => number,
-                (Bound::Integer(number), false) => number as f64,
-                (_, true) => {
+            let value = match (bound.into_inner(), unit) {
+                (Bound::Rate(rate), Unit::BitsPerSecond) => rate.bps() as f64,
+                (Bound::Time(time), Unit::Delayeconds) => time.us() as f64,
+                (Bound::Number(number), Unit::Share | Unit::Number) => number,
+                (Bound::Integer(number), Unit::Share | Unit::Number) => number as f64,
+                (_, Unit::BitsPerSecond) => {
                     return Err((
                         span,
                         "expected a rate such as \"900mbit\", or `relative_to` for a ratio".into(),
                     ));
                 }
-                (Bound::Rate(_), false) => return Err((span, "expected a number".into())),
+                (_, Unit::Delayeconds) => {
+                    return Err((
+                        span,
+                        "expected a time such as \"5ms\", or `relative_to` for a ratio".into(),
+                    ));
+                }
+                (_, Unit::Share | Unit::Number) => return Err((span, "expected a number".into())),
             };
+            let negative = statistic.may_be_negative();
+            if value.is_finite() && value < 0.0 && negative {
+                return Ok(Some(value));
+            }
             if !value.is_finite() || value < 0.0 {
                 return Err((
                     span,
@@ -307,10 +295,55 @@ impl Table {
         Ok(Expectation {
             mode,
             statistic,
+            arm: self.arm.map(toml::Spanned::into_inner),
+            class: self.class.map(toml::Spanned::into_inner),
             relative_to,
             at_least: bound(self.at_least)?,
             at_most: bound(self.at_most)?,
         })
+    }
+}
+
+impl Table {
+    /// Checks `arm` and `class` against the statistic.
+    fn check_subject(&self, span: &Range<usize>) -> Result<(), Fault> {
+        let statistic = *self.statistic.get_ref();
+        match (&self.arm, statistic) {
+            (None, Statistic::ArmShare) => {
+                return Err((
+                    span.clone(),
+                    "expected `arm`, the congestion control whose share it is".into(),
+                ));
+            }
+            (Some(arm), Statistic::ArmShare) if !is_arm_name(arm.get_ref()) => {
+                return Err((
+                    arm.span(),
+                    format!(
+                        "expected the name of a congestion control, found {:?}",
+                        arm.get_ref()
+                    ),
+                ));
+            }
+            (Some(arm), other) if other != Statistic::ArmShare => {
+                return Err((
+                    arm.span(),
+                    "`arm` goes with the statistic arm-share only".into(),
+                ));
+            }
+            _ => {}
+        }
+        match &self.class {
+            Some(class) if !statistic.takes_class() => Err((
+                class.span(),
+                format!("`class` has no effect on {}", statistic.key()),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The class, with its place.
+    pub(crate) fn class(&self) -> Option<&toml::Spanned<String>> {
+        self.class.as_ref()
     }
 }
 

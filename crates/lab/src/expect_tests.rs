@@ -9,11 +9,9 @@ fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
         .map(|(round, goodput)| Connection {
             round: round as u32,
             goodput_bps: *goodput,
-            retransmits: 0,
             arm: arm.into(),
-            mean_rtt_us: None,
-            wall_s: 1.0,
             error: (*goodput == 0.0).then(|| "failed".into()),
+            ..Connection::default()
         });
     ModeOutcome {
         mode: mode.parse().unwrap(),
@@ -26,6 +24,8 @@ fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
         },
         reverse: LossCounters::default(),
         hosts: Vec::new(),
+        least_rtt_us: None,
+        last_change: None,
     }
 }
 
@@ -33,6 +33,8 @@ fn expectation(statistic: Statistic, relative_to: Option<Reference>, at_least: f
     Expectation {
         mode: Mode::Thalweg,
         statistic,
+        arm: None,
+        class: None,
         relative_to,
         at_least: Some(at_least),
         at_most: None,

@@ -3,8 +3,9 @@
 //!
 //! A [`scenario::Scenario`] describes a path, its traffic and the expected
 //! outcome. [`run`] sets up one [`host::Pair`] per [`Mode`] (two network
-//! namespaces joined by a veth pair), lets iperf3 make the same connections in
-//! each, interleaved, and writes a report. Everything it creates bears the
+//! namespaces joined by a veth pair), lets iperf3 or its own
+//! [`worker`] make the same connections in each, interleaved, and writes a report.
+//! [`compare`](mod@compare) sets two reports against each other. Everything it creates bears the
 //! process's id and is removed on every way out.
 //!
 //! [`link`] is something else: any command behind an emulated path, without root.
@@ -14,12 +15,15 @@
 
 mod agent;
 pub mod backend;
+pub mod compare;
 mod error;
 pub mod expect;
+mod flows;
 pub mod host;
 mod http;
 mod interrupt;
 pub mod link;
+pub mod measure;
 pub mod mode;
 pub mod outcome;
 mod process;
@@ -29,12 +33,15 @@ pub mod report;
 mod run;
 mod rundir;
 pub mod scenario;
+pub mod statistic;
 pub mod stats;
 pub mod table;
 mod traffic;
 pub mod uml;
 pub mod units;
 pub mod virtual_kernel;
+pub mod words;
+pub mod worker;
 
 pub use agent::{LearnedArm, LearnedHost};
 pub use backend::Backend;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::agent::LearnedHost;
 use crate::backend::Place;
@@ -105,41 +105,92 @@ pub struct ModeOutcome {
     pub reverse: LossCounters,
     /// What the agent had learned at the end; empty without an agent.
     pub hosts: Vec<LearnedHost>,
+    /// The least round-trip time that any connection of the scenario saw, in any
+    /// mode, µs: what queue delay is counted from.
+    pub least_rtt_us: Option<f64>,
+    /// The round, counted from 0, at which the path changed last.
+    pub last_change: Option<u32>,
 }
 
-/// One connection.
-#[derive(Debug, Clone, Serialize)]
+/// The class of flows that are there to be competed with. They count only where
+/// a statistic names them.
+pub const INCUMBENT: &str = "incumbent";
+
+/// One connection. Fields that a kind of traffic does not have are absent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
     /// The round, counted from 0.
     pub round: u32,
     /// What the receiver got, bit/s. 0 where the connection failed.
     pub goodput_bps: f64,
+    /// Which flow of the round it was, where a round has several sorts.
+    #[serde(default)]
+    pub class: String,
     /// Segments that TCP sent again.
     pub retransmits: u64,
+    /// Data segments sent, those sent again included.
+    #[serde(default)]
+    pub sent_segments: Option<u64>,
     /// The congestion control at the end of the connection.
     pub arm: String,
     /// Mean smoothed round-trip time that the sender saw, µs.
     pub mean_rtt_us: Option<f64>,
+    /// Samples of the sender's smoothed round-trip time, every 100 ms, µs.
+    #[serde(default)]
+    pub srtt_us: Vec<u32>,
+    /// The least round-trip time that it saw, µs.
+    #[serde(default)]
+    pub min_rtt_us: Option<f64>,
+    /// Bytes to send, where that and not a time was given.
+    #[serde(default)]
+    pub flow_bytes: Option<u64>,
+    /// From the call of connect until the receiver has the last byte, µs; of a
+    /// flow of known size that did not fail.
+    #[serde(default)]
+    pub fct_us: Option<f64>,
     /// Wall time of the client from start to exit, seconds.
     pub wall_s: f64,
     /// Why it failed.
     pub error: Option<String>,
 }
 
+impl Connection {
+    /// Segments sent again, of all data segments sent (0 to 1).
+    pub fn retransmission_share(&self) -> Option<f64> {
+        let sent = self.sent_segments.filter(|sent| *sent > 0)?;
+        Some((self.retransmits as f64 / sent as f64).min(1.0))
+    }
+}
+
 impl ModeOutcome {
-    /// Goodput of every connection, bit/s. Failed ones are there as 0.
-    pub fn goodputs_bps(&self) -> Vec<f64> {
+    /// The connections that the mode is judged by: all but incumbents.
+    pub fn measured(&self) -> impl Iterator<Item = &Connection> {
         self.connections
             .iter()
+            .filter(|connection| connection.class != INCUMBENT)
+    }
+
+    /// The classes of its connections, in alphabetical order.
+    pub fn classes(&self) -> Vec<&str> {
+        let classes: std::collections::BTreeSet<&str> = self
+            .connections
+            .iter()
+            .map(|connection| connection.class.as_str())
+            .collect();
+        classes.into_iter().collect()
+    }
+
+    /// Goodput of every measured connection, bit/s. Failed ones are there as 0.
+    pub fn goodputs_bps(&self) -> Vec<f64> {
+        self.measured()
             .map(|connection| connection.goodput_bps)
             .collect()
     }
 
-    /// The connections of the last half of the rounds.
+    /// The measured connections of the last half of the rounds.
     pub fn last_half(&self) -> impl Iterator<Item = &Connection> {
         let first = self.rounds / 2;
-        self.connections
-            .iter()
+        self.measured()
             .filter(move |connection| connection.round >= first)
     }
 
@@ -160,7 +211,36 @@ impl ModeOutcome {
 
     /// The arms that were used and how often, most frequent first.
     pub fn arms(&self) -> Vec<(String, usize)> {
-        count_arms(self.connections.iter())
+        count_arms(self.measured())
+    }
+
+    /// The same of the last half of the rounds.
+    pub fn last_half_arms(&self) -> Vec<(String, usize)> {
+        count_arms(self.last_half())
+    }
+
+    /// The shares of the arms over the run, cut into so many parts of as many
+    /// rounds, as far as that goes. Parts without a connection are left out.
+    pub fn arm_shares(&self, parts: u32) -> Vec<ArmShares> {
+        let parts = parts.clamp(1, self.rounds.max(1));
+        let bound =
+            |part: u32| (u64::from(part) * u64::from(self.rounds) / u64::from(parts)) as u32;
+        (0..parts)
+            .filter_map(|part| {
+                let (first, end) = (bound(part), bound(part + 1));
+                let within = |one: &&Connection| (first..end).contains(&one.round);
+                let counts = count_arms(self.measured().filter(within));
+                let total: usize = counts.iter().map(|(_, count)| count).sum();
+                (total > 0).then(|| ArmShares {
+                    first,
+                    last: end - 1,
+                    shares: counts
+                        .into_iter()
+                        .map(|(arm, count)| (arm, count as f64 / total as f64))
+                        .collect(),
+                })
+            })
+            .collect()
     }
 
     /// Share (0 to 1) of the connections of the last half on the arm that is
@@ -185,12 +265,22 @@ impl ModeOutcome {
             least_bps: stats::quantile(&all, 0.0)?,
             most_bps: stats::quantile(&all, 1.0)?,
             retransmits: self
-                .connections
-                .iter()
+                .measured()
                 .map(|connection| connection.retransmits)
                 .sum(),
         })
     }
+}
+
+/// Which arms a part of a run used.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ArmShares {
+    /// The first round of the part, counted from 0.
+    pub first: u32,
+    /// The last round of the part.
+    pub last: u32,
+    /// Share (0 to 1) of its connections on each arm that it used.
+    pub shares: std::collections::BTreeMap<String, f64>,
 }
 
 /// The figures of one mode, goodput in bit/s.

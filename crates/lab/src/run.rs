@@ -1,6 +1,7 @@
 //! The run itself: set everything up, interleave the modes, take it all down.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -10,15 +11,16 @@ use crate::agent::{self, Agent, Places};
 use crate::backend::{Backend, Place};
 use crate::error::Error;
 use crate::expect;
-use crate::host::{self, Pair, PairOptions, preflight, stale};
+use crate::flows;
+use crate::host::{self, Pair, PairOptions, Side, preflight, stale};
 use crate::interrupt;
 use crate::mode::{self, Mode};
 use crate::outcome::{Connection, Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
 use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
-use crate::scenario::Scenario;
-use crate::traffic::{self, Server};
+use crate::scenario::{Kind, Scenario};
+use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
 
 /// The port of iperf3, registered for it. Each pair has its own namespace.
@@ -39,7 +41,8 @@ pub struct Options {
     /// several scenarios each gets a subdirectory of its name.
     pub out: Option<PathBuf>,
     /// The agent: started as `BINARY --socket PATH run --config PATH`, and in a
-    /// kernel of its own first as `BINARY lab guest DIRECTORY`.
+    /// kernel of its own first as `BINARY lab guest DIRECTORY`. It is also what makes
+    /// traffic other than bulk: `BINARY lab worker …`, see [`crate::worker`].
     pub agent_binary: PathBuf,
     /// The command line for the report; none: this process's own.
     pub command: Option<String>,
@@ -149,6 +152,8 @@ struct Rig {
     pair: Pair,
     mode: Mode,
     connections: Vec<Connection>,
+    /// How many of the scenario's changes its path has seen.
+    changed: usize,
 }
 
 impl Rig {
@@ -177,39 +182,57 @@ impl Rig {
             }
             None => None,
         };
-        let server = Server::start(&pair, &mode.to_string(), PORT)?;
+        let server = server(options, scenario, &pair, mode)?;
         Ok(Self {
             agent,
             server,
             pair,
             mode: mode.clone(),
             connections: Vec::new(),
+            changed: 0,
         })
     }
 
-    fn connect(&mut self, round: u32, scenario: &Scenario, raw: &Path) -> Result<(), Error> {
+    fn connect(
+        &mut self,
+        options: &Options,
+        round: u32,
+        scenario: &Scenario,
+        raw: &Path,
+    ) -> Result<(), Error> {
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
         }
         self.pair.check()?;
         if self.server.ended()? {
-            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+            self.server = server(options, scenario, &self.pair, &self.mode)?;
         }
         let file = raw.join(format!("{}-{round:04}.json", self.mode.label()));
-        let connection = traffic::transfer(
-            &self.pair,
-            &self.server,
-            round,
-            scenario.traffic.duration,
-            &file,
-        )?;
-        if let Some(error) = &connection.error {
+        let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        let address = SocketAddr::new(self.pair.address(Side::Server), PORT);
+        let connections = match flows::plan(&scenario.traffic, address) {
+            Some(plan) => {
+                let worker = &options.agent_binary;
+                flows::transfer(&self.pair, worker, &plan, round, &file, &pauses)?
+            }
+            None => vec![traffic::transfer(
+                &self.pair,
+                &self.server,
+                round,
+                scenario.traffic.duration,
+                &file,
+                &pauses,
+            )?],
+        };
+        drop(pauses);
+        let failed = connections.iter().find_map(|one| one.error.as_ref());
+        if let Some(error) = failed {
             tracing::warn!("{} round {round}: {error}", self.mode);
             // The server may still wait for the client that is gone.
             self.server.stop();
-            self.server = Server::start(&self.pair, &self.mode.to_string(), PORT)?;
+            self.server = server(options, scenario, &self.pair, &self.mode)?;
         }
-        self.connections.push(connection);
+        self.connections.extend(connections);
         Ok(())
     }
 
@@ -221,6 +244,7 @@ impl Rig {
             pair,
             mode,
             connections,
+            changed: _,
         } = self;
         drop(server);
         let mut hosts = Vec::new();
@@ -243,8 +267,46 @@ impl Rig {
             forward,
             reverse,
             hosts,
+            least_rtt_us: None,
+            last_change: None,
         })
     }
+}
+
+/// Starts what receives the scenario's traffic.
+fn server(
+    options: &Options,
+    scenario: &Scenario,
+    pair: &Pair,
+    mode: &Mode,
+) -> Result<Server, Error> {
+    match scenario.traffic.kind {
+        Kind::Bulk => Server::iperf3(pair, &mode.to_string(), PORT),
+        _ => Server::worker(pair, &mode.to_string(), PORT, &options.agent_binary),
+    }
+}
+
+/// Makes the changes of the path that are due before a round, and returns those
+/// that are due within it. A reference may have skipped the rounds before.
+fn changes<'a>(
+    pair: &'a Pair,
+    scenario: &'a Scenario,
+    round: u32,
+    changed: &mut usize,
+) -> Result<Vec<Pause<'a>>, Error> {
+    let mut pauses = Vec::new();
+    for change in &scenario.changes[*changed..] {
+        match change.within {
+            Some(within) if change.at == round + 1 => pauses.push(Pause {
+                after: within.duration(),
+                act: Box::new(|| pair.change(&change.path)),
+            }),
+            _ if change.at <= round + 1 => pair.change(&change.path)?,
+            _ => break,
+        }
+        *changed += 1;
+    }
+    Ok(pauses)
 }
 
 fn run_scenario(
@@ -285,15 +347,16 @@ fn run_scenario(
                 vacant.insert(rig)
             }
         };
-        rig.connect(round, &scenario, &raw)?;
+        rig.connect(options, round, &scenario, &raw)?;
     }
     progress.finish();
 
-    let modes = rigs
+    let mut modes = rigs
         .into_iter()
         .flatten()
         .map(|rig| rig.finish(rounds, report))
         .collect::<Result<Vec<_>, _>>()?;
+    relate(&mut modes, &scenario);
     Ok(ScenarioOutcome {
         checks: expect::evaluate(&scenario.expect, &modes),
         scenario,
@@ -302,6 +365,24 @@ fn run_scenario(
         wall_s: started.elapsed().as_secs_f64(),
         report: report.to_owned(),
     })
+}
+
+/// Tells each mode what holds for all of the scenario.
+fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
+    let least = modes
+        .iter()
+        .flat_map(|mode| &mode.connections)
+        .filter_map(|connection| connection.min_rtt_us)
+        .reduce(f64::min);
+    let last_change = scenario
+        .changes
+        .iter()
+        .map(|change| change.at - 1)
+        .rfind(|round| *round < scenario.traffic.connections);
+    for mode in modes {
+        mode.least_rtt_us = least;
+        mode.last_change = last_change;
+    }
 }
 
 /// One connection to make: a round and an index into the modes.

@@ -4,6 +4,9 @@
 //! Parsing is strict: an unknown key, a malformed quantity or a contradiction is
 //! an error with file, line, column and what was expected, and nothing runs.
 
+mod change;
+mod traffic;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +18,10 @@ use toml::Spanned;
 use crate::error::Error;
 use crate::expect::{self, Expectation};
 use crate::mode::is_arm_name;
-use crate::units::{Delay, Probability, Rate, Seconds, Size};
+use crate::units::{Delay, Probability, Rate, Size};
+
+pub use change::Change;
+pub use traffic::{Against, INCAST, Kind, Traffic};
 
 /// A fault in a scenario file, at a place in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +59,8 @@ pub struct Scenario {
     pub path: PathModel,
     /// What is sent over it.
     pub traffic: Traffic,
+    /// How the path changes in the course of the run, in order.
+    pub changes: Vec<Change>,
     /// The two hosts' settings.
     pub system: System,
     /// The outcome, checked after the run.
@@ -248,24 +256,6 @@ impl fmt::Display for Family {
     }
 }
 
-/// What is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Traffic {
-    /// How many connections one after the other, in each mode.
-    pub connections: u32,
-    /// How long each sends.
-    pub duration: Seconds,
-}
-
-impl Default for Traffic {
-    fn default() -> Self {
-        Self {
-            connections: 60,
-            duration: Seconds::new(1),
-        }
-    }
-}
-
 /// What the sender's link queues with (its root queueing discipline).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -324,18 +314,13 @@ struct Document {
     #[serde(default)]
     path: Option<Spanned<PathModel>>,
     #[serde(default)]
-    traffic: TrafficTable,
+    traffic: traffic::Table,
+    #[serde(default)]
+    change: Vec<Spanned<change::Table>>,
     #[serde(default)]
     system: SystemTable,
     #[serde(default)]
     expect: Vec<Spanned<expect::Table>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-struct TrafficTable {
-    connections: Option<Spanned<u32>>,
-    duration: Option<Seconds>,
 }
 
 #[derive(Deserialize, Default)]
@@ -417,27 +402,17 @@ impl Document {
             }
             None => PathModel::default(),
         };
-        let default = Traffic::default();
-        let traffic = Traffic {
-            connections: match self.traffic.connections {
-                Some(count) if !(1..=10_000).contains(count.get_ref()) => {
-                    return Err((
-                        count.span(),
-                        format!("expected 1 to 10000 connections, found {}", count.get_ref()),
-                    ));
-                }
-                Some(count) => count.into_inner(),
-                None => default.connections,
-            },
-            duration: self.traffic.duration.unwrap_or(default.duration),
-        };
+        let traffic = self.traffic.check()?;
+        let changes = change::check(self.change, &path, traffic.connections)?;
         let system = self.system.check()?;
         let expect = self
             .expect
             .into_iter()
             .map(|table| {
                 let span = table.span();
-                table.into_inner().check(span)
+                let table = table.into_inner();
+                check_class(&table, &traffic)?;
+                table.check(span)
             })
             .collect::<Result<_, _>>()?;
         Ok(Scenario {
@@ -445,9 +420,30 @@ impl Document {
             description: self.description,
             path,
             traffic,
+            changes,
             system,
             expect,
         })
+    }
+}
+
+/// Whether the traffic has flows of the class that an expectation names.
+fn check_class(table: &expect::Table, traffic: &Traffic) -> Result<(), Fault> {
+    let known = traffic.kind.classes();
+    match table.class() {
+        Some(class) if !known.contains(&class.get_ref().as_str()) => Err((
+            class.span(),
+            if known.is_empty() {
+                "this kind of traffic has no classes of flows".to_owned()
+            } else {
+                format!(
+                    "expected one of the classes of this traffic ({}), found {:?}",
+                    known.join(", "),
+                    class.get_ref()
+                )
+            },
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::units::Seconds;
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, Path::new("x.toml"))
@@ -12,7 +13,8 @@ fn a_name_is_enough() {
         scenario.traffic,
         Traffic {
             connections: 60,
-            duration: Seconds::new(1)
+            duration: Seconds::new(1),
+            kind: Kind::Bulk,
         }
     );
     assert_eq!(scenario.system.default_cc, "cubic");
@@ -79,7 +81,8 @@ at_most = 3.5
         scenario.traffic,
         Traffic {
             connections: 7,
-            duration: Seconds::new(2)
+            duration: Seconds::new(2),
+            kind: Kind::Bulk,
         }
     );
     assert_eq!(scenario.system.sysctl["net.ipv4.tcp_no_metrics_save"], "1");
@@ -281,6 +284,103 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "stands for several",
         ),
         (
+            expect,
+            "statistic = \"fct-p99\"\nat_most = 5",
+            (5, 11),
+            "expected a time such as",
+        ),
+        (
+            expect,
+            "statistic = \"fct-p99\"\nat_most = \"5mbit\"",
+            (5, 11),
+            "expected a time such as",
+        ),
+        (
+            expect,
+            "statistic = \"arm-share\"\nat_least = 0.5",
+            (2, 1),
+            "expected `arm`",
+        ),
+        (
+            expect,
+            "statistic = \"jain\"\narm = \"bbr\"\nat_least = 0.5",
+            (5, 7),
+            "goes with the statistic arm-share only",
+        ),
+        (
+            expect,
+            "statistic = \"median\"\nclass = \"x\"\nat_least = \"1mbit\"",
+            (5, 9),
+            "no classes of flows",
+        ),
+        (
+            "[traffic]\n",
+            "kind = \"web\"",
+            (3, 8),
+            "unknown variant `web`, expected one of `bulk`, `short`",
+        ),
+        (
+            "[traffic]\n",
+            "bytes = \"10kb\"",
+            (3, 9),
+            "`bytes` goes with kind \"short\" only, found kind \"bulk\"",
+        ),
+        (
+            "[traffic]\n",
+            "kind = \"short\"\nduration = \"2s\"",
+            (4, 12),
+            "`duration` goes with",
+        ),
+        (
+            "[traffic]\n",
+            "kind = \"short\"\nflows = 0",
+            (4, 9),
+            "expected 1 to 1000 flows",
+        ),
+        (
+            "[traffic]\n",
+            "kind = \"competing\"",
+            (3, 8),
+            "expected `against`",
+        ),
+        (
+            "[traffic]\n",
+            "kind = \"competing\"\nagainst = { cc = \"a b\" }",
+            (4, 18),
+            "the name of a congestion control",
+        ),
+        ("[[change]]\n", "at = 2", (2, 1), "expected what changes"),
+        (
+            "[[change]]\n",
+            "at = 61\nloss = \"1%\"",
+            (3, 6),
+            "expected a connection from 1 to 60, found 61",
+        ),
+        (
+            "[[change]]\n",
+            "at = 3\nloss = \"1%\"\n[[change]]\nat = 3\nloss = \"2%\"",
+            (6, 6),
+            "in the order in which they happen",
+        ),
+        (
+            "[[change]]\n",
+            "at = 3\nqueue = \"1mb\"",
+            (2, 1),
+            "`queue` has no effect without `rate`",
+        ),
+        (
+            "[[change]]\n",
+            "at = 3\nrates = \"1mbit\"",
+            (4, 1),
+            "unknown field `rates`",
+        ),
+        (
+            "[[change]]\n",
+            "at = 3\nloss = \"1%\"\nwithin = \"1h\"",
+            (5, 10),
+            "expected a time from",
+        ),
+        (
             "[[expect]]\n",
             "mode = \"best\"\nstatistic = \"mean\"\nat_most = 1",
             (3, 8),
@@ -298,6 +398,80 @@ fn faults_have_a_place_and_say_what_was_expected() {
         );
         assert!(!error.to_string().contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn every_kind_of_traffic_is_read() {
+    let kind = |text: &str| {
+        let scenario = parse(&format!("name = \"x\"\n[traffic]\n{text}\n"));
+        scenario
+            .unwrap_or_else(|error| panic!("{error}"))
+            .traffic
+            .kind
+    };
+    assert_eq!(kind("kind = \"bulk\""), Kind::Bulk);
+    assert_eq!(
+        kind("kind = \"short\"\nflows = 7\nbytes = \"100kb\""),
+        Kind::Short {
+            flows: 7,
+            bytes: Size::from_bytes(100_000)
+        }
+    );
+    assert_eq!(
+        kind("kind = \"competing\"\nflows = 2\nagainst = { cc = \"reno\", flows = 3 }"),
+        Kind::Competing {
+            flows: 2,
+            against: Against {
+                cc: "reno".into(),
+                flows: 3
+            }
+        }
+    );
+    assert_eq!(kind("kind = \"incast\""), Kind::Incast { senders: 3 });
+    assert_eq!(
+        Kind::Incast { senders: 2 }.classes(),
+        ["rpc-1mb", "rpc-10kb"]
+    );
+}
+
+#[test]
+fn changes_add_up() {
+    let scenario = parse(
+        "name = \"x\"\n[path]\nloss = \"1%\"\nrate = \"10mbit\"\n\
+         [[change]]\nat = 5\nrate = \"20mbit\"\n\
+         [[change]]\nat = 5\nwithin = \"500ms\"\n\
+         gilbert_elliott = { to_bad = \"1%\", to_good = \"10%\" }\n",
+    )
+    .unwrap();
+    let [first, second] = &scenario.changes[..] else {
+        panic!("{:?}", scenario.changes)
+    };
+    assert_eq!((first.at, first.within), (5, None));
+    assert_eq!(first.path.rate.unwrap().bps(), 20_000_000);
+    assert_eq!(first.path.loss, scenario.path.loss);
+    assert_eq!(second.within.unwrap().us(), 500_000);
+    assert_eq!(second.path.rate.unwrap().bps(), 20_000_000);
+    assert_eq!(second.path.loss, None);
+    assert!(second.path.gilbert_elliott.is_some());
+}
+
+#[test]
+fn expectations_name_arms_classes_times_and_negative_bounds() {
+    let scenario = parse(
+        "name = \"x\"\n[traffic]\nkind = \"incast\"\n\
+         [[expect]]\nmode = \"thalweg\"\nstatistic = \"fct-p99\"\nclass = \"rpc-10kb\"\nat_most = \"5ms\"\n\
+         [[expect]]\nmode = \"thalweg\"\nstatistic = \"arm-share\"\narm = \"bbr\"\nat_least = 0.5\n\
+         [[expect]]\nmode = \"thalweg\"\nstatistic = \"harm\"\nat_least = -0.5\n",
+    )
+    .unwrap();
+    assert_eq!(scenario.expect[0].at_most, Some(5_000.0));
+    assert_eq!(scenario.expect[0].class.as_deref(), Some("rpc-10kb"));
+    assert_eq!(scenario.expect[1].arm.as_deref(), Some("bbr"));
+    assert_eq!(scenario.expect[2].at_least, Some(-0.5));
+    assert_eq!(
+        scenario.expect[0].to_string(),
+        "thalweg: 99th percentile of flow-completion time (of rpc-10kb) at most 5.00 ms"
+    );
 }
 
 #[test]

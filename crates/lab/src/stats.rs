@@ -20,6 +20,10 @@ pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let below = place.floor() as usize;
     let above = place.ceil() as usize;
     let weight = place - below as f64;
+    // Equal, or infinite on both sides: no difference to weigh.
+    if sorted[below] == sorted[above] {
+        return Some(sorted[below]);
+    }
     Some(sorted[below] + (sorted[above] - sorted[below]) * weight)
 }
 
@@ -41,6 +45,14 @@ mod tests {
             (mean(&[3.0]), median(&[3.0]), quantile(&[3.0], 0.9)),
             (Some(3.0), Some(3.0), Some(3.0))
         );
+    }
+
+    #[test]
+    fn infinite_values_stay_infinite() {
+        let values = [1.0, f64::INFINITY, f64::INFINITY, f64::INFINITY];
+        assert_eq!(median(&values), Some(f64::INFINITY));
+        assert_eq!(quantile(&values, 0.25), Some(f64::INFINITY));
+        assert_eq!(quantile(&values, 0.0), Some(1.0));
     }
 
     #[test]

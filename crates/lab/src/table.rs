@@ -2,9 +2,12 @@
 
 use comfy_table::{CellAlignment, presets};
 
-use crate::expect::{Check, Statistic, Verdict};
+use crate::expect::{Check, Verdict};
+use crate::measure::Unit;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::statistic::{Query, Statistic};
+use crate::words;
 
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +15,7 @@ pub struct Table {
     /// What it shows.
     pub title: String,
     /// The columns' headings. The first column is text, the rest is figures.
-    pub header: Vec<&'static str>,
+    pub header: Vec<String>,
     /// The rows, each as long as the header.
     pub rows: Vec<Vec<String>>,
 }
@@ -53,6 +56,78 @@ fn significant(value: f64) -> String {
     }
 }
 
+fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+/// The statistics that [`measures`] shows: those that [`summary`] does not.
+const MEASURES: [Statistic; 16] = [
+    Statistic::ConvergedShare,
+    Statistic::Convergence,
+    Statistic::Recovery,
+    Statistic::Regret,
+    Statistic::RegretPerConnection,
+    Statistic::RetransmissionShare,
+    Statistic::SrttMedian,
+    Statistic::SrttP95,
+    Statistic::SrttP99,
+    Statistic::QueueDelayMedian,
+    Statistic::QueueDelayP95,
+    Statistic::FctMedian,
+    Statistic::FctP95,
+    Statistic::FctP99,
+    Statistic::Share,
+    Statistic::Jain,
+];
+
+/// The statistics that are worth a row for each class of flows.
+pub(crate) const BY_CLASS: [Statistic; 4] = [
+    Statistic::Median,
+    Statistic::FctMedian,
+    Statistic::FctP95,
+    Statistic::FctP99,
+];
+
+/// A row for each further statistic that any mode has, a column for each mode.
+pub fn measures(outcome: &ScenarioOutcome) -> Table {
+    let modes = &outcome.modes;
+    let row = |name: String, query: Query<'_>| {
+        let cells: Vec<Option<String>> = modes
+            .iter()
+            .map(|mode| {
+                let value = query.value(mode, modes).ok()?;
+                Some(query.statistic.unit().show(value))
+            })
+            .collect();
+        cells.iter().any(Option::is_some).then(|| {
+            let cells = cells.into_iter().map(|cell| cell.unwrap_or("–".into()));
+            std::iter::once(name).chain(cells).collect::<Vec<_>>()
+        })
+    };
+    let mut rows: Vec<Vec<String>> = MEASURES
+        .into_iter()
+        .chain([Statistic::Harm])
+        .filter_map(|statistic| row(statistic.words().to_owned(), statistic.into()))
+        .collect();
+    let classes = outcome.scenario.traffic.kind.classes();
+    for class in classes {
+        rows.extend(BY_CLASS.into_iter().filter_map(|statistic| {
+            let query = Query {
+                class: Some(class),
+                ..statistic.into()
+            };
+            row(format!("{}, {class}", statistic.words()), query)
+        }));
+    }
+    Table {
+        title: "Measures".into(),
+        header: std::iter::once("measure".to_owned())
+            .chain(modes.iter().map(|mode| mode.mode.to_string()))
+            .collect(),
+        rows,
+    }
+}
+
 /// The modes and their figures.
 pub fn summary(outcome: &ScenarioOutcome) -> Table {
     let median = |mode: Option<&ModeOutcome>| Some(mode?.summary()?.median_bps);
@@ -81,7 +156,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
         };
         Some(vec![
             mode.mode.to_string(),
-            format!("{}{failures}", mode.connections.len()),
+            format!("{}{failures}", mode.measured().count()),
             rate(figures.median_bps),
             figures.median_last_half_bps.map_or("–".into(), rate),
             rate(figures.mean_bps),
@@ -105,7 +180,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             outcome.scenario.name,
             outcome.scenario.path.describe()
         ),
-        header: vec![
+        header: header([
             "mode",
             "connections",
             "median",
@@ -117,7 +192,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             "retransmits",
             "dropped",
             "arms",
-        ],
+        ]),
         rows: rows.collect(),
     }
 }
@@ -141,7 +216,7 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
     });
     Table {
         title: "Every connection".into(),
-        header: vec![
+        header: header([
             "mode",
             "round",
             "goodput",
@@ -149,7 +224,7 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
             "retransmits",
             "mean RTT",
             "error",
-        ],
+        ]),
         rows: rows.collect(),
     }
 }
@@ -174,7 +249,7 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     });
     Table {
         title: format!("What {} learned", mode.mode),
-        header: vec![
+        header: header([
             "IPAddress",
             "CongAlg",
             "Metric",
@@ -182,7 +257,7 @@ pub fn learned(mode: &ModeOutcome) -> Table {
             "Greedy",
             "MinRtt",
             "MaxRtDlvr",
-        ],
+        ]),
         rows: rows.collect(),
     }
 }
@@ -198,7 +273,7 @@ pub fn checks(outcome: &ScenarioOutcome) -> Table {
     });
     Table {
         title: "Expected outcome".into(),
-        header: vec!["expectation", "measured", "verdict"],
+        header: header(["expectation", "measured", "verdict"]),
         rows: rows.collect(),
     }
 }
@@ -215,10 +290,10 @@ fn measured(check: &Check) -> String {
     let expectation = &check.expectation;
     match (check.value, &check.reference, &check.reason) {
         (Some(value), Some(reference), _) => format!("{value:.3} × {reference}"),
-        (Some(value), None, _) => match expectation.statistic {
-            Statistic::ConvergedShare | Statistic::Loss => format!("{value:.4}"),
-            Statistic::Failures => format!("{value:.0}"),
-            _ => rate(value),
+        (Some(value), None, _) => match expectation.statistic.unit() {
+            // As the bound is written, so that the two can be compared.
+            Unit::Share if value.is_finite() => format!("{value:.4}"),
+            unit => unit.show(value),
         },
         (None, _, Some(reason)) => reason.clone(),
         (None, _, None) => String::new(),
@@ -228,6 +303,11 @@ fn measured(check: &Check) -> String {
 /// All that a terminal shows of a scenario.
 pub fn scenario(outcome: &ScenarioOutcome) -> String {
     let mut text = summary(outcome).text();
+    let measures = measures(outcome);
+    if !measures.rows.is_empty() {
+        text.push('\n');
+        text.push_str(&measures.text());
+    }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         text.push('\n');
         text.push_str(&learned(mode).text());
@@ -235,6 +315,11 @@ pub fn scenario(outcome: &ScenarioOutcome) -> String {
     if !outcome.checks.is_empty() {
         text.push('\n');
         text.push_str(&checks(outcome).text());
+    }
+    text.push('\n');
+    for sentence in words::sentences(outcome) {
+        text.push_str(&sentence);
+        text.push('\n');
     }
     text
 }

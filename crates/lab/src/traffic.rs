@@ -1,10 +1,10 @@
-//! Traffic by iperf3: one server per pair, one client per connection.
+//! The server of a pair, and bulk traffic by iperf3: one client per connection.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -16,9 +16,12 @@ use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
 use crate::process::Process;
 use crate::units::Seconds;
+use crate::worker;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
+/// How often iperf3 looks at the connection, seconds.
+const SAMPLE_S: &str = "0.1";
 /// How much longer than its sending time a client may take.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -30,16 +33,36 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on a pair's server side and waits until it listens.
-    pub(crate) fn start(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
+    /// Starts iperf3 on a pair's server side and waits until it listens.
+    pub(crate) fn iperf3(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
+        let mut command = pair.command_in(Side::Server, "iperf3")?;
+        command
+            .args(["--server", "--forceflush", "--port", &port.to_string()])
+            .args(["--bind", &pair.address(Side::Server).to_string()]);
+        // iperf3 says so after listen(2). A connection made to find out would be
+        // one more for an agent to learn from.
+        Self::start(command, "Server listening", mode, port)
+    }
+
+    /// Starts the worker on a pair's server side and waits until it listens.
+    pub(crate) fn worker(
+        pair: &Pair,
+        mode: &str,
+        port: u16,
+        program: &Path,
+    ) -> Result<Self, Error> {
+        let address = SocketAddr::new(pair.address(Side::Server), port);
+        let mut command = pair.command_in(Side::Server, &program.to_string_lossy())?;
+        command.args(["lab", "worker", "serve", &address.to_string()]);
+        Self::start(command, worker::LISTENING, mode, port)
+    }
+
+    fn start(mut command: Command, listening: &str, mode: &str, port: u16) -> Result<Self, Error> {
         let fault = |why: String| Error::Server {
             mode: mode.to_owned(),
             why,
         };
-        let mut command = pair.command_in(Side::Server, "iperf3")?;
         command
-            .args(["--server", "--forceflush", "--port", &port.to_string()])
-            .args(["--bind", &pair.address(Side::Server).to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -60,9 +83,7 @@ impl Server {
             });
         }
         drop(sender);
-        // iperf3 says so after listen(2). A connection made to find out would be
-        // one more for an agent to learn from.
-        if await_line(&lines, "Server listening", Instant::now() + START)? {
+        if await_line(&lines, listening, Instant::now() + START)? {
             return Ok(Self { process, port });
         }
         process.kill();
@@ -104,6 +125,28 @@ fn await_line(
     }
 }
 
+/// Something to do while a client sends.
+pub(crate) struct Pause<'a> {
+    /// How long after its start.
+    pub(crate) after: Duration,
+    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + 'a>,
+}
+
+/// Waits for a client until the deadline, and does meanwhile what is due, in
+/// order. Where the client ends before, the rest is done then.
+pub(crate) fn wait(
+    process: &mut Process,
+    started: Instant,
+    deadline: Instant,
+    pauses: &[Pause<'_>],
+) -> Result<Option<ExitStatus>, Error> {
+    for pause in pauses {
+        process.wait_until(started + pause.after, OnSignal::Fail)?;
+        (pause.act)()?;
+    }
+    process.wait_until(deadline, OnSignal::Fail)
+}
+
 /// Opens one connection that sends for the given time, and keeps iperf3's own
 /// JSON in a file. A connection that fails or hangs is a result, not an error.
 ///
@@ -115,6 +158,7 @@ pub(crate) fn transfer(
     round: u32,
     duration: Seconds,
     raw: &Path,
+    pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
     let address: IpAddr = pair.address(Side::Server);
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
@@ -123,13 +167,14 @@ pub(crate) fn transfer(
         .args(["--json", "--client", &address.to_string()])
         .args(["--port", &server.port.to_string()])
         .args(["--time", &duration.get().to_string()])
+        .args(["--interval", SAMPLE_S])
         .stdin(Stdio::null())
         .stdout(output)
         .stderr(Stdio::null());
     let started = Instant::now();
     let mut process = Process::spawn_tied(&mut command)?;
     let allowed = duration.duration() + GRACE;
-    let status = process.wait_until(started + allowed, OnSignal::Fail)?;
+    let status = wait(&mut process, started, started + allowed, pauses)?;
     if status.is_none() {
         process.kill();
     }
@@ -150,13 +195,8 @@ pub(crate) fn transfer(
 
 fn failed(why: String) -> Connection {
     Connection {
-        round: 0,
-        goodput_bps: 0.0,
-        retransmits: 0,
-        arm: String::new(),
-        mean_rtt_us: None,
-        wall_s: 0.0,
         error: Some(why),
+        ..Connection::default()
     }
 }
 
@@ -164,7 +204,27 @@ fn failed(why: String) -> Connection {
 struct Report {
     error: Option<String>,
     #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    intervals: Vec<Interval>,
+    #[serde(default)]
     end: End,
+}
+
+#[derive(Deserialize, Default)]
+struct Start {
+    tcp_mss_default: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Interval {
+    #[serde(default)]
+    streams: Vec<Sample>,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    rtt: Option<u32>,
 }
 
 #[derive(Deserialize, Default)]
@@ -178,6 +238,7 @@ struct End {
 
 #[derive(Deserialize)]
 struct SumSent {
+    bytes: Option<u64>,
     retransmits: Option<u64>,
 }
 
@@ -194,6 +255,7 @@ struct Stream {
 #[derive(Deserialize)]
 struct Sender {
     mean_rtt: Option<f64>,
+    min_rtt: Option<f64>,
 }
 
 /// What iperf3 reports of a connection; otherwise why it failed.
@@ -205,16 +267,35 @@ fn parse(text: &str) -> Result<Connection, String> {
     }
     let end = report.end;
     let received = end.sum_received.ok_or("iperf3 reports nothing received")?;
+    let sent = end.sum_sent.as_ref();
+    let retransmits = sent.and_then(|sent| sent.retransmits).unwrap_or(0);
+    // iperf3 counts bytes handed to TCP, and segments sent again beyond them.
+    let sent_segments = match (
+        sent.and_then(|sent| sent.bytes),
+        report.start.tcp_mss_default,
+    ) {
+        (Some(bytes), Some(mss)) if mss > 0 => Some(bytes.div_ceil(mss) + retransmits),
+        _ => None,
+    };
+    let sender = end
+        .streams
+        .first()
+        .and_then(|stream| stream.sender.as_ref());
     Ok(Connection {
         goodput_bps: received.bits_per_second,
-        retransmits: end.sum_sent.and_then(|sent| sent.retransmits).unwrap_or(0),
+        retransmits,
+        sent_segments,
         arm: end.sender_tcp_congestion.unwrap_or_default(),
-        mean_rtt_us: end
-            .streams
-            .first()
-            .and_then(|stream| stream.sender.as_ref()?.mean_rtt),
-        error: None,
-        ..failed(String::new())
+        mean_rtt_us: sender.and_then(|sender| sender.mean_rtt),
+        min_rtt_us: sender.and_then(|sender| sender.min_rtt),
+        srtt_us: report
+            .intervals
+            .iter()
+            .filter_map(|interval| interval.streams.first()?.rtt)
+            // 0 stands for no measurement yet.
+            .filter(|rtt| *rtt > 0)
+            .collect(),
+        ..Connection::default()
     })
 }
 
@@ -224,9 +305,10 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let text = r#"{"start":{},"intervals":[],"end":{
-            "streams":[{"sender":{"retransmits":7,"mean_rtt":48},"receiver":{}}],
-            "sum_sent":{"bits_per_second":2e6,"retransmits":7},
+        let text = r#"{"start":{"tcp_mss_default":1448},"intervals":[
+            {"streams":[{"rtt":0}]},{"streams":[{"rtt":40,"rttvar":3}]},{"streams":[{"rtt":56}]}],"end":{
+            "streams":[{"sender":{"retransmits":7,"mean_rtt":48,"min_rtt":40},"receiver":{}}],
+            "sum_sent":{"bits_per_second":2e6,"bytes":134664,"retransmits":7},
             "sum_received":{"bits_per_second":1.5e6},
             "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
         let connection = parse(text).unwrap();
@@ -234,6 +316,10 @@ mod tests {
         assert_eq!(connection.retransmits, 7);
         assert_eq!(connection.arm, "bbr");
         assert_eq!(connection.mean_rtt_us, Some(48.0));
+        assert_eq!(connection.min_rtt_us, Some(40.0));
+        assert_eq!(connection.srtt_us, [40, 56]);
+        // 93 segments of 1448 bytes, and 7 again.
+        assert_eq!(connection.retransmission_share(), Some(0.07));
         assert_eq!(connection.error, None);
     }
 

@@ -235,6 +235,11 @@ impl Delay {
     pub fn ns(self) -> u64 {
         self.0 * 1000
     }
+
+    /// As a span of time.
+    pub fn duration(self) -> Duration {
+        Duration::from_micros(self.0)
+    }
 }
 
 impl fmt::Display for Delay {
@@ -256,9 +261,9 @@ impl std::str::FromStr for Delay {
 
     fn from_str(text: &str) -> Result<Self, String> {
         scaled(text, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
-            .map(f64::round)
-            .filter(|us| (0.0..=60e6).contains(us))
-            .map(|us| Self(us as u64))
+            // Rounded: 0.3 ms is not exactly 300 of anything in binary.
+            .filter(|us| (0.0..=60e6).contains(us) && (us - us.round()).abs() < 1e-6)
+            .map(|us| Self(us.round() as u64))
             .ok_or_else(|| {
                 format!("expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}")
             })
@@ -434,6 +439,23 @@ mod tests {
         assert_eq!("2m".parse::<Seconds>().unwrap().get(), 120);
         for text in ["", "1", "0s", "1.5s", "2h", "61m", "-1s"] {
             assert!(text.parse::<Seconds>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn short_times() {
+        for (text, us) in [
+            ("0us", 0),
+            ("500us", 500),
+            ("0.3ms", 300),
+            ("5ms", 5_000),
+            ("2s", 2_000_000),
+        ] {
+            assert_eq!(text.parse::<Delay>().unwrap().us(), us, "{text}");
+        }
+        assert_eq!(Delay::from_us(1_500).to_string(), "1500us");
+        for text in ["", "1", "5m", "0.5us", "61s", "-1ms"] {
+            assert!(text.parse::<Delay>().is_err(), "{text}");
         }
     }
 }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use thalweg_lab::statistic::{Query, Statistic};
+use thalweg_lab::worker::Job;
 use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
 
 /// Runs change signal handlers and load the machine: one at a time.
@@ -205,6 +207,18 @@ fn fake_agent_process() {
         return;
     };
     let words: Vec<&str> = arguments.split(' ').collect();
+    let job = match words[..] {
+        [_, "lab", "worker", "serve", address] => Some(Job::Serve {
+            address: address.parse().unwrap(),
+        }),
+        [_, "lab", "worker", "send", result] => Some(Job::Send {
+            result: result.into(),
+        }),
+        _ => None,
+    };
+    if let Some(job) = job {
+        return thalweg_lab::worker::work(&job).unwrap();
+    }
     let [behaviour, "--socket", socket, "run", "--config", config] = words[..] else {
         panic!("unexpected arguments {words:?}");
     };
@@ -273,6 +287,152 @@ fn an_agent_is_configured_asked_and_told_to_go() {
     assert_eq!(own_leftovers(), Vec::<String>::new());
 }
 
+/// Runs a scenario whose traffic the laboratory's own worker makes.
+fn run_flows(directory: &Path, text: &str, modes: &[&str]) -> Outcome {
+    let mut options = options(directory, text, modes);
+    options.agent_binary = fake_agent(directory, "obeys");
+    let outcome = run(&options).unwrap();
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+    outcome
+}
+
+fn value(outcome: &Outcome, mode: &str, statistic: Statistic, class: Option<&str>) -> f64 {
+    let modes = &outcome.scenarios[0].modes;
+    let mode: Mode = mode.parse().unwrap();
+    let query = Query {
+        class,
+        ..statistic.into()
+    };
+    let measured = outcome.scenarios[0].mode(&mode).unwrap();
+    query.value(measured, modes).unwrap()
+}
+
+#[test]
+fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"10mbit\"\nfamily = \"ipv6\"\n[traffic]\nkind = \"short\"\n\
+                connections = 2\nflows = 4\nbytes = \"100kb\"\n";
+    let outcome = run_flows(directory.path(), text, &["baseline", "fixed:reno"]);
+    for mode in &outcome.scenarios[0].modes {
+        assert_eq!(mode.connections.len(), 8);
+        for flow in &mode.connections {
+            assert_eq!(flow.error, None);
+            // 105 kB with headers at 10 Mbit/s, less a bucket of 3 kB: 82 ms.
+            let took_us = flow.fct_us.unwrap();
+            // Much more where the machine is busy.
+            assert!((80e3..3e6).contains(&took_us), "{took_us}");
+            assert!(flow.sent_segments.unwrap() > 1 && flow.min_rtt_us.is_some());
+        }
+    }
+    assert_eq!(
+        outcome.scenarios[0].modes[1].arms(),
+        [("reno".to_owned(), 8)]
+    );
+    // Raw results are kept, one a round.
+    let raw = fs::read_dir(directory.path().join("out/raw")).unwrap();
+    let names: Vec<_> = raw.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 4, "{names:?}");
+}
+
+#[test]
+fn competitors_share_what_there_is_and_run_what_was_asked_for() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"20mbit\"\nqueue = \"100kb\"\n[traffic]\nkind = \"competing\"\n\
+                connections = 1\nduration = \"3s\"\nagainst = { cc = \"cubic\", flows = 2 }\n";
+    let outcome = run_flows(directory.path(), text, &["fixed:cubic", "fixed:reno"]);
+    for (mode, arm) in outcome.scenarios[0].modes.iter().zip(["cubic", "reno"]) {
+        let arms: Vec<&str> = mode
+            .connections
+            .iter()
+            .map(|flow| flow.arm.as_str())
+            .collect();
+        assert_eq!(arms, ["cubic", "cubic", arm]);
+        // All three together fill the bottleneck and no more: 19.1 Mbit/s of data,
+        // and the bucket.
+        let sum: f64 = mode.connections.iter().map(|flow| flow.goodput_bps).sum();
+        assert!((10e6..20e6).contains(&sum), "{sum}");
+        let name = mode.mode.to_string();
+        let share = value(&outcome, &name, Statistic::Share, None);
+        assert!(share > 0.02 && share < 0.98, "{share}");
+        let index = value(&outcome, &name, Statistic::Jain, None);
+        assert!((1.0 / 3.0..=1.0).contains(&index), "{index}");
+    }
+    assert_eq!(value(&outcome, "fixed:cubic", Statistic::Harm, None), 0.0);
+}
+
+#[test]
+fn incast_has_all_classes_at_once() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"50mbit\"\nqueue = \"200kb\"\n[traffic]\nkind = \"incast\"\n\
+                connections = 1\nduration = \"2s\"\n";
+    let outcome = run_flows(directory.path(), text, &["baseline"]);
+    let mode = &outcome.scenarios[0].modes[0];
+    assert_eq!(mode.classes(), ["rpc-10kb", "rpc-1mb", "stream"]);
+    let median = |class| value(&outcome, "baseline", Statistic::FctMedian, Some(class));
+    // A call of 1 MB takes at least 0.16 s alone; one of 10 kB waits for the queue.
+    assert!(median("rpc-1mb") > 150e3);
+    assert!(median("rpc-10kb") < median("rpc-1mb"));
+    assert_eq!(value(&outcome, "baseline", Statistic::Failures, None), 0.0);
+    let text = table::scenario(&outcome.scenarios[0]);
+    assert!(
+        text.contains("median flow-completion time, rpc-10kb"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_path_changes_before_a_connection_and_within_one() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\n[traffic]\nconnections = 3\nduration = \"2s\"\n\
+                [[change]]\nat = 2\nrate = \"80mbit\"\n\
+                [[change]]\nat = 3\nwithin = \"1s\"\nrate = \"20mbit\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let mode = &outcome.scenarios[0].modes[0];
+    let mbps: Vec<f64> = mode
+        .connections
+        .iter()
+        .map(|one| one.goodput_bps / 1e6)
+        .collect();
+    assert!((16.0..21.0).contains(&mbps[0]), "{mbps:?}");
+    assert!((65.0..81.0).contains(&mbps[1]), "{mbps:?}");
+    // Half of it at 80, half at 20.
+    assert!((35.0..62.0).contains(&mbps[2]), "{mbps:?}");
+    assert_eq!(mode.last_change, Some(2));
+}
+
+#[test]
+fn the_loss_changes_and_its_numbering_goes_on() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text =
+        "[traffic]\nconnections = 2\n[[change]]\nat = 2\nloss = \"5%\"\nreverse_loss = \"2%\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let mode = &outcome.scenarios[0].modes[0];
+    let first = &mode.connections[0];
+    assert_eq!((first.retransmits, &first.error), (0, &None));
+    assert!(mode.connections[1].retransmits > 0);
+    assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
+}
+
 #[test]
 fn an_agent_that_ends_is_quoted() {
     if !common::possible() {
@@ -332,7 +492,10 @@ fn long_run_process() {
     let directory = PathBuf::from(directory);
     let mut options = options(
         &directory,
-        "[traffic]\nduration = \"60s\"\n",
+        &format!(
+            "[traffic]\nduration = \"60s\"\n{}",
+            std::env::var("LONG_RUN_TRAFFIC").unwrap()
+        ),
         &["baseline", "thalweg"],
     );
     options.agent_binary = fake_agent(&directory, "obeys");
@@ -343,10 +506,11 @@ fn long_run_process() {
 }
 
 /// Starts a long run and waits until its first client sends.
-fn start_long_run(directory: &Path) -> Child {
+fn start_long_run(directory: &Path, traffic: &str) -> Child {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture", "long_run_process"])
         .env("LONG_RUN", directory)
+        .env("LONG_RUN_TRAFFIC", traffic)
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
@@ -368,9 +532,16 @@ fn sigint_and_sigterm_end_a_run_in_order() {
         return;
     }
     let _alone = alone();
-    for signal in [nix::sys::signal::SIGINT, nix::sys::signal::SIGTERM] {
+    for (signal, traffic) in [
+        (nix::sys::signal::SIGINT, ""),
+        (nix::sys::signal::SIGTERM, ""),
+        (
+            nix::sys::signal::SIGINT,
+            "kind = \"competing\"\nagainst = { cc = \"reno\" }\n",
+        ),
+    ] {
         let directory = tempfile::tempdir().unwrap();
-        let mut child = start_long_run(directory.path());
+        let mut child = start_long_run(directory.path(), traffic);
         let name = common::of_process(child.id());
         assert!(!common::leftovers(&name).is_empty());
         send(signal, &child);
@@ -392,7 +563,7 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     }
     let _alone = alone();
     let directory = tempfile::tempdir().unwrap();
-    let mut child = start_long_run(directory.path());
+    let mut child = start_long_run(directory.path(), "");
     let name = common::of_process(child.id());
     send(nix::sys::signal::SIGKILL, &child);
     child.wait().unwrap();

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use thalweg_lab::measure::Measure;
 use thalweg_lab::units::Size;
-use thalweg_lab::{Backend, Mode};
+use thalweg_lab::worker::Job;
+use thalweg_lab::{Backend, Mode, compare};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -43,6 +45,30 @@ enum Lab {
         #[arg(value_name = "DIR")]
         work: PathBuf,
     },
+    /// Compare two runs; exit code 6 if B is worse than A.
+    ///
+    /// A and B are results.json files, directories that hold one, or directories of such
+    /// directories. For each scenario, mode and measure that both have: the medians, what B's is
+    /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
+    /// says so. Needs no privilege.
+    Compare(Compare),
+    /// Make the traffic of a scenario; `run` starts it inside its hosts.
+    #[command(hide = true, subcommand)]
+    Worker(Worker),
+}
+
+#[derive(Debug, Subcommand)]
+enum Worker {
+    /// Receive on an address until killed.
+    Serve {
+        /// Address and port.
+        address: std::net::SocketAddr,
+    },
+    /// Send what the plan on standard input says.
+    Send {
+        /// Where the result goes.
+        result: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +86,34 @@ struct Tables {
     /// Page to write.
     #[arg(long, value_name = "FILE", default_value = "docs/results.md")]
     out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Compare {
+    /// The run to compare with.
+    a: PathBuf,
+    /// The run that may be better or worse.
+    b: PathBuf,
+    /// A difference within this is none: 0.05 is 5 % of A's median, or of shares 5 percentage
+    /// points.
+    #[arg(long, value_name = "PART", default_value_t = 0.0)]
+    tolerance: f64,
+    /// Part of the intervals that hold the true value.
+    #[arg(long, value_name = "PART", default_value_t = 0.95)]
+    confidence: f64,
+    /// How often the samples are drawn again.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    resamples: u32,
+    /// Seed of the draws.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Only this measure (goodput, retransmission-share, srtt, queue-delay, fct); may be given
+    /// several times. Default: all.
+    #[arg(long, value_name = "MEASURE")]
+    measure: Vec<Measure>,
+    /// Only this mode; may be given several times. Default: all.
+    #[arg(long, value_name = "MODE")]
+    mode: Vec<Mode>,
 }
 
 #[derive(Debug, Args)]
@@ -102,6 +156,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Lab::Run(run) => run_scenarios(global, run),
         Lab::Tables(tables) => make_tables(tables),
         Lab::BuildKernel => build_kernel(global),
+        Lab::Compare(compare) => compare_runs(global, compare),
+        Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
+            Worker::Serve { address } => Job::Serve { address: *address },
+            Worker::Send { result } => Job::Send {
+                result: result.clone(),
+            },
+        })?),
         Lab::Guest { work } => Ok(thalweg_lab::uml::guest::main(work)?),
     }
 }
@@ -120,6 +181,27 @@ fn make_tables(tables: &Tables) -> Result<()> {
             "{failures} runs could not be made; {} says why",
             tables.out.display()
         );
+    }
+    Ok(())
+}
+
+fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
+    let settings = compare::Options {
+        tolerance: options.tolerance,
+        confidence: options.confidence,
+        resamples: options.resamples,
+        seed: options.seed,
+        measures: options.measure.clone(),
+        modes: options.mode.iter().map(Mode::to_string).collect(),
+    };
+    let comparison = compare::compare(&options.a, &options.b, &settings)?;
+    if global.json {
+        output::print_json(&comparison)?;
+    } else {
+        output::print(&compare::text(&comparison))?;
+    }
+    if comparison.is_worse() {
+        return Err(Failure::Worse.into());
     }
     Ok(())
 }

@@ -94,6 +94,7 @@ impl From<types::counters> for LossCounters {
 #[derive(Debug)]
 pub(crate) struct Loss {
     counters: MapHandle,
+    chain: MapHandle,
 }
 
 impl Loss {
@@ -126,11 +127,31 @@ impl Loss {
                 })?;
             Ok(())
         })?;
-        let counters = MapHandle::try_from(&skeleton.maps.bss).map_err(|source| Error::Loss {
-            what: "kept",
-            source,
-        })?;
-        Ok(Self { counters })
+        let keep = |map| {
+            MapHandle::try_from(map).map_err(|source| Error::Loss {
+                what: "kept",
+                source,
+            })
+        };
+        Ok(Self {
+            counters: keep(&skeleton.maps.bss)?,
+            chain: keep(&skeleton.maps.data_chain)?,
+        })
+    }
+
+    /// Replaces the chain. A packet that passes meanwhile may meet some of its
+    /// probabilities and not yet the others; the numbering of packets goes on.
+    pub(crate) fn change(&self, chain: &GilbertElliott) -> Result<(), Error> {
+        let value: Vec<u8> = [chain.to_bad, chain.to_good, chain.loss_good, chain.loss_bad]
+            .iter()
+            .flat_map(|probability| probability.q32().to_ne_bytes())
+            .collect();
+        self.chain
+            .update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
+            .map_err(|source| Error::Loss {
+                what: "changed",
+                source,
+            })
     }
 
     /// What has passed so far. Packets that pass meanwhile may be in some of the
@@ -183,15 +204,20 @@ fn load<'obj>(
         .rodata_data
         .as_mut()
         .ok_or_else(|| failed(libbpf_rs::Error::from_raw_os_error(nix::libc::ENODATA)))?;
-    settings.to_bad_q32 = chain.to_bad.q32();
-    settings.to_good_q32 = chain.to_good.q32();
-    settings.loss_good_q32 = chain.loss_good.q32();
-    settings.loss_bad_q32 = chain.loss_bad.q32();
     settings.seed = seed;
     settings.drop_action = match drop {
         Drop::Silent => TC_ACT_STOLEN,
         Drop::Reported => TC_ACT_SHOT,
     };
+    let probabilities = open
+        .maps
+        .data_chain_data
+        .as_mut()
+        .ok_or_else(|| failed(libbpf_rs::Error::from_raw_os_error(nix::libc::ENODATA)))?;
+    probabilities.probabilities.to_bad_q32 = chain.to_bad.q32();
+    probabilities.probabilities.to_good_q32 = chain.to_good.q32();
+    probabilities.probabilities.loss_good_q32 = chain.loss_good.q32();
+    probabilities.probabilities.loss_bad_q32 = chain.loss_bad.q32();
     open.load().map_err(failed)
 }
 

@@ -116,8 +116,8 @@ pub struct Pair {
     wire: Option<tun::Wire>,
     client: Namespace,
     server: Namespace,
-    // What lies between them; nothing uses it but the links that it holds.
-    _relays: Vec<Namespace>,
+    // What lies between them.
+    relays: Vec<(Relay, Namespace)>,
 }
 
 impl Pair {
@@ -192,8 +192,23 @@ impl Pair {
             wire,
             client,
             server,
-            _relays: between,
+            relays: relays.into_iter().zip(between).collect(),
         })
+    }
+
+    /// Changes the loss, the rate and the queue of the live link to those of a
+    /// path; what else the path says is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
+    pub fn change(&self, path: &PathModel) -> Result<(), Error> {
+        self.forward.change(&path.forward_loss())?;
+        self.reverse
+            .change(&GilbertElliott::bernoulli(path.reverse_loss))?;
+        self.relays
+            .iter()
+            .filter(|(relay, _)| *relay == Relay::Bottleneck)
+            .try_for_each(|(relay, namespace)| relay.set_up(namespace, path))
     }
 
     /// The first address of a host.

@@ -12,7 +12,7 @@ use super::{WireKind, cgroup, tool};
 use crate::error::Error;
 use crate::link::tun;
 use crate::mode::Mode;
-use crate::scenario::{Qdisc, Scenario};
+use crate::scenario::{Change, PathModel, Qdisc, Scenario};
 use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and what they are for.
@@ -75,6 +75,14 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
         }
         for scenario in scenarios {
+            let bottleneck = |path: &PathModel| (path.rate, path.queue);
+            let moves = |change: &Change| bottleneck(&change.path) != bottleneck(&scenario.path);
+            if scenario.changes.iter().any(moves) {
+                missing.push(format!(
+                    "{}: a [[change]] of `rate` or `queue` (the link backend changes loss only)",
+                    scenario.name
+                ));
+            }
             if scenario.path.mtu as usize > tun::MTU_BYTES {
                 missing.push(format!(
                     "{}: an mtu of {} (the link backend carries at most {})",

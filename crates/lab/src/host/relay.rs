@@ -51,7 +51,8 @@ impl Relay {
         }
     }
 
-    /// Puts its queueing disciplines on the links of its namespace.
+    /// Puts its queueing disciplines on the links of its namespace, or changes those
+    /// that are there; what waits in them stays.
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         let name = namespace.name();
         disciplines(self, path)
@@ -59,7 +60,7 @@ impl Relay {
             .try_for_each(|(interface, words)| {
                 run(
                     "tc",
-                    &format!("-n {name} qdisc add dev {interface} root {words}"),
+                    &format!("-n {name} qdisc replace dev {interface} root handle 1: {words}"),
                 )
             })
     }

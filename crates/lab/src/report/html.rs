@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
-use super::svg;
+use super::{plots, svg};
 use crate::expect::Verdict;
+use crate::measure::Measure;
 use crate::outcome::{Environment, ScenarioOutcome};
+use crate::statistic::Statistic;
 use crate::table::{self, Table};
+use crate::words;
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#5b6470;--line:#d9dee4;--ok:#1a7f37;--bad:#b42318;
@@ -19,6 +22,10 @@ svg{width:100%;height:auto;max-width:1000px;font-size:12px}svg text{fill:var(--i
 .reference polyline,.reference line{stroke-width:1.2;stroke-dasharray:5 3;opacity:.8}.learner polyline,.learner line{stroke-width:2}
 .box rect{fill-opacity:.25}.box .median{stroke-width:3}
 .c0{color:var(--c0)}.c1{color:var(--c1)}.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{color:var(--c5)}.c6{color:var(--c6)}.c7{color:var(--c7)}
+h3{margin:1.5rem 0 .3rem;font-size:1em}
+@media print{:root{color-scheme:light;--ink:#000;--paper:#fff;--soft:#333;--line:#bbb;--ok:#000;--bad:#b42318;
+--c0:#0072b2;--c1:#c75000;--c2:#00795a;--c3:#a3478a;--c4:#8a6d00;--c5:#2a7fb8;--c6:#555;--c7:#7a3db8}
+body{font-size:11px;max-width:none;margin:0}svg,tr,h2,h3{break-inside:avoid}h2,h3{break-after:avoid}.wide{overflow:visible!important}th,td{padding:.1rem .3rem!important}}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}caption{text-align:left;font-weight:600;padding:.4rem 0}
 th,td{padding:.25rem .7rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th:first-child,td:first-child{text-align:left}
 .checks td:first-child{white-space:normal}.met{color:var(--ok)}.missed{color:var(--bad);font-weight:700}
@@ -60,14 +67,43 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         path = escape(&scenario.path.describe()),
         verdict = verdict(outcome),
     );
-    for (title, picture) in [
-        ("Goodput of each connection", svg::rounds(outcome)),
-        ("Spread", svg::boxes(outcome)),
-    ] {
-        let _ = write!(page, "<h2>{title}</h2>\n{picture}\n");
+    page.push_str("<h2>In words</h2>\n");
+    for sentence in words::sentences(outcome) {
+        let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
+    }
+    let course = [
+        ("Goodput of each connection", Some(svg::rounds(outcome))),
+        ("Arms over the run", plots::arms(outcome)),
+        ("Convergence", plots::convergence(outcome)),
+        ("Regret", plots::regret(outcome)),
+        ("Share of the bottleneck", plots::shares(outcome)),
+    ];
+    let spread = Measure::ALL.map(|measure| (measure.title(), svg::boxes(outcome, measure)));
+    for (heading, pictures) in [("Course", &course[..]), ("Spread", &spread[..])] {
+        let _ = writeln!(page, "<h2>{heading}</h2>");
+        for (title, picture) in pictures {
+            if let Some(picture) = picture {
+                let _ = write!(page, "<h3>{title}</h3>\n{picture}\n");
+            }
+        }
     }
     page.push_str("<h2>Modes</h2>\n");
     page.push_str(&html_table(&table::summary(outcome), "Figures by mode", ""));
+    let measures = table::measures(outcome);
+    if !measures.rows.is_empty() {
+        page.push_str(&html_table(&measures, "Measures", ""));
+        page.push_str("<details><summary>What the measures mean</summary>\n<dl>\n");
+        for statistic in Statistic::ALL {
+            let _ = writeln!(
+                page,
+                "<dt>{} (<code>{}</code>)</dt><dd>{}</dd>",
+                escape(statistic.words()),
+                statistic.key(),
+                escape(statistic.description())
+            );
+        }
+        page.push_str("</dl>\n</details>\n");
+    }
     if !outcome.checks.is_empty() {
         page.push_str("<h2>Expected outcome</h2>\n");
         page.push_str(&html_table(
@@ -82,7 +118,6 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
     page.push_str("<h2>How it was measured</h2>\n<dl>\n");
-    let traffic = scenario.traffic;
     for (term, text) in [
         ("Command", environment.command.clone()),
         ("Started", environment.started.clone()),
@@ -98,17 +133,17 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
             environment.congestion_controls.join(", "),
         ),
         ("System's own", scenario.system.default_cc.clone()),
-        (
-            "Traffic",
-            format!(
-                "{} connections of {} each",
-                traffic.connections, traffic.duration
-            ),
-        ),
+        ("Traffic", scenario.traffic.describe()),
         (
             "References",
             format!("in every {} round", ordinal(outcome.reference_every)),
         ),
+        (
+            "Backend",
+            "host: two network namespaces a mode, veth, loss by a TC-BPF program, rate by tbf"
+                .to_owned(),
+        ),
+        ("Seed of the loss", scenario.path.seed.to_string()),
         ("iperf3", environment.iperf3.clone()),
         ("Thalweg", environment.version.clone()),
     ] {

@@ -36,6 +36,12 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 mean_rtt_us: Some(1.0),
                 wall_s: 1.0,
                 error: (round == 1).then(|| HOSTILE.into()),
+                class: HOSTILE.into(),
+                srtt_us: vec![20, 40],
+                flow_bytes: Some(1000),
+                fct_us: Some(100.0),
+                sent_segments: Some(10),
+                min_rtt_us: Some(10.0),
             })
             .collect(),
         forward: LossCounters::default(),
@@ -47,8 +53,14 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 ..Default::default()
             }],
         }],
+        least_rtt_us: Some(10.0),
+        last_change: None,
     };
-    let modes = vec![mode(Mode::Baseline), mode(Mode::Thalweg)];
+    let modes = vec![
+        mode(Mode::Baseline),
+        mode(Mode::Fixed("bbr".into())),
+        mode(Mode::Thalweg),
+    ];
     ScenarioOutcome {
         checks: crate::expect::evaluate(&scenario.expect, &modes),
         scenario,
@@ -81,7 +93,7 @@ fn the_page_needs_nothing_else_and_its_tags_match() {
             assert!(!page.contains(foreign), "{foreign}");
         }
         assert!(
-            !page.contains("NaN") && !page.contains("inf"),
+            !page.contains("NaN") && !page.replace("infinite", "").contains("inf"),
             "{connections}"
         );
         for tag in [
@@ -96,4 +108,63 @@ fn the_page_needs_nothing_else_and_its_tags_match() {
             page.matches("aria-labelledby").count()
         );
     }
+}
+
+#[test]
+fn each_measure_has_its_picture_where_it_was_measured() {
+    let mut outcome = outcome(12);
+    let titles = |page: &str| -> Vec<String> {
+        page.split("<h3>")
+            .skip(1)
+            .filter_map(|part| Some(part.split_once("</h3>")?.0.to_owned()))
+            .collect()
+    };
+    let everything = titles(&page(&environment(), &outcome));
+    assert_eq!(
+        everything,
+        [
+            "Goodput of each connection",
+            "Arms over the run",
+            "Convergence",
+            "Regret",
+            "goodput",
+            "retransmission share",
+            "smoothed RTT under load",
+            "queue delay",
+            "flow-completion time",
+        ]
+    );
+    // Competition has a picture of its own.
+    for mode in &mut outcome.modes {
+        for connection in &mut mode.connections[..6] {
+            connection.class = crate::outcome::INCUMBENT.into();
+            connection.round += 6;
+        }
+    }
+    let page_of_competition = page(&environment(), &outcome);
+    assert!(titles(&page_of_competition).contains(&"Share of the bottleneck".to_owned()));
+    assert!(!page_of_competition.contains("NaN"));
+    // What was not measured has none, and no row either.
+    for connection in outcome
+        .modes
+        .iter_mut()
+        .flat_map(|mode| &mut mode.connections)
+    {
+        *connection = Connection {
+            round: connection.round,
+            goodput_bps: connection.goodput_bps,
+            ..Connection::default()
+        };
+    }
+    let page = page(&environment(), &outcome);
+    assert_eq!(
+        titles(&page),
+        [
+            "Goodput of each connection",
+            "Convergence",
+            "Regret",
+            "goodput"
+        ]
+    );
+    assert!(!page.contains("<td>median flow-completion time</td>"));
 }

@@ -1,6 +1,7 @@
 //! The files of a run: `results.json`, `report.html`, and iperf3's own output.
 
 mod html;
+mod plots;
 mod svg;
 
 use std::fs;
@@ -9,8 +10,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::error::Error;
+use crate::measure::Measure;
 use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
 use crate::scenario::Scenario;
+use crate::statistic::{Query, Statistic};
+use crate::words;
 
 /// Where reports go unless the caller says otherwise.
 pub(crate) const DEFAULT: &str = "lab-results";
@@ -61,6 +65,7 @@ pub fn json(outcome: &Outcome) -> Result<Value, Error> {
         "format": outcome.format,
         "passed": outcome.passed(),
         "environment": value(&outcome.environment)?,
+        "definitions": definitions(),
         "scenarios": scenarios,
     }))
 }
@@ -68,16 +73,69 @@ pub fn json(outcome: &Outcome) -> Result<Value, Error> {
 fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
     let mut document = value(outcome)?;
     document["passed"] = outcome.passed().into();
+    document["sentences"] = words::sentences(outcome).into();
     document["best_fixed"] = value(outcome.best_fixed().map(|best| &best.mode))?;
     for (index, mode) in outcome.modes.iter().enumerate() {
-        document["modes"][index]["summary"] = summary_json(mode)?;
+        document["modes"][index]["summary"] = summary_json(outcome, mode)?;
     }
     Ok(document)
 }
 
-fn summary_json(mode: &ModeOutcome) -> Result<Value, Error> {
+/// What each statistic and each measure is, for a reader of the document.
+fn definitions() -> Value {
+    let statistics: serde_json::Map<String, Value> = Statistic::ALL
+        .into_iter()
+        .map(|one| {
+            let definition = json!({
+                "unit": one.unit(), "better": one.better(), "description": one.description(),
+            });
+            (one.key().to_owned(), definition)
+        })
+        .collect();
+    let measures: serde_json::Map<String, Value> = Measure::ALL
+        .into_iter()
+        .map(|one| {
+            let definition = json!({
+                "unit": one.unit(), "better": one.better(), "description": one.description(),
+            });
+            (one.key().to_owned(), definition)
+        })
+        .collect();
+    json!({ "statistics": statistics, "measures": measures })
+}
+
+/// The statistics that a mode has; one that was not reached is null.
+fn statistics(outcome: &ScenarioOutcome, mode: &ModeOutcome, class: Option<&str>) -> Value {
+    let all: serde_json::Map<String, Value> = Statistic::ALL
+        .into_iter()
+        .filter(|statistic| class.is_none() || statistic.takes_class())
+        .filter(|statistic| *statistic != Statistic::ArmShare)
+        .filter_map(|statistic| {
+            let query = Query {
+                class,
+                ..statistic.into()
+            };
+            let value = query.value(mode, &outcome.modes).ok()?;
+            Some((statistic.key().to_owned(), value.into()))
+        })
+        .collect();
+    all.into()
+}
+
+fn summary_json(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Result<Value, Error> {
     let mut summary = value(mode.summary())?;
     if summary.is_object() {
+        summary["statistics"] = statistics(outcome, mode, None);
+        let classes: serde_json::Map<String, Value> = mode
+            .classes()
+            .into_iter()
+            .filter(|class| !class.is_empty())
+            .map(|class| (class.to_owned(), statistics(outcome, mode, Some(class))))
+            .collect();
+        if !classes.is_empty() {
+            summary["classes"] = classes.into();
+        }
+        summary["arm_shares"] = value(mode.arm_shares(plots::PARTS))?;
         summary["failures"] = mode.failures().into();
         summary["arms"] = mode.arms().into_iter().collect();
     }
@@ -94,6 +152,7 @@ pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Res
         "format": FORMAT,
         "passed": outcome.passed(),
         "environment": value(environment)?,
+        "definitions": definitions(),
         "scenarios": [scenario_json(outcome)?],
     });
     let file = outcome.report.join("results.json");

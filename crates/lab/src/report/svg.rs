@@ -1,4 +1,4 @@
-//! The two pictures of the report, as inline SVG.
+//! The pictures of single connections and their spread, as inline SVG.
 //!
 //! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they
 //! suit a light and a dark page. Nothing is told by colour alone: lines are
@@ -7,15 +7,18 @@
 use std::fmt::Write;
 
 use super::html::escape;
-use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::measure::{Measure, Unit};
+use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
+use crate::scenario::Kind;
+use crate::stats;
 use crate::table::rate;
 
-const WIDTH: f64 = 920.0;
-const LEFT: f64 = 88.0;
-const RIGHT: f64 = 150.0;
-const TOP: f64 = 16.0;
+pub(super) const WIDTH: f64 = 920.0;
+pub(super) const LEFT: f64 = 88.0;
+pub(super) const RIGHT: f64 = 150.0;
+pub(super) const TOP: f64 = 16.0;
 /// Distinct colours in the style sheet.
-const COLOURS: usize = 8;
+pub(super) const COLOURS: usize = 8;
 /// Beyond this ratio of largest to smallest a linear scale hides the small.
 const WIDE: f64 = 20.0;
 
@@ -96,10 +99,12 @@ impl Scale {
 pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
     const HEIGHT: f64 = 400.0;
     const BOTTOM: f64 = 44.0;
-    let all = outcome.modes.iter().flat_map(|mode| &mode.connections);
-    let scale = Scale::of(all.map(|connection| connection.goodput_bps));
+    let all = outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps);
+    let all: Vec<f64> = all.collect();
+    let scale = Scale::of(all.iter().copied());
     let last = f64::from(outcome.scenario.traffic.connections.max(2) - 1);
-    let x = |round: u32| LEFT + (WIDTH - LEFT - RIGHT) * f64::from(round) / last;
+    // Several flows of one round stand side by side.
+    let x = |place: f64| LEFT + (WIDTH - LEFT - RIGHT) * place / (last + 1.0);
     let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * scale.place(value);
     let arms = arms_of_learners(outcome);
 
@@ -135,16 +140,20 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
         let _ = write!(
             svg,
             "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x(round),
+            x(f64::from(round)),
             axis + 18.0,
             round + 1
         );
     }
     let _ = write!(
         svg,
-        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">connection</text>",
+        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
         (LEFT + WIDTH - RIGHT) / 2.0,
-        axis + 36.0
+        axis + 36.0,
+        match outcome.scenario.traffic.kind {
+            Kind::Bulk => "connection",
+            _ => "round",
+        }
     );
     // Learners last, on top of their references.
     let mut order: Vec<usize> = (0..outcome.modes.len()).collect();
@@ -157,23 +166,17 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
         } else {
             "reference"
         };
-        let points: Vec<String> = mode
-            .connections
+        let places = places(mode);
+        let points: Vec<String> = places
             .iter()
-            .map(|connection| {
-                format!(
-                    "{:.1},{:.1}",
-                    x(connection.round),
-                    y(connection.goodput_bps)
-                )
-            })
+            .map(|(place, connection)| format!("{:.1},{:.1}", x(*place), y(connection.goodput_bps)))
             .collect();
         let _ = write!(
             svg,
             "<g class=\"c{colour} {kind}\"><polyline points=\"{}\"/>",
             points.join(" ")
         );
-        for connection in &mode.connections {
+        for (place, connection) in &places {
             let failed = connection.error.is_some();
             let shape = match arms.iter().position(|arm| *arm == connection.arm) {
                 _ if failed => Shape::Cross,
@@ -187,18 +190,32 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
                 rate(connection.goodput_bps),
                 connection.error.as_deref().unwrap_or(&connection.arm)
             );
-            shape.draw(
-                &mut svg,
-                x(connection.round),
-                y(connection.goodput_bps),
-                &label,
-            );
+            shape.draw(&mut svg, x(*place), y(connection.goodput_bps), &label);
         }
         svg.push_str("</g>");
     }
     legend(&mut svg, outcome, &arms);
     svg.push_str("</svg>");
     svg
+}
+
+/// The measured connections of a mode, each with its place: its round, and those
+/// of one round evenly within it.
+fn places(mode: &ModeOutcome) -> Vec<(f64, &Connection)> {
+    let mut counts: std::collections::BTreeMap<u32, u32> = Default::default();
+    for connection in mode.measured() {
+        *counts.entry(connection.round).or_default() += 1;
+    }
+    let mut seen: std::collections::BTreeMap<u32, u32> = Default::default();
+    mode.measured()
+        .map(|connection| {
+            let round = connection.round;
+            let number = seen.entry(round).or_default();
+            let place = f64::from(*number) / f64::from(counts[&round]);
+            *number += 1;
+            (f64::from(round) + place, connection)
+        })
+        .collect()
 }
 
 fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
@@ -239,34 +256,62 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
     }
 }
 
-/// Spread of goodput per mode: least, quartiles, median, most, and the mean.
-pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
+/// Spread of a measure per mode: least, quartiles, median, most, and the mean;
+/// none where no mode has it. Infinite values cannot be drawn and are left out;
+/// the tables have them.
+pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<String> {
     const ROW: f64 = 36.0;
     const AXIS: f64 = 34.0;
-    let modes: Vec<_> = outcome
+    let modes: Vec<(usize, &ModeOutcome, Vec<f64>)> = outcome
         .modes
         .iter()
         .enumerate()
-        .filter_map(|(index, mode)| Some((index, mode, mode.summary()?)))
+        .map(|(index, mode)| {
+            let mut values = measure.of(mode.measured(), mode);
+            values.retain(|value| value.is_finite());
+            (index, mode, values)
+        })
+        .filter(|(_, _, values)| !values.is_empty())
         .collect();
+    if modes.is_empty() {
+        return None;
+    }
     let height = TOP + ROW * modes.len() as f64 + AXIS;
-    let scale = Scale::of(
-        modes
-            .iter()
-            .flat_map(|(_, _, figures)| [figures.least_bps, figures.mean_bps, figures.most_bps]),
-    );
+    // Shares as percentages: the scale is made for figures of 1 and more.
+    let factor = match measure.unit() {
+        Unit::Share => 100.0,
+        _ => 1.0,
+    };
+    let show = |value: f64| measure.unit().show(value / factor);
+    let all = modes.iter().flat_map(|(_, _, values)| values);
+    let scale = Scale::of(all.map(|value| value * factor));
     let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
+    let figures = |values: &[f64]| {
+        let quantile = |share| stats::quantile(values, share).unwrap_or(0.0) * factor;
+        let mean = stats::mean(values).unwrap_or(0.0) * factor;
+        ([0.0, 0.25, 0.5, 0.75, 1.0].map(quantile), mean)
+    };
+    let words = |mode: &ModeOutcome, values: &[f64]| {
+        let ([_, low, median, high, _], mean) = figures(values);
+        format!(
+            "{}: median {}, quartiles {} and {}, mean {}.",
+            mode.mode,
+            show(median),
+            show(low),
+            show(high),
+            show(mean)
+        )
+    };
     let mut svg = open(
         height,
-        "boxes",
-        "Spread of goodput by mode",
+        measure.key(),
+        &format!("Spread of {} by mode", measure.title()),
         &format!(
             "Box plots, {}: least, quartiles, median, most. {}",
             scale.words(),
-            outcome
-                .modes
+            modes
                 .iter()
-                .map(in_words)
+                .map(|(_, mode, values)| words(mode, values))
                 .collect::<Vec<_>>()
                 .join(" ")
         ),
@@ -284,21 +329,15 @@ pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
                 svg,
                 "<text class=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{}</text>",
                 bottom + 18.0,
-                rate(tick)
+                show(tick)
             );
         }
     }
-    for (row, (index, mode, figures)) in modes.iter().enumerate() {
+    for (row, (index, mode, values)) in modes.iter().enumerate() {
         let middle = TOP + ROW * (row as f64 + 0.5);
-        let [least, low, median, high, most, mean] = [
-            figures.least_bps,
-            figures.lower_quartile_bps,
-            figures.median_bps,
-            figures.upper_quartile_bps,
-            figures.most_bps,
-            figures.mean_bps,
-        ]
-        .map(x);
+        let (quantiles, mean) = figures(values);
+        let [least, low, median, high, most] = quantiles.map(x);
+        let mean = x(mean);
         let _ = write!(
             svg,
             "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
@@ -311,7 +350,7 @@ pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
             middle + 4.0,
             escape(&mode.mode.to_string()),
             index % COLOURS,
-            escape(&in_words(mode)),
+            escape(&words(mode, values)),
             middle - 9.0,
             (high - low).max(1.0),
             middle - 12.0,
@@ -319,10 +358,10 @@ pub(super) fn boxes(outcome: &ScenarioOutcome) -> String {
         );
     }
     svg.push_str("</svg>");
-    svg
+    Some(svg)
 }
 
-fn open(height: f64, id: &str, title: &str, description: &str) -> String {
+pub(super) fn open(height: f64, id: &str, title: &str, description: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\
          <title id=\"{id}-title\">{}</title><desc id=\"{id}-desc\">{}</desc>",

@@ -1,0 +1,346 @@
+//! `lab compare`: what two runs say about each other.
+//!
+//! For each scenario, mode and measure that both have, the medians of the
+//! connections are compared by a bootstrap (Efron 1979): both samples are drawn
+//! again with replacement many times, and the interval is that between the
+//! percentiles of the resampled comparison. The draws are seeded.
+
+mod bootstrap;
+mod input;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::measure::{Better, Measure, Unit};
+use crate::outcome::Connection;
+use crate::stats;
+use crate::table::Table;
+use input::{Run, RunMode, RunScenario};
+
+/// How to compare.
+#[derive(Debug, Clone, Serialize)]
+pub struct Options {
+    /// A difference within this is none: 0.05 is 5 % of A's median, or for shares
+    /// 5 percentage points. Not negative.
+    pub tolerance: f64,
+    /// The part of intervals that hold the true value, between 0 and 1.
+    pub confidence: f64,
+    /// How often the samples are drawn again.
+    pub resamples: u32,
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Only these measures; empty: all.
+    pub measures: Vec<Measure>,
+    /// Only modes of these names, "fixed" for each fixed:ARM; empty: all.
+    pub modes: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tolerance: 0.0,
+            confidence: 0.95,
+            resamples: 10_000,
+            seed: 1,
+            measures: Vec::new(),
+            modes: Vec::new(),
+        }
+    }
+}
+
+/// What is said of B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The whole interval lies on the better side, beyond the tolerance.
+    Better,
+    /// The whole interval lies on the worse side, beyond the tolerance.
+    Worse,
+    /// Neither. That is no proof that there is none.
+    NoDifferenceShown,
+}
+
+/// How B's median is set against A's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Against {
+    /// B / A.
+    Ratio,
+    /// B − A, for shares, which may well be 0.
+    Difference,
+}
+
+impl Against {
+    fn of(measure: Measure) -> Self {
+        match measure.unit() {
+            Unit::Share => Self::Difference,
+            _ => Self::Ratio,
+        }
+    }
+
+    /// The value where A and B are equal.
+    fn neutral(self) -> f64 {
+        match self {
+            Self::Ratio => 1.0,
+            Self::Difference => 0.0,
+        }
+    }
+
+    fn apply(self, a: f64, b: f64) -> f64 {
+        match self {
+            // Equal is equal, also where both are 0 or infinite.
+            _ if a == b => self.neutral(),
+            Self::Ratio => b / a,
+            Self::Difference => b - a,
+        }
+    }
+}
+
+/// One measure of one mode in both runs. Infinite values (a flow that failed
+/// never completes) are null in JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The scenario's name.
+    pub scenario: String,
+    /// The mode.
+    pub mode: String,
+    /// The class of flows; empty where there is one sort only.
+    pub class: String,
+    /// What is compared.
+    pub measure: Measure,
+    /// Its unit.
+    pub unit: Unit,
+    /// Which direction is an improvement.
+    pub better: Better,
+    /// Connections in A.
+    pub count_a: usize,
+    /// Connections in B.
+    pub count_b: usize,
+    /// A's median.
+    pub median_a: f64,
+    /// B's median.
+    pub median_b: f64,
+    /// How the medians are set against each other.
+    pub against: Against,
+    /// Ratio or difference of the medians.
+    pub value: f64,
+    /// Lower end of its interval.
+    pub low: f64,
+    /// Upper end of its interval.
+    pub high: f64,
+    /// What that says of B.
+    pub verdict: Verdict,
+}
+
+/// The whole comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// How it was made.
+    pub options: Options,
+    /// One row per scenario, mode, class and measure of both runs.
+    pub rows: Vec<Row>,
+    /// What is in A only: scenarios, or "scenario: mode".
+    pub only_a: Vec<String>,
+    /// What is in B only.
+    pub only_b: Vec<String>,
+    /// How the two runs' circumstances differ, one line each.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether B is worse than A in any row.
+    pub fn is_worse(&self) -> bool {
+        self.rows.iter().any(|row| row.verdict == Verdict::Worse)
+    }
+}
+
+/// Reads two runs and compares them.
+///
+/// # Errors
+/// [`Error::Compare`] where a run cannot be read, or where the two are of no
+/// common scenario, or of scenarios of one name that differ.
+pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Error> {
+    let fault = |message: &str| Err(Error::Options(message.to_owned()));
+    if !options.tolerance.is_finite() || options.tolerance < 0.0 {
+        return fault("the tolerance must be a number that is not negative");
+    }
+    if !(options.confidence > 0.0 && options.confidence < 1.0) {
+        return fault("the confidence must lie between 0 and 1");
+    }
+    if options.resamples < 100 {
+        return fault("fewer than 100 resamples say nothing about an interval");
+    }
+    let (a, b) = (Run::load(a)?, Run::load(b)?);
+    runs(&a, &b, options)
+}
+
+fn runs(a: &Run, b: &Run, options: &Options) -> Result<Comparison, Error> {
+    let mut comparison = Comparison {
+        options: options.clone(),
+        rows: Vec::new(),
+        only_a: a.without(b),
+        only_b: b.without(a),
+        notes: a.differences(b),
+    };
+    for first in &a.scenarios {
+        let Some(second) = b.scenarios.iter().find(|other| other.name == first.name) else {
+            continue;
+        };
+        first.check_same(second)?;
+        for mode in &first.modes {
+            let wanted = options.modes.is_empty()
+                || options.modes.iter().any(|wanted| {
+                    *wanted == mode.mode || (wanted == "fixed" && mode.mode.starts_with("fixed:"))
+                });
+            if let Some(other) = second.mode(&mode.mode).filter(|_| wanted) {
+                compare_mode(first, mode, other, options, &mut comparison.rows);
+            }
+        }
+    }
+    if comparison.rows.is_empty() {
+        return Err(Error::Compare(format!(
+            "{} and {} have no measurement in common{}",
+            a.source.display(),
+            b.source.display(),
+            if options.modes.is_empty() && options.measures.is_empty() {
+                ""
+            } else {
+                " that was asked for"
+            }
+        )));
+    }
+    Ok(comparison)
+}
+
+fn compare_mode(
+    scenario: &RunScenario,
+    a: &RunMode,
+    b: &RunMode,
+    options: &Options,
+    rows: &mut Vec<Row>,
+) {
+    let mut classes: Vec<&str> = a.connections.iter().map(|one| one.class.as_str()).collect();
+    classes.sort_unstable();
+    classes.dedup();
+    for class in classes {
+        for measure in Measure::ALL {
+            if !options.measures.is_empty() && !options.measures.contains(&measure) {
+                continue;
+            }
+            let values = |mode: &RunMode| -> Vec<f64> {
+                let of_class = |one: &&Connection| one.class == class;
+                mode.connections
+                    .iter()
+                    .filter(of_class)
+                    .filter_map(|one| measure.value(one, mode.least_rtt_us))
+                    .collect()
+            };
+            let (old, new) = (values(a), values(b));
+            let (Some(median_a), Some(median_b)) = (stats::median(&old), stats::median(&new))
+            else {
+                continue;
+            };
+            let against = Against::of(measure);
+            let (low, high) = bootstrap::interval(&old, &new, options, |a, b| against.apply(a, b));
+            rows.push(Row {
+                scenario: scenario.name.clone(),
+                mode: a.mode.clone(),
+                class: class.to_owned(),
+                measure,
+                unit: measure.unit(),
+                better: measure.better(),
+                count_a: old.len(),
+                count_b: new.len(),
+                median_a,
+                median_b,
+                against,
+                value: against.apply(median_a, median_b),
+                low,
+                high,
+                verdict: verdict(low, high, against, measure.better(), options.tolerance),
+            });
+        }
+    }
+}
+
+fn verdict(low: f64, high: f64, against: Against, better: Better, tolerance: f64) -> Verdict {
+    let above = low > against.neutral() + tolerance;
+    let below = high < against.neutral() - tolerance;
+    match (better, above, below) {
+        (Better::Higher, true, _) | (Better::Lower, _, true) => Verdict::Better,
+        (Better::Higher, _, true) | (Better::Lower, true, _) => Verdict::Worse,
+        _ => Verdict::NoDifferenceShown,
+    }
+}
+
+/// The rows of a comparison as a table.
+pub fn table(comparison: &Comparison) -> Table {
+    let rows = comparison.rows.iter().map(|row| {
+        let figure = |value: f64| match row.against {
+            Against::Ratio => format!("{value:.3}×"),
+            Against::Difference => format!("{:+.2} pp", value * 100.0),
+        };
+        let class = match row.class.as_str() {
+            "" => String::new(),
+            class => format!(" ({class})"),
+        };
+        vec![
+            row.scenario.clone(),
+            row.mode.clone(),
+            format!("{}{class}", row.measure),
+            format!("{} ({})", finite(row.unit, row.median_a), row.count_a),
+            format!("{} ({})", finite(row.unit, row.median_b), row.count_b),
+            figure(row.value),
+            format!("{} – {}", figure(row.low), figure(row.high)),
+            match row.verdict {
+                Verdict::Better => "better",
+                Verdict::Worse => "WORSE",
+                Verdict::NoDifferenceShown => "no difference shown",
+            }
+            .to_owned(),
+        ]
+    });
+    Table {
+        title: format!(
+            "Medians of B against A, {:.4}% intervals, {} resamples, seed {}",
+            comparison.options.confidence * 100.0,
+            comparison.options.resamples,
+            comparison.options.seed
+        )
+        .replace(".0000%", "%"),
+        header: [
+            "scenario", "mode", "measure", "A (n)", "B (n)", "B to A", "interval", "B is",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        rows: rows.collect(),
+    }
+}
+
+fn finite(unit: Unit, value: f64) -> String {
+    if value.is_finite() {
+        unit.show(value)
+    } else {
+        "never".into()
+    }
+}
+
+/// All that a terminal shows of a comparison.
+pub fn text(comparison: &Comparison) -> String {
+    let mut text = table(comparison).text();
+    for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
+        if !only.is_empty() {
+            text.push_str(&format!("only in {name}: {}\n", only.join(", ")));
+        }
+    }
+    for note in &comparison.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+#[path = "compare_tests.rs"]
+mod tests;

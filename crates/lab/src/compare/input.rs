@@ -1,0 +1,246 @@
+//! A run as its `results.json` has it, as far as a comparison needs it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::outcome::{Connection, FORMAT};
+
+/// The file in a directory of results.
+const RESULTS: &str = "results.json";
+
+/// All scenarios of a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) source: PathBuf,
+    pub(super) scenarios: Vec<RunScenario>,
+    environments: Vec<Environment>,
+}
+
+/// One scenario of it.
+#[derive(Debug)]
+pub(super) struct RunScenario {
+    pub(super) name: String,
+    pub(super) modes: Vec<RunMode>,
+    file: PathBuf,
+    /// What must be the same for the figures to be comparable.
+    definition: Value,
+}
+
+/// One mode of it.
+#[derive(Debug, Deserialize)]
+pub(super) struct RunMode {
+    pub(super) mode: String,
+    pub(super) connections: Vec<Connection>,
+    #[serde(default)]
+    pub(super) least_rtt_us: Option<f64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Head {
+    format: u32,
+}
+
+#[derive(Debug, Deserialize)]
+struct Document {
+    environment: Environment,
+    scenarios: Vec<DocumentScenario>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Environment {
+    version: String,
+    kernel: String,
+    cpus: usize,
+    iperf3: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct DocumentScenario {
+    scenario: Value,
+    modes: Vec<RunMode>,
+}
+
+/// The parts of a scenario that decide its figures. Descriptions, expectations
+/// and the number of connections do not.
+const DEFINING: [&str; 4] = ["path", "traffic", "changes", "system"];
+
+impl Run {
+    /// Reads a results file, a directory that holds one, or a directory of such
+    /// directories.
+    pub(super) fn load(source: &Path) -> Result<Self, Error> {
+        let mut run = Self {
+            source: source.to_owned(),
+            scenarios: Vec::new(),
+            environments: Vec::new(),
+        };
+        for file in files(source)? {
+            run.add(&file)?;
+        }
+        Ok(run)
+    }
+
+    fn add(&mut self, file: &Path) -> Result<(), Error> {
+        let text = fs::read_to_string(file).map_err(Error::io("cannot read", file))?;
+        let place = |error: serde_json::Error| {
+            let (line, column) = (error.line(), error.column());
+            let text = error.to_string();
+            let end = format!(" at line {line} column {column}");
+            let what = text.strip_suffix(&end).unwrap_or(&text);
+            Error::Compare(format!(
+                "{}:{line}:{column}: expected the results of a laboratory run: {what}",
+                file.display()
+            ))
+        };
+        // The format first: a document of another has other fields.
+        let head: Head = serde_json::from_str(&text).map_err(place)?;
+        if head.format != FORMAT {
+            return Err(Error::Compare(format!(
+                "{}: expected results of format {FORMAT}, found format {}",
+                file.display(),
+                head.format
+            )));
+        }
+        let document: Document = serde_json::from_str(&text).map_err(place)?;
+        self.environments.push(document.environment);
+        for entry in document.scenarios {
+            let Some(name) = entry.scenario["name"].as_str().map(str::to_owned) else {
+                return Err(Error::Compare(format!(
+                    "{}: expected a name in every scenario, found none",
+                    file.display()
+                )));
+            };
+            if let Some(other) = self.scenarios.iter().find(|other| other.name == name) {
+                return Err(Error::Compare(format!(
+                    "scenario {name} is in {} and again in {}: expected each once",
+                    other.file.display(),
+                    file.display()
+                )));
+            }
+            self.scenarios.push(RunScenario {
+                name,
+                modes: entry.modes,
+                file: file.to_owned(),
+                definition: entry.scenario,
+            });
+        }
+        Ok(())
+    }
+
+    /// The scenarios and modes that another run lacks.
+    pub(super) fn without(&self, other: &Self) -> Vec<String> {
+        let mut lacking = Vec::new();
+        for scenario in &self.scenarios {
+            match other.scenarios.iter().find(|one| one.name == scenario.name) {
+                None => lacking.push(scenario.name.clone()),
+                Some(one) => lacking.extend(
+                    scenario
+                        .modes
+                        .iter()
+                        .filter(|mode| one.mode(&mode.mode).is_none())
+                        .map(|mode| format!("{}: {}", scenario.name, mode.mode)),
+                ),
+            }
+        }
+        lacking
+    }
+
+    /// How the circumstances differ, one line each.
+    pub(super) fn differences(&self, other: &Self) -> Vec<String> {
+        let (ours, theirs) = (self.facts(), other.facts());
+        ours.into_iter()
+            .zip(theirs)
+            .filter(|((_, a), (_, b))| a != b)
+            .map(|((what, a), (_, b))| {
+                let words = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
+                format!("{what} differs: A {}, B {}", words(a), words(b))
+            })
+            .collect()
+    }
+
+    /// The circumstances of a run that may explain a difference, with a name each.
+    fn facts(&self) -> [(&'static str, BTreeSet<String>); 4] {
+        let all = &self.environments;
+        [
+            ("kernel", all.iter().map(|one| one.kernel.clone()).collect()),
+            ("CPUs", all.iter().map(|one| one.cpus.to_string()).collect()),
+            ("iperf3", all.iter().map(|one| one.iperf3.clone()).collect()),
+            (
+                "Thalweg",
+                all.iter().map(|one| one.version.clone()).collect(),
+            ),
+        ]
+    }
+}
+
+impl RunScenario {
+    pub(super) fn mode(&self, name: &str) -> Option<&RunMode> {
+        self.modes.iter().find(|mode| mode.mode == name)
+    }
+
+    /// Fails unless both ran the same path, traffic and system.
+    pub(super) fn check_same(&self, other: &Self) -> Result<(), Error> {
+        for key in DEFINING {
+            let part = |scenario: &Self| {
+                let mut part = scenario.definition[key].clone();
+                if let Some(table) = part.as_object_mut() {
+                    // More connections are more data, not other data.
+                    table.remove("connections");
+                    if key == "traffic" {
+                        // Runs before there were kinds were of this one.
+                        table.entry("kind").or_insert_with(|| "bulk".into());
+                    }
+                }
+                match part {
+                    Value::Array(list) if list.is_empty() => Value::Null,
+                    other => other,
+                }
+            };
+            let (a, b) = (part(self), part(other));
+            if a != b {
+                return Err(Error::Compare(format!(
+                    "scenario {} is not the same in both: its {key} is {a} in {} and {b} in {}",
+                    self.name,
+                    self.file.display(),
+                    other.file.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The results files that a path stands for.
+fn files(source: &Path) -> Result<Vec<PathBuf>, Error> {
+    let kind = fs::metadata(source).map_err(Error::io("cannot read", source))?;
+    if !kind.is_dir() {
+        return Ok(vec![source.to_owned()]);
+    }
+    let own = source.join(RESULTS);
+    if own.is_file() {
+        return Ok(vec![own]);
+    }
+    let entries = fs::read_dir(source).map_err(Error::io("cannot read", source))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let file = entry
+            .map_err(Error::io("cannot read", source))?
+            .path()
+            .join(RESULTS);
+        if file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::Compare(format!(
+            "{}: expected {RESULTS} in this directory or in directories in it, found none",
+            source.display()
+        )));
+    }
+    Ok(files)
+}

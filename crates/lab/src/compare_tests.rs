@@ -1,0 +1,256 @@
+use super::*;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+/// A results document: modes with the goodputs of their connections.
+fn document(name: &str, modes: &[(&str, Vec<f64>)]) -> Value {
+    let modes: Vec<Value> = modes
+        .iter()
+        .map(|(mode, goodputs)| {
+            let connections: Vec<Value> = goodputs
+                .iter()
+                .enumerate()
+                .map(|(round, goodput)| {
+                    json!({"round": round, "goodput_bps": goodput, "retransmits": 2,
+                           "sent_segments": 100, "arm": "bbr", "mean_rtt_us": null,
+                           "wall_s": 1.0, "error": null})
+                })
+                .collect();
+            json!({"mode": mode, "connections": connections})
+        })
+        .collect();
+    json!({
+        "format": 1,
+        "environment": {"version": "0", "kernel": "Linux 6", "cpus": 2, "iperf3": "iperf 3"},
+        "scenarios": [{
+            "scenario": {"name": name, "path": {"mtu": 1500}, "traffic": {"connections": 60, "duration": 1}},
+            "modes": modes,
+        }],
+    })
+}
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, document: &Value) -> PathBuf {
+        let file = self.0.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, document.to_string()).unwrap();
+        file
+    }
+}
+
+fn around(median: f64, count: u32) -> Vec<f64> {
+    (0..count)
+        .map(|place| median * (0.9 + 0.2 * f64::from(place) / f64::from(count - 1)))
+        .collect()
+}
+
+fn goodput() -> Options {
+    Options {
+        measures: vec![Measure::Goodput],
+        ..Options::default()
+    }
+}
+
+#[test]
+fn a_clear_loss_is_worse_a_clear_gain_better_and_the_same_neither() {
+    let files = Files::new();
+    let a = files.write(
+        "a.json",
+        &document(
+            "x",
+            &[
+                ("baseline", around(100e6, 21)),
+                ("fixed:bbr", around(100e6, 21)),
+                ("thalweg", around(100e6, 21)),
+            ],
+        ),
+    );
+    let b = files.write(
+        "b.json",
+        &document(
+            "x",
+            &[
+                ("baseline", around(100e6, 21)),
+                ("fixed:bbr", around(200e6, 21)),
+                ("thalweg", around(80e6, 21)),
+            ],
+        ),
+    );
+    let comparison = compare(&a, &b, &Options::default()).unwrap();
+    let goodputs: Vec<&Row> = comparison
+        .rows
+        .iter()
+        .filter(|row| row.measure == Measure::Goodput)
+        .collect();
+    let verdicts: Vec<Verdict> = goodputs.iter().map(|row| row.verdict).collect();
+    assert_eq!(
+        verdicts,
+        [Verdict::NoDifferenceShown, Verdict::Better, Verdict::Worse]
+    );
+    assert!((goodputs[1].value - 2.0).abs() < 1e-9);
+    assert!((goodputs[2].value - 0.8).abs() < 1e-9);
+    // The spread is ±10 %: the interval is narrower than that, and not nothing.
+    assert!(goodputs[2].low > 0.7 && goodputs[2].low < 0.8);
+    assert!(comparison.is_worse());
+    // 20 % worse is within a tolerance of 30 %.
+    let tolerant = Options {
+        tolerance: 0.3,
+        ..Options::default()
+    };
+    let comparison = compare(&a, &b, &tolerant).unwrap();
+    assert!(!comparison.is_worse());
+    // What does not differ at all has an interval of one point.
+    let share = &comparison.rows[1];
+    assert_eq!(share.measure, Measure::RetransmissionShare);
+    assert_eq!((share.value, share.low, share.high), (0.0, 0.0, 0.0));
+    let text = text(&comparison);
+    assert!(
+        text.contains("0.800×") && text.contains("100 Mbit/s (21)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn lower_is_better_where_it_is() {
+    for (low, high, expected) in [
+        (1.2, 1.5, Verdict::Worse),
+        (0.5, 0.9, Verdict::Better),
+        (0.9, 1.1, Verdict::NoDifferenceShown),
+        (1.2, f64::INFINITY, Verdict::Worse),
+    ] {
+        assert_eq!(
+            verdict(low, high, Against::Ratio, Better::Lower, 0.05),
+            expected
+        );
+    }
+    // Shares are compared by difference: from 0 to 2 % is worse, also with 1 point.
+    let against = Against::of(Measure::RetransmissionShare);
+    assert_eq!(against.apply(0.0, 0.02), 0.02);
+    assert_eq!(
+        verdict(0.02, 0.02, against, Better::Lower, 0.01),
+        Verdict::Worse
+    );
+    assert_eq!(
+        verdict(0.02, 0.02, against, Better::Lower, 0.03),
+        Verdict::NoDifferenceShown
+    );
+    // Nothing against nothing is no difference.
+    assert_eq!(Against::Ratio.apply(0.0, 0.0), 1.0);
+}
+
+#[test]
+fn a_mode_that_moves_nothing_any_more_is_worse() {
+    let files = Files::new();
+    let a = files.write("a.json", &document("x", &[("thalweg", around(1e6, 9))]));
+    let b = files.write("b.json", &document("x", &[("thalweg", vec![0.0; 9])]));
+    let there = compare(&a, &b, &goodput()).unwrap();
+    assert_eq!(there.rows[0].verdict, Verdict::Worse);
+    let back = compare(&b, &a, &goodput()).unwrap();
+    assert_eq!(back.rows[0].verdict, Verdict::Better);
+}
+
+#[test]
+fn what_is_in_one_only_is_named() {
+    let files = Files::new();
+    let few = [("baseline", around(1e6, 9)), ("classic", around(1e6, 9))];
+    files.write("a/x/results.json", &document("x", &few));
+    files.write("a/y/results.json", &document("y", &few));
+    files.write("b/x/results.json", &document("x", &few[..1]));
+    let (a, b) = (files.0.path().join("a"), files.0.path().join("b"));
+    let comparison = compare(&a, &b, &goodput()).unwrap();
+    assert_eq!(comparison.only_a, ["x: classic", "y"]);
+    assert_eq!(comparison.only_b, Vec::<String>::new());
+    assert_eq!(comparison.rows.len(), 1);
+    assert!(text(&comparison).contains("only in A: x: classic, y\n"));
+}
+
+#[test]
+fn circumstances_that_differ_are_noted() {
+    let files = Files::new();
+    let mut results = document("x", &[("baseline", around(1e6, 9))]);
+    let a = files.write("a.json", &results);
+    results["environment"]["kernel"] = "Linux 7".into();
+    let b = files.write("b.json", &results);
+    let comparison = compare(&a, &b, &goodput()).unwrap();
+    assert_eq!(comparison.notes, ["kernel differs: A Linux 6, B Linux 7"]);
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_with_the_reason() {
+    let files = Files::new();
+    let results = document("x", &[("baseline", around(1e6, 9))]);
+    let good = files.write("good.json", &results);
+    let mut other = results.clone();
+    other["format"] = 99.into();
+    let format = files.write("format.json", &other);
+    let mut other = results.clone();
+    other["scenarios"][0]["scenario"]["path"]["mtu"] = 9000.into();
+    let path = files.write("path.json", &other);
+    let elsewhere = files.write(
+        "elsewhere.json",
+        &document("z", &[("baseline", around(1e6, 9))]),
+    );
+    let mut other = results.clone();
+    other["scenarios"][0]["modes"][0]["connections"][0]["goodput_bps"] = "much".into();
+    let words = files.write("words.json", &other);
+    files.write("twice/1/results.json", &results);
+    files.write("twice/2/results.json", &results);
+    fs::create_dir(files.0.path().join("empty")).unwrap();
+    fs::write(files.0.path().join("torn.json"), "{\n \"format\": 1,").unwrap();
+    for (file, reason) in [
+        (files.0.path().join("absent"), "cannot read"),
+        (
+            files.0.path().join("empty"),
+            "expected results.json in this directory",
+        ),
+        (
+            files.0.path().join("torn.json"),
+            "torn.json:2:13: expected the results",
+        ),
+        (format, "expected results of format 1, found format 99"),
+        (path, "its path is {\"mtu\":1500}"),
+        (elsewhere, "no measurement in common"),
+        (words, "invalid type: string \"much\""),
+        (files.0.path().join("twice"), "expected each once"),
+    ] {
+        let error = compare(&good, &file, &goodput()).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(
+            error.contains(file.file_name().unwrap().to_str().unwrap()),
+            "{error}"
+        );
+    }
+    // More connections of the same are no other scenario.
+    let mut longer = results.clone();
+    longer["scenarios"][0]["scenario"]["traffic"]["connections"] = 90.into();
+    compare(&good, &files.write("longer.json", &longer), &goodput()).unwrap();
+}
+
+#[test]
+fn options_out_of_range_are_refused() {
+    for options in [
+        Options {
+            tolerance: -0.1,
+            ..Options::default()
+        },
+        Options {
+            confidence: 1.0,
+            ..Options::default()
+        },
+        Options {
+            resamples: 10,
+            ..Options::default()
+        },
+    ] {
+        let error = compare(Path::new("a"), Path::new("b"), &options).unwrap_err();
+        assert!(matches!(error, Error::Options(_)), "{error}");
+    }
+}

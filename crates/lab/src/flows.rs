@@ -1,0 +1,237 @@
+//! Traffic by the laboratory's own worker: flows of a size, flows that compete,
+//! and several senders at once.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::host::{Pair, Side};
+use crate::outcome::{Connection, INCUMBENT};
+use crate::process::Process;
+use crate::scenario::{INCAST, Kind, Traffic};
+use crate::traffic::Pause;
+use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
+
+/// How much longer than its plan a client may take.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The plan of one round; none for traffic that iperf3 makes.
+pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
+    let ms = traffic.duration.get() * 1000;
+    let sender = |class: &str, cc: Option<&str>, load| Sender {
+        class: class.to_owned(),
+        cc: cc.map(str::to_owned),
+        load,
+    };
+    let senders = match &traffic.kind {
+        Kind::Bulk => return None,
+        Kind::Short { flows, bytes } => {
+            let (count, bytes) = (*flows, bytes.bytes());
+            vec![sender("", None, Load::Flows { count, bytes })]
+        }
+        Kind::Competing { flows, against } => {
+            let stream = Load::Stream { ms };
+            let newcomers = (0..*flows).map(|_| sender("", None, stream));
+            let cc = Some(against.cc.as_str());
+            let incumbents = (0..against.flows).map(|_| sender(INCUMBENT, cc, stream));
+            incumbents.chain(newcomers).collect()
+        }
+        Kind::Incast { senders } => (0..*senders as usize)
+            .map(|place| {
+                let (class, bytes) = INCAST[place % INCAST.len()];
+                let load = match bytes {
+                    Some(bytes) => Load::FlowsFor { ms, bytes },
+                    None => Load::Stream { ms },
+                };
+                sender(class, None, load)
+            })
+            .collect(),
+    };
+    Some(Plan { server, senders })
+}
+
+/// How long a plan may take, every flow as slow as it may be.
+fn allowed(plan: &Plan) -> Duration {
+    let patience = Duration::from_millis(PATIENCE_MS);
+    let longest = plan
+        .senders
+        .iter()
+        .map(|sender| match sender.load {
+            Load::Flows { count, .. } => 3 * patience * count,
+            Load::FlowsFor { ms, .. } | Load::Stream { ms } => {
+                Duration::from_millis(ms) + 3 * patience
+            }
+        })
+        .max()
+        .unwrap_or_default();
+    longest + GRACE
+}
+
+/// Runs a plan in the client's host and keeps what the worker wrote in a file. A
+/// flow that fails is a result, not an error.
+///
+/// # Errors
+/// Where the worker cannot be started, or on SIGINT or SIGTERM.
+pub(crate) fn transfer(
+    pair: &Pair,
+    worker: &Path,
+    plan: &Plan,
+    round: u32,
+    raw: &Path,
+    pauses: &[Pause<'_>],
+) -> Result<Vec<Connection>, Error> {
+    let text = serde_json::to_vec(plan).map_err(|error| Error::system("a plan")(error.into()))?;
+    File::create(raw).map_err(Error::io("cannot create", raw))?;
+    // Absolute, for a worker that may be started elsewhere.
+    let result =
+        std::path::absolute(raw).map_err(Error::io("cannot tell the full path of", raw))?;
+    let mut command = pair.command_in(Side::Client, &worker.to_string_lossy())?;
+    command
+        .args(["lab", "worker", "send"])
+        .arg(result)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let started = Instant::now();
+    let mut process = Process::spawn_tied(&mut command)?;
+    if let Some(mut input) = process.child_mut().stdin.take() {
+        // A worker that ends without reading it says why by its status.
+        let _ = input.write_all(&text);
+    }
+    let deadline = started + allowed(plan);
+    let status = crate::traffic::wait(&mut process, started, deadline, pauses)?;
+    if status.is_none() {
+        process.kill();
+    }
+    let wall_s = started.elapsed().as_secs_f64();
+    let flows: Vec<Flow> = match status {
+        Some(status) if status.success() => {
+            let text = fs::read(raw).map_err(Error::io("cannot read", raw))?;
+            serde_json::from_slice(&text).map_err(|error| {
+                Error::system(format!("cannot understand {}", raw.display()))(error.into())
+            })?
+        }
+        Some(status) => {
+            let said = process.child_mut().stderr.take().map(|mut output| {
+                let mut text = String::new();
+                let _ = output.read_to_string(&mut text);
+                text
+            });
+            let said = said.unwrap_or_default();
+            return Err(Error::Worker(format!(
+                "it ended ({status}): {}",
+                said.trim()
+            )));
+        }
+        None => return Err(Error::Worker("it did not end in time".into())),
+    };
+    Ok(flows
+        .into_iter()
+        .map(|flow| connection(flow, round, wall_s))
+        .collect())
+}
+
+fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
+    let mean = flow.srtt_us.iter().map(|us| f64::from(*us)).sum::<f64>()
+        / (flow.srtt_us.len().max(1) as f64);
+    let fine = flow.error.is_none() && flow.took_us > 0.0;
+    Connection {
+        round,
+        class: flow.class,
+        goodput_bps: if fine {
+            flow.received_bytes as f64 * 8e6 / flow.took_us
+        } else {
+            0.0
+        },
+        retransmits: flow.retransmits,
+        sent_segments: Some(flow.sent_segments),
+        arm: flow.cc,
+        mean_rtt_us: (!flow.srtt_us.is_empty()).then_some(mean),
+        srtt_us: flow.srtt_us,
+        min_rtt_us: flow.min_rtt_us.map(f64::from),
+        flow_bytes: flow.flow_bytes,
+        fct_us: flow.flow_bytes.filter(|_| fine).map(|_| flow.took_us),
+        wall_s,
+        error: flow.error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Against;
+    use crate::units::{Seconds, Size};
+
+    fn of(kind: Kind) -> Option<Plan> {
+        let traffic = Traffic {
+            connections: 1,
+            duration: Seconds::new(2),
+            kind,
+        };
+        plan(&traffic, "10.0.0.2:5201".parse().unwrap())
+    }
+
+    #[test]
+    fn each_kind_has_its_senders() {
+        assert_eq!(of(Kind::Bulk), None);
+        let short = of(Kind::Short {
+            flows: 7,
+            bytes: Size::from_bytes(10_000),
+        });
+        let load = Load::Flows {
+            count: 7,
+            bytes: 10_000,
+        };
+        assert_eq!(short.unwrap().senders[0].load, load);
+        let competing = of(Kind::Competing {
+            flows: 1,
+            against: Against {
+                cc: "cubic".into(),
+                flows: 2,
+            },
+        });
+        let senders: Vec<(String, Option<String>)> = competing
+            .unwrap()
+            .senders
+            .into_iter()
+            .map(|sender| (sender.class, sender.cc))
+            .collect();
+        let incumbent = (INCUMBENT.to_owned(), Some("cubic".to_owned()));
+        assert_eq!(
+            senders,
+            [incumbent.clone(), incumbent, (String::new(), None)]
+        );
+        let classes: Vec<String> = of(Kind::Incast { senders: 4 })
+            .unwrap()
+            .senders
+            .into_iter()
+            .map(|sender| sender.class)
+            .collect();
+        assert_eq!(classes, ["rpc-1mb", "rpc-10kb", "stream", "rpc-1mb"]);
+    }
+
+    #[test]
+    fn a_failed_flow_has_no_goodput_and_no_completion_time() {
+        let flow = Flow {
+            flow_bytes: Some(10_000),
+            received_bytes: 10_000,
+            took_us: 100.0,
+            srtt_us: vec![40, 60],
+            ..Flow::default()
+        };
+        let fine = connection(flow.clone(), 3, 1.0);
+        assert_eq!((fine.round, fine.goodput_bps), (3, 800e6));
+        assert_eq!((fine.fct_us, fine.mean_rtt_us), (Some(100.0), Some(50.0)));
+        let failed = Flow {
+            error: Some("no progress".into()),
+            ..flow
+        };
+        let failed = connection(failed, 3, 1.0);
+        assert_eq!((failed.goodput_bps, failed.fct_us), (0.0, None));
+        assert_eq!(failed.flow_bytes, Some(10_000));
+    }
+}

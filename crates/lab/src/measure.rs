@@ -1,0 +1,283 @@
+//! What is measured of each connection. Each quantity is defined here once; the
+//! tables, the page, `results.json`, `lab compare` and the expectations read it.
+
+use serde::Serialize;
+
+use crate::outcome::{Connection, ModeOutcome};
+use crate::table;
+
+/// The unit of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Unit {
+    /// Bits per second.
+    #[serde(rename = "bit/s")]
+    BitsPerSecond,
+    /// Delayeconds.
+    #[serde(rename = "us")]
+    Delayeconds,
+    /// A part of a whole, 0 to 1.
+    #[serde(rename = "share")]
+    Share,
+    /// A number of things, or a plain number.
+    #[serde(rename = "number")]
+    Number,
+}
+
+impl Unit {
+    /// A figure for a reader, with its unit. One that was never reached is
+    /// infinite.
+    pub fn show(self, value: f64) -> String {
+        if value.is_infinite() {
+            return "not reached".into();
+        }
+        match self {
+            Self::BitsPerSecond => table::rate(value),
+            Self::Delayeconds => time(value),
+            Self::Share => format!("{:.2}%", value * 100.0),
+            Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
+            Self::Number => format!("{value:.3}"),
+        }
+    }
+}
+
+/// A time for a reader: three significant figures and a unit.
+pub fn time(us: f64) -> String {
+    let (value, unit) = match us.abs() {
+        size if size >= 999_500.0 => (us / 1e6, "s"),
+        size if size >= 999.5 => (us / 1e3, "ms"),
+        _ => (us, "µs"),
+    };
+    match value.abs() {
+        size if size >= 99.95 => format!("{value:.0} {unit}"),
+        size if size >= 9.995 => format!("{value:.1} {unit}"),
+        _ => format!("{value:.2} {unit}"),
+    }
+}
+
+/// Which of two values one would rather have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// The larger.
+    Higher,
+    /// The smaller.
+    Lower,
+}
+
+/// A quantity of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Measure {
+    /// See [`Measure::description`], as for the others.
+    Goodput,
+    /// Segments sent again.
+    RetransmissionShare,
+    /// Smoothed round-trip time under load.
+    Srtt,
+    /// Smoothed round-trip time beyond the least.
+    QueueDelay,
+    /// Flow-completion time.
+    Fct,
+}
+
+impl Measure {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 5] = [
+        Self::Goodput,
+        Self::RetransmissionShare,
+        Self::Srtt,
+        Self::QueueDelay,
+        Self::Fct,
+    ];
+
+    /// Its name in files and on the command line.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Goodput => "goodput",
+            Self::RetransmissionShare => "retransmission-share",
+            Self::Srtt => "srtt",
+            Self::QueueDelay => "queue-delay",
+            Self::Fct => "fct",
+        }
+    }
+
+    /// Its name for a reader.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Goodput => "goodput",
+            Self::RetransmissionShare => "retransmission share",
+            Self::Srtt => "smoothed RTT under load",
+            Self::QueueDelay => "queue delay",
+            Self::Fct => "flow-completion time",
+        }
+    }
+
+    /// What it is, in a sentence.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Goodput => {
+                "what the receiver got, over the time it took; 0 where the connection failed"
+            }
+            Self::RetransmissionShare => "segments sent again, of all data segments sent",
+            Self::Srtt => {
+                "the sender's smoothed round-trip time (tcpi_rtt), sampled every 100 ms while it sends"
+            }
+            Self::QueueDelay => {
+                "smoothed round-trip time less the least round-trip time that any connection of the scenario saw"
+            }
+            Self::Fct => {
+                "from the call of connect until the receiver has the last byte of a flow of known size; infinite where it failed"
+            }
+        }
+    }
+
+    /// Its unit.
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::Goodput => Unit::BitsPerSecond,
+            Self::RetransmissionShare => Unit::Share,
+            Self::Srtt | Self::QueueDelay | Self::Fct => Unit::Delayeconds,
+        }
+    }
+
+    /// Which direction is an improvement.
+    pub fn better(self) -> Better {
+        match self {
+            Self::Goodput => Better::Higher,
+            _ => Better::Lower,
+        }
+    }
+
+    /// The values of a connection: one, or for round-trip times one a sample;
+    /// none where it was not measured. `least_rtt_us` is the scenario's.
+    pub fn values(self, connection: &Connection, least_rtt_us: Option<f64>) -> Vec<f64> {
+        let one = |value: Option<f64>| value.into_iter().collect();
+        match self {
+            Self::Goodput => vec![connection.goodput_bps],
+            Self::RetransmissionShare => one(connection.retransmission_share()),
+            Self::Srtt => connection.srtt_us.iter().map(|us| f64::from(*us)).collect(),
+            Self::QueueDelay => match least_rtt_us {
+                Some(least) => connection
+                    .srtt_us
+                    .iter()
+                    .map(|us| (f64::from(*us) - least).max(0.0))
+                    .collect(),
+                None => Vec::new(),
+            },
+            // A failed flow is the worst of all, not one that may be left out.
+            Self::Fct => one(match (connection.flow_bytes, &connection.error) {
+                (Some(_), Some(_)) => Some(f64::INFINITY),
+                _ => connection.fct_us,
+            }),
+        }
+    }
+
+    /// One value per connection, the median where there are several: what the
+    /// resampling of `lab compare` draws from.
+    pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
+        crate::stats::median(&self.values(connection, least_rtt_us))
+    }
+
+    /// The values of all measured connections of a mode.
+    pub fn of<'a>(
+        self,
+        connections: impl Iterator<Item = &'a Connection>,
+        outcome: &ModeOutcome,
+    ) -> Vec<f64> {
+        connections
+            .flat_map(|connection| self.values(connection, outcome.least_rtt_us))
+            .collect()
+    }
+}
+
+impl std::fmt::Display for Measure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.key())
+    }
+}
+
+impl std::str::FromStr for Measure {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|measure| measure.key() == text)
+            .ok_or_else(|| {
+                let known: Vec<&str> = Self::ALL.iter().map(|measure| measure.key()).collect();
+                format!("expected one of {}, found {text:?}", known.join(", "))
+            })
+    }
+}
+
+/// Jain's index of fairness: (Σx)²/(n·Σx²), 1 where all are equal, 1/n where one
+/// has everything (Jain, Chiu, Hawe 1984); `None` where nobody got anything.
+pub fn jain(rates: &[f64]) -> Option<f64> {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    (squares > 0.0).then(|| sum * sum / (rates.len() as f64 * squares))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jains_index_has_its_known_values() {
+        assert_eq!(jain(&[5.0, 5.0, 5.0]), Some(1.0));
+        assert_eq!(jain(&[7.0, 0.0, 0.0, 0.0]), Some(0.25));
+        // (1 + 3)² / (2 · (1 + 9)) = 0.8
+        assert_eq!(jain(&[1.0, 3.0]), Some(0.8));
+        assert_eq!((jain(&[]), jain(&[0.0])), (None, None));
+    }
+
+    #[test]
+    fn times_keep_three_figures() {
+        for (us, text) in [
+            (0.0, "0.00 µs"),
+            (48.0, "48.0 µs"),
+            (999.7, "1.00 ms"),
+            (12_345.0, "12.3 ms"),
+            (2_500_000.0, "2.50 s"),
+        ] {
+            assert_eq!(time(us), text);
+        }
+    }
+
+    #[test]
+    fn a_failed_flow_takes_for_ever_and_queue_delay_is_never_negative() {
+        let mut connection = Connection {
+            flow_bytes: Some(10_000),
+            fct_us: Some(400.0),
+            srtt_us: vec![50, 80],
+            sent_segments: Some(100),
+            retransmits: 5,
+            ..Connection::default()
+        };
+        assert_eq!(Measure::Fct.value(&connection, None), Some(400.0));
+        assert_eq!(
+            Measure::QueueDelay.values(&connection, Some(60.0)),
+            [0.0, 20.0]
+        );
+        assert_eq!(
+            Measure::RetransmissionShare.values(&connection, None),
+            [0.05]
+        );
+        connection.error = Some("timed out".into());
+        assert_eq!(Measure::Fct.value(&connection, None), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn names_round_trip() {
+        for measure in Measure::ALL {
+            assert_eq!(measure.key().parse(), Ok(measure));
+            assert_eq!(serde_json::to_value(measure).unwrap(), measure.key());
+        }
+        assert!(
+            "rtt"
+                .parse::<Measure>()
+                .unwrap_err()
+                .contains("queue-delay")
+        );
+    }
+}

@@ -1,0 +1,280 @@
+//! The `[traffic]` table.
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use super::Fault;
+use crate::mode::is_arm_name;
+use crate::outcome::INCUMBENT;
+use crate::units::{Seconds, Size};
+
+/// What is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// How many rounds each mode has: one connection each, or one group of flows.
+    pub connections: u32,
+    /// How long each sends; of no effect where flows have a size.
+    pub duration: Seconds,
+    /// What one round is.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            connections: 60,
+            duration: Seconds::new(1),
+            kind: Kind::Bulk,
+        }
+    }
+}
+
+/// What one round is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Kind {
+    /// One connection of iperf3 that sends for a time.
+    Bulk,
+    /// Flows of a size, one after the other, each a connection of its own.
+    Short {
+        /// Flows in a round.
+        flows: u32,
+        /// Bytes of each.
+        bytes: Size,
+    },
+    /// Flows whose congestion control the mode decides, and others whose application
+    /// asks for one, at the same time.
+    Competing {
+        /// Flows whose congestion control the mode decides.
+        flows: u32,
+        /// The others.
+        against: Against,
+    },
+    /// Senders of calls of 1 MB, calls of 10 kB, and streams, at the same time.
+    Incast {
+        /// How many; the three sorts take turns.
+        senders: u32,
+    },
+}
+
+/// Flows of a given congestion control to compete with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Against {
+    /// Their congestion control, set by the application.
+    pub cc: String,
+    /// How many.
+    pub flows: u32,
+}
+
+/// The classes of the flows of incast, in the order in which senders take them,
+/// with the bytes of a call; none: a stream.
+pub const INCAST: [(&str, Option<u64>); 3] = [
+    ("rpc-1mb", Some(1_000_000)),
+    ("rpc-10kb", Some(10_000)),
+    ("stream", None),
+];
+
+impl Kind {
+    /// The classes that its flows may have.
+    pub fn classes(&self) -> Vec<&'static str> {
+        match self {
+            Self::Bulk | Self::Short { .. } => Vec::new(),
+            Self::Competing { .. } => vec![INCUMBENT],
+            Self::Incast { senders } => INCAST
+                .iter()
+                .take(*senders as usize)
+                .map(|(class, _)| *class)
+                .collect(),
+        }
+    }
+}
+
+impl Traffic {
+    /// In one line, for a reader.
+    pub fn describe(&self) -> String {
+        let Self {
+            connections,
+            duration,
+            kind,
+        } = self;
+        match kind {
+            Kind::Bulk => format!("{connections} connections of {duration} each"),
+            Kind::Short { flows, bytes } => {
+                format!("{connections} rounds of {flows} flows of {bytes}, one after the other")
+            }
+            Kind::Competing { flows, against } => format!(
+                "{connections} rounds of {duration}: {flows} flows against {} of {}",
+                against.flows, against.cc
+            ),
+            Kind::Incast { senders } => format!(
+                "{connections} rounds of {duration}: {senders} senders at once ({})",
+                kind.classes().join(", ")
+            ),
+        }
+    }
+}
+
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Default)]
+#[serde(rename_all = "lowercase")]
+enum Name {
+    #[default]
+    Bulk,
+    Short,
+    Competing,
+    Incast,
+}
+
+impl Name {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk",
+            Self::Short => "short",
+            Self::Competing => "competing",
+            Self::Incast => "incast",
+        }
+    }
+}
+
+/// The table as the file has it.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    kind: Option<Spanned<Name>>,
+    connections: Option<Spanned<u32>>,
+    duration: Option<Spanned<Seconds>>,
+    flows: Option<Spanned<u32>>,
+    bytes: Option<Spanned<Size>>,
+    against: Option<Spanned<AgainstTable>>,
+    senders: Option<Spanned<u32>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AgainstTable {
+    cc: Spanned<String>,
+    flows: Option<Spanned<u32>>,
+}
+
+impl Table {
+    pub(super) fn check(self) -> Result<Traffic, Fault> {
+        let default = Traffic::default();
+        let name = self
+            .kind
+            .as_ref()
+            .map_or(Name::Bulk, |kind| *kind.get_ref());
+        let only = |names: &[Name], key: &str, span: Option<std::ops::Range<usize>>| match span {
+            Some(span) if !names.contains(&name) => {
+                let words: Vec<String> = names
+                    .iter()
+                    .map(|name| format!("\"{}\"", name.word()))
+                    .collect();
+                Err((
+                    span,
+                    format!(
+                        "`{key}` goes with kind {} only, found kind \"{}\"",
+                        words.join(" or "),
+                        name.word()
+                    ),
+                ))
+            }
+            _ => Ok(()),
+        };
+        use Name::{Bulk, Competing, Incast, Short};
+        let span = |duration: &Spanned<Seconds>| duration.span();
+        only(
+            &[Bulk, Competing, Incast],
+            "duration",
+            self.duration.as_ref().map(span),
+        )?;
+        only(
+            &[Short, Competing],
+            "flows",
+            self.flows.as_ref().map(Spanned::span),
+        )?;
+        only(&[Short], "bytes", self.bytes.as_ref().map(Spanned::span))?;
+        only(
+            &[Competing],
+            "against",
+            self.against.as_ref().map(Spanned::span),
+        )?;
+        only(
+            &[Incast],
+            "senders",
+            self.senders.as_ref().map(Spanned::span),
+        )?;
+        let kind = match name {
+            Bulk => Kind::Bulk,
+            Short => Kind::Short {
+                flows: count(self.flows, 20, 1..=1000, "flows")?,
+                bytes: self
+                    .bytes
+                    .map_or(Size::from_bytes(10_000), Spanned::into_inner),
+            },
+            Competing => Kind::Competing {
+                flows: count(self.flows, 1, 1..=100, "flows")?,
+                against: match (self.against, self.kind) {
+                    (Some(against), _) => against.into_inner().check()?,
+                    (None, kind) => {
+                        return Err((
+                            kind.map_or(0..0, |kind| kind.span()),
+                            "expected `against`, such as { cc = \"cubic\", flows = 2 }".into(),
+                        ));
+                    }
+                },
+            },
+            Incast => Kind::Incast {
+                senders: count(self.senders, 3, 1..=100, "senders")?,
+            },
+        };
+        Ok(Traffic {
+            connections: count(
+                self.connections,
+                default.connections,
+                1..=10_000,
+                "connections",
+            )?,
+            duration: self.duration.map_or(default.duration, Spanned::into_inner),
+            kind,
+        })
+    }
+}
+
+impl AgainstTable {
+    fn check(self) -> Result<Against, Fault> {
+        if !is_arm_name(self.cc.get_ref()) {
+            return Err((
+                self.cc.span(),
+                format!(
+                    "expected the name of a congestion control, found {:?}",
+                    self.cc.get_ref()
+                ),
+            ));
+        }
+        Ok(Against {
+            flows: count(self.flows, 1, 1..=100, "flows")?,
+            cc: self.cc.into_inner(),
+        })
+    }
+}
+
+fn count(
+    found: Option<Spanned<u32>>,
+    default: u32,
+    range: std::ops::RangeInclusive<u32>,
+    what: &str,
+) -> Result<u32, Fault> {
+    match found {
+        Some(found) if !range.contains(found.get_ref()) => Err((
+            found.span(),
+            format!(
+                "expected {} to {} {what}, found {}",
+                range.start(),
+                range.end(),
+                found.get_ref()
+            ),
+        )),
+        Some(found) => Ok(found.into_inner()),
+        None => Ok(default),
+    }
+}

@@ -1,0 +1,199 @@
+use super::*;
+use crate::host::loss::LossCounters;
+
+fn outcome(mode: &str, goodputs: &[f64]) -> ModeOutcome {
+    let connections = goodputs
+        .iter()
+        .enumerate()
+        .map(|(round, goodput)| Connection {
+            round: round as u32,
+            goodput_bps: *goodput,
+            arm: "bbr".into(),
+            ..Connection::default()
+        });
+    ModeOutcome {
+        mode: mode.parse().unwrap(),
+        rounds: goodputs.len() as u32,
+        connections: connections.collect(),
+        forward: LossCounters::default(),
+        reverse: LossCounters::default(),
+        hosts: Vec::new(),
+        least_rtt_us: None,
+        last_change: None,
+    }
+}
+
+/// Rounds of two incumbents and one newcomer.
+fn competition(mode: &str, rounds: &[[f64; 3]]) -> ModeOutcome {
+    let mut outcome = outcome(mode, &[]);
+    for (round, goodputs) in rounds.iter().enumerate() {
+        for (goodput, class) in goodputs.iter().zip([INCUMBENT, INCUMBENT, ""]) {
+            outcome.connections.push(Connection {
+                round: round as u32,
+                class: class.into(),
+                goodput_bps: *goodput,
+                arm: if class == INCUMBENT { "cubic" } else { "bbr" }.into(),
+                ..Connection::default()
+            });
+        }
+    }
+    outcome
+}
+
+fn value(
+    statistic: Statistic,
+    outcome: &ModeOutcome,
+    modes: &[ModeOutcome],
+) -> Result<f64, String> {
+    Query::from(statistic).value(outcome, modes)
+}
+
+#[test]
+fn keys_are_those_of_files_and_none_is_missing_or_twice() {
+    let mut keys = std::collections::BTreeSet::new();
+    for statistic in Statistic::ALL {
+        assert_eq!(serde_json::to_value(statistic).unwrap(), statistic.key());
+        assert!(keys.insert(statistic.key()), "{}", statistic.key());
+        assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
+    }
+    // The page for users has a row for each.
+    let page = include_str!("../../../docs/lab.md");
+    for key in keys {
+        assert!(page.contains(&format!("| `{key}` |")), "{key}");
+    }
+}
+
+#[test]
+fn convergence_is_the_end_of_the_first_good_window() {
+    let best = outcome("fixed:bbr", &[100.0; 12]);
+    let learner = outcome(
+        "thalweg",
+        &[
+            10.0, 10.0, 95.0, 10.0, 95.0, 95.0, 10.0, 95.0, 95.0, 95.0, 95.0, 95.0,
+        ],
+    );
+    // Connections 2 to 6 hold 10, 95, 10, 95, 95: the first median of 95.
+    let modes = [best, learner];
+    assert_eq!(value(Statistic::Convergence, &modes[1], &modes), Ok(6.0));
+    assert_eq!(value(Statistic::Convergence, &modes[0], &modes), Ok(5.0));
+    let never = outcome("thalweg", &[89.0; 12]);
+    assert_eq!(
+        value(Statistic::Convergence, &never, &modes),
+        Ok(f64::INFINITY)
+    );
+    assert!(
+        value(Statistic::Convergence, &never, &[])
+            .unwrap_err()
+            .contains("fixed:ARM")
+    );
+}
+
+#[test]
+fn recovery_is_counted_from_the_change_against_what_is_best_after_it() {
+    let mut before = [100.0; 20];
+    before[10..].fill(20.0);
+    let mut after = [20.0; 20];
+    after[10..].fill(50.0);
+    let mut learner = [100.0; 20];
+    learner[10..13].fill(20.0);
+    learner[13..].fill(50.0);
+    let mut modes = [
+        outcome("fixed:cubic", &before),
+        outcome("fixed:bbr", &after),
+        outcome("thalweg", &learner),
+    ];
+    assert_eq!(
+        value(Statistic::Recovery, &modes[2], &modes),
+        Err("the path does not change".into())
+    );
+    modes[2].last_change = Some(10);
+    // After it: 20, 20, 20, 50, 50, 50: the sixth's window is 20 20 50 50 50.
+    assert_eq!(value(Statistic::Recovery, &modes[2], &modes), Ok(6.0));
+}
+
+#[test]
+fn regret_counts_lost_connections_of_the_best_arm() {
+    let modes = [
+        outcome("fixed:bbr", &[100.0; 4]),
+        outcome("thalweg", &[0.0, 50.0, 100.0, 110.0]),
+    ];
+    let regret = value(Statistic::Regret, &modes[1], &modes).unwrap();
+    assert!((regret - 1.4).abs() < 1e-12, "{regret}");
+    let each = value(Statistic::RegretPerConnection, &modes[1], &modes).unwrap();
+    assert!((each - 0.35).abs() < 1e-12, "{each}");
+}
+
+#[test]
+fn competition_has_share_fairness_and_harm() {
+    let modes = [
+        competition("fixed:cubic", &[[30.0, 30.0, 30.0], [32.0, 28.0, 30.0]]),
+        competition("fixed:bbr", &[[15.0, 15.0, 60.0], [15.0, 15.0, 60.0]]),
+    ];
+    let share = value(Statistic::Share, &modes[1], &modes).unwrap();
+    assert!((share - 2.0 / 3.0).abs() < 1e-12);
+    // 90² / (3 · (225 + 225 + 3600)) = 8100 / 12150
+    let index = value(Statistic::Jain, &modes[1], &modes).unwrap();
+    assert!((index - 2.0 / 3.0).abs() < 1e-12);
+    assert_eq!(value(Statistic::Harm, &modes[1], &modes), Ok(0.5));
+    assert_eq!(value(Statistic::Harm, &modes[0], &modes), Ok(0.0));
+    assert_eq!(
+        value(Statistic::Harm, &modes[1], &modes[1..]),
+        Err("mode fixed:cubic was not run".into())
+    );
+    // Incumbents are not what the mode is judged by, unless they are named.
+    assert_eq!(value(Statistic::Median, &modes[1], &modes), Ok(60.0));
+    let named = Query {
+        class: Some(INCUMBENT),
+        ..Statistic::Median.into()
+    };
+    assert_eq!(named.value(&modes[1], &modes), Ok(15.0));
+    let lone = [outcome("thalweg", &[1.0, 2.0])];
+    for statistic in [Statistic::Share, Statistic::Jain, Statistic::Harm] {
+        assert!(value(statistic, &lone[0], &lone).is_err());
+    }
+}
+
+#[test]
+fn times_are_percentiles_over_all_samples_and_failures_are_the_slowest() {
+    let mut modes = [outcome("baseline", &[1.0; 100])];
+    for (number, connection) in modes[0].connections.iter_mut().enumerate() {
+        connection.flow_bytes = Some(10_000);
+        connection.fct_us = Some(number as f64);
+        connection.srtt_us = vec![100 + number as u32, 100 + number as u32];
+        connection.sent_segments = Some(10);
+        connection.retransmits = u64::from(number < 50);
+    }
+    modes[0].least_rtt_us = Some(90.0);
+    assert_eq!(value(Statistic::FctMedian, &modes[0], &modes), Ok(49.5));
+    assert_eq!(value(Statistic::SrttMedian, &modes[0], &modes), Ok(149.5));
+    assert_eq!(
+        value(Statistic::QueueDelayMedian, &modes[0], &modes),
+        Ok(59.5)
+    );
+    assert_eq!(
+        value(Statistic::RetransmissionShare, &modes[0], &modes),
+        Ok(0.05)
+    );
+    for connection in &mut modes[0].connections[98..] {
+        connection.error = Some("timed out".into());
+        connection.fct_us = None;
+    }
+    assert_eq!(
+        value(Statistic::FctP99, &modes[0], &modes),
+        Ok(f64::INFINITY)
+    );
+    assert_eq!(value(Statistic::FctMedian, &modes[0], &modes), Ok(49.5));
+}
+
+#[test]
+fn an_arms_share_is_that_of_the_last_half() {
+    let mut modes = [outcome("thalweg", &[1.0; 8])];
+    for connection in &mut modes[0].connections[..5] {
+        connection.arm = "reno".into();
+    }
+    let query = Query {
+        arm: Some("bbr"),
+        ..Statistic::ArmShare.into()
+    };
+    assert_eq!(query.value(&modes[0], &modes), Ok(0.75));
+}

@@ -1,0 +1,234 @@
+//! What a run says, in sentences made from its figures.
+
+use crate::expect::Verdict;
+use crate::mode::Mode;
+use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::scenario::Kind;
+use crate::statistic::{Query, Statistic};
+
+/// The sentences about a scenario: what learned, how it compares, what of the
+/// expectations became.
+pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for mode in outcome.modes.iter().filter(|mode| mode.mode.learns()) {
+        sentences.extend(learner(outcome, mode));
+    }
+    if let Some(baseline) = outcome.mode(&Mode::Baseline) {
+        sentences.extend(reference(outcome, baseline));
+    }
+    match outcome.scenario.traffic.kind {
+        Kind::Bulk => {}
+        Kind::Short { .. } => sentences.extend(times(outcome, None)),
+        Kind::Incast { .. } => {
+            for class in outcome.scenario.traffic.kind.classes() {
+                sentences.extend(times(outcome, Some(class)));
+            }
+        }
+        Kind::Competing { .. } => sentences.extend(competition(outcome)),
+    }
+    sentences.extend(checks(outcome));
+    sentences
+}
+
+fn figure(
+    outcome: &ScenarioOutcome,
+    mode: &ModeOutcome,
+    query: impl Into<Query<'static>>,
+) -> Option<f64> {
+    query.into().value(mode, &outcome.modes).ok()
+}
+
+fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
+    let (best, best_bps) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
+    let settled = mode.summary()?.median_last_half_bps?;
+    let name = &mode.mode;
+    let mut text = format!(
+        "In its last half {name} reached {:.2} of the best fixed arm ({}, median {})",
+        settled / best_bps,
+        arm(&best.mode),
+        Statistic::Median.unit().show(best_bps),
+    );
+    match figure(outcome, mode, Statistic::Convergence) {
+        Some(count) if count.is_finite() => {
+            text.push_str(&format!(
+                "; it came within 10 % of it after {count:.0} connections"
+            ));
+        }
+        Some(_) => text.push_str("; it did not come within 10 % of it"),
+        None => {}
+    }
+    if let (Some((most, _)), Some(share)) = (mode.arms().first(), mode.converged_share()) {
+        let most = mode
+            .last_half_arms()
+            .first()
+            .map_or(most.clone(), |(arm, _)| arm.clone());
+        text.push_str(&format!(
+            "; {:.0} % of the last half ran {most}",
+            share * 100.0
+        ));
+    }
+    if let Some(regret) = figure(outcome, mode, Statistic::Regret) {
+        let count = mode.measured().count();
+        text.push_str(&format!(
+            ". Learning and its errors cost what {regret:.1} of {count} connections of that arm carry"
+        ));
+    }
+    match figure(outcome, mode, Statistic::Recovery) {
+        Some(count) if count.is_finite() => text.push_str(&format!(
+            ". After the last change of the path it was within 10 % of the arm then best after {count:.0} connections"
+        )),
+        Some(_) => text.push_str(
+            ". After the last change of the path it did not come within 10 % of the arm then best",
+        ),
+        None => {}
+    }
+    Some(text + ".")
+}
+
+fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String> {
+    let (best, best_bps) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
+    let median = baseline.summary()?.median_bps;
+    Some(format!(
+        "The baseline ({}) had {:.2} of {}.",
+        outcome.scenario.system.default_cc,
+        median / best_bps,
+        arm(&best.mode),
+    ))
+}
+
+fn times(outcome: &ScenarioOutcome, class: Option<&'static str>) -> Option<String> {
+    let of = |mode: &ModeOutcome, statistic: Statistic| {
+        let query = Query {
+            class,
+            ..statistic.into()
+        };
+        let value = figure(outcome, mode, query)?;
+        Some(match value.is_finite() {
+            true => statistic.unit().show(value),
+            false => "for ever".to_owned(),
+        })
+    };
+    let parts: Vec<String> = outcome
+        .modes
+        .iter()
+        .filter_map(|mode| {
+            Some(format!(
+                "{} {} ({})",
+                mode.mode,
+                of(mode, Statistic::FctMedian)?,
+                of(mode, Statistic::FctP99)?
+            ))
+        })
+        .collect();
+    let what = class.map_or("A flow".to_owned(), |class| format!("A flow of {class}"));
+    (!parts.is_empty()).then(|| {
+        format!(
+            "{what} took, median (and 99th percentile): {}.",
+            parts.join(", ")
+        )
+    })
+}
+
+fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
+    outcome
+        .modes
+        .iter()
+        .filter_map(|mode| {
+            let share = figure(outcome, mode, Statistic::Share)?;
+            let index = figure(outcome, mode, Statistic::Jain)?;
+            let harm = figure(outcome, mode, Statistic::Harm).map_or(String::new(), |harm| {
+                format!(", and the incumbents lose {:.0} % of what they have among their like", harm * 100.0)
+            });
+            Some(format!(
+                "Where {} decides for the newcomers they take {:.0} % of the bottleneck (Jain's index {index:.2}){harm}.",
+                mode.mode,
+                share * 100.0
+            ))
+        })
+        .collect()
+}
+
+fn checks(outcome: &ScenarioOutcome) -> Option<String> {
+    let count = |verdict| {
+        let of = |check: &&crate::expect::Check| check.verdict == verdict;
+        outcome.checks.iter().filter(of).count()
+    };
+    let all = outcome.checks.len();
+    match (count(Verdict::Missed), count(Verdict::NotChecked)) {
+        _ if all == 0 => None,
+        (0, 0) => Some(format!("All {all} expectations were met.")),
+        (missed, unchecked) => Some(format!(
+            "Of {all} expectations {missed} were missed and {unchecked} could not be checked."
+        )),
+    }
+}
+
+fn arm(mode: &Mode) -> String {
+    match mode {
+        Mode::Fixed(arm) => arm.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::loss::LossCounters;
+    use crate::outcome::Connection;
+    use crate::scenario::Scenario;
+
+    fn mode(name: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
+        let connections = goodputs
+            .iter()
+            .enumerate()
+            .map(|(round, goodput)| Connection {
+                round: round as u32,
+                goodput_bps: *goodput,
+                arm: arm.into(),
+                ..Connection::default()
+            });
+        ModeOutcome {
+            mode: name.parse().unwrap(),
+            rounds: goodputs.len() as u32,
+            connections: connections.collect(),
+            forward: LossCounters::default(),
+            reverse: LossCounters::default(),
+            hosts: Vec::new(),
+            least_rtt_us: None,
+            last_change: None,
+        }
+    }
+
+    #[test]
+    fn the_sentences_have_the_figures() {
+        let text =
+            "name = \"x\"\n[[expect]]\nmode = \"thalweg\"\nstatistic = \"failures\"\nat_most = 0";
+        let scenario = Scenario::parse(text, std::path::Path::new("x")).unwrap();
+        let mut learner = [95e6; 10];
+        learner[..2].fill(10e6);
+        let modes = vec![
+            mode("baseline", &[20e6; 10], "cubic"),
+            mode("fixed:bbr", &[100e6; 10], "bbr"),
+            mode("thalweg", &learner, "bbr"),
+        ];
+        let outcome = ScenarioOutcome {
+            checks: crate::expect::evaluate(&scenario.expect, &modes),
+            scenario,
+            reference_every: 1,
+            modes,
+            wall_s: 1.0,
+            report: "x".into(),
+        };
+        // Of 1 − x/100: 2 · 0.9 + 8 · 0.05 = 2.2.
+        assert_eq!(
+            sentences(&outcome),
+            [
+                "In its last half thalweg reached 0.95 of the best fixed arm (bbr, median 100 Mbit/s); \
+                 it came within 10 % of it after 5 connections; 100 % of the last half ran bbr. \
+                 Learning and its errors cost what 2.2 of 10 connections of that arm carry.",
+                "The baseline (cubic) had 0.20 of bbr.",
+                "All 1 expectations were met.",
+            ]
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! The laboratory's own traffic: a server that receives and a client that opens
+//! flows by a plan. Both run as processes of their own inside the two hosts, as
+//! the hidden sub-command `thalweg lab worker`.
+//!
+//! iperf3 is not used here because its control connection would outweigh a short
+//! flow. A flow is one TCP connection: the client sends, then closes its side,
+//! and the server answers with what it read and when. The times of both are of
+//! CLOCK_MONOTONIC, which does not know of network namespaces.
+
+mod client;
+mod server;
+mod tcp;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// What a server says when it can be reached.
+pub(crate) const LISTENING: &str = "worker listening";
+/// How long a flow may stand still, milliseconds.
+pub(crate) const PATIENCE_MS: u64 = 20_000;
+
+/// What a worker process is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Job {
+    /// Receive, until killed.
+    Serve {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+    /// Open the flows of the plan on standard input and write down what became of
+    /// them.
+    Send {
+        /// Where the result goes.
+        result: PathBuf,
+    },
+}
+
+/// Does a job; a server does not return.
+///
+/// # Errors
+/// Where the address cannot be listened on, the plan cannot be read or the result
+/// cannot be written.
+/// A flow that fails is a result, not an error.
+pub fn work(job: &Job) -> Result<(), Error> {
+    match job {
+        Job::Serve { address } => server::serve(*address),
+        Job::Send { result } => client::run(result),
+    }
+}
+
+/// The flows of one round.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) server: SocketAddr,
+    /// All begin at once, each on a thread of its own.
+    pub(crate) senders: Vec<Sender>,
+}
+
+/// One sender: connections one after the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sender {
+    pub(crate) class: String,
+    /// The congestion control that the application asks for; none: the system's.
+    pub(crate) cc: Option<String>,
+    pub(crate) load: Load,
+}
+
+/// What a sender sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Load {
+    /// So many flows of so many bytes.
+    Flows { count: u32, bytes: u64 },
+    /// Flows of so many bytes until the time is over; the last is finished.
+    FlowsFor { ms: u64, bytes: u64 },
+    /// One flow until the time is over.
+    Stream { ms: u64 },
+}
+
+/// What became of one flow.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Flow {
+    pub(crate) class: String,
+    /// The congestion control at the end.
+    pub(crate) cc: String,
+    /// Bytes to send; none for a stream.
+    pub(crate) flow_bytes: Option<u64>,
+    /// Bytes that the receiver read; of a stream, within its time.
+    pub(crate) received_bytes: u64,
+    /// When connect was called, on the clock that all flows share, ns.
+    pub(crate) begun_ns: u64,
+    /// From the call of connect until the receiver had the last byte, or for a
+    /// stream, its time; µs.
+    pub(crate) took_us: f64,
+    pub(crate) retransmits: u64,
+    pub(crate) sent_segments: u64,
+    pub(crate) min_rtt_us: Option<u32>,
+    /// Every 100 ms while it sent, and at its end.
+    pub(crate) srtt_us: Vec<u32>,
+    pub(crate) error: Option<String>,
+}
+
+/// What the server says of a connection when the client has closed its side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Receipt {
+    bytes: u64,
+    /// When the last byte was read; of an empty flow, when it was closed.
+    last_ns: u64,
+    /// Bytes read so far, at most every 10 ms: (when, bytes).
+    progress: Vec<(u64, u64)>,
+}
+
+impl Receipt {
+    /// Bytes that had been read at a time: those of the last note before it.
+    fn bytes_at(&self, time_ns: u64) -> u64 {
+        if time_ns >= self.last_ns {
+            return self.bytes;
+        }
+        let after = self.progress.partition_point(|(at, _)| *at <= time_ns);
+        after
+            .checked_sub(1)
+            .map_or(0, |place| self.progress[place].1)
+    }
+}
+
+/// CLOCK_MONOTONIC, the same in both hosts, ns.
+fn now_ns() -> u64 {
+    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
+    // Linux has this clock: it cannot fail.
+    let now = nix::time::clock_gettime(clock).expect("CLOCK_MONOTONIC exists");
+    now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn send(senders: Vec<Sender>) -> Vec<Flow> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        std::thread::spawn(move || server::accept(&listener));
+        client::send(&Plan { server, senders })
+    }
+
+    fn sender(class: &str, load: Load) -> Sender {
+        Sender {
+            class: class.into(),
+            cc: None,
+            load,
+        }
+    }
+
+    #[test]
+    fn short_flows_arrive_whole_and_are_timed() {
+        let before = now_ns();
+        let load = Load::Flows {
+            count: 5,
+            bytes: 100_000,
+        };
+        let flows = send(vec![sender("", load)]);
+        let wall_us = (now_ns() - before) as f64 / 1e3;
+        assert_eq!(flows.len(), 5);
+        let mut last = 0;
+        for flow in &flows {
+            assert_eq!(flow.error, None);
+            assert_eq!(
+                (flow.flow_bytes, flow.received_bytes),
+                (Some(100_000), 100_000)
+            );
+            assert!(flow.took_us > 1.0 && flow.took_us < wall_us, "{flow:?}");
+            assert!(!flow.cc.is_empty() && flow.sent_segments > 0);
+            assert!(flow.begun_ns > last, "one after the other");
+            last = flow.begun_ns;
+        }
+        let sum: f64 = flows.iter().map(|flow| flow.took_us).sum();
+        assert!(sum < wall_us, "{sum} of {wall_us} µs");
+    }
+
+    #[test]
+    fn streams_stop_in_time_and_run_at_once() {
+        let stream = || sender("stream", Load::Stream { ms: 300 });
+        let calls = sender(
+            "calls",
+            Load::FlowsFor {
+                ms: 300,
+                bytes: 1_000,
+            },
+        );
+        let flows = send(vec![stream(), stream(), calls]);
+        let streams: Vec<&Flow> = flows.iter().filter(|flow| flow.class == "stream").collect();
+        assert_eq!(streams.len(), 2);
+        for flow in &streams {
+            assert_eq!(flow.error, None);
+            assert!((flow.took_us - 300e3).abs() < 1.0, "{flow:?}");
+            assert!(flow.received_bytes > 100_000, "{flow:?}");
+            assert!(flow.srtt_us.len() >= 2, "{flow:?}");
+        }
+        let apart = streams[0].begun_ns.abs_diff(streams[1].begun_ns);
+        assert!(apart < 100_000_000, "{apart} ns");
+        assert!(flows.len() > 5, "{} flows", flows.len());
+    }
+
+    #[test]
+    fn a_congestion_control_is_asked_for_before_the_connection() {
+        let mut one = sender("", Load::Flows { count: 1, bytes: 1 });
+        one.cc = Some("reno".into());
+        let mut none = one.clone();
+        none.cc = Some("no_such".into());
+        let flows = send(vec![one, none]);
+        assert_eq!((flows[0].cc.as_str(), &flows[0].error), ("reno", &None));
+        let error = flows[1].error.as_deref().unwrap();
+        assert!(error.contains("no_such"), "{error}");
+    }
+
+    #[test]
+    fn nobody_there_is_an_error_of_the_flow() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        drop(listener);
+        let load = Load::Flows { count: 1, bytes: 1 };
+        let flows = client::send(&Plan {
+            server,
+            senders: vec![sender("", load)],
+        });
+        let error = flows[0].error.as_deref().unwrap();
+        assert!(error.contains("connect"), "{error}");
+        assert_eq!(flows[0].flow_bytes, Some(1));
+    }
+
+    #[test]
+    fn a_receipt_knows_what_had_come_when() {
+        let receipt = Receipt {
+            bytes: 100,
+            last_ns: 50,
+            progress: vec![(10, 20), (30, 70)],
+        };
+        let at = [0, 10, 29, 30, 49, 50, 99].map(|time| receipt.bytes_at(time));
+        assert_eq!(at, [0, 20, 20, 70, 70, 100, 100]);
+    }
+}

@@ -1,0 +1,181 @@
+//! The sending side.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::{Flow, Load, PATIENCE_MS, Plan, Receipt, Sender, now_ns, tcp};
+use crate::error::Error;
+
+/// How often the connection is looked at.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// What is handed to the kernel at once.
+static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// Reads the plan, sends, writes the result.
+pub(super) fn run(result: &Path) -> Result<(), Error> {
+    let parsed: Plan = serde_json::from_reader(io::stdin().lock())
+        .map_err(|error| Error::system("cannot read the plan")(error.into()))?;
+    let text = serde_json::to_vec(&send(&parsed))
+        .map_err(|error| Error::io("cannot write", result)(error.into()))?;
+    fs::write(result, text).map_err(Error::io("cannot write", result))
+}
+
+/// Sends everything of a plan; the flows of a sender are in order.
+pub(super) fn send(plan: &Plan) -> Vec<Flow> {
+    let start = Barrier::new(plan.senders.len());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = plan
+            .senders
+            .iter()
+            .map(|sender| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    flows(plan.server, sender)
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
+    })
+}
+
+fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
+    let begun = Instant::now();
+    let mut flows = Vec::new();
+    loop {
+        let done = match sender.load {
+            Load::Flows { count, .. } => flows.len() >= count as usize,
+            // A sender that fails at once must not spin until its time is over.
+            Load::FlowsFor { ms, .. } => {
+                let failed = flows.last().is_some_and(|flow: &Flow| flow.error.is_some());
+                failed || begun.elapsed() >= Duration::from_millis(ms)
+            }
+            Load::Stream { .. } => !flows.is_empty(),
+        };
+        if done {
+            return flows;
+        }
+        let mut flow = Flow {
+            class: sender.class.clone(),
+            ..Flow::default()
+        };
+        if let Load::Flows { bytes, .. } | Load::FlowsFor { bytes, .. } = sender.load {
+            flow.flow_bytes = Some(bytes);
+        }
+        if let Err(error) = transfer(server, sender, &mut flow) {
+            flow.error = Some(error.to_string());
+        }
+        flows.push(flow);
+    }
+}
+
+/// One connection.
+fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<()> {
+    let patience = Duration::from_millis(PATIENCE_MS);
+    let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
+    flow.begun_ns = now_ns();
+    let mut stream = tcp::connect(socket, server)?;
+    let mut last_look = Instant::now();
+    let mut look = |stream: &TcpStream, flow: &mut Flow, always: bool| -> io::Result<()> {
+        if always || last_look.elapsed() >= SAMPLE {
+            last_look = Instant::now();
+            let info = tcp::info(stream)?;
+            // 0 stands for no measurement yet.
+            flow.srtt_us
+                .extend((info.srtt_us > 0).then_some(info.srtt_us));
+            flow.min_rtt_us = (info.min_rtt_us != u32::MAX).then_some(info.min_rtt_us);
+            flow.retransmits = info.retransmits;
+            flow.sent_segments = info.data_segments_sent;
+        }
+        Ok(())
+    };
+    let stream_ns = match sender.load {
+        Load::Stream { ms } => Some(ms * 1_000_000),
+        _ => None,
+    };
+    if let Some(stream_ns) = stream_ns {
+        let end = flow.begun_ns + stream_ns;
+        tcp::limit_unsent(&stream)?;
+        let mut blocked_since = Instant::now();
+        loop {
+            let now = now_ns();
+            if now >= end {
+                break;
+            }
+            let left = Duration::from_nanos(end - now);
+            if tcp::writable(&stream, left.min(SAMPLE))? {
+                // One chunk at most, so that it does not block beyond its time.
+                match tcp::write_some(&stream, &CHUNK) {
+                    Ok(_) => blocked_since = Instant::now(),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            } else if blocked_since.elapsed() >= patience {
+                return Err(tcp::stalled("sending"));
+            }
+            look(&stream, flow, false)?;
+        }
+    } else {
+        let mut left = flow.flow_bytes.unwrap_or(0);
+        while left > 0 {
+            let length = left.min(CHUNK.len() as u64) as usize;
+            stream
+                .write_all(&CHUNK[..length])
+                .map_err(|error| tcp::while_doing("sending", error))?;
+            left -= length as u64;
+            look(&stream, flow, false)?;
+        }
+    }
+    stream.shutdown(Shutdown::Write)?;
+    let receipt = receipt(&mut stream, flow, &mut look)?;
+    // At the end nothing is in flight: it holds for the whole connection.
+    look(&stream, flow, true)?;
+    flow.cc = tcp::congestion_control(&stream)?;
+    match stream_ns {
+        Some(stream_ns) => {
+            flow.received_bytes = receipt.bytes_at(flow.begun_ns + stream_ns);
+            flow.took_us = stream_ns as f64 / 1e3;
+        }
+        None => {
+            flow.received_bytes = receipt.bytes;
+            flow.took_us = receipt.last_ns.saturating_sub(flow.begun_ns) as f64 / 1e3;
+            let wanted = flow.flow_bytes.unwrap_or(0);
+            if receipt.bytes != wanted {
+                let message = format!("{} of {wanted} bytes arrived", receipt.bytes);
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for what the server says, and looks at the connection meanwhile.
+fn receipt(
+    stream: &mut TcpStream,
+    flow: &mut Flow,
+    look: &mut impl FnMut(&TcpStream, &mut Flow, bool) -> io::Result<()>,
+) -> io::Result<Receipt> {
+    let deadline = Instant::now() + Duration::from_millis(PATIENCE_MS);
+    while !tcp::readable(stream, SAMPLE)? {
+        look(stream, flow, false)?;
+        if Instant::now() >= deadline {
+            return Err(tcp::stalled("waiting for the receiver"));
+        }
+    }
+    let mut text = Vec::new();
+    stream
+        .read_to_end(&mut text)
+        .map_err(|error| tcp::while_doing("waiting for the receiver", error))?;
+    Ok(serde_json::from_slice(&text)?)
+}

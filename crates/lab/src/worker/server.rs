@@ -1,0 +1,58 @@
+//! The receiving side.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use super::{LISTENING, Receipt, now_ns};
+use crate::error::Error;
+
+/// How often the bytes so far are noted, ns.
+const NOTE_NS: u64 = 10_000_000;
+
+/// Listens and receives until the process is killed.
+pub(super) fn serve(address: SocketAddr) -> Result<(), Error> {
+    let listener =
+        TcpListener::bind(address).map_err(Error::system(format!("cannot listen on {address}")))?;
+    println!("{LISTENING}");
+    accept(&listener);
+    Ok(())
+}
+
+/// Receives each connection on a thread of its own.
+pub(super) fn accept(listener: &TcpListener) {
+    for stream in listener.incoming() {
+        match stream {
+            // A connection that breaks is known at the client's end.
+            Ok(stream) => drop(std::thread::spawn(move || drop(receive(stream)))),
+            Err(error) => eprintln!("cannot accept: {error}"),
+        }
+    }
+}
+
+/// Reads to the end and answers with a receipt.
+fn receive(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0u8; 256 * 1024];
+    let mut receipt = Receipt {
+        bytes: 0,
+        last_ns: 0,
+        progress: Vec::new(),
+    };
+    let mut noted_ns = 0;
+    loop {
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        let now = now_ns();
+        receipt.bytes += length as u64;
+        receipt.last_ns = now;
+        if now - noted_ns >= NOTE_NS {
+            receipt.progress.push((now, receipt.bytes));
+            noted_ns = now;
+        }
+    }
+    if receipt.bytes == 0 {
+        receipt.last_ns = now_ns();
+    }
+    stream.write_all(&serde_json::to_vec(&receipt)?)
+}
