@@ -235,7 +235,7 @@ impl Statistic {
                 "harm to the incumbents",
                 Number,
                 Lower,
-                "1 − the incumbents' median goodput / the same where the newcomers run the incumbents' congestion control; negative where they gain (competing)",
+                "1 − the incumbents' mean goodput, median over the rounds, / the same in the mode in which the newcomers run the incumbents' congestion control; negative where they gain (competing)",
             ),
             Self::Loss => (
                 "loss",
@@ -490,12 +490,19 @@ fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
 }
 
 fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
-    let incumbents = |outcome: &ModeOutcome| -> Vec<f64> {
-        let of = |one: &&Connection| one.class == INCUMBENT;
-        let goodput = |one: &Connection| one.goodput_bps;
-        outcome.connections.iter().filter(of).map(goodput).collect()
+    // A round's incumbents together, because which of them has more is not the
+    // newcomers' doing.
+    let incumbents = |outcome: &ModeOutcome| {
+        per_round(outcome, |flows| {
+            let theirs: Vec<f64> = flows
+                .iter()
+                .filter(|flow| flow.class == INCUMBENT)
+                .map(|flow| flow.goodput_bps)
+                .collect();
+            stats::mean(&theirs)
+        })
     };
-    let with = stats::median(&incumbents(outcome)).ok_or("there are no incumbents to be harmed")?;
+    let with = incumbents(outcome).ok_or("there are no incumbents to be harmed")?;
     let mut all = outcome.connections.iter();
     let arm = all
         .find(|one| one.class == INCUMBENT && !one.arm.is_empty())
@@ -505,7 +512,7 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
     let alone = modes
         .iter()
         .find(|other| other.mode == same_group)
-        .and_then(|other| stats::median(&incumbents(other)))
+        .and_then(incumbents)
         .ok_or_else(|| format!("mode {same_group} was not run"))?;
     if alone > 0.0 {
         Ok(1.0 - with / alone)

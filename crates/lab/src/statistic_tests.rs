@@ -128,6 +128,8 @@ fn competition_has_share_fairness_and_harm() {
     let modes = [
         competition("fixed:cubic", &[[30.0, 30.0, 30.0], [32.0, 28.0, 30.0]]),
         competition("fixed:bbr", &[[15.0, 15.0, 60.0], [15.0, 15.0, 60.0]]),
+        // One incumbent starves beside the other: no harm by the newcomer.
+        competition("fixed:reno", &[[58.0, 2.0, 30.0], [1.0, 59.0, 30.0]]),
     ];
     let share = value(Statistic::Share, &modes[1], &modes).unwrap();
     assert!((share - 2.0 / 3.0).abs() < 1e-12);
@@ -136,6 +138,7 @@ fn competition_has_share_fairness_and_harm() {
     assert!((index - 2.0 / 3.0).abs() < 1e-12);
     assert_eq!(value(Statistic::Harm, &modes[1], &modes), Ok(0.5));
     assert_eq!(value(Statistic::Harm, &modes[0], &modes), Ok(0.0));
+    assert_eq!(value(Statistic::Harm, &modes[2], &modes), Ok(0.0));
     assert_eq!(
         value(Statistic::Harm, &modes[1], &modes[1..]),
         Err("mode fixed:cubic was not run".into())

@@ -69,9 +69,11 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
     }
     if let Some(regret) = figure(outcome, mode, Statistic::Regret) {
         let count = mode.measured().count();
-        text.push_str(&format!(
-            ". Learning and its errors cost what {regret:.1} of {count} connections of that arm carry"
-        ));
+        text.push_str(&if regret >= 0.0 {
+            format!(". Learning and its errors cost what {regret:.1} of {count} connections of that arm carry")
+        } else {
+            format!(". Its {count} connections carried what {:.1} more of that arm would have", -regret)
+        });
     }
     match figure(outcome, mode, Statistic::Recovery) {
         Some(count) if count.is_finite() => text.push_str(&format!(
@@ -137,7 +139,9 @@ fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
             let share = figure(outcome, mode, Statistic::Share)?;
             let index = figure(outcome, mode, Statistic::Jain)?;
             let harm = figure(outcome, mode, Statistic::Harm).map_or(String::new(), |harm| {
-                format!(", and the incumbents lose {:.0} % of what they have among their like", harm * 100.0)
+                let verb = if harm < 0.0 { "gain" } else { "lose" };
+                let part = harm.abs() * 100.0;
+                format!(", and the incumbents {verb} {part:.0} % of what they have among their like")
             });
             Some(format!(
                 "Where {} decides for the newcomers they take {:.0} % of the bottleneck (Jain's index {index:.2}){harm}.",

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use super::html::escape;
-use super::svg::{COLOURS, LEFT, RIGHT, TOP, WIDTH, open};
+use super::svg::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, open};
 use crate::outcome::{INCUMBENT, ModeOutcome, ScenarioOutcome};
 use crate::statistic::{Query, Statistic, WINDOW, running_median};
 
@@ -216,7 +216,7 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
     let high = points()
         .map(|(_, y)| *y)
         .chain(mark)
-        .fold(low + 1e-9, f64::max);
+        .fold((low + 1e-9).max(0.0), f64::max);
     let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * (value - 1.0) / (last - 1.0);
     let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low);
     let ends: Vec<String> = series
@@ -227,10 +227,7 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
         })
         .collect();
     let mut svg = open(HEIGHT, id, title, &ends.join(" "));
-    let mut ticks = vec![low, (low + high) / 2.0, high];
-    if low < 0.0 {
-        ticks.push(0.0);
-    }
+    let ticks = [low, (low + high) / 2.0, high];
     for tick in ticks {
         let place = y(tick);
         let _ = write!(
@@ -272,12 +269,21 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
         let _ = write!(
             svg,
             "<g class=\"c{} {}\"><polyline points=\"{}\"/>\
-             <line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/></g>\
-             <text x=\"{}\" y=\"{}\">{}</text>",
+             <line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/>",
             one.colour,
             one.class,
             path.join(" "),
             left + 22.0,
+        );
+        // The same mark at the line's end and beside its name: not colour alone.
+        let shape = Shape::of(row);
+        shape.draw(&mut svg, left + 11.0, line, &one.name);
+        if let Some((across, up)) = one.points.last() {
+            shape.draw(&mut svg, x(*across), y(*up), &one.name);
+        }
+        let _ = write!(
+            svg,
+            "</g><text x=\"{}\" y=\"{}\">{}</text>",
             left + 28.0,
             line + 4.0,
             escape(&one.name)

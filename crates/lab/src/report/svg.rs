@@ -401,7 +401,7 @@ fn round_ticks(rounds: u32) -> Vec<u32> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Shape {
+pub(super) enum Shape {
     Dot,
     Circle,
     Square,
@@ -413,7 +413,7 @@ enum Shape {
 
 impl Shape {
     /// The shape of the arm at this place of the legend.
-    fn of(place: usize) -> Self {
+    pub(super) fn of(place: usize) -> Self {
         [
             Self::Circle,
             Self::Square,
@@ -423,7 +423,7 @@ impl Shape {
         ][place % 5]
     }
 
-    fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
+    pub(super) fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
         let title = format!("<title>{}</title>", escape(label));
         let path = match self {
             Self::Dot => {
