@@ -445,10 +445,12 @@ fn a_worse_run_is_code_6() {
     };
     let (fast, slow) = (write("fast.json", 2e6), write("slow.json", 1e6));
     let same = agent.run(&["lab", "compare", &fast, &fast]).ok();
-    assert!(same.contains("no difference shown"), "{same}");
+    assert!(same.contains("not shown"), "{same}");
     agent.run(&["lab", "compare", &slow, &fast]).ok();
-    let error = agent.run(&["lab", "compare", &fast, &slow]).failed(6);
-    assert!(error.contains("B is worse than A"), "{error}");
+    let worse = agent.run(&["lab", "compare", &fast, &slow]);
+    assert_eq!(worse.code, 6, "{}", worse.error);
+    assert_eq!(worse.error, "thalweg: B is worse than A\n");
+    assert!(worse.out.contains("WORSE"), "{}", worse.out);
     agent
         .run(&["lab", "compare", &fast, &slow, "--tolerance", "0.6"])
         .ok();

@@ -221,6 +221,13 @@ fn compare_mode(
     options: &Options,
     rows: &mut Vec<Row>,
 ) {
+    // One origin for both: the least of a few smoothed samples differs by chance, and
+    // an origin of each run's own would make that a difference of all its delays.
+    let least_rtt_us = a
+        .least_rtt_us
+        .into_iter()
+        .chain(b.least_rtt_us)
+        .reduce(f64::min);
     let mut classes: Vec<&str> = a.connections.iter().map(|one| one.class.as_str()).collect();
     classes.sort_unstable();
     classes.dedup();
@@ -234,7 +241,7 @@ fn compare_mode(
                 mode.connections
                     .iter()
                     .filter(of_class)
-                    .filter_map(|one| measure.value(one, mode.least_rtt_us))
+                    .filter_map(|one| measure.value(one, least_rtt_us))
                     .collect()
             };
             let (old, new) = (values(a), values(b));
@@ -275,48 +282,59 @@ fn verdict(low: f64, high: f64, against: Against, better: Better, tolerance: f64
     }
 }
 
-/// The rows of a comparison as a table.
-pub fn table(comparison: &Comparison) -> Table {
-    let rows = comparison.rows.iter().map(|row| {
-        let figure = |value: f64| match row.against {
-            Against::Ratio => format!("{value:.3}×"),
-            Against::Difference => format!("{:+.2} pp", value * 100.0),
-        };
-        let class = match row.class.as_str() {
-            "" => String::new(),
-            class => format!(" ({class})"),
-        };
-        vec![
-            row.scenario.clone(),
-            row.mode.clone(),
-            format!("{}{class}", row.measure),
-            format!("{} ({})", finite(row.unit, row.median_a), row.count_a),
-            format!("{} ({})", finite(row.unit, row.median_b), row.count_b),
-            figure(row.value),
-            format!("{} – {}", figure(row.low), figure(row.high)),
-            match row.verdict {
-                Verdict::Better => "better",
-                Verdict::Worse => "WORSE",
-                Verdict::NoDifferenceShown => "no difference shown",
-            }
-            .to_owned(),
-        ]
-    });
-    Table {
-        title: format!(
-            "Medians of B against A, {:.4}% intervals, {} resamples, seed {}",
-            comparison.options.confidence * 100.0,
-            comparison.options.resamples,
-            comparison.options.seed
-        )
-        .replace(".0000%", "%"),
-        header: [
-            "scenario", "mode", "measure", "A (n)", "B (n)", "B to A", "interval", "B is",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        rows: rows.collect(),
-    }
+/// How a comparison was made, in a line.
+pub fn title(comparison: &Comparison) -> String {
+    let options = &comparison.options;
+    format!(
+        "Medians of B against A, {}% intervals, {} resamples, seed {}",
+        // 0.95 is not exactly 95 of anything in binary.
+        (options.confidence * 1e6).round() / 1e4,
+        options.resamples,
+        options.seed
+    )
+}
+
+/// The rows of a comparison, a table for each scenario.
+pub fn tables(comparison: &Comparison) -> Vec<Table> {
+    let rows = &comparison.rows;
+    rows.chunk_by(|one, next| one.scenario == next.scenario)
+        .map(|rows| Table {
+            title: rows[0].scenario.clone(),
+            header: [
+                "mode", "measure", "A", "B", "n", "B to A", "from", "to", "B is",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
+            rows: rows.iter().map(cells).collect(),
+        })
+        .collect()
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let figure = |value: f64| match row.against {
+        Against::Ratio => format!("{value:.3}×"),
+        Against::Difference => format!("{:+.2} pp", value * 100.0),
+    };
+    let class = match row.class.as_str() {
+        "" => String::new(),
+        class => format!(" ({class})"),
+    };
+    vec![
+        row.mode.clone(),
+        format!("{}{class}", row.measure),
+        finite(row.unit, row.median_a),
+        finite(row.unit, row.median_b),
+        format!("{}/{}", row.count_a, row.count_b),
+        figure(row.value),
+        figure(row.low),
+        figure(row.high),
+        match row.verdict {
+            Verdict::Better => "better",
+            Verdict::Worse => "WORSE",
+            Verdict::NoDifferenceShown => "not shown",
+        }
+        .to_owned(),
+    ]
 }
 
 fn finite(unit: Unit, value: f64) -> String {
@@ -327,18 +345,15 @@ fn finite(unit: Unit, value: f64) -> String {
     }
 }
 
-/// All that a terminal shows of a comparison.
-pub fn text(comparison: &Comparison) -> String {
-    let mut text = table(comparison).text();
-    for (name, only) in [("A", &comparison.only_a), ("B", &comparison.only_b)] {
-        if !only.is_empty() {
-            text.push_str(&format!("only in {name}: {}\n", only.join(", ")));
-        }
-    }
-    for note in &comparison.notes {
-        text.push_str(&format!("note: {note}\n"));
-    }
-    text
+/// What is to be said beside the table, one line each: what only one of the runs
+/// has, and how their circumstances differ.
+pub fn remarks(comparison: &Comparison) -> Vec<String> {
+    let only = [("A", &comparison.only_a), ("B", &comparison.only_b)]
+        .into_iter()
+        .filter(|(_, only)| !only.is_empty())
+        .map(|(name, only)| format!("only in {name}: {}", only.join(", ")));
+    let notes = comparison.notes.iter().map(|note| format!("note: {note}"));
+    only.chain(notes).collect()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use thalweg_lab::outcome::Connection;
 use thalweg_lab::statistic::{Query, Statistic};
 use thalweg_lab::worker::Job;
 use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
@@ -417,7 +418,7 @@ fn the_path_changes_before_a_connection_and_within_one() {
 }
 
 #[test]
-fn the_loss_changes_and_its_numbering_goes_on() {
+fn the_loss_of_the_live_link_changes() {
     if !common::possible() {
         return;
     }
@@ -427,9 +428,13 @@ fn the_loss_changes_and_its_numbering_goes_on() {
         "[traffic]\nconnections = 2\n[[change]]\nat = 2\nloss = \"5%\"\nreverse_loss = \"2%\"\n";
     let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
     let mode = &outcome.scenarios[0].modes[0];
-    let first = &mode.connections[0];
-    assert_eq!((first.retransmits, &first.error), (0, &None));
-    assert!(mode.connections[1].retransmits > 0);
+    let shares: Vec<f64> = mode
+        .connections
+        .iter()
+        .filter_map(Connection::retransmission_share)
+        .collect();
+    // A busy machine may make TCP send a segment again for nothing, but not many.
+    assert!(shares[0] < 0.001 && shares[1] > 0.005, "{shares:?}");
     assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
 }
 

@@ -198,7 +198,16 @@ fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
     if global.json {
         output::print_json(&comparison)?;
     } else {
-        output::print(&compare::text(&comparison))?;
+        let mut text = format!("{}\n", compare::title(&comparison));
+        for table in compare::tables(&comparison) {
+            let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
+            text.push_str(&format!("\n{}\n", table.title));
+            text.push_str(&output::table(&header, &[2, 3, 4, 5, 6, 7], table.rows));
+        }
+        for remark in compare::remarks(&comparison) {
+            text.push_str(&format!("{remark}\n"));
+        }
+        output::print(&text)?;
     }
     if comparison.is_worse() {
         return Err(Failure::Worse.into());
