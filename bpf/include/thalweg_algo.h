@@ -49,6 +49,8 @@ static volatile __u32 thalweg_zero; /* never written */
 /* thalweg: a measurement counts as no worse, no better than the mean by more; bits, Q16. */
 #define THALWEG_CLIP_WORSE_Q16 (1u << 16)
 #define THALWEG_CLIP_BETTER_Q16 (4u << 16)
+/* thalweg: a sample clipped for being worse leaves 1/2^this of the evidence. */
+#define THALWEG_SURPRISE_SHIFT 1
 /* thalweg: evidence from which on the clip applies. */
 #define THALWEG_CLIP_WEIGHT_Q16 (1u << 15)
 /* thalweg: handicap of an arm without evidence against the system's own; bits, Q16. */
@@ -531,6 +533,7 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 					  __u32 weight_max_q16)
 {
 	__u64 total = (__u64)arm->weight_q16 + weight_q16;
+	__u64 kept = thalweg_min(total, weight_max_q16);
 
 	if (!arm->weight_q16) {
 		arm->value = cost;
@@ -539,10 +542,13 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 		arm->srtt_us = srtt_us;
 	} else {
 		if (arm->weight_q16 >= THALWEG_CLIP_WEIGHT_Q16) {
-			if (cost > arm->value + THALWEG_CLIP_WORSE_Q16)
+			if (cost > arm->value + THALWEG_CLIP_WORSE_Q16) {
 				cost = arm->value + THALWEG_CLIP_WORSE_Q16;
-			else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value)
+				/* Once is luck, again and again is another path. */
+				kept >>= THALWEG_SURPRISE_SHIFT;
+			} else if (cost + THALWEG_CLIP_BETTER_Q16 < arm->value) {
 				cost = arm->value - THALWEG_CLIP_BETTER_Q16;
+			}
 		}
 		arm->deviation_q16 = thalweg_blend(
 			arm->deviation_q16, thalweg_distance(cost, arm->value), weight_q16, total);
@@ -551,7 +557,7 @@ static __always_inline void thalweg_learn(struct thalweg_arm_state *arm, __u64 c
 			thalweg_blend(arm->log_rate_q16, log_rate_q16, weight_q16, total);
 		arm->srtt_us = thalweg_blend(arm->srtt_us, srtt_us, weight_q16, total);
 	}
-	arm->weight_q16 = thalweg_min(total, weight_max_q16);
+	arm->weight_q16 = kept;
 }
 
 /* The published scoring: arm's highest rate, this connection's minimum RTT. */

@@ -323,6 +323,7 @@ def blend(old, new, weight, total):
 
 def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
     total = arm["weight_q16"] + weight
+    surprised = False
     if arm["weight_q16"] == 0:
         arm.update(value=cost, deviation_q16=0, log_rate_q16=log_rate, srtt_us=srtt_us)
     else:
@@ -330,6 +331,7 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
             if cost > arm["value"] + 1 * ONE:
                 covered["clip worse"] += 1
                 cost = arm["value"] + 1 * ONE
+                surprised = True
             elif cost < arm["value"] - 4 * ONE:
                 covered["clip better"] += 1
                 cost = arm["value"] - 4 * ONE
@@ -342,7 +344,8 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
         arm["srtt_us"] = fits(blend(arm["srtt_us"], srtt_us, weight, total), 32)
     if total > weight_max:
         covered["weight cap"] += 1
-    arm["weight_q16"] = min(total, weight_max)
+    kept = min(total, weight_max)
+    arm["weight_q16"] = kept // 2 if surprised else kept
 
 
 def classic_score(host, arm, sample):

@@ -13,6 +13,8 @@ const COST_OFFSET_Q16: u64 = 64 << 16;
 const CLIP_WORSE_Q16: u64 = 1 << 16;
 /// A measurement counts as no better than the mean by more than this: 4 bits, a factor of 16.
 const CLIP_BETTER_Q16: u64 = 4 << 16;
+/// A sample clipped for being worse leaves 1/2^this of the evidence.
+const SURPRISE_SHIFT: u32 = 1;
 /// Evidence from which on the clip applies: a fresh measurement outweighs less than this.
 const CLIP_WEIGHT_Q16: u32 = 1 << 15;
 /// Handicap of an arm without evidence against the system's own: half a bit. It falls as
@@ -260,6 +262,7 @@ fn learn(
 ) {
     let weight = u64::from(weight_q16);
     let total = u64::from(arm.weight_q16) + weight;
+    let mut kept = total.min(u64::from(weight_max_q16));
     if arm.weight_q16 == 0 {
         arm.value = cost;
         arm.deviation_q16 = 0;
@@ -267,6 +270,11 @@ fn learn(
         arm.srtt_us = srtt_us;
     } else {
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
+            // One bad connection is luck, several in a row are another path: what was known
+            // before counts less, so the next moves the mean further.
+            if cost > arm.value + CLIP_WORSE_Q16 {
+                kept >>= SURPRISE_SHIFT;
+            }
             cost.clamp(
                 arm.value.saturating_sub(CLIP_BETTER_Q16),
                 arm.value + CLIP_WORSE_Q16,
@@ -280,5 +288,5 @@ fn learn(
         arm.log_rate_q16 = mix(arm.log_rate_q16, u64::from(log_rate_q16));
         arm.srtt_us = mix(arm.srtt_us, u64::from(srtt_us));
     }
-    arm.weight_q16 = total.min(u64::from(weight_max_q16)) as u32;
+    arm.weight_q16 = kept as u32;
 }

@@ -413,3 +413,25 @@ fn a_day_of_silence() {
     assert!(thalweg.0 > ONE_Q16 * 9 / 10);
     assert_eq!(thalweg.2, Reason::WarmUp, "as with a new host");
 }
+
+/// Fault: after the path has turned bad for the arm in use, each bad measurement was taken for
+/// luck, and it took some fifty connections to move on.
+#[test]
+fn a_path_that_turns_bad_is_found_out_within_twenty_connections() {
+    for seed in 1..=20 {
+        let mut agent = Agent::new(Mode::Thalweg, &[CUBIC, BBR]);
+        for _ in 0..seed {
+            agent.draw();
+        }
+        let clean = |arm| bulk(if arm == CUBIC { 950 * MBIT } else { 900 * MBIT });
+        let lossy = |arm| bulk(if arm == CUBIC { 10 * MBIT } else { 100 * MBIT });
+        for _ in 0..60 {
+            agent.transfer(clean);
+        }
+        for _ in 0..20 {
+            agent.transfer(lossy);
+        }
+        let good = (0..20).filter(|_| agent.transfer(lossy) == BBR).count();
+        assert!(good >= 15, "seed {seed}: {good} of 20 on the better arm");
+    }
+}
