@@ -415,7 +415,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (
             &["--backend", "kvm"][..],
             2,
-            "expected one of auto, host, uml, virtual, found \"kvm\"",
+            "expected one of auto, host, link, uml, virtual, found \"kvm\"",
         ),
         (&["--uml-mem", "lots"], 2, "expected a size"),
         (&["--boot-limit", "0"], 2, "0 is not in 1..=3600"),

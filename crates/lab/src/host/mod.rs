@@ -208,7 +208,7 @@ impl Pair {
         self.relays
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)
-            .try_for_each(|(relay, namespace)| relay.set_up(namespace, path))
+            .try_for_each(|(relay, namespace)| relay.change(namespace, path))
     }
 
     /// The first address of a host.

@@ -51,8 +51,21 @@ impl Relay {
         }
     }
 
-    /// Puts its queueing disciplines on the links of its namespace, or changes those
-    /// that are there; what waits in them stays.
+    /// Replaces its queueing disciplines; what waits in them is dropped. `tc qdisc replace`
+    /// would keep it, and with it packets larger than a smaller bucket, which `tbf` then never
+    /// sends.
+    pub(super) fn change(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
+        let name = namespace.name();
+        for (interface, _) in disciplines(self, path) {
+            run(
+                "tc",
+                &format!("-n {name} qdisc delete dev {interface} root"),
+            )?;
+        }
+        self.set_up(namespace, path)
+    }
+
+    /// Puts its queueing disciplines on the links of its namespace.
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         let name = namespace.name();
         disciplines(self, path)
@@ -60,7 +73,7 @@ impl Relay {
             .try_for_each(|(interface, words)| {
                 run(
                     "tc",
-                    &format!("-n {name} qdisc replace dev {interface} root handle 1: {words}"),
+                    &format!("-n {name} qdisc add dev {interface} root {words}"),
                 )
             })
     }
