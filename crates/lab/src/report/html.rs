@@ -138,11 +138,6 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
             "References",
             format!("in every {} round", ordinal(outcome.reference_every)),
         ),
-        (
-            "Backend",
-            "host: two network namespaces a mode, veth, loss by a TC-BPF program, rate by tbf"
-                .to_owned(),
-        ),
         ("Seed of the loss", scenario.path.seed.to_string()),
         ("iperf3", environment.iperf3.clone()),
         ("Thalweg", environment.version.clone()),
