@@ -71,7 +71,7 @@ impl fmt::Display for Expectation {
         let bound = |value: f64| match (&self.relative_to, self.statistic.unit()) {
             (Some(reference), _) => format!("{value} × that of {reference}"),
             (None, Unit::BitsPerSecond) => Rate::from_bps(value as u64).to_string(),
-            (None, Unit::Delayeconds) => time(value),
+            (None, Unit::Microseconds) => time(value),
             (None, _) => value.to_string(),
         };
         match (self.at_least, self.at_most) {
@@ -263,7 +263,7 @@ impl Table {
             let span = bound.span();
             let value = match (bound.into_inner(), unit) {
                 (Bound::Rate(rate), Unit::BitsPerSecond) => rate.bps() as f64,
-                (Bound::Time(time), Unit::Delayeconds) => time.us() as f64,
+                (Bound::Time(time), Unit::Microseconds) => time.us() as f64,
                 (Bound::Number(number), Unit::Share | Unit::Number) => number,
                 (Bound::Integer(number), Unit::Share | Unit::Number) => number as f64,
                 (_, Unit::BitsPerSecond) => {
@@ -272,7 +272,7 @@ impl Table {
                         "expected a rate such as \"900mbit\", or `relative_to` for a ratio".into(),
                     ));
                 }
-                (_, Unit::Delayeconds) => {
+                (_, Unit::Microseconds) => {
                     return Err((
                         span,
                         "expected a time such as \"5ms\", or `relative_to` for a ratio".into(),

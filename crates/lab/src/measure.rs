@@ -12,9 +12,9 @@ pub enum Unit {
     /// Bits per second.
     #[serde(rename = "bit/s")]
     BitsPerSecond,
-    /// Delayeconds.
+    /// Microseconds.
     #[serde(rename = "us")]
-    Delayeconds,
+    Microseconds,
     /// A part of a whole, 0 to 1.
     #[serde(rename = "share")]
     Share,
@@ -32,7 +32,7 @@ impl Unit {
         }
         match self {
             Self::BitsPerSecond => table::rate(value),
-            Self::Delayeconds => time(value),
+            Self::Microseconds => time(value),
             Self::Share => format!("{:.2}%", value * 100.0),
             Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Number => format!("{value:.3}"),
@@ -136,7 +136,7 @@ impl Measure {
         match self {
             Self::Goodput => Unit::BitsPerSecond,
             Self::RetransmissionShare => Unit::Share,
-            Self::Srtt | Self::QueueDelay | Self::Fct => Unit::Delayeconds,
+            Self::Srtt | Self::QueueDelay | Self::Fct => Unit::Microseconds,
         }
     }
 

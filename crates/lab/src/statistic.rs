@@ -81,7 +81,7 @@ impl Statistic {
 
     fn definition(self) -> (&'static str, &'static str, Unit, Better, &'static str) {
         use Better::{Higher, Lower};
-        use Unit::{BitsPerSecond, Delayeconds, Number, Share};
+        use Unit::{BitsPerSecond, Microseconds, Number, Share};
         match self {
             Self::Median => (
                 "median",
@@ -163,56 +163,56 @@ impl Statistic {
             Self::SrttMedian => (
                 "srtt-median",
                 "median smoothed RTT",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "median of the samples of smoothed round-trip time",
             ),
             Self::SrttP95 => (
                 "srtt-p95",
                 "95th percentile of smoothed RTT",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "95th percentile of those samples",
             ),
             Self::SrttP99 => (
                 "srtt-p99",
                 "99th percentile of smoothed RTT",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "99th percentile of those samples",
             ),
             Self::QueueDelayMedian => (
                 "queue-delay-median",
                 "median queue delay",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "median of smoothed round-trip time less the scenario's least round-trip time",
             ),
             Self::QueueDelayP95 => (
                 "queue-delay-p95",
                 "95th percentile of queue delay",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "95th percentile of the same",
             ),
             Self::FctMedian => (
                 "fct-median",
                 "median flow-completion time",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "median time of flows of known size, from the call of connect until the receiver has the last byte",
             ),
             Self::FctP95 => (
                 "fct-p95",
                 "95th percentile of flow-completion time",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "95th percentile of the same; a failed flow counts as infinite",
             ),
             Self::FctP99 => (
                 "fct-p99",
                 "99th percentile of flow-completion time",
-                Delayeconds,
+                Microseconds,
                 Lower,
                 "99th percentile of the same",
             ),
@@ -281,7 +281,7 @@ impl Statistic {
 
     /// Whether a ratio to the same statistic of a reference makes sense.
     pub fn is_comparable(self) -> bool {
-        matches!(self.unit(), Unit::BitsPerSecond | Unit::Delayeconds)
+        matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
     }
 
     /// Whether a value may lie below zero.
