@@ -17,6 +17,7 @@ use crate::measure::{Better, Measure, Unit};
 use crate::outcome::Connection;
 use crate::stats;
 use crate::table::Table;
+pub(crate) use bootstrap::interval;
 use input::{Run, RunMode, RunScenario};
 
 /// How to compare.
@@ -250,7 +251,7 @@ fn compare_mode(
                 continue;
             };
             let against = Against::of(measure);
-            let (low, high) = bootstrap::interval(&old, &new, options, |a, b| against.apply(a, b));
+            let (low, high) = interval(&old, &new, options, |a, b| against.apply(a, b));
             rows.push(Row {
                 scenario: scenario.name.clone(),
                 mode: a.mode.clone(),

@@ -15,6 +15,7 @@ use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::compare;
 use crate::error::Error;
 use crate::scenario::{ScenarioError, position};
 use crate::stats;
@@ -45,6 +46,7 @@ impl Document {
         let runs = |table: &Table| match table {
             Table::Tuned { row, .. } => row.len(),
             Table::Kernels { row, .. } => 2 * row.len(),
+            Table::Grid { row, .. } => row.iter().map(|row| row.cell.len()).sum(),
         };
         self.table.iter().map(runs).sum()
     }
@@ -64,6 +66,13 @@ enum Table {
         #[serde(flatten)]
         head: Head,
         row: Vec<KernelsRow>,
+    },
+    /// Our own runs: a condition a row, a column each for what varies.
+    Grid {
+        #[serde(flatten)]
+        head: Head,
+        columns: Vec<String>,
+        row: Vec<GridRow>,
     },
 }
 
@@ -109,7 +118,24 @@ struct PublishedKernels {
     userspace: f64,
 }
 
-#[derive(Deserialize, Clone)]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GridRow {
+    condition: String,
+    cell: Vec<Cell>,
+}
+
+/// A run of one mode.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cell {
+    mode: String,
+    scenario: PathBuf,
+    backend: String,
+    connections: u32,
+}
+
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
     /// Beside the list of tables.
@@ -138,6 +164,7 @@ pub fn make(options: &Options) -> Result<usize, Error> {
         match table {
             Table::Tuned { head, row } => page.tuned(head, row)?,
             Table::Kernels { head, row } => page.kernels(head, row)?,
+            Table::Grid { head, columns, row } => page.grid(head, columns, row)?,
         }
     }
     page.bar.finish_and_clear();
@@ -181,8 +208,9 @@ impl<'a> Page<'a> {
         let mut page = String::from(
             "# Published results and ours\n\n\
              Written by `make tables` (`thalweg lab tables`); not to be edited. Goodput in Mbit/s, \
-             medians over the connections of a run. Beneath each table stand the commands that \
-             made it.\n",
+             medians over the connections of a run. What stands in brackets after a ratio of ours \
+             is its 95 % interval (percentile bootstrap over the connections). Beneath each table \
+             stand the commands that made it.\n",
         );
         if !self.kernels.is_empty() {
             page.push_str("\nKernels:\n\n");
@@ -231,14 +259,15 @@ impl<'a> Page<'a> {
             ];
             let ours = match &given {
                 Ok(result) => {
-                    let goodput = |mode, half| median_mbits(result, mode, half);
-                    let late = goodput("thalweg", true);
+                    let goodput = |mode| median_mbits(&goodputs(result, mode));
+                    let (all, default) =
+                        (goodputs(result, "thalweg"), goodputs(result, "baseline"));
                     vec![
-                        mbits(goodput("baseline", false)),
-                        mbits(goodput("classic", false)),
-                        mbits(goodput("thalweg", false)),
-                        mbits(late),
-                        ratio(late, goodput("baseline", true)),
+                        median_mbits(&default),
+                        goodput("classic"),
+                        median_mbits(&all),
+                        median_mbits(last_half(&all)),
+                        own_ratio(last_half(&all), last_half(&default)),
                         most_frequent_arm(result, "thalweg"),
                     ]
                 }
@@ -261,13 +290,9 @@ impl<'a> Page<'a> {
             let modes = [row.mode.as_str()];
             let native = self.run(&row.native, &modes, &mut foot)?;
             let userspace = self.run(&row.userspace, &modes, &mut foot)?;
-            let ours = |given: &Given| {
-                let result = given.as_ref().ok()?;
-                median_mbits(result, &row.mode, false)
-            };
-            let show = |given: &Given| match given {
-                Ok(_) => mbits(ours(given)),
-                Err(_) => "not run".to_owned(),
+            let ours = |given: &Given| match given {
+                Ok(result) => goodputs(result, &row.mode),
+                Err(_) => Vec::new(),
             };
             self.row(
                 &row.condition,
@@ -275,11 +300,37 @@ impl<'a> Page<'a> {
                     mbits(Some(row.published.native)),
                     mbits(Some(row.published.userspace)),
                     ratio(Some(row.published.userspace), Some(row.published.native)),
-                    show(&native),
-                    show(&userspace),
-                    ratio(ours(&userspace), ours(&native)),
+                    shown(&native, &row.mode),
+                    shown(&userspace, &row.mode),
+                    own_ratio(&ours(&userspace), &ours(&native)),
                 ],
             );
+        }
+        self.foot(foot);
+        Ok(())
+    }
+
+    fn grid(&mut self, head: &Head, columns: &[String], rows: &[GridRow]) -> Result<(), Error> {
+        self.head(head);
+        let line = "|---".repeat(columns.len() + 1);
+        let _ = writeln!(
+            self.body,
+            "| condition | {} |\n{line}|",
+            columns.join(" | ")
+        );
+        let mut foot = Vec::new();
+        for row in rows {
+            let mut cells = Vec::new();
+            for cell in &row.cell {
+                let run = Run {
+                    scenario: cell.scenario.clone(),
+                    backend: cell.backend.clone(),
+                    connections: cell.connections,
+                };
+                let given = self.run(&run, &[cell.mode.as_str()], &mut foot)?;
+                cells.push(shown(&given, &cell.mode));
+            }
+            self.row(&row.condition, &cells);
         }
         self.foot(foot);
         Ok(())
@@ -400,15 +451,42 @@ fn connections<'v>(result: &'v Value, mode: &str) -> &'v [Value] {
         .map_or(&[], Vec::as_slice)
 }
 
-/// Median goodput of a mode, of the last half of its connections alone if `late`.
-fn median_mbits(result: &Value, mode: &str, late: bool) -> Option<f64> {
-    let all = connections(result, mode);
-    let first = if late { all.len() / 2 } else { 0 };
-    let goodputs: Vec<f64> = all[first..]
+/// Goodputs of a mode's connections in order, bit/s.
+fn goodputs(result: &Value, mode: &str) -> Vec<f64> {
+    connections(result, mode)
         .iter()
         .filter_map(|connection| connection["goodput_bps"].as_f64())
-        .collect();
-    stats::median(&goodputs).map(|bits| bits / 1e6)
+        .collect()
+}
+
+fn last_half(all: &[f64]) -> &[f64] {
+    &all[all.len() / 2..]
+}
+
+fn median_mbits(goodputs: &[f64]) -> String {
+    mbits(stats::median(goodputs).map(|bits| bits / 1e6))
+}
+
+fn shown(given: &Given, mode: &str) -> String {
+    match given {
+        Ok(result) => median_mbits(&goodputs(result, mode)),
+        Err(_) => "not run".to_owned(),
+    }
+}
+
+/// The ratio of two medians, with the interval of the bootstrap.
+fn own_ratio(ours: &[f64], base: &[f64]) -> String {
+    if ours.is_empty() || base.is_empty() {
+        return "–".to_owned();
+    }
+    let divide = |base: f64, ours: f64| ours / base;
+    let options = compare::Options::default();
+    let (low, high) = compare::interval(base, ours, &options, divide);
+    let point = ratio(stats::median(ours), stats::median(base));
+    if point == "–" {
+        return point;
+    }
+    format!("{point} [{low:.2} … {high:.2}]")
 }
 
 /// "bbr 52/60".
@@ -457,6 +535,19 @@ note = "N"
 condition = "loss"
 published = { baseline = 100, tuned = 250, share = "bbr 6/7" }
 run = { scenario = "s.toml", backend = "host", connections = 4 }
+
+[[table]]
+kind = "grid"
+title = "T2"
+source = "S"
+note = "N"
+columns = ["default", "learned"]
+[[table.row]]
+condition = "anything"
+cell = [
+    { mode = "baseline", scenario = "s.toml", backend = "uml", connections = 4 },
+    { mode = "thalweg", scenario = "s.toml", backend = "uml", connections = 4 },
+]
 "#;
 
     /// A directory with tables, a scenario and a stand-in for this program.
@@ -507,7 +598,7 @@ run = { scenario = "s.toml", backend = "host", connections = 4 }
         let page = fs::read_to_string(&options.page).unwrap();
         assert!(
             page.contains(
-                "| loss | 100 | 250 | 2.50 × | bbr 6/7 | 50 | – | 200 | 250 | 5.00 × | bbr 3/4 |"
+                "| loss | 100 | 250 | 2.50 × | bbr 6/7 | 50 | – | 200 | 250 | 5.00 × [4.00 … 6.00] | bbr 3/4 |"
             ),
             "{page}"
         );
@@ -516,6 +607,12 @@ run = { scenario = "s.toml", backend = "host", connections = 4 }
             "{page}"
         );
         assert!(page.contains("- host: Linux 0.0"), "{page}");
+        assert!(
+            page.contains(
+                "| condition | default | learned |\n|---|---|---|\n| anything | 50 | 200 |"
+            ),
+            "{page}"
+        );
 
         assert_eq!(make(&options).unwrap(), 0);
         let calls = || {
@@ -524,17 +621,17 @@ run = { scenario = "s.toml", backend = "host", connections = 4 }
                 .lines()
                 .count()
         };
-        assert_eq!(calls(), 1, "a result that is there was made again");
+        assert_eq!(calls(), 3, "a result that is there was made again");
         fs::write(directory.path().join("s.toml"), "name = \"other\"\n").unwrap();
         assert_eq!(make(&options).unwrap(), 0);
-        assert_eq!(calls(), 2, "a changed scenario was not run again");
+        assert_eq!(calls(), 6, "a changed scenario was not run again");
     }
 
     #[test]
     fn what_cannot_be_run_is_said_and_tried_again() {
         let (_directory, options) = bed("echo 'thalweg: this kernel has no netem' >&2\nexit 3\n");
         for _ in 0..2 {
-            assert_eq!(make(&options).unwrap(), 1);
+            assert_eq!(make(&options).unwrap(), 3);
             let page = fs::read_to_string(&options.page).unwrap();
             assert!(page.contains("no netem"), "{page}");
             assert!(page.contains("| not run |"), "{page}");

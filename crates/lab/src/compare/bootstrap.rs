@@ -28,7 +28,7 @@ impl Random {
 }
 
 /// The interval of `compare(median of a, median of b)`. Neither may be empty.
-pub(super) fn interval(
+pub(crate) fn interval(
     a: &[f64],
     b: &[f64],
     options: &Options,
