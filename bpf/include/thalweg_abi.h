@@ -25,6 +25,8 @@
 
 #include <linux/types.h>
 
+#include "thalweg_policy_abi.h"
+
 #define THALWEG_ABI_VERSION 2
 
 /* Congestion controls one agent chooses from. Masks of arms are __u16. */

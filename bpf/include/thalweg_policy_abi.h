@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The part of thalweg_abi.h that concerns policy (included there, under its rules):
+ * a compiled policy, as user space writes it into maps and policy.bpf.c reads it.
+ *
+ * A policy is compiled into tables, one set of inner maps per slot:
+ *   tries4, tries6   longest matching remote prefix -> index of a node
+ *   nodes            the rules of that prefix, and the next shorter prefix
+ *   rules            conditions, and which operations
+ *   ops              the operations
+ *   counters         what became of each rule, of each operation
+ * `policy_head` names the slot that counts. User space fills the other slot, writes
+ * the head, and only then, after all running programs have ended, clears the old one.
+ *
+ * A flow is given its rule once, at the first stage it passes, and keeps a copy of
+ * that rule's operations (struct thalweg_policy_flow): whatever becomes of the
+ * policy meanwhile, it never sees parts of two.
+ *
+ * Which rule: among those whose conditions all hold, a `never` rule before any
+ * other; then the longest remote prefix (same_prefix counts as one of its length),
+ * then the longest local prefix, then the first in the file. User space has sorted
+ * the rules of a node by that order.
+ */
+#ifndef THALWEG_POLICY_ABI_H
+#define THALWEG_POLICY_ABI_H
+
+#include <linux/types.h>
+
+#define THALWEG_POLICY_SLOTS 2
+/* Rules of one policy after compilation (a rule counts once per remote prefix). */
+#define THALWEG_POLICY_MAX_RULES 65536
+/* Rules looked at for one flow; a policy that could need more is refused. */
+#define THALWEG_POLICY_MAX_CANDIDATES 64
+/* Operations of one rule. */
+#define THALWEG_POLICY_MAX_OPS 16
+/* Ranges of ports in one condition. */
+#define THALWEG_POLICY_MAX_PORTS 4
+/* cgroups that the rules of all loaded policies may name. */
+#define THALWEG_POLICY_MAX_CGROUPS 32
+/* Sets of arms that the rules of all loaded policies may name; 0 = no set. */
+#define THALWEG_POLICY_MAX_ARM_SETS 63
+/* Names of congestion controls and devices: TCP_CA_NAME_MAX and IFNAMSIZ. */
+#define THALWEG_POLICY_NAME 16
+/* No node, no rule. */
+#define THALWEG_POLICY_NONE 0xffffffffu
+
+/* When an operation is carried out; masks are 1 << stage. */
+enum thalweg_stage {
+	THALWEG_STAGE_CONNECT = 0, /* TCP_CONNECT_CB: before the SYN leaves */
+	THALWEG_STAGE_LISTEN = 1, /* TCP_LISTEN_CB */
+	THALWEG_STAGE_ASKED = 2, /* the kernel asks for a value: TIMEOUT_INIT, RWND_INIT, ... */
+	THALWEG_STAGE_ESTABLISHED = 3, /* ACTIVE_ or PASSIVE_ESTABLISHED_CB */
+	THALWEG_STAGE_RETRANSMIT = 4, /* RETRANS_CB; switches that callback on */
+	THALWEG_STAGE_RTO = 5, /* RTO_CB; switches that callback on */
+	THALWEG_STAGE_RTT = 6, /* RTT_CB; switches that callback on */
+	THALWEG_STAGE_CLOSE = 7, /* STATE_CB to TCP_CLOSE; switches that callback on */
+	THALWEG_STAGES = 8,
+};
+
+/* What an operation does. */
+enum thalweg_policy_op_kind {
+	/* bpf_setsockopt(level, name, value as an int) */
+	THALWEG_OP_SET_INT = 1,
+	/* bpf_setsockopt(level, name, text): TCP_CONGESTION, SO_BINDTODEVICE */
+	THALWEG_OP_SET_TEXT = 2,
+	/* Answers to what the kernel asks (stage ASKED). */
+	THALWEG_OP_TIMEOUT_INIT = 3, /* value in microseconds */
+	THALWEG_OP_RWND_INIT = 4, /* value in packets */
+	THALWEG_OP_NEEDS_ECN = 5, /* value 0 or 1 */
+	THALWEG_OP_BASE_RTT = 6, /* value in microseconds */
+	/* Answers with the type of service (traffic class) of the peer's SYN. */
+	THALWEG_OP_REFLECT_TOS = 7,
+	/* An event with the flow's statistics, at most every `value` microseconds. */
+	THALWEG_OP_STATISTICS = 8,
+	/* Sends experimental TCP option 253 in the SYN / SYN-ACK: see
+	 * THALWEG_OPTION_MAGIC. Value: the 32 bits to send. */
+	THALWEG_OP_SEND_OPTION = 9,
+	/* The same, with the hash of the congestion control's name at that time. */
+	THALWEG_OP_SEND_OPTION_CC = 10,
+	/* Reads the peer's option: kept with the flow, counted, told in events. */
+	THALWEG_OP_READ_OPTION = 11,
+	/* The learner may choose from a set of arms only; value: index of the set. */
+	THALWEG_OP_LEARN_FROM = 12,
+};
+
+/* The experimental option (RFC 4727 kind 253, RFC 6994 ExID): 253, length 8, magic, value. */
+#define THALWEG_OPTION_KIND 253
+#define THALWEG_OPTION_LENGTH 8
+#define THALWEG_OPTION_MAGIC 0x5457
+
+struct thalweg_policy_op {
+	__u8 kind; /* enum thalweg_policy_op_kind */
+	__u8 stages; /* mask of 1 << enum thalweg_stage */
+	__u16 level; /* of setsockopt: SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6 */
+	__u16 name; /* of setsockopt */
+	__u16 text; /* SET_TEXT: index into the slot's texts */
+	__u32 value;
+};
+
+enum thalweg_policy_rule_flag {
+	THALWEG_RULE_NEVER = 1 << 0, /* protects: no operations, and the learner keeps off */
+	THALWEG_RULE_ACTIVE = 1 << 1, /* holds for flows opened by this machine */
+	THALWEG_RULE_PASSIVE = 1 << 2, /* holds for flows opened by the peer, and listeners */
+	THALWEG_RULE_REMOTE_PORTS = 1 << 3, /* the ranges below count */
+	THALWEG_RULE_LOCAL_PORTS = 1 << 4,
+	THALWEG_RULE_IPV4 = 1 << 5, /* holds for IPv4 flows */
+	THALWEG_RULE_IPV6 = 1 << 6,
+};
+
+/* Ports in host byte order, both ends included; first > last: unused. */
+struct thalweg_policy_ports {
+	__u16 first;
+	__u16 last;
+};
+
+/*
+ * One rule. Prefix lengths count in the 128-bit address (IPv4 as ::ffff:a.b.c.d, so
+ * 96 + n); a condition that is not set holds for all.
+ */
+struct thalweg_policy_rule {
+	__u32 id; /* its place in the file: counters, and the last resort of the order */
+	__u32 flags; /* enum thalweg_policy_rule_flag */
+	__u64 netns; /* network namespace cookie; 0 = any */
+	__u32 cgroups; /* mask of cgroup bits, of which one must be the flow's; 0 = any */
+	__u32 sample; /* of 2^32 flows that many; 0 = all */
+	__u8 local[16];
+	__u8 local_len; /* 0 = any */
+	__u8 same_len; /* both ends share that many leading bits; 0 = any */
+	__u8 remote_len; /* for the order only: the trie has tested it */
+	__u8 stages; /* mask of the stages at which it has operations */
+	__u32 first_op; /* its operations in the table, one behind the other */
+	__u32 ops;
+	__u32 reserved; /* 0 */
+	struct thalweg_policy_ports remote_ports[THALWEG_POLICY_MAX_PORTS];
+	struct thalweg_policy_ports local_ports[THALWEG_POLICY_MAX_PORTS];
+};
+
+/* A remote prefix that rules name. Node 0 is ::/0 of IPv4 and node 1 of IPv6; they
+ * also hold the rules with same_prefix and those without a remote prefix. */
+struct thalweg_policy_node {
+	__u32 first; /* its rules in the table, in order of precedence */
+	__u32 rules;
+	__u32 parent; /* node of the next shorter prefix, or THALWEG_POLICY_NONE */
+	__u32 never; /* how many of them are `never` rules: they come first */
+};
+
+/* Key of the tries; IPv4 uses 4 bytes of it. */
+struct thalweg_policy_key4 {
+	__u32 prefix_len;
+	__u8 addr[4];
+};
+
+struct thalweg_policy_key6 {
+	__u32 prefix_len;
+	__u8 addr[16];
+};
+
+/* A text that operations refer to. */
+struct thalweg_policy_text {
+	char text[THALWEG_POLICY_NAME];
+};
+
+/* Value of the one-element `policy_head` map. */
+struct thalweg_policy_head {
+	__u32 generation; /* counts policies; 0 = none is in force */
+	__u32 slot;
+	__u32 stages; /* union of all rules' stages: others need no look */
+	__u32 flags; /* enum thalweg_policy_head_flag */
+};
+
+enum thalweg_policy_head_flag {
+	/* Count what would match, and do nothing. */
+	THALWEG_POLICY_DRY_RUN = 1 << 0,
+	/* Some rule answers at stage ASKED: request sockets must be remembered. */
+	THALWEG_POLICY_REQUESTS = 1 << 1,
+};
+
+/* What a flow was given: socket storage, and for request sockets an LRU map. */
+struct thalweg_policy_flow {
+	__u32 generation;
+	__u32 rule; /* its id, or THALWEG_POLICY_NONE: looked up, none matched */
+	__u8 slot;
+	__u8 count; /* of ops */
+	__u8 stages;
+	__u8 flags; /* enum thalweg_policy_rule_flag: NEVER */
+	__u32 received; /* the peer's option, valid if has_received */
+	__u32 has_received;
+	__u32 reserved;
+	__u64 told_ns; /* last STATISTICS event */
+	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
+};
+
+/* One per rule id. */
+struct thalweg_policy_counters {
+	__u64 matched; /* flows given this rule */
+	__u64 done; /* operations that succeeded */
+	__u64 failed; /* operations that failed; by errno in `failures` */
+	__u64 asked; /* answers given to the kernel */
+};
+
+/* Key of the `failures` hash (value: __u64 count). */
+struct thalweg_policy_failure {
+	__u32 generation;
+	__u32 rule;
+	__u16 op; /* its place in the rule */
+	__u16 stage;
+	__s32 error; /* negative errno */
+};
+
+/* A STATISTICS event through the ring. */
+struct thalweg_policy_event {
+	__u64 time_ns;
+	__u64 connection; /* socket cookie */
+	__u8 local[16];
+	__u8 remote[16];
+	__u32 local_port;
+	__u32 remote_port;
+	__u32 rule;
+	__u32 generation;
+	__u64 bytes_acked;
+	__u64 bytes_received;
+	__u32 delivered;
+	__u32 delivered_ce;
+	__u32 retrans; /* total_retrans */
+	__u32 dsack_dups;
+	__u32 srtt_us;
+	__u32 min_rtt_us;
+	__u32 snd_cwnd;
+	__u32 snd_ssthresh;
+	__u32 received; /* the peer's option, if has_received */
+	__u32 has_received;
+};
+
+_Static_assert(sizeof(struct thalweg_policy_op) == 12, "size of struct thalweg_policy_op");
+_Static_assert(sizeof(struct thalweg_policy_rule) == 88, "size of struct thalweg_policy_rule");
+_Static_assert(sizeof(struct thalweg_policy_node) == 16, "size of struct thalweg_policy_node");
+_Static_assert(sizeof(struct thalweg_policy_flow) == 32 + 12 * THALWEG_POLICY_MAX_OPS,
+	       "size of struct thalweg_policy_flow");
+_Static_assert(sizeof(struct thalweg_policy_event) == 120, "size of struct thalweg_policy_event");
+
+#endif
