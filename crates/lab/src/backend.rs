@@ -141,6 +141,8 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     };
     if name == Backend::Virtual {
         check_virtual(&options, &scenarios)?;
+        // Two runs give the same results, wherever they are put.
+        options.command.get_or_insert_with(run::command_to_repeat);
     }
     let kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
