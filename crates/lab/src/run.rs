@@ -20,6 +20,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
 use crate::scenario::{Kind, Scenario};
+use crate::ticks::Ticks;
 use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
 
@@ -107,8 +108,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
 
     let environment = environment(options)?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
-    let directories =
-        report::directories(options.out.as_deref(), &scenarios, &started(options))?;
+    let directories = report::directories(options.out.as_deref(), &scenarios, &started(options))?;
     let mut outcome = Outcome {
         format: FORMAT,
         environment,
@@ -420,7 +420,10 @@ fn environment(options: &Options) -> Result<Environment, Error> {
                 .to_owned()
         })
         .map_err(Error::system("cannot start iperf3"))?;
+    let ticks = Ticks::here()?;
     Ok(Environment {
+        hz: ticks.hz,
+        timers: ticks.timers,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: format!(
             "{} {} {}",
