@@ -283,25 +283,28 @@ fn two_at_once_do_not_meet() {
     }
 }
 
-/// A packet waits for a tick wherever the path has a timer: twice 1 ms takes at least
-/// one of 10 ms.
+/// A packet that is due after 1 ms waits for a tick, and they are 10 ms apart.
 #[test]
 fn timers_that_wait_for_the_tick() {
     if !available() {
         return;
     }
     let place = Place::new(
-        "[path]\ndelay = \"1ms\"\nrate = \"20mbit\"\n[traffic]\nconnections = 1\n\
-         [system]\ntimers = \"tick\"\n",
+        "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n\
+         [traffic]\nkind = \"short\"\nconnections = 1\n[system]\ntimers = \"tick\"\n",
     );
     assert_code(&place.run(&["--backend", "uml", "--mode", "baseline"]), 0);
     let results = place.results();
     assert_eq!(results["environment"]["timers"], "tick");
-    let connection = &results["scenarios"][0]["modes"][0]["connections"][0];
-    assert!(
-        connection["min_rtt_us"].as_f64().unwrap() > 9_000.0,
-        "{connection}"
-    );
+    let mode = &results["scenarios"][0]["modes"][0];
+    let mut rtts: Vec<f64> = mode["connections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|connection| connection["min_rtt_us"].as_f64().unwrap())
+        .collect();
+    rtts.sort_by(f64::total_cmp);
+    assert!(rtts[rtts.len() / 2] > 7_000.0, "{rtts:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn run(place: &Path, out: &str, scenario: &str, arguments: &[&str]) -> PathBuf {
     let out = place.join(out);
     let mut command = thalweg(&["lab", "run"]);
     command.arg(file).args(arguments).arg("--out").arg(&out);
-    // As long a name as the report's, so that the kernel's command line differs too.
+    // Named after the report, so that the kernel's command line differs too.
     let temporary = out.with_extension("tmp");
     fs::create_dir_all(&temporary).unwrap();
     command.env("TMPDIR", &temporary);
@@ -180,7 +180,8 @@ fn the_same_holds_for_short_flows_and_changes() {
     assert!(files(&first) == files(&second));
 }
 
-/// Half the round trip is 1 ms: nothing of it can be less than a tick.
+/// A path without a queue takes 1 ms there and back, or with timers that wait for ticks
+/// of 1 ms nearly 2. In real time the machine may add to that.
 #[test]
 #[ignore = "builds a kernel: some ten minutes"]
 fn ticks_and_timers_are_as_asked_in_both_times() {
@@ -190,13 +191,14 @@ fn ticks_and_timers_are_as_asked_in_both_times() {
     build("1000");
     let place = tempfile::tempdir().unwrap();
     for (backend, timers, least_us, most_us) in [
-        ("virtual", "high-resolution", 1000.0, 1900.0),
-        ("virtual", "tick", 2000.0, 1e6),
+        ("virtual", "high-resolution", 1000.0, 1010.0),
+        ("virtual", "tick", 1500.0, 2010.0),
         ("uml", "high-resolution", 1000.0, 1e6),
-        ("uml", "tick", 2000.0, 1e6),
+        ("uml", "tick", 1000.0, 1e6),
     ] {
         let scenario = format!(
-            "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n[traffic]\nconnections = 1\n\
+            "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n\
+             [traffic]\nkind = \"short\"\nconnections = 1\n\
              [system]\nhz = 1000\ntimers = \"{timers}\"\n"
         );
         let out = format!("{backend}-{timers}");
@@ -204,9 +206,10 @@ fn ticks_and_timers_are_as_asked_in_both_times() {
         let results = results(&run(place.path(), &out, &scenario, &arguments));
         assert_eq!(results["environment"]["hz"], 1000);
         assert_eq!(results["environment"]["timers"], timers);
-        let connection = &results["scenarios"][0]["modes"][0]["connections"][0];
-        assert_eq!(connection["error"], Value::Null);
-        let rtt = connection["min_rtt_us"].as_f64().unwrap();
-        assert!((least_us..most_us).contains(&rtt), "{out}: {rtt} µs");
+        let mode = &results["scenarios"][0]["modes"][0];
+        for connection in mode["connections"].as_array().unwrap() {
+            let rtt = connection["min_rtt_us"].as_f64().unwrap();
+            assert!((least_us..most_us).contains(&rtt), "{out}: {rtt} µs");
+        }
     }
 }

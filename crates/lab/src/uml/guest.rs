@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -30,6 +31,9 @@ const HOSTFS: FsType = FsType(0x00c0_ffee);
 const JOB: &str = "job.json";
 const RESULT: &str = "result.json";
 const ERROR: &str = "error";
+/// A kernel begins with timers that wait for ticks and has others from one of its first
+/// ticks on, which in simulated time have not come when it has booted.
+const SETTLING: Duration = Duration::from_millis(100);
 /// Temporary files of the run: in memory, not on the machine's disk.
 const TEMPORARY: &str = "/run/tmp";
 
@@ -114,6 +118,7 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
         insert(module)?;
     }
     settings()?;
+    std::thread::sleep(SETTLING);
     let channel = work.join(CHANNEL);
     Message::Ready
         .send(&progress::open(&channel)?)
