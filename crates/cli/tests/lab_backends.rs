@@ -88,3 +88,28 @@ fn a_kernel_without_netem_still_has_delay_by_a_forwarded_path() {
     // Twice 20 ms, and at most a full queue of 100 kB at 20 Mbit/s: 40 ms.
     assert!((40_000.0..=81_000.0).contains(&rtt_us), "{rtt_us} us");
 }
+
+#[test]
+fn timers_that_this_machine_does_not_have_are_refused_with_the_backends_that_do() {
+    if !privileged() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.toml");
+    std::fs::write(&file, format!("{BOTTLENECK}[system]\ntimers = \"tick\"\n")).unwrap();
+    for backend in ["host", "link"] {
+        let output = Command::new(THALWEG)
+            .args(["lab", "run", "--backend", backend])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let words = String::from_utf8_lossy(&output.stderr);
+        for word in [
+            "agree: `timers = \"tick\"` in [system]",
+            "--backend uml and --backend virtual can have it",
+        ] {
+            assert!(words.contains(word), "{words}");
+        }
+    }
+}

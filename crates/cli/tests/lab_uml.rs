@@ -185,6 +185,8 @@ fn three_connections_under_netem() {
     let results = place.results();
     assert_delayed(&results, 3);
     let environment = &results["environment"];
+    assert_eq!(environment["hz"], 100);
+    assert_eq!(environment["timers"], "high-resolution");
     assert_eq!(environment["backend"]["name"], "uml");
     assert_eq!(
         environment["backend"]["why"],
@@ -199,7 +201,11 @@ fn three_connections_under_netem() {
     for name in ["bbr", "dctcp", "htcp"] {
         assert!(offered.iter().any(|it| it == name), "{offered:?}");
     }
-    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = printed["scenarios"][0]["report"].take();
+    assert_eq!(report, place.path("out").to_str().unwrap());
+    // The file says where it lies as seen from itself.
+    printed["scenarios"][0]["report"] = ".".into();
     assert_eq!(printed, results);
     for file in ["report.html", "raw/baseline-0002.json"] {
         assert!(place.path("out").join(file).exists(), "{file}");
@@ -277,6 +283,49 @@ fn two_at_once_do_not_meet() {
     }
 }
 
+/// A packet that is due after 1 ms waits for a tick, and they are 10 ms apart.
+#[test]
+fn timers_that_wait_for_the_tick() {
+    if !available() {
+        return;
+    }
+    let place = Place::new(
+        "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n\
+         [traffic]\nkind = \"short\"\nconnections = 1\n[system]\ntimers = \"tick\"\n",
+    );
+    assert_code(&place.run(&["--backend", "uml", "--mode", "baseline"]), 0);
+    let results = place.results();
+    assert_eq!(results["environment"]["timers"], "tick");
+    let mode = &results["scenarios"][0]["modes"][0];
+    let mut rtts: Vec<f64> = mode["connections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|connection| connection["min_rtt_us"].as_f64().unwrap())
+        .collect();
+    rtts.sort_by(f64::total_cmp);
+    assert!(rtts[rtts.len() / 2] > 7_000.0, "{rtts:?}");
+}
+
+#[test]
+fn ticks_that_the_packaged_kernel_does_not_have() {
+    if !available() {
+        return;
+    }
+    let place = Place::new("[path]\nrate = \"20mbit\"\n[system]\nhz = 250\n");
+    for backend in ["uml", "virtual"] {
+        let output = place
+            .command(Path::new(THALWEG), &["--backend", backend])
+            .env("XDG_CACHE_HOME", place.path("cache"))
+            .output()
+            .unwrap();
+        assert_code(&output, 1);
+        let said = said(&output);
+        let command = "`thalweg lab build-kernel --hz 250`";
+        assert!(said.contains(command), "{said}");
+    }
+}
+
 #[test]
 fn a_fault_inside_is_reported_outside() {
     if !available() {
@@ -308,7 +357,7 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
             ["ended unexpectedly", "Kernel panic - not syncing"],
         ),
         (
-            "echo surprise >&0; sleep 1000",
+            "echo surprise >>messages; sleep 1000",
             ["\"surprise\\n\", which is no message", "(nothing)"],
         ),
     ] {

@@ -12,8 +12,10 @@ use crate::host::WireKind;
 use crate::outcome::Outcome;
 use crate::run::{self, Options};
 use crate::scenario::Scenario;
+use crate::ticks::{self, Ticks, Timers};
 use crate::units::Rate;
-use crate::{host, interrupt, report, table, uml, virtual_kernel};
+use crate::virtual_kernel::{self, Time};
+use crate::{host, interrupt, report, table, uml};
 
 /// The kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -141,14 +143,22 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     };
     if name == Backend::Virtual {
         check_virtual(&options, &scenarios)?;
+        // Two runs give the same results, wherever they are put.
+        options.command.get_or_insert_with(run::command_to_repeat);
     }
-    let kernel = match name {
+    let asked = Ticks::asked(&scenarios)?;
+    let seed = scenarios.first().map_or(0, |first| first.path.seed);
+    let mut kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
-        Backend::Uml => uml::Kernel::packaged(&scenarios, &options.modes)?,
-        Backend::Virtual => {
-            virtual_kernel::find(scenarios.first().map_or(0, |first| first.path.seed))?
+        Backend::Uml if asked.hz == ticks::DEFAULT => {
+            uml::Kernel::packaged(&scenarios, &options.modes)?
         }
+        Backend::Uml => virtual_kernel::find(asked.hz, Time::Real, seed)?,
+        Backend::Virtual => virtual_kernel::find(asked.hz, Time::Simulated, seed)?,
     };
+    if asked.timers == Timers::Tick {
+        kernel.words.push("highres=off".to_owned());
+    }
     let _signals = interrupt::Guard::install()?;
     uml::run(&kernel, &options, &scenarios)
 }

@@ -36,6 +36,7 @@ pub mod scenario;
 pub mod statistic;
 pub mod stats;
 pub mod table;
+pub mod ticks;
 mod traffic;
 pub mod uml;
 pub mod units;

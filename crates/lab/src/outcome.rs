@@ -11,6 +11,7 @@ use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::scenario::Scenario;
 use crate::stats;
+use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
 pub const FORMAT: u32 = 1;
@@ -40,6 +41,10 @@ pub struct Environment {
     pub version: String,
     /// `uname -r` and `uname -m`.
     pub kernel: String,
+    /// Ticks a second of the kernel.
+    pub hz: u32,
+    /// When its timers expire.
+    pub timers: Timers,
     /// CPUs that this process may use.
     pub cpus: usize,
     /// The congestion controls that the kernel offers.

@@ -20,6 +20,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
 use crate::scenario::{Kind, Scenario};
+use crate::ticks::Ticks;
 use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
 
@@ -107,8 +108,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
 
     let environment = environment(options)?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
-    let directories =
-        report::directories(options.out.as_deref(), &scenarios, &environment.started)?;
+    let directories = report::directories(options.out.as_deref(), &scenarios, &started(options))?;
     let mut outcome = Outcome {
         format: FORMAT,
         environment,
@@ -420,7 +420,10 @@ fn environment(options: &Options) -> Result<Environment, Error> {
                 .to_owned()
         })
         .map_err(Error::system("cannot start iperf3"))?;
+    let ticks = Ticks::here()?;
     Ok(Environment {
+        hz: ticks.hz,
+        timers: ticks.timers,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: format!(
             "{} {} {}",
@@ -432,9 +435,18 @@ fn environment(options: &Options) -> Result<Environment, Error> {
         congestion_controls: host::available_congestion_controls()?,
         iperf3,
         command: options.command.clone().unwrap_or_else(own_command),
-        started: options.started.clone().unwrap_or_else(now),
+        started: match options.place.name {
+            // As all times of the run.
+            Backend::Virtual => now(),
+            _ => started(options),
+        },
         backend: options.place.clone(),
     })
+}
+
+/// When the run began by the machine's clock, UTC, RFC 3339.
+fn started(options: &Options) -> String {
+    options.started.clone().unwrap_or_else(now)
 }
 
 /// The present time, UTC, RFC 3339, whole seconds.
@@ -451,6 +463,22 @@ pub(crate) fn own_command() -> String {
     words.join(" ")
 }
 
+/// The same without `--out`: what makes the same run again.
+pub(crate) fn command_to_repeat() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();
+    words.join(" ")
+}
+
+fn without_out(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let mut is_value = false;
+    words.filter(move |word| {
+        let left_out = is_value || word == "--out" || word.starts_with("--out=");
+        is_value = word == "--out" && !is_value;
+        !left_out
+    })
+}
+
 /// A word as a shell would want it.
 pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -464,6 +492,18 @@ pub(crate) fn quote(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_to_repeat_has_no_report() {
+        for (words, left) in [
+            ("lab run a.toml --out b --seed 1", "lab run a.toml --seed 1"),
+            ("lab run --out=b a.toml", "lab run a.toml"),
+            ("lab run --out --out a.toml --out", "lab run a.toml"),
+        ] {
+            let words: Vec<String> = without_out(words.split(' ').map(str::to_owned)).collect();
+            assert_eq!(words.join(" "), left);
+        }
+    }
 
     #[test]
     fn rounds_rotate_and_references_may_be_rare() {

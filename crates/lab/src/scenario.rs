@@ -18,6 +18,7 @@ use toml::Spanned;
 use crate::error::Error;
 use crate::expect::{self, Expectation};
 use crate::mode::is_arm_name;
+use crate::ticks::{self, Timers};
 use crate::units::{Delay, Probability, Rate, Size};
 
 pub use change::Change;
@@ -292,6 +293,12 @@ pub struct System {
     /// Memory of a kernel of its own (user-mode Linux), bytes; none: the
     /// laboratory's default.
     pub memory: Option<Size>,
+    /// Ticks a second of the kernel; none: whatever it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hz: Option<u32>,
+    /// When the kernel's timers expire.
+    #[serde(skip_serializing_if = "Timers::is_default")]
+    pub timers: Timers,
 }
 
 impl Default for System {
@@ -301,6 +308,8 @@ impl Default for System {
             sysctl: BTreeMap::new(),
             qdisc: Qdisc::Default,
             memory: None,
+            hz: None,
+            timers: Timers::default(),
         }
     }
 }
@@ -332,6 +341,9 @@ struct SystemTable {
     #[serde(default)]
     qdisc: Qdisc,
     memory: Option<Spanned<Size>>,
+    hz: Option<Spanned<u32>>,
+    #[serde(default)]
+    timers: Timers,
 }
 
 #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -501,11 +513,16 @@ impl SystemTable {
     fn check(self) -> Result<System, Fault> {
         let mut system = System {
             qdisc: self.qdisc,
+            timers: self.timers,
             ..System::default()
         };
         if let Some(memory) = self.memory {
             crate::uml::check_memory(*memory.get_ref()).map_err(|why| (memory.span(), why))?;
             system.memory = Some(memory.into_inner());
+        }
+        if let Some(hz) = self.hz {
+            ticks::check_rate(*hz.get_ref()).map_err(|why| (hz.span(), why))?;
+            system.hz = Some(hz.into_inner());
         }
         if let Some(name) = self.default_cc {
             if !is_arm_name(name.get_ref()) {

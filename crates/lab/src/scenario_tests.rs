@@ -47,6 +47,8 @@ duration = "2s"
 default_cc = "reno"
 qdisc = "fq"
 memory = "2048mib"
+hz = 1000
+timers = "tick"
 sysctl = { "net.ipv4.tcp_wmem" = "4096 16384 1000000", "net.ipv4.tcp_no_metrics_save" = 1 }
 [[expect]]
 mode = "fixed:bbr"
@@ -74,6 +76,8 @@ at_most = 3.5
     );
     assert_eq!(scenario.system.qdisc, Qdisc::Fq);
     assert_eq!(scenario.system.memory.unwrap().bytes(), 2 << 30);
+    assert_eq!(scenario.system.hz, Some(1000));
+    assert_eq!(scenario.system.timers, Timers::Tick);
     assert!(!scenario.path.offload);
     assert_eq!((scenario.path.mtu, scenario.path.seed), (9000, 42));
     assert_eq!(scenario.path.family, Family::Ipv6);
@@ -234,6 +238,18 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "memory = \"1mib\"",
             (3, 10),
             "expected memory from",
+        ),
+        (
+            "[system]\n",
+            "hz = 300",
+            (3, 6),
+            "expected one of 100, 250, 1000, found 300",
+        ),
+        (
+            "[system]\n",
+            "timers = \"precise\"",
+            (3, 10),
+            "unknown variant `precise`, expected `high-resolution` or `tick`",
         ),
         (
             expect,

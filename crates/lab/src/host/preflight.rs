@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::link::tun;
 use crate::mode::Mode;
 use crate::scenario::{Change, PathModel, Qdisc, Scenario};
+use crate::ticks::Ticks;
 use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and what they are for.
@@ -125,6 +126,10 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
                 offered.join(", ")
             ));
         }
+    }
+    match Ticks::here() {
+        Ok(here) => missing.extend(here.missing(scenarios)),
+        Err(error) => missing.push(error.to_string()),
     }
     missing
 }

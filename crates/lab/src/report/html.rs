@@ -124,6 +124,10 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         ("Wall time", format!("{:.0} s", outcome.wall_s)),
         ("Kernel", environment.kernel.clone()),
         (
+            "Timers",
+            format!("{}, {} ticks a second", environment.timers, environment.hz),
+        ),
+        (
             "Backend",
             format!("{} ({})", environment.backend.name, environment.backend.why),
         ),

@@ -12,6 +12,8 @@ fn environment() -> Environment {
         version: HOSTILE.into(),
         kernel: HOSTILE.into(),
         cpus: 2,
+        hz: 250,
+        timers: crate::ticks::Timers::HighResolution,
         congestion_controls: vec![HOSTILE.into()],
         iperf3: HOSTILE.into(),
         command: HOSTILE.into(),

@@ -148,12 +148,15 @@ fn value(item: impl serde::Serialize) -> Result<Value, Error> {
 
 /// Writes a scenario's `results.json` and `report.html` into its directory.
 pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Result<(), Error> {
+    let mut scenario = scenario_json(outcome)?;
+    // Where this file is, and wherever it goes.
+    scenario["report"] = ".".into();
     let document = json!({
         "format": FORMAT,
         "passed": outcome.passed(),
         "environment": value(environment)?,
         "definitions": definitions(),
-        "scenarios": [scenario_json(outcome)?],
+        "scenarios": [scenario],
     });
     let file = outcome.report.join("results.json");
     fs::write(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
