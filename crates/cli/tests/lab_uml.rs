@@ -501,3 +501,33 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         assert_eq!(place.leftovers(), Vec::<String>::new());
     }
 }
+
+#[test]
+fn random_early_detection_marks_before_the_queue_is_full() {
+    if !available() {
+        return;
+    }
+    // 200 kB at 20 Mbit/s take 80 ms to leave; RED's average goes no higher than a
+    // quarter of that, and slow start may overshoot it for a while.
+    let p95_ms = |keys: &str| {
+        let place = Place::new(&format!(
+            "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\noffload = false\n{keys}\n\
+             [traffic]\nconnections = 1\nduration = \"3s\"\n\
+             [system.sysctl]\n\"net.ipv4.tcp_ecn\" = 1\n"
+        ));
+        let output = place.run(&["--backend", "uml", "--mode", "fixed:reno"]);
+        assert_code(&output, 0);
+        let summary = &place.results()["scenarios"][0]["modes"][0]["summary"];
+        assert!(summary["median_bps"].as_f64().unwrap() > 16e6, "{summary}");
+        let again = summary["retransmits"].as_u64().unwrap();
+        (
+            summary["statistics"]["rtt-p95"].as_f64().unwrap() / 1e3,
+            again,
+        )
+    };
+    let (full, again) = p95_ms("");
+    assert!((40.0..120.0).contains(&full) && again > 0, "{full} ms");
+    let (managed, again) = p95_ms("aqm = \"red\"\necn = true");
+    assert!((4.0..30.0).contains(&managed), "{managed} ms");
+    assert_eq!(again, 0, "marked, not dropped");
+}

@@ -10,7 +10,7 @@ use crate::expect::{self, Check, Verdict};
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::scenario::Scenario;
-use crate::stats;
+use crate::stats::{self, Weighted};
 use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
@@ -143,6 +143,10 @@ pub struct Connection {
     /// Samples of the sender's smoothed round-trip time, every 100 ms, µs.
     #[serde(default)]
     pub srtt_us: Vec<u32>,
+    /// Single round-trip times of its data: the time, µs, and how often it was
+    /// measured, to a sixteenth of it.
+    #[serde(default)]
+    pub rtt_us: Vec<Weighted>,
     /// The least round-trip time that it saw, µs.
     #[serde(default)]
     pub min_rtt_us: Option<f64>,

@@ -84,6 +84,14 @@ pub struct PathModel {
     pub rate: Option<Rate>,
     /// Bytes that wait before the bottleneck; more are dropped. With `rate` only.
     pub queue: Option<Size>,
+    /// What the bottleneck does about a queue that grows. With `rate` only.
+    // Absent where it is the default, so that older results can be compared with.
+    #[serde(skip_serializing_if = "Aqm::is_tail_drop")]
+    pub aqm: Aqm,
+    /// Whether it marks packets of flows that understand ECN instead of dropping
+    /// them. With an `aqm` only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ecn: bool,
     /// How long a packet is under way, in each direction: the round trip takes
     /// twice as long.
     pub delay: Delay,
@@ -113,6 +121,8 @@ impl Default for PathModel {
             drop: Drop::Silent,
             rate: None,
             queue: None,
+            aqm: Aqm::default(),
+            ecn: false,
             delay: Delay::ZERO,
             jitter: Delay::ZERO,
             reorder: Probability::ZERO,
@@ -200,8 +210,13 @@ impl PathModel {
         }
         match self.rate {
             Some(rate) => parts.push(format!(
-                "{rate} bottleneck with a queue of {}",
-                self.queue.unwrap_or(DEFAULT_QUEUE)
+                "{rate} bottleneck with a queue of {}{}",
+                self.queue.unwrap_or(DEFAULT_QUEUE),
+                match (self.aqm, self.ecn) {
+                    (Aqm::TailDrop, _) => "",
+                    (Aqm::Red, false) => " (RED)",
+                    (Aqm::Red, true) => " (RED that marks)",
+                }
             )),
             None => parts.push("no rate limit".to_owned()),
         }
@@ -235,6 +250,23 @@ pub enum Drop {
     Silent,
     /// The error of a full local queue, at once.
     Reported,
+}
+
+/// Active queue management: what a bottleneck does before its queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aqm {
+    /// Nothing: what does not fit is dropped.
+    #[default]
+    TailDrop,
+    /// Random early detection (Floyd and Jacobson 1993), tc-red(8).
+    Red,
+}
+
+impl Aqm {
+    fn is_tail_drop(&self) -> bool {
+        *self == Self::TailDrop
+    }
 }
 
 /// The version of IP.
@@ -472,6 +504,12 @@ fn check_path(path: &PathModel) -> Result<(), String> {
     if path.queue.is_some() && path.rate.is_none() {
         return Err("`queue` has no effect without `rate`".into());
     }
+    if path.aqm != Aqm::TailDrop && path.rate.is_none() {
+        return Err("`aqm` has no effect without `rate`".into());
+    }
+    if path.ecn && path.aqm == Aqm::TailDrop {
+        return Err("`ecn` has no effect without an `aqm` that marks, such as \"red\"".into());
+    }
     if path.delay == Delay::ZERO {
         if path.jitter > Delay::ZERO {
             return Err("`jitter` has no effect without `delay`".into());
@@ -505,6 +543,18 @@ fn check_path(path: &PathModel) -> Result<(), String> {
             "`queue` is {queue}: too small for one packet of {} bytes",
             path.mtu
         ));
+    }
+    if path.aqm == Aqm::Red {
+        // The lower threshold is a twelfth of the queue: a packet must fit below it.
+        let least = 12 * (u64::from(path.mtu) + 14);
+        let queue = path.queue.unwrap_or(DEFAULT_QUEUE);
+        if queue.bytes() < least {
+            return Err(format!(
+                "`queue` is {queue}: `aqm = \"red\"` needs at least {least} bytes, \
+                 twelve packets of {} bytes",
+                path.mtu
+            ));
+        }
     }
     Ok(())
 }

@@ -136,6 +136,25 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "too small for one packet",
         ),
         (path, "queue = \"1mb\"", (2, 1), "no effect without `rate`"),
+        (path, "aqm = \"red\"", (2, 1), "`aqm` has no effect without"),
+        (
+            path,
+            "rate = \"1gbit\"\necn = true",
+            (2, 1),
+            "`ecn` has no effect without an `aqm`",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\naqm = \"red\"\nqueue = \"18kb\"",
+            (2, 1),
+            "needs at least 18168 bytes",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\naqm = \"codel\"",
+            (4, 7),
+            "expected `tail-drop` or `red`",
+        ),
         (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
         (path, "delay = \"61s\"", (3, 9), "from \"0ms\" to \"60s\""),
         (
@@ -537,6 +556,10 @@ fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
         "delay-10ms",
         "delay-100ms",
         "loss-1-delay-50ms",
+        "loss-5-delay-50ms",
+        "loss-0.1-delay-10ms",
+        "bottleneck-10g-shallow",
+        "bottleneck-100m-red",
     ] {
         assert!(names.iter().any(|found| found == name), "{name}");
     }

@@ -35,6 +35,9 @@ pub enum Statistic {
     Regret,
     RegretPerConnection,
     RetransmissionShare,
+    RttMedian,
+    RttP95,
+    RttP99,
     SrttMedian,
     SrttP95,
     SrttP99,
@@ -52,7 +55,7 @@ pub enum Statistic {
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
@@ -64,6 +67,9 @@ impl Statistic {
         Self::Regret,
         Self::RegretPerConnection,
         Self::RetransmissionShare,
+        Self::RttMedian,
+        Self::RttP95,
+        Self::RttP99,
         Self::SrttMedian,
         Self::SrttP95,
         Self::SrttP99,
@@ -159,6 +165,27 @@ impl Statistic {
                 Share,
                 Lower,
                 "segments sent again, of all data segments of all connections",
+            ),
+            Self::RttMedian => (
+                "rtt-median",
+                "median RTT",
+                Microseconds,
+                Lower,
+                "median of single round-trip times of data, by TCP timestamps",
+            ),
+            Self::RttP95 => (
+                "rtt-p95",
+                "95th percentile of RTT",
+                Microseconds,
+                Lower,
+                "95th percentile of those times",
+            ),
+            Self::RttP99 => (
+                "rtt-p99",
+                "99th percentile of RTT",
+                Microseconds,
+                Lower,
+                "99th percentile of those times",
             ),
             Self::SrttMedian => (
                 "srtt-median",
@@ -335,7 +362,7 @@ impl Query<'_> {
             .map(|one| one.goodput_bps)
             .collect();
         let quantile = |measure: Measure, share: f64| {
-            stats::quantile(&measure.of(chosen.iter().copied(), outcome), share)
+            stats::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
         };
         let value = match self.statistic {
             Statistic::Median => stats::median(&goodputs),
@@ -366,6 +393,9 @@ impl Query<'_> {
                 }
             }
             Statistic::RetransmissionShare => retransmission_share(&chosen),
+            Statistic::RttMedian => quantile(Measure::Rtt, 0.5),
+            Statistic::RttP95 => quantile(Measure::Rtt, 0.95),
+            Statistic::RttP99 => quantile(Measure::Rtt, 0.99),
             Statistic::SrttMedian => quantile(Measure::Srtt, 0.5),
             Statistic::SrttP95 => quantile(Measure::Srtt, 0.95),
             Statistic::SrttP99 => quantile(Measure::Srtt, 0.99),

@@ -61,13 +61,16 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The statistics that [`measures`] shows: those that [`summary`] does not.
-const MEASURES: [Statistic; 16] = [
+const MEASURES: [Statistic; 19] = [
     Statistic::ConvergedShare,
     Statistic::Convergence,
     Statistic::Recovery,
     Statistic::Regret,
     Statistic::RegretPerConnection,
     Statistic::RetransmissionShare,
+    Statistic::RttMedian,
+    Statistic::RttP95,
+    Statistic::RttP99,
     Statistic::SrttMedian,
     Statistic::SrttP95,
     Statistic::SrttP99,

@@ -190,7 +190,17 @@ pub(crate) fn transfer(
     };
     connection.round = round;
     connection.wall_s = wall_s;
+    let mut round_trips = pair.take_round_trips()?;
+    connection.rtt_us = data_port(&text)
+        .map(|port| round_trips.take(address, port))
+        .unwrap_or_default();
     Ok(connection)
+}
+
+/// The client's port of the connection that carries the data, not the control.
+fn data_port(text: &str) -> Option<u16> {
+    let report: Report = serde_json::from_str(text).ok()?;
+    Some(report.start.connected.first()?.local_port)
 }
 
 fn failed(why: String) -> Connection {
@@ -214,6 +224,13 @@ struct Report {
 #[derive(Deserialize, Default)]
 struct Start {
     tcp_mss_default: Option<u64>,
+    #[serde(default)]
+    connected: Vec<Connected>,
+}
+
+#[derive(Deserialize)]
+struct Connected {
+    local_port: u16,
 }
 
 #[derive(Deserialize)]
@@ -305,13 +322,16 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let text = r#"{"start":{"tcp_mss_default":1448},"intervals":[
+        let text = r#"{"start":{"tcp_mss_default":1448,"connected":[{"socket":5,
+            "local_host":"10.0.0.1","local_port":40000,"remote_host":"10.0.0.2","remote_port":5201}]},"intervals":[
             {"streams":[{"rtt":0}]},{"streams":[{"rtt":40,"rttvar":3}]},{"streams":[{"rtt":56}]}],"end":{
             "streams":[{"sender":{"retransmits":7,"mean_rtt":48,"min_rtt":40},"receiver":{}}],
             "sum_sent":{"bits_per_second":2e6,"bytes":134664,"retransmits":7},
             "sum_received":{"bits_per_second":1.5e6},
             "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
         let connection = parse(text).unwrap();
+        assert_eq!(data_port(text), Some(40000));
+        assert_eq!(data_port("{}"), None);
         assert_eq!(connection.goodput_bps, 1.5e6);
         assert_eq!(connection.retransmits, 7);
         assert_eq!(connection.arm, "bbr");

@@ -351,3 +351,41 @@ fn a_panic_leaves_nothing() {
     assert!(result.is_err());
     assert_eq!(common::leftovers("-panics"), Vec::<String>::new());
 }
+
+#[test]
+fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle() {
+    if !common::possible() {
+        return;
+    }
+    // By hand, in units of 64 ns: 16 a doubling, so 15 is bucket 15, 16 and 31 begin
+    // and end the first doubling, 2^20 is 16 further doublings on; then saturation.
+    let (unit, second) = (64, 1_000_000_000);
+    let known = [
+        (0, 0),
+        (15 * unit, 15),
+        (16 * unit, 16),
+        (31 * unit, 31),
+        (32 * unit, 32),
+        (33 * unit + 63, 32),
+        (34 * unit, 33),
+        (unit << 20, 16 * 17),
+        (60 * second, 16 * 26 + 11),
+        (3600 * second, 27 * 16 - 1),
+    ];
+    let buckets = thalweg_lab::host::rtt::rehearse(&known.map(|(ns, _)| ns)).unwrap();
+    for ((ns, bucket), (found, _)) in known.into_iter().zip(buckets) {
+        assert_eq!(found, bucket, "{ns} ns");
+    }
+    // A microsecond to a minute, six a decade.
+    let times: Vec<u64> = (0..47)
+        .map(|step| 10f64.powf(3.0 + f64::from(step) / 6.0) as u64)
+        .collect();
+    let buckets = thalweg_lab::host::rtt::rehearse(&times).unwrap();
+    for (ns, (_, middle_us)) in times.into_iter().zip(buckets) {
+        let us = ns as f64 / 1e3;
+        assert!(
+            (middle_us / us - 1.0).abs() <= 1.0 / 31.0,
+            "{us}: {middle_us}"
+        );
+    }
+}

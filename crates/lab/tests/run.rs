@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thalweg_lab::outcome::Connection;
 use thalweg_lab::statistic::{Query, Statistic};
 use thalweg_lab::worker::Job;
-use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
+use thalweg_lab::{Backend, Error, Mode, Options, Outcome, report, run, table};
 
 /// Runs change signal handlers and load the machine: one at a time.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -143,6 +143,81 @@ fn the_bottleneck_has_the_rate_that_was_asked_for() {
         (measured / expected - 1.0).abs() < 0.04,
         "{measured} Mbit/s, expected {expected}"
     );
+}
+
+fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
+    let modes = &outcome.scenarios[0].modes;
+    Query::from(statistic).value(&modes[0], modes).unwrap()
+}
+
+#[test]
+fn round_trip_times_are_those_of_the_queue() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    for family in ["ipv4", "ipv6"] {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\nfamily = \"{family}\"\n\
+             [traffic]\nconnections = 1\nduration = \"3s\"\n"
+        );
+        let outcome = run(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
+        // 50 kB at 20 Mbit/s take 20 ms to leave, and nothing else takes time. Cubic goes
+        // back to 0.7 of the full queue and then fills it again, evenly as such small
+        // windows grow: 5 % of the time above 0.98 of it. Less what a packet that did not
+        // fit leaves free; more for a busy machine.
+        let p95_us = figure(&outcome, Statistic::RttP95);
+        assert!((15e3..30e3).contains(&p95_us), "{family}: {p95_us} µs");
+        let median_us = figure(&outcome, Statistic::RttMedian);
+        assert!((8e3..22e3).contains(&median_us), "{family}: {median_us} µs");
+        let connection = &outcome.scenarios[0].modes[0].connections[0];
+        // A value of the timestamp clock a millisecond, half of them acknowledged together
+        // with another: a packet takes 0.6 ms.
+        let samples: u64 = connection.rtt_us.iter().map(|(_, count)| count).sum();
+        assert!((300..=3_300).contains(&samples), "{family}: {samples}");
+        let smoothed = figure(&outcome, Statistic::SrttMedian);
+        assert!((median_us / smoothed - 1.0).abs() < 0.3, "{smoothed} µs");
+    }
+}
+
+#[test]
+fn no_round_trip_is_shorter_than_the_path() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"50mbit\"\ndelay = \"15ms\"\n[traffic]\nconnections = 1\n";
+    let mut options = options(directory.path(), text, &["fixed:cubic"]);
+    options.place.name = Backend::Link;
+    let outcome = run(&options).unwrap();
+    let connection = &outcome.scenarios[0].modes[0].connections[0];
+    let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
+    // The middle of a bucket is at most a 32nd from what was measured.
+    assert!((29e3..40e3).contains(&least.unwrap()), "{least:?}");
+    assert!(figure(&outcome, Statistic::RttMedian) > 29e3);
+}
+
+#[test]
+fn without_timestamps_there_are_no_round_trip_times() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"100mbit\"\n[traffic]\nkind = \"short\"\nconnections = 1\nflows = 3\n\
+                [system.sysctl]\n\"net.ipv4.tcp_timestamps\" = ";
+    for (timestamps, measured) in [(0, false), (1, true)] {
+        let text = format!("{text}{timestamps}\n");
+        let mut options = options(directory.path(), &text, &["baseline"]);
+        options.agent_binary = fake_agent(directory.path(), "obeys");
+        let outcome = run(&options).unwrap();
+        for connection in &outcome.scenarios[0].modes[0].connections {
+            assert_eq!(connection.error, None);
+            assert_eq!(!connection.rtt_us.is_empty(), measured, "{connection:?}");
+        }
+    }
 }
 
 #[test]

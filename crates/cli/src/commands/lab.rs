@@ -112,8 +112,8 @@ struct Compare {
     /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only this measure (goodput, retransmission-share, srtt, queue-delay, fct); may be given
-    /// several times. Default: all.
+    /// Only this measure (goodput, retransmission-share, rtt, srtt, queue-delay, fct); may be
+    /// given several times. Default: all.
     #[arg(long, value_name = "MEASURE")]
     measure: Vec<Measure>,
     /// Only this mode; may be given several times. Default: all.

@@ -8,6 +8,7 @@ pub mod loss;
 mod netns;
 pub(crate) mod preflight;
 mod relay;
+pub mod rtt;
 pub(crate) mod stale;
 pub(crate) mod tool;
 mod tun;
@@ -34,6 +35,7 @@ use cgroup::Cgroup;
 use loss::{Loss, LossCounters};
 use netns::Namespace;
 use relay::Relay;
+use rtt::{RoundTrips, Rtt};
 
 /// What every name begins with; the process's id and a serial number follow.
 pub(crate) const PREFIX: &str = "thalweg-lab-";
@@ -109,6 +111,7 @@ impl PairOptions {
 pub struct Pair {
     forward: Loss,
     reverse: Loss,
+    rtt: Rtt,
     family: crate::scenario::Family,
     further_addresses: u8,
     // Fields are dropped in this order: first what runs, then where it ran.
@@ -186,6 +189,7 @@ impl Pair {
         Ok(Self {
             forward: attach(&client, &path.forward_loss(), path.seed)?,
             reverse: attach(&server, &reverse_chain, reverse_seed)?,
+            rtt: Rtt::attach(&client, veth::INTERFACE)?,
             family: path.family,
             further_addresses: options.further_addresses,
             cgroup,
@@ -255,6 +259,11 @@ impl Pair {
     /// [`Error::Loss`] where the counters cannot be read.
     pub fn reverse(&self) -> Result<LossCounters, Error> {
         self.reverse.counters()
+    }
+
+    /// The round-trip times of the client's connections since the last call.
+    pub(crate) fn take_round_trips(&self) -> Result<RoundTrips, Error> {
+        self.rtt.take()
     }
 
     /// Writes a setting below `net.` of one host.

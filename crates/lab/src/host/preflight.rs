@@ -12,7 +12,7 @@ use super::{WireKind, cgroup, tool};
 use crate::error::Error;
 use crate::link::tun;
 use crate::mode::Mode;
-use crate::scenario::{Change, PathModel, Qdisc, Scenario};
+use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
 use crate::ticks::Ticks;
 use crate::units::Delay;
 
@@ -98,6 +98,18 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
         missing.push(format!(
             "this kernel has no netem (CONFIG_NET_SCH_NETEM), which `delay` needs: {why}"
         ));
+    }
+    if wants(&|scenario| scenario.path.aqm == Aqm::Red) {
+        const RED: &str = "qdisc add dev lo root red limit 60000 min 5000 max 15000 \
+                           avpkt 1000 burst 9 bandwidth 10mbit probability 0.02";
+        let asked = "`aqm = \"red\"`";
+        if wire == WireKind::Tun {
+            missing.push(format!("the link backend has no red, which {asked} needs"));
+        } else if let Err(why) = try_in_new_namespace(RED) {
+            missing.push(format!(
+                "this kernel has no red (CONFIG_NET_SCH_RED), which {asked} needs: {why}"
+            ));
+        }
     }
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.kind()
