@@ -142,6 +142,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
     Connection {
         round,
         class: flow.class,
+        host: String::new(),
         goodput_bps: if fine {
             flow.received_bytes as f64 * 8e6 / flow.took_us
         } else {
