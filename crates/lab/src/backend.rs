@@ -169,11 +169,14 @@ fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error>
     let endless = scenarios
         .iter()
         .zip(&options.scenarios)
-        .find(|(scenario, _)| scenario.path.rate.is_none());
+        .find(|(scenario, _)| {
+            let paths = scenario.remotes();
+            paths.iter().any(|(_, path)| path.rate.is_none())
+        });
     match endless {
         None => Ok(()),
         Some((_, file)) => Err(Error::Options(format!(
-            "{}: expected a `rate` in [path], without which data would pass in no time \
+            "{}: expected a `rate` of every path, without which data would pass in no time \
              (--backend virtual)",
             file.display()
         ))),
@@ -197,7 +200,7 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         if missing.is_empty() {
             missing = host::missing_for(scenarios, &options.modes, WireKind::Tun);
         }
-        let fast = |scenario: &&Scenario| scenario.path.rate.is_none_or(|rate| rate > LINK_RATE);
+        let fast = |scenario: &&Scenario| total_rate(scenario).is_none_or(|rate| rate > LINK_RATE);
         missing.extend(scenarios.iter().find(fast).map(|scenario| {
             format!(
                 "{}: this process may not keep up above {LINK_RATE}",
@@ -207,6 +210,13 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         missing
     };
     decide(options.backend, missing, link, uml::missing)
+}
+
+/// What all paths of a scenario carry together; none where one has no limit.
+fn total_rate(scenario: &Scenario) -> Option<Rate> {
+    let rates = scenario.remotes().into_iter().map(|(_, path)| path.rate);
+    let sum: Option<u64> = rates.map(|rate| rate.map(Rate::bps)).sum();
+    sum.map(Rate::from_bps)
 }
 
 /// What [`Backend::Link`] carries on any machine: above, it is taken only if named.

@@ -129,7 +129,7 @@ pub(crate) fn transfer(
         }
         None => return Err(Error::Worker("it did not end in time".into())),
     };
-    let mut round_trips = pair.take_round_trips()?;
+    let mut round_trips = pair.take_round_trips(plan.server.ip())?;
     Ok(flows
         .into_iter()
         .map(|flow| Connection {
@@ -146,6 +146,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
     Connection {
         round,
         class: flow.class,
+        host: String::new(),
         goodput_bps: if fine {
             flow.received_bytes as f64 * 8e6 / flow.took_us
         } else {

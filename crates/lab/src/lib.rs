@@ -33,6 +33,7 @@ pub mod report;
 mod run;
 mod rundir;
 pub mod scenario;
+mod several;
 pub mod statistic;
 pub mod stats;
 pub mod table;

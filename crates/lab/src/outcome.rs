@@ -115,6 +115,27 @@ pub struct ModeOutcome {
     pub least_rtt_us: Option<f64>,
     /// The round, counted from 0, at which the path changed last.
     pub last_change: Option<u32>,
+    /// The remote hosts, where there are several; `forward` and `reverse` are then
+    /// their sums.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remotes: Vec<RemoteOutcome>,
+}
+
+/// What of a mode is about one of several remote hosts, beside its connections.
+#[derive(Debug, Clone, Serialize)]
+pub struct RemoteOutcome {
+    /// Its name in the scenario.
+    pub name: String,
+    /// Its address.
+    pub address: std::net::IpAddr,
+    /// Packets in the data direction.
+    pub forward: LossCounters,
+    /// Packets in the direction of the acknowledgements.
+    pub reverse: LossCounters,
+    /// The least round-trip time that any connection to it saw, in any mode, µs.
+    pub least_rtt_us: Option<f64>,
+    /// The round, counted from 0, at which its path changed last.
+    pub last_change: Option<u32>,
 }
 
 /// The class of flows that are there to be competed with. They count only where
@@ -131,6 +152,9 @@ pub struct Connection {
     /// Which flow of the round it was, where a round has several sorts.
     #[serde(default)]
     pub class: String,
+    /// Which of several remote hosts it went to.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// Segments that TCP sent again.
     pub retransmits: u64,
     /// Data segments sent, those sent again included.

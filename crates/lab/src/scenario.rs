@@ -5,6 +5,7 @@
 //! an error with file, line, column and what was expected, and nothing runs.
 
 mod change;
+mod host;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::ticks::{self, Timers};
 use crate::units::{Delay, Probability, Rate, Size};
 
 pub use change::Change;
+pub use host::Host;
 pub use traffic::{Against, INCAST, Kind, Traffic};
 
 /// A fault in a scenario file, at a place in it.
@@ -56,8 +58,12 @@ pub struct Scenario {
     pub name: String,
     /// One sentence for the reader of the report.
     pub description: String,
-    /// The link between the two hosts.
+    /// The link between the two hosts; where there are several remote hosts, what
+    /// their paths have in common.
     pub path: PathModel,
+    /// The remote hosts; empty where there is but one, at the end of `path`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<Host>,
     /// What is sent over it.
     pub traffic: Traffic,
     /// How the path changes in the course of the run, in order.
@@ -355,6 +361,8 @@ struct Document {
     #[serde(default)]
     path: Option<Spanned<PathModel>>,
     #[serde(default)]
+    host: Vec<Spanned<host::Table>>,
+    #[serde(default)]
     traffic: traffic::Table,
     #[serde(default)]
     change: Vec<Spanned<change::Table>>,
@@ -383,6 +391,33 @@ struct SystemTable {
 enum SysctlValue {
     Integer(i64),
     Text(String),
+}
+
+impl Scenario {
+    /// Every remote host: those of `hosts`, or the one at the end of `path`, which
+    /// has no name.
+    pub fn remotes(&self) -> Vec<(&str, &PathModel)> {
+        if self.hosts.is_empty() {
+            return vec![("", &self.path)];
+        }
+        self.hosts
+            .iter()
+            .map(|host| (host.name.as_str(), &host.path))
+            .collect()
+    }
+
+    /// The paths in one line, for a reader.
+    pub fn describe_paths(&self) -> String {
+        let paths: Vec<String> = self
+            .remotes()
+            .into_iter()
+            .map(|(name, path)| match name {
+                "" => path.describe(),
+                name => format!("{name}: {}", path.describe()),
+            })
+            .collect();
+        paths.join("; ")
+    }
 }
 
 /// A message at a place in the text.
@@ -447,7 +482,8 @@ impl Document {
             None => PathModel::default(),
         };
         let traffic = self.traffic.check()?;
-        let changes = change::check(self.change, &path, traffic.connections)?;
+        let hosts = host::check(self.host, &path, &traffic)?;
+        let changes = change::check(self.change, &path, &hosts, traffic.connections)?;
         let system = self.system.check()?;
         let expect = self
             .expect
@@ -456,6 +492,7 @@ impl Document {
                 let span = table.span();
                 let table = table.into_inner();
                 check_class(&table, &traffic)?;
+                check_host(&table, &hosts)?;
                 table.check(span)
             })
             .collect::<Result<_, _>>()?;
@@ -463,6 +500,7 @@ impl Document {
             name: self.name.into_inner(),
             description: self.description,
             path,
+            hosts,
             traffic,
             changes,
             system,
@@ -488,6 +526,14 @@ fn check_class(table: &expect::Table, traffic: &Traffic) -> Result<(), Fault> {
             },
         )),
         _ => Ok(()),
+    }
+}
+
+/// Whether an expectation names one of several hosts where it must.
+fn check_host(table: &expect::Table, hosts: &[Host]) -> Result<(), Fault> {
+    match table.host() {
+        Some(name) => host::known(name, hosts),
+        None => table.check_without_host(!hosts.is_empty()),
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::{Better, Measure, Unit, jain};
 use crate::mode::Mode;
 use crate::outcome::{Connection, INCUMBENT, ModeOutcome};
+use crate::several;
 use crate::stats;
 
 /// How many connections the running median of [`Statistic::Convergence`] covers.
@@ -51,11 +52,12 @@ pub enum Statistic {
     Harm,
     Loss,
     Failures,
+    OfBestPerHost,
 }
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
@@ -83,6 +85,7 @@ impl Statistic {
         Self::Harm,
         Self::Loss,
         Self::Failures,
+        Self::OfBestPerHost,
     ];
 
     fn definition(self) -> (&'static str, &'static str, Unit, Better, &'static str) {
@@ -278,6 +281,13 @@ impl Statistic {
                 Lower,
                 "number of failed connections",
             ),
+            Self::OfBestPerHost => (
+                "of-best-per-host",
+                "goodput to each host's best arm",
+                Number,
+                Higher,
+                "median goodput of the last half towards each host, to that host's best fixed arm; mean over the hosts (several hosts)",
+            ),
         }
     }
 
@@ -309,6 +319,16 @@ impl Statistic {
     /// Whether a ratio to the same statistic of a reference makes sense.
     pub fn is_comparable(self) -> bool {
         matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
+            || self == Self::OfBestPerHost
+    }
+
+    /// What of a scenario with several hosts it can be about.
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::OfBestPerHost => Scope::Hosts,
+            Self::RetransmissionShare | Self::Loss | Self::Failures => Scope::Any,
+            _ => Scope::Path,
+        }
     }
 
     /// Whether a value may lie below zero.
@@ -321,9 +341,25 @@ impl Statistic {
     pub fn takes_class(self) -> bool {
         !matches!(
             self,
-            Self::Share | Self::Jain | Self::Harm | Self::Loss | Self::ArmShare
+            Self::Share
+                | Self::Jain
+                | Self::Harm
+                | Self::Loss
+                | Self::ArmShare
+                | Self::OfBestPerHost
         )
     }
+}
+
+/// What of a scenario with several hosts a statistic can be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// One host: figures of different paths are not to be mixed.
+    Path,
+    /// One host, or all together.
+    Any,
+    /// All together only.
+    Hosts,
 }
 
 /// A statistic and what it is about.
@@ -418,6 +454,7 @@ impl Query<'_> {
             }),
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
+            Statistic::OfBestPerHost => return several::of_best(outcome, modes),
             Statistic::Failures => {
                 Some(chosen.iter().filter(|one| one.error.is_some()).count() as f64)
             }
@@ -462,6 +499,15 @@ impl Query<'_> {
             }
         }
         best
+    }
+
+    /// The fixed mode that does best by this statistic: by its value over all hosts,
+    /// otherwise by median goodput.
+    pub fn best_setting<'a>(&self, modes: &'a [ModeOutcome]) -> Option<&'a ModeOutcome> {
+        match self.statistic {
+            Statistic::OfBestPerHost => several::best_setting(modes).map(|(best, _)| best),
+            _ => self.best_fixed(modes, 0).map(|(best, _)| best),
+        }
     }
 
     fn best_median(&self, modes: &[ModeOutcome], from_round: u32) -> Result<f64, String> {

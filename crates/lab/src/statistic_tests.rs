@@ -20,6 +20,7 @@ fn outcome(mode: &str, goodputs: &[f64]) -> ModeOutcome {
         hosts: Vec::new(),
         least_rtt_us: None,
         last_change: None,
+        remotes: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::error::Error;
-use crate::host::{Pair, Side};
+use crate::host::{Pair, Remote, Side};
 use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
 use crate::process::Process;
@@ -29,35 +29,40 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    port: u16,
 }
 
 impl Server {
-    /// Starts iperf3 on a pair's server side and waits until it listens.
-    pub(crate) fn iperf3(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
-        let mut command = pair.command_in(Side::Server, "iperf3")?;
+    /// Starts iperf3 on a server and waits until it listens.
+    pub(crate) fn iperf3(
+        pair: &Pair,
+        remote: &Remote,
+        mode: &str,
+        port: u16,
+    ) -> Result<Self, Error> {
+        let mut command = pair.command_on(remote, "iperf3")?;
         command
             .args(["--server", "--forceflush", "--port", &port.to_string()])
-            .args(["--bind", &pair.address(Side::Server).to_string()]);
+            .args(["--bind", &remote.address().to_string()]);
         // iperf3 says so after listen(2). A connection made to find out would be
         // one more for an agent to learn from.
-        Self::start(command, "Server listening", mode, port)
+        Self::start(command, "Server listening", mode)
     }
 
-    /// Starts the worker on a pair's server side and waits until it listens.
+    /// Starts the worker on a server and waits until it listens.
     pub(crate) fn worker(
         pair: &Pair,
+        remote: &Remote,
         mode: &str,
         port: u16,
         program: &Path,
     ) -> Result<Self, Error> {
-        let address = SocketAddr::new(pair.address(Side::Server), port);
-        let mut command = pair.command_in(Side::Server, &program.to_string_lossy())?;
+        let address = SocketAddr::new(remote.address(), port);
+        let mut command = pair.command_on(remote, &program.to_string_lossy())?;
         command.args(["lab", "worker", "serve", &address.to_string()]);
-        Self::start(command, worker::LISTENING, mode, port)
+        Self::start(command, worker::LISTENING, mode)
     }
 
-    fn start(mut command: Command, listening: &str, mode: &str, port: u16) -> Result<Self, Error> {
+    fn start(mut command: Command, listening: &str, mode: &str) -> Result<Self, Error> {
         let fault = |why: String| Error::Server {
             mode: mode.to_owned(),
             why,
@@ -84,7 +89,7 @@ impl Server {
         }
         drop(sender);
         if await_line(&lines, listening, Instant::now() + START)? {
-            return Ok(Self { process, port });
+            return Ok(Self { process });
         }
         process.kill();
         let said: Vec<String> = lines.try_iter().collect();
@@ -129,7 +134,7 @@ fn await_line(
 pub(crate) struct Pause<'a> {
     /// How long after its start.
     pub(crate) after: Duration,
-    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + 'a>,
+    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + Send + 'a>,
 }
 
 /// Waits for a client until the deadline, and does meanwhile what is due, in
@@ -154,18 +159,17 @@ pub(crate) fn wait(
 /// Where iperf3 cannot be started, or on SIGINT or SIGTERM.
 pub(crate) fn transfer(
     pair: &Pair,
-    server: &Server,
+    server: SocketAddr,
     round: u32,
     duration: Seconds,
     raw: &Path,
     pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
-    let address: IpAddr = pair.address(Side::Server);
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
     let mut command = pair.command_in(Side::Client, "iperf3")?;
     command
-        .args(["--json", "--client", &address.to_string()])
-        .args(["--port", &server.port.to_string()])
+        .args(["--json", "--client", &server.ip().to_string()])
+        .args(["--port", &server.port().to_string()])
         .args(["--time", &duration.get().to_string()])
         .args(["--interval", SAMPLE_S])
         .stdin(Stdio::null())
@@ -190,9 +194,9 @@ pub(crate) fn transfer(
     };
     connection.round = round;
     connection.wall_s = wall_s;
-    let mut round_trips = pair.take_round_trips()?;
+    let mut round_trips = pair.take_round_trips(server.ip())?;
     connection.rtt_us = data_port(&text)
-        .map(|port| round_trips.take(address, port))
+        .map(|port| round_trips.take(server.ip(), port))
         .unwrap_or_default();
     Ok(connection)
 }

@@ -516,6 +516,107 @@ fn the_loss_of_the_live_link_changes() {
     assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
 }
 
+/// Mbit/s of each connection of a mode to a host.
+fn mbps(outcome: &Outcome, mode: usize, host: &str) -> Vec<f64> {
+    outcome.scenarios[0].modes[mode]
+        .connections
+        .iter()
+        .filter(|one| one.host == host)
+        .map(|one| one.goodput_bps / 1e6)
+        .collect()
+}
+
+const TWO_HOSTS: &str = "[[host]]\nname = \"slow\"\nrate = \"10mbit\"\nqueue = \"50kb\"\n\
+                         [[host]]\nname = \"quick\"\nrate = \"40mbit\"\nqueue = \"100kb\"\nfamily = \"ipv6\"\n";
+
+#[test]
+fn several_hosts_have_their_own_rates_at_the_same_time() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[traffic]\nconnections = 2\nduration = \"2s\"\n{TWO_HOSTS}\
+         [[change]]\nat = 2\nhost = \"quick\"\nwithin = \"1s\"\nrate = \"10mbit\"\n"
+    );
+    let started = Instant::now();
+    let outcome = run(&options(
+        directory.path(),
+        &text,
+        &["fixed:cubic", "fixed:reno"],
+    ))
+    .unwrap();
+    let took = started.elapsed().as_secs_f64();
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+    // Eight connections of 2 s each: one after the other they would take 16 s.
+    assert!(took < 15.0, "{took} s");
+    for (index, arm) in ["cubic", "reno"].into_iter().enumerate() {
+        let mode = &outcome.scenarios[0].modes[index];
+        assert_eq!(mode.connections.len(), 4);
+        assert!(mode.connections.iter().all(|one| one.arm == arm));
+        let (slow, quick) = (
+            mbps(&outcome, index, "slow"),
+            mbps(&outcome, index, "quick"),
+        );
+        for rate in &slow {
+            assert!((7.5..10.0).contains(rate), "slow: {slow:?}");
+        }
+        assert!((32.0..40.5).contains(&quick[0]), "quick: {quick:?}");
+        // Half of it at 40, half at 10; the other host's path stays as it is.
+        assert!((15.0..30.0).contains(&quick[1]), "quick: {quick:?}");
+        let [first, second] = &mode.remotes[..] else {
+            panic!("{:?}", mode.remotes)
+        };
+        assert_eq!((first.last_change, second.last_change), (None, Some(1)));
+        assert_eq!(second.address.to_string(), "fd00:0:1:2::2");
+        let seen = first.forward.seen_packets + second.forward.seen_packets;
+        assert_eq!(mode.forward.seen_packets, seen);
+        assert!(first.forward.seen_packets > 100 && second.forward.seen_packets > 100);
+    }
+    // Raw results are kept, one a host.
+    assert!(
+        directory
+            .path()
+            .join("out/raw/fixed-reno-0001-quick.json")
+            .exists()
+    );
+    let page = fs::read_to_string(directory.path().join("out/report.html")).unwrap();
+    assert!(page.contains("Course, host quick"));
+}
+
+#[test]
+fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[traffic]\nkind = \"short\"\nconnections = 2\nflows = 3\nbytes = \"50kb\"\n{TWO_HOSTS}\
+         [[host]]\nname = \"gone\"\nloss = \"100%\"\n"
+    );
+    // Nobody waits 20 s for a SYN that never arrives.
+    let text = format!("{text}[system]\nsysctl = {{ \"net.ipv4.tcp_syn_retries\" = 1 }}\n");
+    let outcome = run_flows(directory.path(), &text, &["baseline"]);
+    let mode = &outcome.scenarios[0].modes[0];
+    for (host, failed) in [("slow", false), ("quick", false), ("gone", true)] {
+        let flows: Vec<&Connection> = mode
+            .connections
+            .iter()
+            .filter(|one| one.host == host)
+            .collect();
+        assert_eq!(flows.len(), 6, "{host}");
+        let errors = flows.iter().filter(|one| one.error.is_some()).count();
+        assert_eq!(errors, if failed { 6 } else { 0 }, "{host}: {flows:?}");
+    }
+    let slow = mode.towards("slow").unwrap();
+    // 52 kB with headers at 10 Mbit/s, less a bucket of 3 kB: 39 ms.
+    for flow in &slow.connections {
+        assert!((35e3..3e6).contains(&flow.fct_us.unwrap()), "{flow:?}");
+    }
+}
+
 #[test]
 fn an_agent_that_ends_is_quoted() {
     if !common::possible() {
@@ -598,7 +699,10 @@ fn start_long_run(directory: &Path, traffic: &str) -> Child {
         .spawn()
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !directory.join("out/raw/baseline-0000.json").exists() {
+    let raw = directory.join("out/raw");
+    let begun =
+        || ["", "-quick"].map(|host| raw.join(format!("baseline-0000{host}.json")).exists());
+    while begun() == [false; 2] {
         assert!(Instant::now() < deadline, "the run did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -622,6 +726,7 @@ fn sigint_and_sigterm_end_a_run_in_order() {
             nix::sys::signal::SIGINT,
             "kind = \"competing\"\nagainst = { cc = \"reno\" }\n",
         ),
+        (nix::sys::signal::SIGINT, TWO_HOSTS),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let mut child = start_long_run(directory.path(), traffic);

@@ -70,27 +70,36 @@ pub fn missing() -> Vec<String> {
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
-    let netem = wants(&|scenario| scenario.path.delay > Delay::ZERO);
+    let netem = wants(&|scenario| {
+        let paths = scenario.remotes();
+        paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
+    });
     if wire == WireKind::Tun {
         if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
             missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
         }
         for scenario in scenarios {
             let bottleneck = |path: &PathModel| (path.rate, path.queue);
-            let moves = |change: &Change| bottleneck(&change.path) != bottleneck(&scenario.path);
+            let paths = scenario.remotes();
+            let moves = |change: &Change| {
+                let mut own = paths.iter().filter(|(name, _)| *name == change.host);
+                own.any(|(_, path)| bottleneck(&change.path) != bottleneck(path))
+            };
             if scenario.changes.iter().any(moves) {
                 missing.push(format!(
                     "{}: a [[change]] of `rate` or `queue` (the link backend changes loss only)",
                     scenario.name
                 ));
             }
-            if scenario.path.mtu as usize > tun::MTU_BYTES {
-                missing.push(format!(
-                    "{}: an mtu of {} (the link backend carries at most {})",
-                    scenario.name,
-                    scenario.path.mtu,
-                    tun::MTU_BYTES
-                ));
+            for (_, path) in paths {
+                if path.mtu as usize > tun::MTU_BYTES {
+                    missing.push(format!(
+                        "{}: an mtu of {} (the link backend carries at most {})",
+                        scenario.name,
+                        path.mtu,
+                        tun::MTU_BYTES
+                    ));
+                }
             }
         }
     } else if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms")
