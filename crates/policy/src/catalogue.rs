@@ -225,7 +225,10 @@ pub static KEYS: &[Key] = &[
         on: 0,
         since: Version(4, 13),
         effect: "Initial receive window, in packets.",
-        trap: None,
+        trap: Some(
+            "Since Linux 4.20 a connection begins with as much as the buffer and the SYN's 64 KiB \
+             allow: this can only lower it.",
+        ),
     },
     Key {
         name: "needs_ecn",

@@ -251,7 +251,11 @@ impl Rule {
         let same = conditions.same_prefix.and_then(|same| same.of(flow));
         Precedence {
             never: self.never,
-            remote: longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
+            remote: match flow.kind {
+                // It has no peer: what holds for it is "anywhere".
+                FlowKind::Listener => 0,
+                _ => longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
+            },
             local: longest(&conditions.local, flow.local),
             place: Reverse(place),
         }
@@ -336,7 +340,16 @@ impl Conditions {
         };
         let names = |items: &[String]| list(items.to_vec());
         let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
-        let ports = |items: &[Ports]| list(items.iter().map(Ports::to_string).collect());
+        let ports = |items: &[Ports]| match items {
+            [one] => one.toml(),
+            all => format!(
+                "[{}]",
+                all.iter()
+                    .map(|one| one.toml())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+        };
         let mut texts = Vec::new();
         if !self.remote.is_empty() {
             texts.push((Condition::Remote, prefixes(&self.remote)));
@@ -409,6 +422,15 @@ impl std::fmt::Display for SamePrefix {
 }
 
 impl Ports {
+    /// As in a policy: a number, or a text for more than one port.
+    fn toml(self) -> String {
+        if self.first == self.last {
+            self.first.to_string()
+        } else {
+            format!("\"{self}\"")
+        }
+    }
+
     /// Whether a port lies in it.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
