@@ -36,5 +36,6 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),
         Command::Link(options) => commands::link::run(global, options),
+        Command::Policy(options) => commands::policy::run(global, options),
     }
 }

@@ -105,4 +105,6 @@ pub enum Command {
     /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
     /// or found.
     Link(commands::link::Options),
+    /// Check policies, and ask what they mean.
+    Policy(commands::policy::Options),
 }

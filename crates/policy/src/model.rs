@@ -233,6 +233,32 @@ impl Policy {
         holding.into_iter().map(|(_, rule)| rule).collect()
     }
 
+    /// What flows like this one get, whatever number they draw: shares of 2^32, and rules. The
+    /// shares add up to 2^32; the rules with samples come first.
+    pub fn outcomes(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
+        let samples = self.rules.iter().filter_map(|rule| rule.conditions.sample);
+        let mut ends: Vec<u64> = samples.map(u64::from).chain([1 << 32]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let mut outcomes: Vec<(u64, Option<&Rule>)> = Vec::new();
+        let mut start = 0;
+        for end in ends {
+            // A start is always below 2^32: the ends rise up to that.
+            let draw = u32::try_from(start).unwrap_or(u32::MAX);
+            let rule = self.decide(&Flow {
+                draw,
+                ..flow.clone()
+            });
+            let name = |rule: Option<&Rule>| rule.map(|rule| rule.name.clone());
+            match outcomes.last_mut() {
+                Some((share, last)) if name(*last) == name(rule) => *share += end - start,
+                _ => outcomes.push((end - start, rule)),
+            }
+            start = end;
+        }
+        outcomes
+    }
+
     /// A rule by its name, and its place in the file.
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
         let mut rules = self.rules.iter().enumerate();

@@ -259,3 +259,48 @@ fn namespaces_and_samples() {
         assert_eq!(decide(&policy, &seen).as_deref(), Some(rule), "{seen:?}");
     }
 }
+
+#[test]
+fn outcomes_cover_all_draws() {
+    let policy = rules(
+        r#"
+        [[rule]]
+        name = "quarter"
+        match = { sample = "25%", remote_port = 80 }
+        set = { nodelay = true }
+        [[rule]]
+        name = "half"
+        match = { sample = "50%" }
+        set = { nodelay = true }
+        [[rule]]
+        name = "ten"
+        match = { sample = "75%", remote = "11.0.0.0/8" }
+        set = { nodelay = true }
+        "#,
+    );
+    let outcomes = |remote: &str| -> Vec<(u64, Option<String>)> {
+        let outcomes = policy.outcomes(&flow("10.0.0.1", remote));
+        let owned = outcomes.into_iter();
+        owned
+            .map(|(share, rule)| (share, rule.map(|rule| rule.name.clone())))
+            .collect()
+    };
+    let quarter = 1 << 30;
+    let of = |name: &str| Some(name.to_owned());
+    assert_eq!(
+        outcomes("10.0.0.2 80"),
+        [
+            (quarter, of("quarter")),
+            (quarter, of("half")),
+            (2 * quarter, None)
+        ]
+    );
+    assert_eq!(
+        outcomes("10.0.0.2 81"),
+        [(2 * quarter, of("half")), (2 * quarter, None)]
+    );
+    assert_eq!(
+        outcomes("11.0.0.2 80"),
+        [(3 * quarter, of("ten")), (quarter, None)]
+    );
+}
