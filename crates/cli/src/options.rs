@@ -96,6 +96,9 @@ pub enum Command {
     Detach,
     /// Check what this machine supports; exit code 3 if something needed is missing.
     Doctor,
+    /// Set TCP parameters per flow, by the rules of a file.
+    #[command(subcommand)]
+    Policy(commands::policy::What),
     /// Measure congestion controls on this machine's own TCP stack.
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
@@ -105,6 +108,4 @@ pub enum Command {
     /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
     /// or found.
     Link(commands::link::Options),
-    /// Check policies, and ask what they mean.
-    Policy(commands::policy::Options),
 }

@@ -639,7 +639,8 @@ pub static KEYS: &[Key] = &[
         set: LISTEN,
         on: LISTEN,
         since: Version(4, 20),
-        effect: "Listeners keep the headers of each SYN, for `reflect_tos` and `read_option`.",
+        effect: "Listeners keep the headers of each SYN for the application. `reflect_tos` and \
+                 `read_option` see to it themselves.",
         trap: None,
     },
     Key {

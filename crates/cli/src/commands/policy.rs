@@ -7,20 +7,14 @@ mod test;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use thalweg_policy::{Faults, Policy};
 
 use crate::options::Global;
 
-/// What to do with policies.
-#[derive(Debug, Args)]
-pub struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// What to do with a policy.
 #[derive(Debug, Subcommand)]
-enum Command {
+pub enum What {
     /// Check policy files; exit code 1 if one has a fault.
     ///
     /// Faults and warnings are told with file, line and column. Needs no agent and no privilege.
@@ -32,11 +26,11 @@ enum Command {
 }
 
 /// Does it.
-pub fn run(global: &Global, options: &Options) -> Result<()> {
-    match &options.command {
-        Command::Check(options) => check::run(global, options),
-        Command::Test(options) => test::run(global, options),
-        Command::Diff(options) => diff::run(global, options),
+pub fn run(global: &Global, what: &What) -> Result<()> {
+    match what {
+        What::Check(options) => check::run(global, options),
+        What::Test(options) => test::run(global, options),
+        What::Diff(options) => diff::run(global, options),
     }
 }
 

@@ -238,9 +238,7 @@ fn settings_that_need_another() {
         ),
         ("set = { congestion = \"dctcp\", needs_ecn = true }", None),
         ("set = { congestion = \"cdg\" }", Some("refuses cdg")),
-        ("set = { reflect_tos = true }", Some("the SYN is not kept")),
-        ("set = { reflect_tos = true, save_syn = true }", None),
-        ("set = { read_option = true }", Some("the SYN is not kept")),
+        ("set = { reflect_tos = true }", None),
         (
             "set = { keepalive_idle = \"1m\" }",
             Some("without `keepalive = true`"),
