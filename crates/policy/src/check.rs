@@ -36,19 +36,6 @@ pub enum WarningKind {
     Incomplete,
 }
 
-impl WarningKind {
-    /// Its word in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Trap => "trap",
-            Self::Shadowed => "shadowed",
-            Self::Conflict => "conflict",
-            Self::Nothing => "nothing",
-            Self::Incomplete => "incomplete",
-        }
-    }
-}
-
 impl Policy {
     /// Warnings, in the order of the text.
     pub fn warnings(&self) -> Vec<Warning> {

@@ -363,10 +363,11 @@ impl<'p> Compiler<'p> {
                 self.out.prefixes6.push((key, index));
             }
         }
-        for used in &mut self.out.netns {
-            let rules = self.out.rules.iter().enumerate();
-            let of_it = rules.filter(|(_, rule)| rule.netns == used.placeholder);
-            used.rules = of_it.map(|(index, _)| index).collect();
+        for (place, rule) in self.out.rules.iter().enumerate() {
+            let index = usize::try_from(u64::MAX - rule.netns).unwrap_or(usize::MAX);
+            if let Some(used) = self.out.netns.get_mut(index) {
+                used.rules.push(place);
+            }
         }
     }
 
