@@ -12,11 +12,11 @@ mod error;
 mod reader;
 #[cfg(test)]
 mod tests;
-pub mod units;
 
 pub use error::{ConfigError, Fault};
 pub use reader::{KeyDescription, is_arm_name};
 use reader::{Section, Source};
+pub use thalweg_policy::units;
 
 /// Where the configuration is looked for if no file is named.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";

@@ -1,0 +1,229 @@
+//! A policy as the kernel program reads it: plain tables, as `thalweg_policy_abi.h` has them.
+
+use std::cmp::Reverse;
+
+use thalweg_abi::raw;
+
+use crate::Version;
+use crate::model::{Flow, FlowKind, Namespace, is_below};
+use crate::prefix::{bits, is_ipv4, mask};
+
+/// The tables of one slot, and what user space must know to fill and explain them.
+///
+/// How a flow finds its rule:
+/// 1. The longest prefix in `prefixes4` or `prefixes6` (an IPv4-mapped peer is IPv4) that the
+///    remote address lies in names a node; the tries always have the prefix of length 0.
+/// 2. Of that node and its ancestors (`parent`), each has its rules in order of precedence:
+///    the first that holds is the node's best.
+/// 3. The best of those is the one whose key (`never`, `remote_len`, `local_len`, then the
+///    *lowest* `id`) is the greatest. Nodes must all be looked at, because a rule with
+///    `same_prefix` lies in the root and may be longer than a prefix further down.
+///
+/// A listener has no peer: it starts at the root (node 0 or 1 by its family), and a rule with
+/// `same_len` or `THALWEG_RULE_REMOTE_PORTS` does not hold for it.
+///
+/// A flow draws one 32-bit number; a rule with `sample` holds if the number is below it.
+#[derive(Clone, Debug, Default)]
+pub struct Compiled {
+    /// Name of the policy.
+    pub name: String,
+    /// Rules, those of one node behind each other. `netns` may be a placeholder: see `netns`.
+    pub rules: Vec<raw::thalweg_policy_rule>,
+    /// Operations, those of one rule behind each other; copies of a rule share them, so an
+    /// operation's place is the same in all of them.
+    pub ops: Vec<raw::thalweg_policy_op>,
+    /// Nodes; 0 is the root of IPv4, 1 of IPv6.
+    pub nodes: Vec<raw::thalweg_policy_node>,
+    /// IPv4 prefixes and their nodes, the one of length 0 included.
+    pub prefixes4: Vec<(raw::thalweg_policy_key4, u32)>,
+    /// IPv6 prefixes and their nodes, the one of length 0 included.
+    pub prefixes6: Vec<(raw::thalweg_policy_key6, u32)>,
+    /// Texts that operations refer to by index.
+    pub texts: Vec<raw::thalweg_policy_text>,
+    /// `stages` of the head: of all rules, and ESTABLISHED where a `never` rule exists.
+    pub stages: u32,
+    /// `flags` of the head: `THALWEG_POLICY_REQUESTS` or 0.
+    pub flags: u32,
+    /// Paths below the root of the cgroup hierarchy; bit i of a rule's mask is `cgroups[i]`.
+    /// A flow has the bit of its own cgroup and of every ancestor.
+    pub cgroups: Vec<String>,
+    /// Network namespaces that are named, not given by cookie.
+    pub netns: Vec<NamespaceUse>,
+    /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
+    pub arm_sets: Vec<Vec<String>>,
+    /// What is known of each rule, by id (its place in the file).
+    pub about: Vec<About>,
+}
+
+/// A named network namespace, and the rules that ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceUse {
+    /// How the policy names it.
+    pub namespace: Namespace,
+    /// What stands in the rules until it is resolved: no namespace has this cookie.
+    pub placeholder: u64,
+    /// Indices into `rules`.
+    pub rules: Vec<usize>,
+}
+
+/// A rule of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// Its description; may be empty.
+    pub description: String,
+    /// Line of the file, from 1.
+    pub line: usize,
+    /// Whether it protects.
+    pub never: bool,
+    /// Its operations, in the order of the table.
+    pub ops: Vec<AboutOp>,
+}
+
+/// An operation of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AboutOp {
+    /// Key in the file.
+    pub key: &'static str,
+    /// Value, as in the file.
+    pub value: String,
+    /// The kernel's name of the option or hook.
+    pub option: &'static str,
+    /// First kernel that has it.
+    pub since: Version,
+}
+
+impl Compiled {
+    /// Puts cookies in the place of named network namespaces.
+    ///
+    /// A namespace that `cookie` answers with `None` does not exist: its rules keep a cookie
+    /// that no namespace has, so they match nothing. Those namespaces are returned.
+    pub fn resolve(
+        &mut self,
+        mut cookie: impl FnMut(&Namespace) -> Option<u64>,
+    ) -> Vec<&Namespace> {
+        let mut missing = Vec::new();
+        for used in &self.netns {
+            let found = cookie(&used.namespace);
+            for &rule in &used.rules {
+                self.rules[rule].netns = found.unwrap_or(used.placeholder);
+            }
+            if found.is_none() {
+                missing.push(&used.namespace);
+            }
+        }
+        missing
+    }
+    /// The id of the rule that a flow gets, found as the kernel program finds it.
+    ///
+    /// It looks through the prefixes one by one: for tests and explanations, not for speed.
+    pub fn decide(&self, flow: &Flow) -> Option<u32> {
+        let seen = Seen {
+            flow,
+            netns: self.cookie(flow),
+            cgroups: self.cgroup_mask(flow),
+        };
+        let mut best: Option<&raw::thalweg_policy_rule> = None;
+        let mut node = self.nodes.get(self.node(flow) as usize);
+        while let Some(on_way) = node {
+            let rules = on_way.first as usize..(on_way.first + on_way.rules) as usize;
+            if let Some(rule) = self.rules[rules].iter().find(|rule| seen.holds(rule))
+                && best.is_none_or(|best| precedence(rule) > precedence(best))
+            {
+                best = Some(rule);
+            }
+            node = self.nodes.get(on_way.parent as usize);
+        }
+        best.map(|rule| rule.id)
+    }
+
+    /// The node of the longest prefix that the peer lies in.
+    fn node(&self, flow: &Flow) -> u32 {
+        let ipv4 = is_ipv4(flow.remote);
+        if flow.kind == FlowKind::Listener {
+            return u32::from(!ipv4);
+        }
+        let address = bits(flow.remote);
+        let longest =
+            |found: Option<(u32, u32)>| found.map_or(raw::THALWEG_POLICY_NONE, |(_, n)| n);
+        if ipv4 {
+            let holding = self.prefixes4.iter().filter(|(key, _)| {
+                let mask = mask(96 + key.prefix_len as u8) as u32;
+                address as u32 & mask == u32::from_be_bytes(key.addr)
+            });
+            longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
+        } else {
+            let holding = self.prefixes6.iter().filter(|(key, _)| {
+                address & mask(key.prefix_len as u8) == u128::from_be_bytes(key.addr)
+            });
+            longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())
+        }
+    }
+
+    fn cookie(&self, flow: &Flow) -> u64 {
+        match &flow.netns {
+            None => 0,
+            Some(Namespace::Cookie(cookie)) => *cookie,
+            Some(named) => {
+                let used = self.netns.iter().find(|used| used.namespace == *named);
+                let rule = used.and_then(|used| used.rules.first());
+                rule.map_or(0, |&rule| self.rules[rule].netns)
+            }
+        }
+    }
+
+    fn cgroup_mask(&self, flow: &Flow) -> u32 {
+        let Some(own) = &flow.cgroup else {
+            return 0;
+        };
+        let paths = self.cgroups.iter().enumerate();
+        paths
+            .filter(|(_, path)| is_below(own, path))
+            .fold(0, |mask, (bit, _)| mask | 1 << bit)
+    }
+}
+
+/// A flow as the kernel program sees it.
+struct Seen<'f> {
+    flow: &'f Flow,
+    netns: u64,
+    cgroups: u32,
+}
+
+impl Seen<'_> {
+    fn holds(&self, rule: &raw::thalweg_policy_rule) -> bool {
+        let flow = self.flow;
+        let flag = |flag: u32| rule.flags & flag != 0;
+        let within = |ports: &[raw::thalweg_policy_ports], port: u16| {
+            let range =
+                |range: &raw::thalweg_policy_ports| range.first <= port && port <= range.last;
+            ports.iter().any(range)
+        };
+        let listener = flow.kind == FlowKind::Listener;
+        let same = |length: u8, a: u128, b: u128| (a ^ b) & mask(length) == 0;
+        let (local, remote) = (bits(flow.local), bits(flow.remote));
+        flag(if is_ipv4(flow.remote) {
+            raw::THALWEG_RULE_IPV4
+        } else {
+            raw::THALWEG_RULE_IPV6
+        }) && flag(if flow.kind == FlowKind::Active {
+            raw::THALWEG_RULE_ACTIVE
+        } else {
+            raw::THALWEG_RULE_PASSIVE
+        }) && (!flag(raw::THALWEG_RULE_REMOTE_PORTS)
+            || !listener && within(&rule.remote_ports, flow.remote_port))
+            && (!flag(raw::THALWEG_RULE_LOCAL_PORTS) || within(&rule.local_ports, flow.local_port))
+            && (rule.netns == 0 || rule.netns == self.netns)
+            && (rule.cgroups == 0 || rule.cgroups & self.cgroups != 0)
+            && (rule.sample == 0 || flow.draw < rule.sample)
+            && same(rule.local_len, local, u128::from_be_bytes(rule.local))
+            && (rule.same_len == 0 || !listener && same(rule.same_len, local, remote))
+    }
+}
+
+/// The greater one wins.
+fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
+    let never = rule.flags & raw::THALWEG_RULE_NEVER != 0;
+    (never, rule.remote_len, rule.local_len, Reverse(rule.id))
+}
