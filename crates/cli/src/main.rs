@@ -36,5 +36,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),
         Command::Link(options) => commands::link::run(global, options),
+        Command::Limit(options) => commands::limit::run(global, options),
+        Command::Sockops(options) => commands::sockops::run(global, options),
     }
 }
