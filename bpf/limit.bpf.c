@@ -252,7 +252,7 @@ static __always_inline void look(struct thalweg_limit_state *s,
 				 const struct thalweg_limit_settings *set, __u64 line_bytes,
 				 __s64 queue_ns, __u64 now)
 {
-	__u64 elapsed = now - s->look_ns;
+	__u64 elapsed = now - s->look_ns, rate = s->rate_bps, share_q16;
 
 	if (!s->look_ns) {
 		/* The first packet. */
@@ -260,10 +260,14 @@ static __always_inline void look(struct thalweg_limit_state *s,
 		s->line_bytes = line_bytes;
 		s->second_ns = now;
 	} else {
+		share_q16 = s->share_bps * ONE_Q16 / s->rate_bps;
 		if (set->flags & THALWEG_LIMIT_WORK_CONSERVING)
 			conserve_work(s, set, line_bytes, elapsed);
 		else
 			s->rate_bps = set->rate_bps;
+		/* A new rate is shared as the old one was. */
+		if (s->rate_bps != rate)
+			s->share_bps = share_q16 * s->rate_bps >> 16;
 		control(s, set, queue_ns, elapsed);
 	}
 	s->look_ns = now;
