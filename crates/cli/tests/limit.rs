@@ -306,7 +306,7 @@ fn limits_stand_beside_one_another_and_below_one_another() {
 
     // The parent is the narrower one now, and its connections know.
     bed.set(&parent, "40mbit", &[]);
-    std::thread::sleep(SECOND);
+    std::thread::sleep(2 * SECOND);
     let both = bed.carried(3 * SECOND);
     assert!(near(both, 40.0, 0.1), "{both} Mbit/s");
     drop(senders);

@@ -83,11 +83,13 @@ struct Set {
     line_rate: Option<Rate>,
     /// Virtual queue beyond which packets get a CE mark, or TCP without ECN is told to slow
     /// down: a time at the rate (us, ms, s), or bytes (b, kb, …).
-    #[arg(long, value_name = "TIME|SIZE", default_value = "5ms")]
-    mark_at: Threshold,
-    /// Virtual queue beyond which packets are dropped.
-    #[arg(long, value_name = "TIME|SIZE", default_value = "50ms")]
-    drop_at: Threshold,
+    ///
+    /// Default: 5ms; with --edt 20ms.
+    #[arg(long, value_name = "TIME|SIZE")]
+    mark_at: Option<Threshold>,
+    /// Virtual queue beyond which packets are dropped. Default: 50ms; with --edt 200ms.
+    #[arg(long, value_name = "TIME|SIZE")]
+    drop_at: Option<Threshold>,
     /// Credit that an idle cgroup gathers and may then send at once.
     #[arg(long, value_name = "TIME|SIZE", default_value = "10ms")]
     burst: Threshold,
@@ -171,6 +173,10 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
 
 impl Set {
     fn request(&self) -> Request {
+        // With departure times the queue is real. It holds what TCP hands over at once, 64 KiB
+        // a connection, before any of it is too much.
+        let [mark_ms, drop_ms] = if self.edt { [20, 200] } else { [5, 50] };
+        let milliseconds = |ms: u64| Depth::Time { ns: ms * 1_000_000 };
         Request {
             cgroup: self.cgroup.clone(),
             rate_bps: self.rate.bps(),
@@ -179,8 +185,8 @@ impl Set {
             devices: self.device.clone(),
             pace: !self.no_pacing,
             loopback: self.loopback,
-            mark_at: depth(self.mark_at),
-            drop_at: depth(self.drop_at),
+            mark_at: self.mark_at.map_or(milliseconds(mark_ms), depth),
+            drop_at: self.drop_at.map_or(milliseconds(drop_ms), depth),
             burst: depth(self.burst),
         }
     }
