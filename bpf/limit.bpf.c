@@ -92,11 +92,14 @@ struct {
 struct note {
 	__u64 skb;
 	__u64 time_ns;
+	__u64 depth; /* of the cgroup whose limit it was */
 };
 
 /*
  * The last packet that a limit dropped on this CPU, for those of the cgroups above,
- * which run next. An address alone could belong to another packet by then.
+ * which run next. The kernel gives the memory of a dropped packet to the next one, so
+ * the address alone proves nothing: a note counts for cgroups above the one that
+ * wrote it, for as long as their programs take to run, and until the next packet there.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -157,23 +160,25 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 	p->bytes += (p->count - 1) * (ip + transport);
 }
 
-static __always_inline int dropped_below(struct __sk_buff *skb, __u64 now)
+static __always_inline int dropped_below(struct __sk_buff *skb, __u64 now, __u64 depth)
 {
 	__u32 zero = 0;
 	struct note *note = bpf_map_lookup_elem(&dropped, &zero);
 
-	return note && note->skb == (__u64)(long)skb && now - note->time_ns < NOTE_NS;
+	return note && note->skb == (__u64)(long)skb && note->depth > depth &&
+	       now - note->time_ns < NOTE_NS;
 }
 
-static __always_inline void note_drop(struct __sk_buff *skb, __u64 now)
+static __always_inline void note_verdict(struct __sk_buff *skb, __u64 now, __u64 depth, int drop)
 {
 	__u32 zero = 0;
 	struct note *note = bpf_map_lookup_elem(&dropped, &zero);
 
-	if (note) {
-		note->skb = (__u64)(long)skb;
-		note->time_ns = now;
-	}
+	if (!note)
+		return;
+	note->skb = drop ? (__u64)(long)skb : 0;
+	note->time_ns = now;
+	note->depth = depth;
 }
 
 /*
@@ -287,7 +292,7 @@ int limit_egress(struct __sk_buff *skb)
 	struct thalweg_limit_settings *set = bpf_map_lookup_elem(&settings, &zero);
 	struct locked_state *locked = bpf_map_lookup_elem(&state, &zero);
 	__u64 *meter = bpf_map_lookup_elem(&line, &zero);
-	__u64 now, drop_ns, line_bytes, departure;
+	__u64 now, clock, drop_ns, line_bytes, departure;
 	struct thalweg_limit_state *s;
 	__u32 drop, slow;
 	__s64 queue_ns;
@@ -297,8 +302,8 @@ int limit_egress(struct __sk_buff *skb)
 		return PASS;
 	if (skb->ifindex == LOOPBACK_IFINDEX && !(set->flags & THALWEG_LIMIT_LOOPBACK))
 		return PASS;
-	now = bpf_ktime_get_ns();
-	if (dropped_below(skb, now))
+	clock = now = bpf_ktime_get_ns();
+	if (dropped_below(skb, now, set->depth))
 		return PASS;
 	parse(skb, &p);
 	/* Room beyond the threshold lets ACKs and handshakes through a flood. */
@@ -333,10 +338,9 @@ int limit_egress(struct __sk_buff *skb)
 	}
 	bpf_spin_unlock(&locked->lock);
 
-	if (drop) {
-		note_drop(skb, now);
+	note_verdict(skb, clock, set->depth, drop);
+	if (drop)
 		return DROP_AND_TELL;
-	}
 	if (set->flags & THALWEG_LIMIT_EDT && departure > now && departure > skb->tstamp)
 		skb->tstamp = departure;
 	if (!slow)
@@ -361,7 +365,7 @@ int limit_line(struct __sk_buff *skb)
 	__u64 *meter = bpf_map_lookup_elem(&line, &zero);
 	struct packet p;
 
-	if (!meter || skb->ifindex == LOOPBACK_IFINDEX || dropped_below(skb, bpf_ktime_get_ns()))
+	if (!meter || skb->ifindex == LOOPBACK_IFINDEX || dropped_below(skb, bpf_ktime_get_ns(), 0))
 		return PASS;
 	parse(skb, &p);
 	__sync_fetch_and_add(meter, p.bytes);
@@ -436,12 +440,12 @@ int limit_sockops(struct bpf_sock_ops *ops)
 		return 1;
 	}
 	if (!(set->flags & THALWEG_LIMIT_PACE)) {
-		pace(ops, sk, set->slot, 0);
+		pace(ops, sk, set->depth, 0);
 		return 1;
 	}
 	share = locked->s.share_bps ? locked->s.share_bps : set->rate_bps;
 	share = share / 8 + 1;
 	/* From 34 Gbit/s on it does not fit, and pacing would not help either. */
-	pace(ops, sk, set->slot, share < UNLIMITED ? share : 0);
+	pace(ops, sk, set->depth, share < UNLIMITED ? share : 0);
 	return 1;
 }

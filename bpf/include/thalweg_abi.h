@@ -345,7 +345,7 @@ struct thalweg_limit_settings {
 	__u64 mark_ns; /* queue beyond which packets are marked, or senders told */
 	__u64 drop_ns; /* queue beyond which packets are dropped */
 	__u64 interval_ns; /* between two looks at the rate */
-	__u32 slot; /* of `struct thalweg_pacing` */
+	__u32 depth; /* of the cgroup's directory; its remainder by SLOTS is its place in pacing */
 	__u32 reserved; /* 0 */
 };
 

@@ -372,7 +372,7 @@ impl Limits {
         let slot = MapHandle::from_pinned_path(own.join("settings"))
             .ok()
             .and_then(|map| read_settings(&map).ok())
-            .map(|settings| settings.slot);
+            .map(|settings| settings.depth % raw::THALWEG_LIMIT_SLOTS);
         // The pacer first, or it would pace again what is given back.
         remove_file(&own.join(SOCKOPS))?;
         if let (Some(slot), Ok(pacing)) = (
@@ -470,8 +470,7 @@ fn settings(request: &Request) -> Result<raw::thalweg_limit_settings> {
         drop_ns,
         interval_ns: INTERVAL_NS.max(Depth::Bytes(INTERVAL_BYTES).ns(rate_bps)),
         // Limits above one another lie at different depths of the hierarchy.
-        slot: (fs::canonicalize(&request.cgroup)?.components().count()
-            % raw::THALWEG_LIMIT_SLOTS as usize) as u32,
+        depth: fs::canonicalize(&request.cgroup)?.components().count() as u32,
         reserved: 0,
     })
 }

@@ -299,9 +299,10 @@ echo "left: $(ls /sys/fs/bpf)."
     assert!(text.contains("\nwith fq: 0\n"), "{text}");
     let (_, rest) = text.split_once("kbit/s: ").expect("a measurement");
     let rate: f64 = rest.lines().next().unwrap().parse().unwrap();
-    // What the limit counts has no link header: 14 bytes of at most 64 KiB.
+    // Never more. How much less depends on what else this machine does: the guest's one CPU
+    // must take the packets as they become due.
     assert!(
-        (rate / 40_000.0 - 1.0).abs() < 0.1,
+        (20_000.0..44_000.0).contains(&rate),
         "{rate} kbit/s:\n{text}"
     );
     let limit = json_after(&text, "SHOW");
