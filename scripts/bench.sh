@@ -5,6 +5,7 @@
 #   regret   exploration rules compared                      (under a minute)
 #   cost     kernel time, connection rate, agent's footprint  (three minutes)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
+#   limit    what a limited cgroup sends, set and measured    (five minutes)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
 set -euo pipefail
@@ -14,7 +15,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost link lab)
+((${#parts[@]})) || parts=(regret cost link limit lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -32,6 +33,10 @@ for part in "${parts[@]}"; do
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench link || status=1
 		;;
+	limit)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench limit || status=1
+		;;
 	lab)
 		cargo build --locked --release -p thalweg-cli
 		target/release/thalweg lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
@@ -40,7 +45,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, link, lab)" >&2
+		echo "error: no part $part (regret, cost, link, limit, lab)" >&2
 		exit 2
 		;;
 	esac

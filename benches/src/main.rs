@@ -5,6 +5,7 @@
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
+//! thalweg-bench limit    what a limited cgroup sends, against the rate that was set
 //! ```
 //!
 //! Each prints a table with the target beside the figure, and exits with 1 if one is missed.
@@ -12,6 +13,7 @@
 mod agent;
 mod bed;
 mod kernel;
+mod limit;
 mod link;
 mod rate;
 mod table;
@@ -43,6 +45,8 @@ enum What {
     Agent,
     /// What a link carries, and how late packets are.
     Link,
+    /// What a limited cgroup sends.
+    Limit,
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -55,6 +59,7 @@ fn main() -> Result<ExitCode> {
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
+        What::Limit => limit::run(&arguments.binary)?,
         What::Worker(work) => {
             worker::run(&work)?;
             true

@@ -318,6 +318,68 @@ struct thalweg_counters {
 	__u64 conns_missed; /* connections that lost their slot, and were not scored */
 };
 
+/*
+ * limit: egress limits of cgroups (limit.bpf.c). Versioned on its own, because a
+ * limit lives without an agent: `settings` of a pinned limit carries the number.
+ */
+#define THALWEG_LIMIT_VERSION 1
+/* Limits that may act on one socket, itself and those of cgroups above it. */
+#define THALWEG_LIMIT_SLOTS 8
+
+enum thalweg_limit_flag {
+	/* Packets get a departure time, for fq to obey. */
+	THALWEG_LIMIT_EDT = 1 << 0,
+	/* The rate rises while the line has room. */
+	THALWEG_LIMIT_WORK_CONSERVING = 1 << 1,
+	/* TCP is paced at its share. */
+	THALWEG_LIMIT_PACE = 1 << 2,
+	/* Loopback counts too. */
+	THALWEG_LIMIT_LOOPBACK = 1 << 3,
+};
+
+/* Value of a limit's `settings` map: replaced as a whole while packets pass. */
+struct thalweg_limit_settings {
+	__u32 version;
+	__u32 flags; /* enum thalweg_limit_flag */
+	__u64 rate_bps; /* bits of IP packets per second */
+	__u64 line_bps; /* work-conserving: what all cgroups together may send */
+	__u64 burst_ns; /* credit that an idle cgroup gathers, as time at the rate */
+	__u64 mark_ns; /* queue beyond which packets are marked, or senders told */
+	__u64 drop_ns; /* queue beyond which packets are dropped */
+	__u64 interval_ns; /* between two looks at the rate */
+	__u32 depth; /* of the cgroup's directory; its remainder by SLOTS is its place in pacing */
+	__u32 reserved; /* 0 */
+};
+
+/* Value of a limit's `state` map, but for the lock behind it. */
+struct thalweg_limit_state {
+	__u64 next_ns; /* CLOCK_MONOTONIC when the virtual queue will be empty */
+	__u64 rate_bps; /* in force; above that of the settings if work-conserving */
+	__u64 share_bps; /* at which each TCP connection is paced */
+	__u64 rtt_ns; /* running mean of the connections, weighted by measurements */
+	__u64 line_bytes; /* work-conserving: meter at the last look */
+	__u64 look_ns; /* CLOCK_MONOTONIC of the last look at the rate */
+	__u64 look_bytes; /* passed since */
+	__u64 largest_bytes; /* of the TCP packets lately handed over at once */
+	__u64 second_ns; /* when the present second of measuring began */
+	__u64 second_bytes; /* passed since */
+	__u64 measured_bps; /* over the last whole second */
+	__s64 credit_q8_ns; /* running mean; below 0: queue */
+	__u64 packets; /* passed, as on the wire; so everything below */
+	__u64 bytes;
+	__u64 marked; /* got CE */
+	__u64 notified; /* passed, and TCP was told to slow down */
+	__u64 dropped_packets;
+	__u64 dropped_bytes;
+};
+
+/* What a socket's pacing rate is made of; bytes per second, 0 = none, ~0 = unlimited. */
+struct thalweg_pacing {
+	__u32 own; /* of the application */
+	__u32 set; /* what was set last */
+	__u32 shares[THALWEG_LIMIT_SLOTS]; /* of the limits that act on it */
+};
+
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
@@ -331,5 +393,8 @@ THALWEG_ASSERT_SIZE(thalweg_meta, 24);
 THALWEG_ASSERT_SIZE(thalweg_conn, 64);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
 THALWEG_ASSERT_SIZE(thalweg_counters, 128);
+THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
+THALWEG_ASSERT_SIZE(thalweg_limit_state, 144);
+THALWEG_ASSERT_SIZE(thalweg_pacing, 40);
 
 #endif

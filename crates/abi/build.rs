@@ -26,11 +26,25 @@ fn main() -> Result<()> {
         .write_to_file(out.join("raw.rs"))?;
 
     // One source, two objects: against the UAPI alone, and with the kernel's own BTF.
-    build_object(&bpf, &include, &out, "learn", &[])?;
-    build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])
+    let learn = bpf.join("learn.bpf.c");
+    build_object(&learn, &include, &out, "learn", &[])?;
+    build_object(
+        &learn,
+        &include,
+        &out,
+        "learn_btf",
+        &["-DTHALWEG_KERNEL_BTF"],
+    )?;
+    build_object(&bpf.join("limit.bpf.c"), &include, &out, "limit", &[])
 }
 
-fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {
+fn build_object(
+    source: &Path,
+    include: &Path,
+    out: &Path,
+    name: &str,
+    flags: &[&str],
+) -> Result<()> {
     let mut arguments = vec![
         "-mcpu=v3".to_string(),
         "-Wall".to_string(),
@@ -40,11 +54,14 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
     ];
     arguments.extend(flags.iter().map(ToString::to_string));
     SkeletonBuilder::new()
-        .source(bpf.join("learn.bpf.c"))
+        .source(source)
         .obj(out.join(format!("{name}.bpf.o")))
         .clang_args(arguments)
         .build()
-        .with_context(|| format!("cannot build {name} from learn.bpf.c (is clang installed?)"))
+        .with_context(|| {
+            let source = source.display();
+            format!("cannot build {name} from {source} (is clang installed?)")
+        })
 }
 
 /// Debian and Ubuntu keep <asm/types.h> in a directory named after the machine.

@@ -1,7 +1,7 @@
 //! Everything that crosses the kernel border.
 //!
 //! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition. [`LEARN`] and
-//! [`LEARN_BTF`] are the compiled kernel program in two variants. The conversions turn bytes
+//! [`LEARN_BTF`] are the compiled kernel program in two variants, [`LIMIT`] is the limiter. The conversions turn bytes
 //! of the kernel into types of [`thalweg_core`] and back.
 
 mod convert;
@@ -26,3 +26,6 @@ pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o")
 
 /// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
 pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf.bpf.o"));
+
+/// The egress limiter (`limit.bpf.c`), against the UAPI alone.
+pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o"));

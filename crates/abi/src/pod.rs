@@ -25,6 +25,9 @@ pod!(
     thalweg_meta,
     thalweg_event,
     thalweg_counters,
+    thalweg_limit_settings,
+    thalweg_limit_state,
+    thalweg_pacing,
 );
 
 /// The bytes of a value.

@@ -415,6 +415,8 @@ pub fn is_attached(pin: &Path) -> bool {
 pub fn detach(pin: &Path) -> Result<Vec<String>> {
     let removed = clear(pin)?;
     match fs::remove_dir(pin) {
+        // Limits and other people's programs live below and are not the agent's.
+        Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(removed),
         Err(error) if !removed.is_empty() => {
             Err(error).with_context(|| format!("removing {}", pin.display()))
         }

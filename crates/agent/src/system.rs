@@ -255,6 +255,20 @@ pub fn missing_capabilities() -> Result<Vec<&'static str>> {
     Ok(missing.into_iter().collect())
 }
 
+/// This process may not load programs.
+#[derive(Debug, thiserror::Error)]
+#[error("missing privilege: {0}; run as root, or grant the capabilities")]
+pub struct MissingPrivilege(String);
+
+/// Fails unless this process may load programs and attach them.
+pub fn check_privileges() -> Result<()> {
+    let missing = missing_capabilities()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(MissingPrivilege(missing.join(", ")).into())
+}
+
 /// Gives memory back to the system after something large was held for a moment.
 pub fn trim_memory() {
     // SAFETY: malloc_trim has no preconditions. Where the C library has none, nothing is done.

@@ -37,5 +37,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Lab(options) => commands::lab::run(global, options),
         Command::Policy(options) => commands::policy::run(global, options),
         Command::Link(options) => commands::link::run(global, options),
+        Command::Limit(options) => commands::limit::run(global, options),
+        Command::Sockops(options) => commands::sockops::run(global, options),
     }
 }

@@ -13,7 +13,7 @@ Exit codes:
   0  success
   1  error
   2  wrong usage, or a confirmation is missing
-  3  something that is needed is missing (doctor, link)
+  3  something that is needed is missing (doctor, link, limit, sockops)
   4  the agent is not running
   5  an expectation was not met (lab run)
   6  B is worse than A (lab compare)
@@ -108,4 +108,11 @@ pub enum Command {
     /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
     /// or found.
     Link(commands::link::Options),
+    /// Limit what a cgroup sends: set, change, list, show and remove.
+    ///
+    /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting
+    /// it again changes the one that is there, at once. docs/limit.md tells what to expect.
+    Limit(commands::limit::Options),
+    /// Load sockops programs of your own: load, unload, list, trace.
+    Sockops(commands::sockops::Options),
 }

@@ -244,3 +244,69 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
         "{text}"
     );
 }
+
+#[test]
+fn departure_times_are_obeyed_by_fq_and_refused_without() {
+    if !available() {
+        return;
+    }
+    let text = boot(
+        r#"
+module veth
+module sch_fq
+: > /run/agent.toml
+ip netns add far
+ip link add near0 type veth peer name far0 netns far
+ip address add 10.9.0.1/24 dev near0
+ip link set near0 up
+ip -n far address add 10.9.0.2/24 dev far0
+ip -n far link set far0 up
+mkdir /run/cgroup/limited
+limit() { thalweg --json limit --cgroup /run/cgroup/limited --rate 40mbit --edt; }
+limit
+echo "without fq: $?"
+ls /sys/fs/bpf
+tc qdisc replace dev near0 root fq
+limit > /dev/null
+echo "with fq: $?"
+cat > /run/send.py <<'PYTHON'
+import socket
+connection = socket.create_connection(("10.9.0.2", 5001))
+while True:
+    connection.sendall(bytes(1 << 16))
+PYTHON
+ip netns exec far python3 -c '
+import socket
+connection = socket.create_server(("10.9.0.2", 5001)).accept()[0]
+while connection.recv(1 << 20): pass' &
+sleep 0.5
+bash -c 'echo $$ > /run/cgroup/limited/cgroup.procs; exec python3 /run/send.py' &
+carried() { ip netns exec far awk '/far0/ { print $2 }' /proc/net/dev; }
+sleep 1
+before=$(carried)
+began=$(date +%s%N)
+sleep 3
+after=$(carried)
+ended=$(date +%s%N)
+echo "kbit/s: $(((after - before) * 8000000 / (ended - began)))"
+echo SHOW; thalweg --json limit show --cgroup /run/cgroup/limited
+thalweg limit remove --all
+echo "left: $(ls /sys/fs/bpf)."
+"#,
+    );
+    assert!(text.contains("\nwithout fq: 3\n"), "{text}");
+    assert!(text.contains("it is not on near0"), "{text}");
+    assert!(text.contains("\nwith fq: 0\n"), "{text}");
+    let (_, rest) = text.split_once("kbit/s: ").expect("a measurement");
+    let rate: f64 = rest.lines().next().unwrap().parse().unwrap();
+    // Never more. How much less depends on what else this machine does: the guest's one CPU
+    // must take the packets as they become due.
+    assert!(
+        (20_000.0..44_000.0).contains(&rate),
+        "{rate} kbit/s:\n{text}"
+    );
+    let limit = json_after(&text, "SHOW");
+    assert_eq!(limit["edt"], true);
+    assert_eq!(limit["mark_at_us"], 20_000);
+    assert!(text.contains("\nlimits removed: 1\nleft: .\n"), "{text}");
+}

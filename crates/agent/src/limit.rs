@@ -1,0 +1,704 @@
+//! Egress limits of cgroups (`bpf/limit.bpf.c`): set, changed, listed, removed.
+//!
+//! A limit needs no process. Its links and maps are pinned in a directory that is named
+//! after the cgroup's id, under `limits` in the agent's directory of the BPF file system;
+//! what all limits share lies beside those directories:
+//!
+//! ```text
+//! limits/pacing limits/dropped limits/line          shared maps
+//! limits/line_link                                  the meter, where a limit is work-conserving
+//! limits/ID/settings limits/ID/state                a limit's maps
+//! limits/ID/link_egress limits/ID/link_sockops      its programs on the cgroup
+//! ```
+
+mod fq;
+mod sockets;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+use thalweg_abi::{bytes_of, from_bytes, raw};
+
+use crate::system;
+
+pub use fq::WithoutFq;
+
+/// The directory under the agent's.
+const DIRECTORY: &str = "limits";
+/// Maps that all limits share.
+const SHARED: [&str; 3] = ["pacing", "dropped", "line"];
+/// Maps of one limit.
+const OWN: [&str; 2] = ["settings", "state"];
+const EGRESS: &str = "link_egress";
+const SOCKOPS: &str = "link_sockops";
+const LINE: &str = "line_link";
+/// Shortest time between two looks at the rate.
+const INTERVAL_NS: u64 = 5_000_000;
+/// A look needs that many bytes at the rate to mean something: ten full packets.
+const INTERVAL_BYTES: u64 = 15_000;
+
+/// A length of the virtual queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// As time at the limit's rate.
+    Time {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// As bytes of IP packets.
+    Bytes(u64),
+}
+
+impl Depth {
+    /// As time at a rate.
+    fn ns(self, rate_bps: u64) -> u64 {
+        match self {
+            Self::Time { ns } => ns,
+            Self::Bytes(bytes) => {
+                let ns = u128::from(bytes) * 8_000_000_000 / u128::from(rate_bps.max(1));
+                u64::try_from(ns).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+/// What a limit is to be.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Directory of a cgroup v2 hierarchy.
+    pub cgroup: PathBuf,
+    /// Bits of IP packets per second.
+    pub rate_bps: u64,
+    /// Work-conserving: what all cgroups together may send, bits per second.
+    pub line_bps: Option<u64>,
+    /// Give packets departure times for fq to obey.
+    pub edt: bool,
+    /// Devices that must have fq; none: all that are up.
+    pub devices: Vec<String>,
+    /// Pace TCP at its share.
+    pub pace: bool,
+    /// Loopback counts too.
+    pub loopback: bool,
+    /// Queue beyond which packets are marked, or senders told.
+    pub mark_at: Depth,
+    /// Queue beyond which packets are dropped.
+    pub drop_at: Depth,
+    /// Credit that an idle cgroup gathers.
+    pub burst: Depth,
+}
+
+/// One limit and its figures. Rates are of IP packets as on the wire.
+#[derive(Clone, Debug, Serialize)]
+pub struct Limit {
+    /// The cgroup's directory; none where the cgroup is gone.
+    pub cgroup: Option<PathBuf>,
+    /// The cgroup's id.
+    pub cgroup_id: u64,
+    /// The rate that was set, bits per second.
+    pub rate_bps: u64,
+    /// The rate in force; it differs where the limit is work-conserving.
+    pub present_rate_bps: u64,
+    /// Work-conserving: the line's rate.
+    pub line_bps: Option<u64>,
+    /// Packets get departure times.
+    pub edt: bool,
+    /// TCP is paced.
+    pub pace: bool,
+    /// Loopback counts too.
+    pub loopback: bool,
+    /// Queue beyond which packets are marked, µs.
+    pub mark_at_us: u64,
+    /// Queue beyond which packets are dropped, µs.
+    pub drop_at_us: u64,
+    /// Credit of an idle cgroup, µs.
+    pub burst_us: u64,
+    /// Bytes that passed.
+    pub bytes: u64,
+    /// Packets that passed, as on the wire.
+    pub packets: u64,
+    /// Of them, those that got a CE mark.
+    pub marked_packets: u64,
+    /// Of them, those whose sender was told to slow down.
+    pub notified_packets: u64,
+    /// Packets that were dropped.
+    pub dropped_packets: u64,
+    /// Bytes that were dropped.
+    pub dropped_bytes: u64,
+    /// The virtual queue now, µs and bytes.
+    pub queue_us: u64,
+    /// The virtual queue now, bytes.
+    pub queue_bytes: u64,
+    /// Rate over the last whole second, bits per second; 0 where nothing was sent since.
+    pub measured_bps: u64,
+    /// Running mean of the credit, bytes; below 0 it is a queue.
+    pub average_credit_bytes: i64,
+    /// The rate at which each TCP connection is paced now, bits per second.
+    pub share_bps: Option<u64>,
+}
+
+/// What [`set`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// There was no limit on this cgroup.
+    Created,
+    /// The limit on this cgroup has new settings; its programs never stopped.
+    Changed,
+}
+
+/// Puts a limit on a cgroup, or gives the one that is there new settings at once.
+///
+/// # Errors
+/// What is wrong with the request or the machine. Nothing is left behind, and a limit that
+/// was there is as it was.
+pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
+    system::check_privileges()?;
+    system::check_cgroup2(&request.cgroup)?;
+    let settings = settings(request)?;
+    if request.edt {
+        fq::check(&request.cgroup, &request.devices)?;
+    }
+    system::ensure_bpffs(pin)?;
+    let directory = pin.join(DIRECTORY);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .with_context(|| format!("creating {}", directory.display()))?;
+    let all = Limits::lock(&directory)?;
+    let outcome = all.set(request, &settings);
+    all.tidy()?;
+    drop(all);
+    remove_if_empty(pin);
+    outcome
+}
+
+/// All limits, by cgroup.
+///
+/// # Errors
+/// [`anyhow::Error`] where the maps cannot be read.
+pub fn list(pin: &Path) -> Result<Vec<Limit>> {
+    system::check_privileges()?;
+    let mut limits = Vec::new();
+    for id in ids(&pin.join(DIRECTORY))? {
+        // One that goes meanwhile is no error.
+        if let Some(limit) = read(&pin.join(DIRECTORY), id)? {
+            limits.push(limit);
+        }
+    }
+    limits.sort_by(|a, b| (&a.cgroup, a.cgroup_id).cmp(&(&b.cgroup, b.cgroup_id)));
+    Ok(limits)
+}
+
+/// The limit on a cgroup.
+///
+/// # Errors
+/// [`anyhow::Error`] where there is none.
+pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
+    system::check_privileges()?;
+    system::check_cgroup2(cgroup)?;
+    read(&pin.join(DIRECTORY), cgroup_id(cgroup)?)?.ok_or_else(|| none(cgroup))
+}
+
+/// Removes the limit on a cgroup, and those of cgroups that are gone. Its connections get
+/// back the pacing rate that they had.
+///
+/// # Errors
+/// [`anyhow::Error`] where there is none.
+pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
+    system::check_privileges()?;
+    system::check_cgroup2(cgroup)?;
+    let id = cgroup_id(cgroup)?;
+    let directory = pin.join(DIRECTORY);
+    if !directory.join(id.to_string()).exists() {
+        return Err(none(cgroup));
+    }
+    let all = Limits::lock(&directory)?;
+    let outcome = all.remove(id, cgroup);
+    all.tidy()?;
+    drop(all);
+    remove_if_empty(pin);
+    outcome
+}
+
+/// Removes all limits; returns how many there were.
+///
+/// # Errors
+/// [`anyhow::Error`] with the first that could not be removed.
+pub fn remove_all(pin: &Path) -> Result<usize> {
+    system::check_privileges()?;
+    let directory = pin.join(DIRECTORY);
+    if !directory.exists() {
+        return Ok(0);
+    }
+    let all = Limits::lock(&directory)?;
+    let ids = ids(&directory)?;
+    for &id in &ids {
+        match cgroup_path(id) {
+            Some(path) => all.remove(id, &path)?,
+            None => all.clear(id)?,
+        }
+    }
+    all.tidy()?;
+    drop(all);
+    remove_if_empty(pin);
+    Ok(ids.len())
+}
+
+fn none(cgroup: &Path) -> anyhow::Error {
+    anyhow!(
+        "there is no limit on {}; `thalweg limit list` shows those there are",
+        cgroup.display()
+    )
+}
+
+/// The directory of all limits, locked against other writers.
+struct Limits {
+    directory: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Limits {
+    fn lock(directory: &Path) -> Result<Self> {
+        let shown = directory.display();
+        let file = File::open(directory).with_context(|| format!("opening {shown}"))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| errno)
+            .with_context(|| format!("locking {shown}"))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    fn own(&self, id: u64) -> PathBuf {
+        self.directory.join(id.to_string())
+    }
+
+    fn set(&self, request: &Request, settings: &raw::thalweg_limit_settings) -> Result<Outcome> {
+        let id = cgroup_id(&request.cgroup)?;
+        let own = self.own(id);
+        let outcome = match attached_to(&own.join(EGRESS))? {
+            Some(attached) if attached == id => {
+                let map = MapHandle::from_pinned_path(own.join("settings"))
+                    .with_context(|| format!("opening {}", own.join("settings").display()))?;
+                read_settings(&map)?;
+                if request.line_bps.is_some() {
+                    let object = self.load(&own)?;
+                    self.attach_meter(&object)?;
+                }
+                write_settings(&map, settings)?;
+                Outcome::Changed
+            }
+            _ => {
+                // Nothing, or what was left by a call that was cut short or by a cgroup
+                // that has gone since.
+                self.clear(id)?;
+                let created = self.create(request, settings, &own);
+                if created.is_err() {
+                    // The error that stopped it is what matters.
+                    let _ = self.clear(id);
+                }
+                created?;
+                Outcome::Created
+            }
+        };
+        Ok(outcome)
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        settings: &raw::thalweg_limit_settings,
+        own: &Path,
+    ) -> Result<()> {
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(own)
+            .with_context(|| format!("creating {}", own.display()))?;
+        let object = self.load(own)?;
+        let map = object
+            .maps()
+            .find(|map| map.name() == "settings")
+            .ok_or_else(|| anyhow!("the BPF object lacks map settings"))?;
+        write_settings(&map, settings)?;
+        if request.line_bps.is_some() {
+            self.attach_meter(&object)?;
+        }
+        let cgroup = File::open(&request.cgroup)
+            .with_context(|| format!("opening cgroup {}", request.cgroup.display()))?;
+        // The limit itself last: with its link there, all is there.
+        attach(&object, "limit_sockops", &cgroup, &own.join(SOCKOPS))?;
+        attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))
+    }
+
+    fn load(&self, own: &Path) -> Result<Object> {
+        let mut object = ObjectBuilder::default()
+            .name("thalweg_limit")
+            .and_then(|builder| builder.open_memory(thalweg_abi::LIMIT))
+            .context("opening the BPF object")?;
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if SHARED.contains(&name.as_str()) {
+                map.set_pin_path(self.directory.join(&name))?;
+            } else if OWN.contains(&name.as_str()) {
+                map.set_pin_path(own.join(&name))?;
+            }
+        }
+        object
+            .load()
+            .context("the kernel refused the limiter (see the lines above; it needs Linux 5.15)")
+    }
+
+    /// Counts what the whole machine sends, from now on.
+    fn attach_meter(&self, object: &Object) -> Result<()> {
+        let path = self.directory.join(LINE);
+        if path.exists() {
+            return Ok(());
+        }
+        let root = system::cgroup2_mount()?;
+        let cgroup = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
+        attach(object, "limit_line", &cgroup, &path)
+    }
+
+    fn remove(&self, id: u64, cgroup: &Path) -> Result<()> {
+        let own = self.own(id);
+        let slot = MapHandle::from_pinned_path(own.join("settings"))
+            .ok()
+            .and_then(|map| read_settings(&map).ok())
+            .map(|settings| settings.depth % raw::THALWEG_LIMIT_SLOTS);
+        // The pacer first, or it would pace again what is given back.
+        remove_file(&own.join(SOCKOPS))?;
+        if let (Some(slot), Ok(pacing)) = (
+            slot,
+            MapHandle::from_pinned_path(self.directory.join("pacing")),
+        ) {
+            sockets::give_back(cgroup, &pacing, slot as usize)?;
+        }
+        self.clear(id)
+    }
+
+    /// Removes the pins of a limit.
+    fn clear(&self, id: u64) -> Result<()> {
+        let own = self.own(id);
+        if !own.exists() {
+            return Ok(());
+        }
+        for file in [EGRESS, SOCKOPS].into_iter().chain(OWN) {
+            remove_file(&own.join(file))?;
+        }
+        fs::remove_dir(&own).with_context(|| format!("removing {}", own.display()))
+    }
+
+    /// Removes limits of cgroups that are gone, the meter if nobody reads it, and all that
+    /// is shared after the last limit.
+    fn tidy(&self) -> Result<()> {
+        let mut metered = false;
+        let mut left = 0;
+        for id in ids(&self.directory)? {
+            let own = self.own(id);
+            if attached_to(&own.join(EGRESS))? != Some(id) {
+                self.clear(id)?;
+                continue;
+            }
+            left += 1;
+            metered |= MapHandle::from_pinned_path(own.join("settings"))
+                .ok()
+                .and_then(|map| read_settings(&map).ok())
+                .is_some_and(|settings| has(&settings, raw::THALWEG_LIMIT_WORK_CONSERVING));
+        }
+        if !metered {
+            remove_file(&self.directory.join(LINE))?;
+        }
+        if left == 0 {
+            for map in SHARED {
+                remove_file(&self.directory.join(map))?;
+            }
+            // Not empty only if something else was put there, which is not ours to judge.
+            let _ = fs::remove_dir(&self.directory);
+        }
+        Ok(())
+    }
+}
+
+fn settings(request: &Request) -> Result<raw::thalweg_limit_settings> {
+    let rate_bps = request.rate_bps;
+    let [mark_ns, drop_ns, burst_ns] =
+        [request.mark_at, request.drop_at, request.burst].map(|depth| depth.ns(rate_bps));
+    if rate_bps == 0 {
+        bail!("the rate must be above 0");
+    }
+    if mark_ns > drop_ns {
+        bail!(
+            "packets would be dropped (at {} µs of queue) before any is marked (at {} µs); \
+             --mark-at must not be above --drop-at",
+            drop_ns / 1000,
+            mark_ns / 1000
+        );
+    }
+    if [drop_ns, burst_ns].iter().any(|&ns| ns > 10_000_000_000) {
+        bail!("a threshold is above 10 s at this rate");
+    }
+    if let Some(line_bps) = request.line_bps
+        && line_bps - line_bps / 16 < rate_bps
+    {
+        bail!(
+            "a work-conserving limit needs a line that is faster than it: --line-rate must be \
+             above --rate by a fifteenth at least (a sixteenth of the line is kept free)"
+        );
+    }
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    Ok(raw::thalweg_limit_settings {
+        version: raw::THALWEG_LIMIT_VERSION,
+        flags: flag(request.edt, raw::THALWEG_LIMIT_EDT)
+            | flag(
+                request.line_bps.is_some(),
+                raw::THALWEG_LIMIT_WORK_CONSERVING,
+            )
+            | flag(request.pace, raw::THALWEG_LIMIT_PACE)
+            | flag(request.loopback, raw::THALWEG_LIMIT_LOOPBACK),
+        rate_bps,
+        line_bps: request.line_bps.unwrap_or(0),
+        burst_ns,
+        mark_ns,
+        drop_ns,
+        interval_ns: INTERVAL_NS.max(Depth::Bytes(INTERVAL_BYTES).ns(rate_bps)),
+        // Limits above one another lie at different depths of the hierarchy.
+        depth: fs::canonicalize(&request.cgroup)?.components().count() as u32,
+        reserved: 0,
+    })
+}
+
+fn has(settings: &raw::thalweg_limit_settings, flag: u32) -> bool {
+    settings.flags & flag != 0
+}
+
+fn write_settings(map: &impl MapCore, settings: &raw::thalweg_limit_settings) -> Result<()> {
+    map.update(&0u32.to_ne_bytes(), bytes_of(settings), MapFlags::ANY)
+        .context("writing the settings of the limit")
+}
+
+fn read_settings(map: &impl MapCore) -> Result<raw::thalweg_limit_settings> {
+    let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+    let settings: Option<raw::thalweg_limit_settings> = bytes.and_then(|bytes| from_bytes(&bytes));
+    match settings {
+        Some(settings) if settings.version == raw::THALWEG_LIMIT_VERSION => Ok(settings),
+        _ => bail!(
+            "the limit was set by another version of thalweg; remove it with \
+             `thalweg limit remove` and set it again"
+        ),
+    }
+}
+
+fn read(directory: &Path, id: u64) -> Result<Option<Limit>> {
+    let own = directory.join(id.to_string());
+    if !own.exists() {
+        return Ok(None);
+    }
+    let map = |name: &str| {
+        let path = own.join(name);
+        MapHandle::from_pinned_path(&path).with_context(|| format!("opening {}", path.display()))
+    };
+    let settings = read_settings(&map("settings")?)?;
+    let bytes = map("state")?
+        .lookup(&0u32.to_ne_bytes(), MapFlags::LOCK)?
+        .unwrap_or_default();
+    // The lock behind the state is not read.
+    let state: raw::thalweg_limit_state = bytes
+        .get(..size_of::<raw::thalweg_limit_state>())
+        .and_then(from_bytes)
+        .ok_or_else(|| anyhow!("the limit's state is of another version"))?;
+    let now_ns = system::monotonic_ns();
+    let queue_ns = state.next_ns.saturating_sub(now_ns);
+    let rate_bps = if state.rate_bps == 0 {
+        settings.rate_bps
+    } else {
+        state.rate_bps
+    };
+    let bytes_at_rate = |ns: i64| (i128::from(ns) * i128::from(rate_bps) / 8_000_000_000) as i64;
+    let is_idle = now_ns.saturating_sub(state.second_ns) > 3_000_000_000;
+    let attached = attached_to(&own.join(EGRESS))?;
+    Ok(Some(Limit {
+        cgroup: attached.and_then(cgroup_path),
+        cgroup_id: id,
+        rate_bps: settings.rate_bps,
+        present_rate_bps: rate_bps,
+        line_bps: has(&settings, raw::THALWEG_LIMIT_WORK_CONSERVING).then_some(settings.line_bps),
+        edt: has(&settings, raw::THALWEG_LIMIT_EDT),
+        pace: has(&settings, raw::THALWEG_LIMIT_PACE),
+        loopback: has(&settings, raw::THALWEG_LIMIT_LOOPBACK),
+        mark_at_us: settings.mark_ns / 1000,
+        drop_at_us: settings.drop_ns / 1000,
+        burst_us: settings.burst_ns / 1000,
+        bytes: state.bytes,
+        packets: state.packets,
+        marked_packets: state.marked,
+        notified_packets: state.notified,
+        dropped_packets: state.dropped_packets,
+        dropped_bytes: state.dropped_bytes,
+        queue_us: queue_ns / 1000,
+        queue_bytes: bytes_at_rate(queue_ns as i64).unsigned_abs(),
+        measured_bps: if is_idle { 0 } else { state.measured_bps },
+        average_credit_bytes: bytes_at_rate(state.credit_q8_ns / 256),
+        share_bps: (has(&settings, raw::THALWEG_LIMIT_PACE) && state.share_bps > 0)
+            .then_some(state.share_bps),
+    }))
+}
+
+/// The ids of the cgroups that have a directory.
+fn ids(directory: &Path) -> Result<Vec<u64>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => {
+            return Err(error).with_context(|| format!("reading {}", directory.display()));
+        }
+    };
+    Ok(entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// The id of the cgroup that a pinned link is on; 0 where the cgroup is gone.
+pub(crate) fn attached_to(path: &Path) -> Result<Option<u64>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
+    Ok(match link.info()?.info {
+        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => Some(info.cgroup_id),
+        _ => None,
+    })
+}
+
+pub(crate) fn cgroup_id(cgroup: &Path) -> Result<u64> {
+    let metadata = fs::metadata(cgroup).with_context(|| format!("cgroup {}", cgroup.display()))?;
+    Ok(metadata.ino())
+}
+
+/// The directory of a cgroup, looked for in the whole hierarchy: cgroups may be renamed.
+pub(crate) fn cgroup_path(id: u64) -> Option<PathBuf> {
+    let mut waiting = vec![system::cgroup2_mount().ok()?];
+    while let Some(path) = waiting.pop() {
+        if fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == id) {
+            return Some(path);
+        }
+        let Ok(entries) = fs::read_dir(&path) else {
+            continue;
+        };
+        waiting.extend(
+            entries
+                .flatten()
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
+        );
+    }
+    None
+}
+
+fn attach(object: &Object, name: &str, cgroup: &File, path: &Path) -> Result<()> {
+    let program = object
+        .progs_mut()
+        .find(|program| program.name() == name)
+        .ok_or_else(|| anyhow!("the BPF object lacks program {name}"))?;
+    let mut link = program
+        .attach_cgroup(cgroup.as_raw_fd())
+        .with_context(|| format!("attaching {name} to the cgroup"))?;
+    link.pin(path)
+        .with_context(|| format!("pinning {}", path.display()))
+}
+
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the agent's directory if nothing is in it.
+pub(crate) fn remove_if_empty(pin: &Path) {
+    // Not empty means in use, which is no error.
+    let _ = fs::remove_dir(pin);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            cgroup: "/".into(),
+            rate_bps: 100_000_000,
+            line_bps: None,
+            edt: false,
+            devices: Vec::new(),
+            pace: true,
+            loopback: false,
+            mark_at: Depth::Time { ns: 5_000_000 },
+            drop_at: Depth::Time { ns: 50_000_000 },
+            burst: Depth::Time { ns: 10_000_000 },
+        }
+    }
+
+    #[test]
+    fn thresholds_in_bytes_are_times_at_the_rate() {
+        // 100 Mbit/s are 12.5 bytes a µs.
+        assert_eq!(Depth::Bytes(12_500).ns(100_000_000), 1_000_000);
+        assert_eq!(Depth::Time { ns: 7 }.ns(1), 7);
+        let settings = settings(&Request {
+            drop_at: Depth::Bytes(125_000),
+            ..request()
+        })
+        .unwrap();
+        assert_eq!(settings.drop_ns, 10_000_000);
+        assert_eq!(settings.interval_ns, INTERVAL_NS);
+    }
+
+    #[test]
+    fn slow_rates_are_looked_at_less_often() {
+        let slow = Request {
+            rate_bps: 1_000_000,
+            ..request()
+        };
+        assert_eq!(settings(&slow).unwrap().interval_ns, 120_000_000);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let wrong = [
+            Request {
+                rate_bps: 0,
+                ..request()
+            },
+            Request {
+                mark_at: Depth::Time { ns: 50_000_001 },
+                ..request()
+            },
+            Request {
+                drop_at: Depth::Bytes(1 << 40),
+                ..request()
+            },
+            Request {
+                line_bps: Some(100_000_000),
+                ..request()
+            },
+        ];
+        for request in wrong {
+            assert!(settings(&request).is_err(), "{request:?}");
+        }
+        let line = Request {
+            line_bps: Some(107_000_000),
+            ..request()
+        };
+        assert!(settings(&line).is_ok());
+    }
+}

@@ -1,0 +1,419 @@
+//! Other people's `sockops` programs: a compiled object is loaded, attached to a cgroup by
+//! pinned links, and removed again.
+//!
+//! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file
+//! system, with a file `link_PROGRAM` for each program and `map_MAP` for each map.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramType};
+use serde::Serialize;
+
+use crate::limit::{attached_to, cgroup_path, remove_file, remove_if_empty};
+use crate::system;
+
+const DIRECTORY: &str = "sockops";
+const LINK: &str = "link_";
+const MAP: &str = "map_";
+/// Longest name: it is a file's, and a column's.
+const NAME_MAX: usize = 32;
+/// Lines of the verifier's log that an error shows. The last ones say what was wrong.
+const LOG_LINES: usize = 6;
+/// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
+const EM_BPF: u16 = 247;
+
+/// A loaded object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loaded {
+    /// The name it was given.
+    pub name: String,
+    /// The cgroup's directory; none where the cgroup is gone, and the programs with it.
+    pub cgroup: Option<PathBuf>,
+    /// Names of its programs.
+    pub programs: Vec<String>,
+    /// Names of its maps.
+    pub maps: Vec<String>,
+    /// Programs of the object that are no `sockops` programs and were left out. Known only
+    /// when it is loaded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
+}
+
+/// Loads an object, attaches its `sockops` programs to a cgroup and pins everything. The
+/// name defaults to the file's, without its extensions.
+///
+/// # Errors
+/// What is wrong with the file, the name, the cgroup or the program. Nothing is left behind.
+pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Result<Loaded> {
+    check_object(file)?;
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => file_name(file),
+    };
+    check_name(&name)?;
+    system::check_cgroup2(cgroup)?;
+    system::check_privileges()?;
+    system::ensure_bpffs(pin)?;
+    let directory = pin.join(DIRECTORY);
+    let own = directory.join(&name);
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .with_context(|| format!("creating {}", directory.display()))?;
+    match fs::DirBuilder::new().mode(0o700).create(&own) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
+            "the name {name:?} is taken; choose another with --name, or remove that one with \
+             `thalweg sockops unload {name}`"
+        ),
+        Err(error) => return Err(error).with_context(|| format!("creating {}", own.display())),
+    }
+    let loaded = load_into(&own, file, cgroup);
+    if loaded.is_err() {
+        // The error that stopped it is what matters.
+        let _ = clear(&own);
+        remove_if_empty(&directory);
+        remove_if_empty(pin);
+    }
+    let left_out = loaded?;
+    let loaded = read(&directory, &name)?;
+    Ok(Loaded { left_out, ..loaded })
+}
+
+/// All loaded objects, by name.
+///
+/// # Errors
+/// [`anyhow::Error`] where they cannot be read.
+pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
+    system::check_privileges()?;
+    let directory = pin.join(DIRECTORY);
+    let mut names: Vec<String> = entries(&directory)?;
+    names.sort();
+    names.iter().map(|name| read(&directory, name)).collect()
+}
+
+/// Removes an object from the kernel: programs first, then maps.
+///
+/// # Errors
+/// [`anyhow::Error`] where there is none of that name.
+pub fn unload(pin: &Path, name: &str) -> Result<()> {
+    system::check_privileges()?;
+    let own = existing(pin, name)?;
+    clear(&own)?;
+    remove_if_empty(&pin.join(DIRECTORY));
+    remove_if_empty(pin);
+    Ok(())
+}
+
+/// What the lines begin with that an object prints by `bpf_printk`: the text of its formats
+/// up to the first `%`. Empty where nothing is known, or a format begins with `%`.
+///
+/// # Errors
+/// [`anyhow::Error`] where there is no object of that name.
+pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
+    system::check_privileges()?;
+    let own = existing(pin, name)?;
+    let mut prefixes = Vec::new();
+    for file in entries(&own)? {
+        if !file.starts_with(MAP) || !file.contains("rodata") {
+            continue;
+        }
+        let map = MapHandle::from_pinned_path(own.join(&file))
+            .with_context(|| format!("opening map {file}"))?;
+        let key = vec![0; map.key_size() as usize];
+        prefixes.extend(formats(
+            &map.lookup(&key, MapFlags::ANY)?.unwrap_or_default(),
+        ));
+    }
+    if prefixes.iter().any(String::is_empty) {
+        prefixes.clear();
+    }
+    Ok(prefixes)
+}
+
+/// The texts in a section of constants, each up to its first `%`.
+fn formats(section: &[u8]) -> Vec<String> {
+    section
+        .split(|&byte| byte == 0)
+        .filter(|text| !text.is_empty())
+        .filter_map(|text| std::str::from_utf8(text).ok())
+        .map(|text| text.split('%').next().unwrap_or(text).to_owned())
+        .collect()
+}
+
+/// The kernel's stream of printed lines.
+///
+/// # Errors
+/// [`anyhow::Error`] where tracefs is not mounted, or may not be read.
+pub fn trace_pipe() -> Result<File> {
+    let path = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .iter()
+        .map(|directory| Path::new(directory).join("trace_pipe"))
+        .find(|path| path.exists());
+    let Some(path) = path else {
+        let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        if !filesystems.lines().any(|line| line.ends_with("tracefs")) {
+            bail!("this kernel has no tracefs (CONFIG_TRACING), so programs cannot print");
+        }
+        bail!(
+            "tracefs is not mounted; mount it with: \
+             mount -t tracefs tracefs /sys/kernel/tracing"
+        );
+    };
+    File::open(&path).with_context(|| format!("opening {}", path.display()))
+}
+
+fn file_name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        bail!(
+            "{name:?} cannot be a name: expected 1 to {NAME_MAX} letters, digits, '-' and '_'; \
+             choose one with --name"
+        );
+    }
+    Ok(())
+}
+
+/// Says what is wrong with a file in words that libbpf does not have.
+fn check_object(file: &Path) -> Result<()> {
+    let shown = file.display();
+    let mut header = Vec::new();
+    File::open(file)
+        .and_then(|file| file.take(20).read_to_end(&mut header))
+        .with_context(|| format!("opening {shown}"))?;
+    let expected = "expected an object that clang compiled with -target bpf";
+    if header.len() < 20 || !header.starts_with(b"\x7fELF") {
+        bail!("{shown} is not an ELF file; {expected}");
+    }
+    let is_little = header[5] == 1;
+    let bytes = [header[18], header[19]];
+    let machine = if is_little {
+        u16::from_le_bytes(bytes)
+    } else {
+        u16::from_be_bytes(bytes)
+    };
+    if machine != EM_BPF {
+        bail!("{shown} is an ELF file for another machine (number {machine}); {expected}");
+    }
+    Ok(())
+}
+
+fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
+    let (mut object, left_out) = load_object(file)?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().replace('.', "_");
+        let path = own.join(format!("{MAP}{name}"));
+        map.pin(&path)
+            .with_context(|| format!("pinning {}", path.display()))?;
+    }
+    let cgroup_file =
+        File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
+    for program in object.progs_mut() {
+        if program.prog_type() != ProgramType::SockOps || !program.autoload() {
+            continue;
+        }
+        let name = program.name().to_string_lossy().into_owned();
+        let mut link = program
+            .attach_cgroup(cgroup_file.as_raw_fd())
+            .with_context(|| format!("attaching {name} to {}", cgroup.display()))?;
+        let path = own.join(format!("{LINK}{name}"));
+        link.pin(&path)
+            .with_context(|| format!("pinning {}", path.display()))?;
+    }
+    Ok(left_out)
+}
+
+/// What libbpf has said since it was last asked, the verifier's log included.
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+fn listen(_: PrintLevel, text: String) {
+    if let Ok(mut said) = SAID.lock() {
+        said.push_str(&text);
+    }
+}
+
+/// Opens and loads an object; the names of programs that are not loaded come with it.
+fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
+    let outcome = load_quietly(file);
+    libbpf_rs::set_print(before);
+    outcome
+}
+
+fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
+    let shown = file.display();
+    take_said();
+    let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
+        let said = take_said();
+        let why = said.lines().last().map(ToOwned::to_owned);
+        anyhow!(
+            "{shown} cannot be read as a BPF object: {}",
+            why.unwrap_or_else(|| error.to_string())
+        )
+    })?;
+    let mut left_out = Vec::new();
+    let mut wanted = 0;
+    for mut program in open.progs_mut() {
+        if program.prog_type() == ProgramType::SockOps {
+            wanted += 1;
+        } else {
+            program.set_autoload(false);
+            left_out.push(program.name().to_string_lossy().into_owned());
+        }
+    }
+    if wanted == 0 {
+        let found = if left_out.is_empty() {
+            "no program at all".to_owned()
+        } else {
+            format!("only {}", left_out.join(", "))
+        };
+        bail!("{shown} has no program in a section \"sockops\" ({found})");
+    }
+    match open.load() {
+        Ok(object) => Ok((object, left_out)),
+        Err(error) => {
+            let reasons = last_words(&take_said());
+            let reasons = if reasons.is_empty() {
+                error.to_string()
+            } else {
+                reasons
+            };
+            Err(anyhow!("the kernel refused {shown}: {reasons}"))
+        }
+    }
+}
+
+fn take_said() -> String {
+    SAID.lock()
+        .map(|mut said| std::mem::take(&mut *said))
+        .unwrap_or_default()
+}
+
+/// The last lines of the verifier's log, which say what was wrong; where there is no log,
+/// of what libbpf said itself.
+fn last_words(said: &str) -> String {
+    let log = said
+        .split_once("BEGIN PROG LOAD LOG --")
+        .and_then(|(_, rest)| rest.split_once("-- END PROG LOAD LOG"))
+        .map_or(said, |(log, _)| log);
+    let is_reason = |line: &&str| {
+        let line = line.trim();
+        let noise = [
+            "processed ",
+            "verification time",
+            "stack depth",
+            "libbpf: prog",
+        ];
+        !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise))
+    };
+    let lines: Vec<&str> = log.lines().filter(is_reason).map(str::trim).collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
+}
+
+fn read(directory: &Path, name: &str) -> Result<Loaded> {
+    let own = directory.join(name);
+    let mut loaded = Loaded {
+        name: name.to_owned(),
+        cgroup: None,
+        programs: Vec::new(),
+        maps: Vec::new(),
+        left_out: Vec::new(),
+    };
+    let mut files = entries(&own)?;
+    files.sort();
+    for file in files {
+        if let Some(program) = file.strip_prefix(LINK) {
+            loaded.programs.push(program.to_owned());
+            if loaded.cgroup.is_none() {
+                loaded.cgroup = attached_to(&own.join(&file))?.and_then(cgroup_path);
+            }
+        } else if let Some(map) = file.strip_prefix(MAP) {
+            loaded.maps.push(map.to_owned());
+        }
+    }
+    Ok(loaded)
+}
+
+fn existing(pin: &Path, name: &str) -> Result<PathBuf> {
+    check_name(name)?;
+    let own = pin.join(DIRECTORY).join(name);
+    if own.exists() {
+        return Ok(own);
+    }
+    bail!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
+}
+
+/// Names in a directory; none where there is no directory.
+fn entries(directory: &Path) -> Result<Vec<String>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
+    }
+}
+
+fn clear(own: &Path) -> Result<()> {
+    let (links, maps): (Vec<_>, Vec<_>) = entries(own)?
+        .into_iter()
+        .partition(|file| file.starts_with(LINK));
+    for file in links.iter().chain(&maps) {
+        remove_file(&own.join(file))?;
+    }
+    fs::remove_dir(own).with_context(|| format!("removing {}", own.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_files_without_extensions() {
+        assert_eq!(file_name(Path::new("/tmp/iw.bpf.o")), "iw");
+        assert_eq!(file_name(Path::new("iw")), "iw");
+        for name in ["", ".", "a/b", "a.b", "ä", &"a".repeat(NAME_MAX + 1)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        assert!(check_name("tcp_iw-40").is_ok());
+    }
+
+    #[test]
+    fn the_last_words_of_the_verifier_are_kept() {
+        let said = "libbpf: prog 'f': BPF program load failed: Permission denied\n\
+                    libbpf: prog 'f': -- BEGIN PROG LOAD LOG --\n\
+                    0: R1=ctx() R10=fp0\n0: (61) r0 = *(u32 *)(r1 +4000)\n\
+                    invalid bpf_context access off=4000 size=4\n\
+                    processed 1 insns (limit 1000000)\n\
+                    -- END PROG LOAD LOG --\nlibbpf: prog 'f': failed to load: -13\n";
+        let words = last_words(said);
+        assert!(
+            words.ends_with("invalid bpf_context access off=4000 size=4"),
+            "{words}"
+        );
+        assert!(!words.contains("processed"), "{words}");
+        let long: String = (0..100).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(last_words(&long).split("; ").count(), LOG_LINES);
+    }
+
+    #[test]
+    fn formats_end_at_their_first_value() {
+        assert_eq!(
+            formats(b"rtt %u us\0done\0\0%d"),
+            ["rtt ", "done", ""].map(String::from)
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! `thalweg limit`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use thalweg_agent::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
+use thalweg_agent::system::MissingPrivilege;
+use thalweg_lab::link::quantity::Threshold;
+use thalweg_lab::units::Rate;
+
+use crate::failure::Failure;
+use crate::options::Global;
+use crate::output;
+
+/// A limit to set, or what to do with those there are.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    set: Option<Set>,
+}
+
+/// What to do with limits.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List all limits.
+    List,
+    /// Show the settings and figures of one limit.
+    Show(Which),
+    /// Remove a limit, or all.
+    ///
+    /// Connections get back the pacing rate that they had before.
+    Remove(Remove),
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// cgroup v2 directory.
+    #[arg(long, value_name = "PATH")]
+    cgroup: PathBuf,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct Remove {
+    /// cgroup v2 directory whose limit goes.
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// All limits of this machine.
+    #[arg(long)]
+    all: bool,
+}
+
+/// A limit to set.
+#[derive(Debug, Args)]
+struct Set {
+    /// cgroup v2 directory: what its processes send, and those of all cgroups below it.
+    #[arg(long, value_name = "PATH")]
+    cgroup: PathBuf,
+    /// Bits of IP packets per second, together (kbit, mbit, gbit).
+    #[arg(long, value_name = "RATE")]
+    rate: Rate,
+    /// Give packets departure times, so that fq spreads them out exactly.
+    ///
+    /// The queueing discipline fq must be on the devices that packets leave by.
+    #[arg(long)]
+    edt: bool,
+    /// With --edt: the device that must have fq; may be given several times.
+    ///
+    /// Default: all that are up, where the cgroup's processes are.
+    #[arg(long, value_name = "NAME", requires = "edt")]
+    device: Vec<String>,
+    /// Let the rate rise while the line has room: while all that the machine sends is less
+    /// than 15/16 of --line-rate.
+    #[arg(long, requires = "line_rate")]
+    work_conserving: bool,
+    /// With --work-conserving: what all cgroups together may send.
+    #[arg(long, value_name = "RATE", requires = "work_conserving")]
+    line_rate: Option<Rate>,
+    /// Virtual queue beyond which packets get a CE mark, or TCP without ECN is told to slow
+    /// down: a time at the rate (us, ms, s), or bytes (b, kb, …).
+    ///
+    /// Default: 5ms; with --edt 20ms.
+    #[arg(long, value_name = "TIME|SIZE")]
+    mark_at: Option<Threshold>,
+    /// Virtual queue beyond which packets are dropped. Default: 50ms; with --edt 200ms.
+    #[arg(long, value_name = "TIME|SIZE")]
+    drop_at: Option<Threshold>,
+    /// Credit that an idle cgroup gathers and may then send at once.
+    #[arg(long, value_name = "TIME|SIZE", default_value = "10ms")]
+    burst: Threshold,
+    /// Do not pace TCP at its share of the rate.
+    ///
+    /// Where round trips are short, TCP then stops and goes.
+    #[arg(long)]
+    no_pacing: bool,
+    /// Count what goes over loopback as well.
+    #[arg(long)]
+    loopback: bool,
+}
+
+/// What was done, for `--json`.
+#[derive(Serialize)]
+struct Done {
+    outcome: Outcome,
+    limit: Limit,
+}
+
+/// Sets, lists, shows or removes limits.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let pin = global.config()?.paths.pin;
+    act(global, &pin, options).map_err(classified)
+}
+
+fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> {
+    match (&options.command, &options.set) {
+        (Some(Command::List), _) => {
+            let limits = limit::list(pin)?;
+            if global.json {
+                return output::print_json(&limits);
+            }
+            if limits.is_empty() {
+                return output::print("there is no limit\n");
+            }
+            output::print(&table(&limits))
+        }
+        (Some(Command::Show(which)), _) => {
+            let limit = limit::show(pin, &which.cgroup)?;
+            if global.json {
+                return output::print_json(&limit);
+            }
+            output::print(&text(&limit))
+        }
+        (Some(Command::Remove(remove)), _) => {
+            let removed = match &remove.cgroup {
+                Some(cgroup) => {
+                    limit::remove(pin, cgroup)?;
+                    1
+                }
+                None => limit::remove_all(pin)?,
+            };
+            if global.json {
+                return output::print_json(&serde_json::json!({ "removed": removed }));
+            }
+            output::print(&format!("limits removed: {removed}\n"))
+        }
+        (None, Some(set)) => {
+            let outcome = limit::set(pin, &set.request())?;
+            let limit = limit::show(pin, &set.cgroup)?;
+            if global.json {
+                return output::print_json(&Done { outcome, limit });
+            }
+            let what = match outcome {
+                Outcome::Created => "set",
+                Outcome::Changed => "changed",
+            };
+            output::print(&format!(
+                "limit {what}: {} on {}\n",
+                set.rate,
+                set.cgroup.display()
+            ))
+        }
+        (None, None) => Err(Failure::Usage(
+            "say what to limit (--cgroup and --rate), or list, show or remove".to_owned(),
+        )
+        .into()),
+    }
+}
+
+impl Set {
+    fn request(&self) -> Request {
+        // With departure times the queue is real. It holds what TCP hands over at once, 64 KiB
+        // a connection, before any of it is too much.
+        let [mark_ms, drop_ms] = if self.edt { [20, 200] } else { [5, 50] };
+        let milliseconds = |ms: u64| Depth::Time { ns: ms * 1_000_000 };
+        Request {
+            cgroup: self.cgroup.clone(),
+            rate_bps: self.rate.bps(),
+            line_bps: self.line_rate.map(Rate::bps),
+            edt: self.edt,
+            devices: self.device.clone(),
+            pace: !self.no_pacing,
+            loopback: self.loopback,
+            mark_at: self.mark_at.map_or(milliseconds(mark_ms), depth),
+            drop_at: self.drop_at.map_or(milliseconds(drop_ms), depth),
+            burst: depth(self.burst),
+        }
+    }
+}
+
+fn depth(threshold: Threshold) -> Depth {
+    match threshold {
+        Threshold::Bytes(size) => Depth::Bytes(size.bytes()),
+        Threshold::Time(time) => Depth::Time { ns: time.ns() },
+    }
+}
+
+/// Gives an error the exit code that is documented for it.
+pub fn classified(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<MissingPrivilege>() || error.is::<WithoutFq>() {
+        return Failure::Missing(format!("{error:#}")).into();
+    }
+    error
+}
+
+fn rate(bps: u64) -> String {
+    output::rate(bps as f64 / 8.0)
+}
+
+fn kind(limit: &Limit) -> String {
+    let mut words = Vec::new();
+    words.extend(limit.edt.then_some("edt"));
+    words.extend(limit.line_bps.map(|_| "work-conserving"));
+    words.extend((!limit.pace).then_some("no pacing"));
+    words.extend(limit.loopback.then_some("loopback"));
+    words.join(", ")
+}
+
+fn place(limit: &Limit) -> String {
+    match &limit.cgroup {
+        Some(path) => path.display().to_string(),
+        None => format!("(cgroup {} is gone)", limit.cgroup_id),
+    }
+}
+
+fn table(limits: &[Limit]) -> String {
+    let rows = limits.iter().map(|limit| {
+        vec![
+            place(limit),
+            rate(limit.rate_bps),
+            rate(limit.measured_bps),
+            limit.marked_packets.to_string(),
+            limit.notified_packets.to_string(),
+            limit.dropped_packets.to_string(),
+            kind(limit),
+        ]
+    });
+    output::table(
+        &[
+            "cgroup", "Rate", "Measured", "Marked", "Notified", "Dropped", "Options",
+        ],
+        &[1, 2, 3, 4, 5],
+        rows.collect(),
+    )
+}
+
+fn text(limit: &Limit) -> String {
+    let ms = |us: u64| output::milliseconds(u32::try_from(us).unwrap_or(u32::MAX));
+    let mut rows = vec![
+        ("cgroup", place(limit)),
+        ("rate", rate(limit.rate_bps)),
+        ("measured", rate(limit.measured_bps)),
+    ];
+    if let Some(line_bps) = limit.line_bps {
+        rows.push((
+            "in force",
+            format!("{}, line {}", rate(limit.present_rate_bps), rate(line_bps)),
+        ));
+    }
+    if let Some(share_bps) = limit.share_bps {
+        rows.push(("pacing", format!("{} a connection", rate(share_bps))));
+    }
+    let options = kind(limit);
+    if !options.is_empty() {
+        rows.push(("options", options));
+    }
+    let credit = limit.average_credit_bytes;
+    rows.extend([
+        (
+            "thresholds",
+            format!(
+                "mark at {}, drop at {}, burst {}",
+                ms(limit.mark_at_us),
+                ms(limit.drop_at_us),
+                ms(limit.burst_us)
+            ),
+        ),
+        (
+            "passed",
+            format!(
+                "{} in {} packets",
+                output::bytes(limit.bytes),
+                limit.packets
+            ),
+        ),
+        ("marked", format!("{} packets", limit.marked_packets)),
+        ("notified", format!("{} packets", limit.notified_packets)),
+        (
+            "dropped",
+            format!(
+                "{} in {} packets",
+                output::bytes(limit.dropped_bytes),
+                limit.dropped_packets
+            ),
+        ),
+        (
+            "queue",
+            format!(
+                "{}, {}",
+                ms(limit.queue_us),
+                output::bytes(limit.queue_bytes)
+            ),
+        ),
+        (
+            "average",
+            format!(
+                "{} of {}",
+                output::bytes(credit.unsigned_abs()),
+                if credit < 0 { "queue" } else { "credit" }
+            ),
+        ),
+    ]);
+    output::pairs(rows)
+}

@@ -1,0 +1,177 @@
+//! `thalweg sockops`.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use thalweg_agent::sockops::{self, Loaded};
+
+use super::limit::classified;
+use crate::options::Global;
+use crate::output;
+
+/// What to do with other people's programs.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Load a compiled object and attach its sockops programs to a cgroup.
+    ///
+    /// They stay, without any process, until they are unloaded.
+    Load(Load),
+    /// Remove what was loaded under a name: programs, then maps.
+    Unload(Name),
+    /// List what is loaded.
+    List,
+    /// Show what programs print (bpf_printk), until Ctrl-C.
+    ///
+    /// The kernel gives each line to one reader only.
+    Trace(Trace),
+}
+
+#[derive(Debug, Args)]
+struct Load {
+    /// Object file: what clang -target bpf makes of a program with SEC("sockops").
+    #[arg(value_name = "OBJ")]
+    object: PathBuf,
+    /// cgroup v2 directory whose sockets the programs see.
+    #[arg(long, value_name = "PATH")]
+    cgroup: PathBuf,
+    /// Name to list and unload it by. Default: that of the file, up to the first dot.
+    #[arg(long, value_name = "N")]
+    name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Name {
+    /// Name it was loaded under.
+    #[arg(value_name = "N")]
+    name: String,
+}
+
+#[derive(Debug, Args)]
+struct Trace {
+    /// Only lines that begin as the formats in this object do. Default: all.
+    #[arg(value_name = "N")]
+    name: Option<String>,
+}
+
+/// One printed line.
+#[derive(Serialize)]
+struct Line<'a> {
+    task: &'a str,
+    text: &'a str,
+}
+
+/// Loads, unloads, lists or listens.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let pin = global.config()?.paths.pin;
+    act(global, &pin, options).map_err(classified)
+}
+
+fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
+    match &options.command {
+        Command::Load(load) => {
+            let loaded = sockops::load(pin, &load.object, &load.cgroup, load.name.as_deref())?;
+            if global.json {
+                return output::print_json(&loaded);
+            }
+            let mut text = format!(
+                "loaded {}: {} on {}\n",
+                loaded.name,
+                loaded.programs.join(", "),
+                load.cgroup.display()
+            );
+            if !loaded.left_out.is_empty() {
+                let names = loaded.left_out.join(", ");
+                text += &format!("left out, not sockops: {names}\n");
+            }
+            output::print(&text)
+        }
+        Command::Unload(name) => {
+            sockops::unload(pin, &name.name)?;
+            if global.json {
+                return output::print_json(&serde_json::json!({ "unloaded": name.name }));
+            }
+            output::print(&format!("unloaded {}\n", name.name))
+        }
+        Command::List => {
+            let loaded = sockops::list(pin)?;
+            if global.json {
+                return output::print_json(&loaded);
+            }
+            if loaded.is_empty() {
+                return output::print("nothing is loaded\n");
+            }
+            output::print(&table(&loaded))
+        }
+        Command::Trace(trace) => follow(global, pin, trace),
+    }
+}
+
+fn table(loaded: &[Loaded]) -> String {
+    let rows = loaded.iter().map(|loaded| {
+        let cgroup = loaded.cgroup.as_ref();
+        vec![
+            loaded.name.clone(),
+            cgroup.map_or("(gone)".to_owned(), |path| path.display().to_string()),
+            loaded.programs.join(" "),
+            loaded.maps.join(" "),
+        ]
+    });
+    output::table(&["Name", "cgroup", "Programs", "Maps"], &[], rows.collect())
+}
+
+fn follow(global: &Global, pin: &Path, trace: &Trace) -> Result<()> {
+    let prefixes = match &trace.name {
+        Some(name) => sockops::printed_prefixes(pin, name)?,
+        None => Vec::new(),
+    };
+    let pipe = BufReader::new(sockops::trace_pipe()?);
+    for line in pipe.split(b'\n') {
+        let line = line.context("reading trace_pipe")?;
+        let line = String::from_utf8_lossy(&line);
+        let Some((task, text)) = printed(&line) else {
+            continue;
+        };
+        let is_wanted = |prefix: &String| text.starts_with(prefix.as_str());
+        if !prefixes.is_empty() && !prefixes.iter().any(is_wanted) {
+            continue;
+        }
+        if global.json {
+            output::print_json_line(&Line { task, text })?;
+        } else {
+            output::print(&format!("{line}\n"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The task and the text of a line that a BPF program printed; none for other lines.
+fn printed(line: &str) -> Option<(&str, &str)> {
+    let (before, text) = line.split_once(": bpf_trace_printk: ")?;
+    let task = before.split(" [").next().unwrap_or(before);
+    Some((task.trim(), text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_other_tracers_are_left_out() {
+        let line = "          iperf3-321     [001] b.s2.  1234.567890: bpf_trace_printk: rtt 12 us";
+        assert_eq!(printed(line), Some(("iperf3-321", "rtt 12 us")));
+        assert_eq!(
+            printed("  swapper/0-0 [000] d..  1.0: sched_switch: prev_comm=a"),
+            None
+        );
+        assert_eq!(printed("CPU:1 [LOST 3 EVENTS]"), None);
+    }
+}

@@ -1,0 +1,433 @@
+//! `thalweg limit` on real traffic between two namespaces.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+use serde_json::Value;
+use support::{Bed, plain, privileged, wait_for};
+use thalweg_lab::host::{PairOptions, Side};
+use thalweg_lab::scenario::Family;
+
+/// One at a time: they measure, and the meter of a line sees the whole machine.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A bed whose limits go with it.
+struct Limited(Bed);
+
+impl Limited {
+    fn new(options: &PairOptions) -> Self {
+        Self(Bed::new(options, ""))
+    }
+
+    fn cgroup(&self) -> PathBuf {
+        self.0.pair.cgroup().to_owned()
+    }
+
+    /// A cgroup below the bed's.
+    fn below(&self, name: &str) -> PathBuf {
+        let path = self.cgroup().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    fn set(&self, cgroup: &Path, rate: &str, more: &[&str]) -> Value {
+        let cgroup = cgroup.to_str().unwrap();
+        let arguments = ["limit", "--cgroup", cgroup, "--rate", rate];
+        self.0.json(&[&arguments, more].concat())
+    }
+
+    fn show(&self, cgroup: &Path) -> Value {
+        self.0
+            .json(&["limit", "show", "--cgroup", cgroup.to_str().unwrap()])
+    }
+
+    fn count(&self, cgroup: &Path, name: &str) -> u64 {
+        self.show(cgroup)[name].as_u64().unwrap()
+    }
+
+    fn remove(&self, cgroup: &Path) {
+        let output = self
+            .0
+            .thalweg(&["limit", "remove", "--cgroup", cgroup.to_str().unwrap()]);
+        assert!(output.status.success());
+    }
+
+    /// Sends as fast as it may from a cgroup, in so many connections, until dropped.
+    fn send(&self, cgroup: &Path, connections: u32) -> Sender {
+        let program = "import socket, sys, threading\n\
+            def send():\n\
+            \x20   c = socket.create_connection((sys.argv[1], 5001))\n\
+            \x20   while True: c.sendall(bytes(1 << 16))\n\
+            for _ in range(int(sys.argv[2])): threading.Thread(target=send).start()\n";
+        self.start(cgroup, program, &[&connections.to_string()])
+    }
+
+    /// Sends datagrams of 1,000 bytes, 28 of header, as fast as it may until dropped.
+    fn flood(&self, cgroup: &Path) -> Sender {
+        let program = "import socket, sys\n\
+            s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+            while True: s.sendto(bytes(972), (sys.argv[1], 9))\n";
+        self.start(cgroup, program, &[])
+    }
+
+    fn start(&self, cgroup: &Path, program: &str, arguments: &[&str]) -> Sender {
+        let mut command = self.0.pair.command_in(Side::Client, "sh").unwrap();
+        command
+            .args(["-c", "echo $$ > \"$0\"; exec python3 -c \"$@\""])
+            .arg(cgroup.join("cgroup.procs"))
+            .arg(program)
+            .arg(self.0.server_address())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
+        Sender(command.spawn().unwrap())
+    }
+
+    /// What the link has carried from the client, in Mbit/s, over a time that begins now.
+    fn carried(&self, time: Duration) -> f64 {
+        let (began, before) = (Instant::now(), self.0.pair.forward().unwrap().seen_bytes);
+        std::thread::sleep(time);
+        let bytes = self.0.pair.forward().unwrap().seen_bytes - before;
+        bytes as f64 * 8.0 / 1e6 / began.elapsed().as_secs_f64()
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Nothing of this can be reported better than by what stays behind.
+        let _ = self.0.thalweg(&["limit", "remove", "--all"]);
+    }
+}
+
+struct Sender(Child);
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How many links of BPF programs a cgroup has.
+fn links(cgroup: &Path) -> usize {
+    let id = fs::metadata(cgroup).unwrap().ino();
+    LinkInfoIter::default()
+        .filter(|link| matches!(&link.info, LinkTypeInfo::Cgroup(on) if on.cgroup_id == id))
+        .count()
+}
+
+fn near(measured: f64, expected: f64, tolerance: f64) -> bool {
+    (measured / expected - 1.0).abs() <= tolerance
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn tcp_gets_the_rate_in_both_families_and_a_change_takes_hold_at_once() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let mut options = plain("limit-rate");
+        options.path.family = family;
+        let bed = Limited::new(&options);
+        let cgroup = bed.cgroup();
+        let _sink = bed.0.sink(&bed.0.server_address());
+        assert_eq!(bed.set(&cgroup, "100mbit", &[])["outcome"], "created");
+        let attached = links(&cgroup);
+        assert_eq!(attached, 2);
+        let _sender = bed.send(&cgroup, 4);
+        std::thread::sleep(SECOND);
+        let rate = bed.carried(3 * SECOND);
+        assert!(near(rate, 100.0, 0.1), "{rate} Mbit/s");
+
+        assert_eq!(bed.set(&cgroup, "20mbit", &[])["outcome"], "changed");
+        assert_eq!(links(&cgroup), attached, "the programs were to stay");
+        std::thread::sleep(SECOND);
+        let rate = bed.carried(3 * SECOND);
+        assert!(near(rate, 20.0, 0.1), "{rate} Mbit/s");
+    }
+}
+
+#[test]
+fn senders_that_can_are_marked_and_others_told() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    for (ecn, counted, other) in [
+        ("1", "marked_packets", "notified_packets"),
+        ("0", "notified_packets", "marked_packets"),
+    ] {
+        let mut options = plain("limit-ecn");
+        options.sysctl.insert("net.ipv4.tcp_ecn".into(), ecn.into());
+        let bed = Limited::new(&options);
+        let cgroup = bed.cgroup();
+        let _sink = bed.0.sink(&bed.0.server_address());
+        // Without pacing the queue is sure to reach the threshold.
+        bed.set(&cgroup, "200mbit", &["--no-pacing"]);
+        let sender = bed.send(&cgroup, 1);
+        wait_for(counted, || {
+            (bed.count(&cgroup, counted) > 100).then_some(())
+        });
+        drop(sender);
+        let (some, few) = (bed.count(&cgroup, counted), bed.count(&cgroup, other));
+        // Retransmissions of an ECN connection cannot be marked.
+        assert!(few * 10 < some, "{counted} {some}, {other} {few}");
+        let netstat = bed
+            .0
+            .pair
+            .command_in(Side::Server, "cat")
+            .unwrap()
+            .arg("/proc/net/netstat")
+            .output()
+            .unwrap();
+        let received = in_ce_packets(&String::from_utf8(netstat.stdout).unwrap());
+        assert_eq!(
+            received > 0,
+            ecn == "1",
+            "{received} packets with CE arrived"
+        );
+    }
+}
+
+/// `InCEPkts` of /proc/net/netstat: a line of names, then one of numbers.
+fn in_ce_packets(netstat: &str) -> u64 {
+    let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));
+    let names = lines.next().unwrap().split(' ');
+    let mut fields = names.zip(lines.next().unwrap().split(' '));
+    let (_, number) = fields.find(|(name, _)| *name == "InCEPkts").unwrap();
+    number.parse().unwrap()
+}
+
+#[test]
+fn udp_beyond_the_rate_is_dropped_without_an_error() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-udp"));
+    let cgroup = bed.cgroup();
+    bed.set(&cgroup, "40mbit", &[]);
+    let mut flood = bed.flood(&cgroup);
+    wait_for("drops", || {
+        (bed.count(&cgroup, "dropped_packets") > 10_000).then_some(())
+    });
+    // 14 of the 1,014 bytes that the link counts are not the limit's.
+    let rate = bed.carried(2 * SECOND);
+    assert!(near(rate, 40.5, 0.1), "{rate} Mbit/s");
+    assert!(
+        flood.0.try_wait().unwrap().is_none(),
+        "the sender got an error"
+    );
+    drop(flood);
+    let limit = bed.show(&cgroup);
+    let dropped = limit["dropped_packets"].as_u64().unwrap();
+    assert_eq!(limit["dropped_bytes"].as_u64().unwrap(), dropped * 1000);
+    assert_eq!(limit["marked_packets"], 0);
+}
+
+#[test]
+fn removal_leaves_nothing_and_connections_run_free() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-remove"));
+    let cgroup = bed.cgroup();
+    let before = links(&cgroup);
+    let _sink = bed.0.sink(&bed.0.server_address());
+    bed.set(&cgroup, "10mbit", &[]);
+    let _sender = bed.send(&cgroup, 2);
+    std::thread::sleep(2 * SECOND);
+    let rate = bed.carried(2 * SECOND);
+    assert!(near(rate, 10.0, 0.2), "{rate} Mbit/s");
+
+    bed.remove(&cgroup);
+    assert!(!bed.0.pin.exists(), "something stayed in {:?}", bed.0.pin);
+    wait_for("the links to go", || {
+        (links(&cgroup) == before).then_some(())
+    });
+    assert_eq!(bed.0.json(&["limit", "list"]), Value::Array(Vec::new()));
+    let free = bed.carried(2 * SECOND);
+    assert!(
+        free > 200.0,
+        "still slow after the limit went: {free} Mbit/s"
+    );
+    let again = bed
+        .0
+        .thalweg(&["limit", "remove", "--cgroup", cgroup.to_str().unwrap()]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("there is no limit on"));
+}
+
+#[test]
+fn limits_stand_beside_one_another_and_below_one_another() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-tree"));
+    let parent = bed.cgroup();
+    let [a, b] = ["a", "b"].map(|name| bed.below(name));
+    let _sink = bed.0.sink(&bed.0.server_address());
+    bed.set(&parent, "100mbit", &[]);
+    bed.set(&a, "30mbit", &[]);
+    bed.set(&b, "50mbit", &[]);
+    assert_eq!(bed.0.json(&["limit", "list"]).as_array().unwrap().len(), 3);
+    let senders = [bed.send(&a, 2), bed.send(&b, 2)];
+    std::thread::sleep(SECOND);
+    let before = [&a, &b].map(|cgroup| bed.count(cgroup, "bytes"));
+    let both = bed.carried(3 * SECOND);
+    let after = [&a, &b].map(|cgroup| bed.count(cgroup, "bytes"));
+    assert!(near(both, 80.0, 0.1), "{both} Mbit/s");
+    let share = (after[0] - before[0]) as f64 / (after[1] - before[1]) as f64;
+    assert!(near(share, 0.6, 0.15), "30 to 50 came out as {share}");
+
+    // The parent is the narrower one now, and its connections know.
+    bed.set(&parent, "40mbit", &[]);
+    std::thread::sleep(2 * SECOND);
+    let both = bed.carried(3 * SECOND);
+    assert!(near(both, 40.0, 0.1), "{both} Mbit/s");
+    drop(senders);
+
+    // What the child's limit drops does not count against the parent's.
+    let _flood = bed.flood(&a);
+    std::thread::sleep(SECOND);
+    let before = [&parent, &a].map(|cgroup| bed.count(cgroup, "bytes"));
+    let carried = bed.carried(2 * SECOND);
+    let after = [&parent, &a].map(|cgroup| bed.count(cgroup, "bytes"));
+    assert!(near(carried, 30.4, 0.1), "{carried} Mbit/s");
+    let both = (after[0] - before[0]) as f64 / (after[1] - before[1]) as f64;
+    assert!(
+        near(both, 1.0, 0.1),
+        "the parent counted {both} of the child's"
+    );
+    assert!(bed.count(&a, "dropped_packets") > 0);
+    bed.remove(&a);
+    bed.remove(&b);
+    bed.remove(&parent);
+    assert!(!bed.0.pin.exists());
+}
+
+#[test]
+fn a_work_conserving_limit_takes_and_gives_back_what_is_free() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-line"));
+    let limited = bed.below("limited");
+    let other = bed.below("other");
+    let _sink = bed.0.sink(&bed.0.server_address());
+    let options = ["--work-conserving", "--line-rate", "400mbit"];
+    bed.set(&limited, "20mbit", &options);
+    let _sender = bed.send(&limited, 1);
+    wait_for("more than the rate", || {
+        (bed.count(&limited, "measured_bps") > 200_000_000).then_some(())
+    });
+    // The other one takes all it can get, which is more than the line has.
+    let _busy = bed.send(&other, 1);
+    wait_for("the rate alone", || {
+        (bed.count(&limited, "present_rate_bps") == 20_000_000).then_some(())
+    });
+    wait_for("no more than the rate", || {
+        (bed.count(&limited, "measured_bps") < 25_000_000).then_some(())
+    });
+    bed.remove(&limited);
+    assert!(!bed.0.pin.exists(), "the meter was to go too");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_leaves_nothing() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-faults"));
+    let cgroup = bed.cgroup();
+    let cgroup = cgroup.to_str().unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (
+            &["--cgroup", "/no/such", "--rate", "1mbit"],
+            1,
+            "No such file",
+        ),
+        (
+            &["--cgroup", "/tmp", "--rate", "1mbit"],
+            1,
+            "not a cgroup v2",
+        ),
+        (
+            &["--cgroup", cgroup, "--rate", "0mbit"],
+            2,
+            "expected a rate",
+        ),
+        (&["--cgroup", cgroup, "--rate", "1mb"], 2, "expected a rate"),
+        (&["--cgroup", cgroup], 2, "--rate"),
+        (
+            &["--cgroup", cgroup, "--rate", "1mbit", "--mark-at", "60ms"],
+            1,
+            "before any is marked",
+        ),
+        (
+            &["--cgroup", cgroup, "--rate", "1mbit", "--work-conserving"],
+            2,
+            "--line-rate",
+        ),
+        (
+            &[
+                "--cgroup",
+                cgroup,
+                "--rate",
+                "10mbit",
+                "--work-conserving",
+                "--line-rate",
+                "10mbit",
+            ],
+            1,
+            "faster than it",
+        ),
+        (
+            &[
+                "--cgroup", cgroup, "--rate", "1mbit", "--edt", "--device", "none0",
+            ],
+            1,
+            "there is no device none0",
+        ),
+    ];
+    for (arguments, code, expected) in cases {
+        let output = bed.0.thalweg(&[&["limit"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert!(!bed.0.pin.exists(), "left behind by {arguments:?}");
+    }
+
+    // The client's link has no queueing discipline at all.
+    let waits = "import time; time.sleep(60)";
+    let _inside = bed.start(&bed.cgroup(), waits, &[]);
+    wait_for("refusal of --edt", || {
+        let output = bed
+            .0
+            .thalweg(&["limit", "--cgroup", cgroup, "--rate", "1mbit", "--edt"]);
+        assert_eq!(output.status.code(), Some(3));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        said.contains("it is not on link0").then_some(())
+    });
+    assert!(!bed.0.pin.exists());
+    assert_eq!(links(&bed.cgroup()), 0);
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the tests of `thalweg sockops` load: counts established connections and
+ * prints a line for each. -DREFUSED makes a program that the verifier refuses,
+ * -DNO_SOCKOPS one of another kind. It needs no header but the kernel's.
+ */
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+
+static long (*trace_printk)(const char *format, __u32 size, ...) = (void *)BPF_FUNC_trace_printk;
+static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+
+struct {
+	int (*type)[BPF_MAP_TYPE_ARRAY];
+	int (*max_entries)[1];
+	__u32 *key;
+	__u64 *value;
+} established SEC(".maps");
+
+static const char format[] = "probe: connection %u\n";
+
+#ifdef NO_SOCKOPS
+SEC("socket")
+int other(struct __sk_buff *skb)
+{
+	return 0;
+}
+#else
+SEC("sockops")
+int probe(struct bpf_sock_ops *ops)
+{
+	__u32 zero = 0;
+	__u64 *count;
+
+#ifdef REFUSED
+	return *(int *)((char *)ops + 4000);
+#endif
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return 1;
+	count = map_lookup(&established, &zero);
+	if (!count)
+		return 1;
+	__sync_fetch_and_add(count, 1);
+	trace_printk(format, sizeof(format), (__u32)*count);
+	return 1;
+}
+
+SEC("socket")
+int left_out(struct __sk_buff *skb)
+{
+	return 0;
+}
+#endif
+
+char LICENSE[] SEC("license") = "GPL";
