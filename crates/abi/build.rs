@@ -27,7 +27,9 @@ fn main() -> Result<()> {
 
     // One source, two objects: against the UAPI alone, and with the kernel's own BTF.
     build_object(&bpf, &include, &out, "learn", &[])?;
-    build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])
+    build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
+    build_object(&bpf, &include, &out, "policy", &[])?;
+    build_object(&bpf, &include, &out, "policy_mark", &[])
 }
 
 fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {
@@ -38,13 +40,14 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         format!("-I{}", include.display()),
         format!("-I/usr/include/{}", multiarch()?),
     ];
+    let source = format!("{}.bpf.c", name.trim_end_matches("_btf"));
     arguments.extend(flags.iter().map(ToString::to_string));
     SkeletonBuilder::new()
-        .source(bpf.join("learn.bpf.c"))
+        .source(bpf.join(&source))
         .obj(out.join(format!("{name}.bpf.o")))
         .clang_args(arguments)
         .build()
-        .with_context(|| format!("cannot build {name} from learn.bpf.c (is clang installed?)"))
+        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
 }
 
 /// Debian and Ubuntu keep <asm/types.h> in a directory named after the machine.

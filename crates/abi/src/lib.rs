@@ -26,3 +26,9 @@ pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o")
 
 /// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
 pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf.bpf.o"));
+
+/// The program `policy`: needs no kernel BTF.
+pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o"));
+
+/// The program `policy_mark`, for each cgroup that a policy names.
+pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));
