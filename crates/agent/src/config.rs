@@ -12,9 +12,9 @@ mod error;
 mod reader;
 #[cfg(test)]
 mod tests;
-pub mod units;
 
 pub use error::{ConfigError, Fault};
+pub use thalweg_policy::units;
 pub use reader::{KeyDescription, is_arm_name};
 use reader::{Section, Source};
 

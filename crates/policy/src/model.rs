@@ -1,4 +1,96 @@
-//! What a policy says.
+//! What a policy says, and which rule a flow gets: the semantics in its readable form.
+//!
+//! `docs/policy.md` says the same in words; [`crate::Compiled`] must agree.
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::catalogue::{Key, Unit};
+use crate::error::Position;
+use crate::prefix::{Prefix, bits, is_ipv4};
+use crate::units::{duration_text, rate_text, share_text, size_text};
+
+/// Rules, in the order of the file.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The file, for messages.
+    pub file: PathBuf,
+    /// Its name.
+    pub name: String,
+    /// One sentence; may be empty.
+    pub description: String,
+    /// Its rules.
+    pub rules: Vec<Rule>,
+}
+
+/// One rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Its name, unique in the policy.
+    pub name: String,
+    /// One sentence; may be empty.
+    pub description: String,
+    /// Where it stands.
+    pub at: Position,
+    /// It protects flows from every other rule, and from the learner.
+    pub never: bool,
+    /// Conditions, all of which must hold.
+    pub conditions: Conditions,
+    /// What it sets, in the order of the file.
+    pub actions: Vec<Action>,
+}
+
+/// Conditions of a rule; one that is absent holds for all flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// The peer lies in one of these; empty: anywhere.
+    pub remote: Vec<Prefix>,
+    /// This machine's address lies in one of these; empty: anywhere.
+    pub local: Vec<Prefix>,
+    /// Both addresses begin alike.
+    pub same_prefix: Option<SamePrefix>,
+    /// The peer's port lies in one of these; empty: any.
+    pub remote_port: Vec<Ports>,
+    /// This machine's port lies in one of these; empty: any.
+    pub local_port: Vec<Ports>,
+    /// Who opened the flow.
+    pub direction: Option<Direction>,
+    /// Its socket belongs to one of these cgroups or to one below; empty: any.
+    pub cgroup: Vec<String>,
+    /// The network namespace.
+    pub netns: Option<Namespace>,
+    /// Of 2^32 flows that many.
+    pub sample: Option<u32>,
+}
+
+/// How many leading bits both addresses share; a family without a number has no such flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SamePrefix {
+    /// Of IPv4 addresses, 1 to 32.
+    pub ipv4: Option<u8>,
+    /// Of IPv6 addresses, 1 to 128.
+    pub ipv6: Option<u8>,
+}
+
+/// A range of ports, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ports {
+    /// The first.
+    pub first: u16,
+    /// The last, not below the first.
+    pub last: u16,
+}
+
+/// Who opens a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// This machine.
+    Active,
+    /// The peer.
+    Passive,
+}
 
 /// How a policy names a network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -11,9 +103,378 @@ pub enum Namespace {
     Cookie(u64),
 }
 
-/// Rules in order of the file.
-#[derive(Clone, Debug, Default)]
-pub struct Policy {
-    /// Its name.
-    pub name: String,
+/// Something that a rule sets.
+#[derive(Clone, Debug)]
+pub struct Action {
+    /// Which key.
+    pub key: &'static Key,
+    /// At which stages: a mask of [`crate::Stage::bit`].
+    pub stages: u8,
+    /// To what.
+    pub value: Value,
+    /// Where it stands.
+    pub at: Position,
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// In what the kernel counts.
+    Number(u32),
+    /// A name.
+    Text(String),
+    /// Names, each once.
+    Names(Vec<String>),
+    /// The hash of the congestion control's name.
+    Congestion,
+}
+
+/// A flow, as far as conditions look at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The peer's address; an IPv4-mapped one is IPv4.
+    pub remote: IpAddr,
+    /// This machine's address, of the same family.
+    pub local: IpAddr,
+    /// The peer's port.
+    pub remote_port: u16,
+    /// This machine's port.
+    pub local_port: u16,
+    /// What it is.
+    pub kind: FlowKind,
+    /// Path of its socket's cgroup below the root of the hierarchy.
+    pub cgroup: Option<String>,
+    /// Its network namespace, named as the policy names it.
+    pub netns: Option<Namespace>,
+    /// The number it drew: rules with `sample` hold for flows below their share of 2^32.
+    pub draw: u32,
+}
+
+/// What a flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowKind {
+    /// Opened by this machine.
+    Active,
+    /// Opened by the peer.
+    Passive,
+    /// A listening socket: it has no peer, so nothing that is said of one holds.
+    Listener,
+}
+
+/// A condition that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// `remote`.
+    Remote,
+    /// `local`.
+    Local,
+    /// `same_prefix`.
+    SamePrefix,
+    /// `remote_port`.
+    RemotePort,
+    /// `local_port`.
+    LocalPort,
+    /// `direction`.
+    Direction,
+    /// `cgroup`.
+    Cgroup,
+    /// `netns`.
+    Netns,
+    /// `sample`.
+    Sample,
+}
+
+impl Condition {
+    /// Its key in `[rule.match]`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Remote => "remote",
+            Self::Local => "local",
+            Self::SamePrefix => "same_prefix",
+            Self::RemotePort => "remote_port",
+            Self::LocalPort => "local_port",
+            Self::Direction => "direction",
+            Self::Cgroup => "cgroup",
+            Self::Netns => "netns",
+            Self::Sample => "sample",
+        }
+    }
+}
+
+/// What the order of two rules that hold for a flow is decided by; the greater one wins.
+///
+/// Lengths are those of the flow's family; 0 where the rule names no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    /// `never` rules come before all others.
+    pub never: bool,
+    /// Longest prefix of `remote` that the peer lies in, or `same_prefix` if that is longer.
+    pub remote: u8,
+    /// Longest prefix of `local` that this machine's address lies in.
+    pub local: u8,
+    /// Place in the file, from 0.
+    pub place: Reverse<usize>,
+}
+
+impl Policy {
+    /// The rule that a flow gets.
+    pub fn decide(&self, flow: &Flow) -> Option<&Rule> {
+        self.candidates(flow).into_iter().next()
+    }
+
+    /// The rules that hold for a flow; the first is the one it gets.
+    pub fn candidates(&self, flow: &Flow) -> Vec<&Rule> {
+        let holding = self.rules.iter().enumerate();
+        let mut holding: Vec<_> = holding
+            .filter(|(_, rule)| rule.conditions.failing(flow).is_empty())
+            .map(|(place, rule)| (rule.precedence(flow, place), rule))
+            .collect();
+        holding.sort_by_key(|(precedence, _)| Reverse(*precedence));
+        holding.into_iter().map(|(_, rule)| rule).collect()
+    }
+
+    /// A rule by its name, and its place in the file.
+    pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
+        let mut rules = self.rules.iter().enumerate();
+        rules.find(|(_, rule)| rule.name == name)
+    }
+}
+
+impl Rule {
+    /// Where the rule stands among those that hold for a flow.
+    pub fn precedence(&self, flow: &Flow, place: usize) -> Precedence {
+        let longest = |prefixes: &[Prefix], address| {
+            let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
+            holding.map(|prefix| prefix.length()).max().unwrap_or(0)
+        };
+        let conditions = &self.conditions;
+        let same = conditions.same_prefix.and_then(|same| same.of(flow));
+        Precedence {
+            never: self.never,
+            remote: longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
+            local: longest(&conditions.local, flow.local),
+            place: Reverse(place),
+        }
+    }
+
+    /// The stages at which it does something: a mask of [`crate::Stage::bit`].
+    pub fn stages(&self) -> u8 {
+        self.actions
+            .iter()
+            .fold(0, |mask, action| mask | action.stages)
+    }
+}
+
+impl Conditions {
+    /// Which conditions do not hold for a flow; none: the rule holds.
+    pub fn failing(&self, flow: &Flow) -> Vec<Condition> {
+        let listener = flow.kind == FlowKind::Listener;
+        // A listener's peer is the unspecified address: only "anywhere" holds for that.
+        let remote =
+            |prefix: &Prefix| prefix.contains(flow.remote) && (!listener || prefix.length() == 0);
+        let same = |same: SamePrefix| {
+            let alike = (bits(flow.remote) ^ bits(flow.local)).leading_zeros();
+            let own = alike.saturating_sub(if is_ipv4(flow.remote) { 96 } else { 0 });
+            !listener && same.of(flow).is_some_and(|length| u32::from(length) <= own)
+        };
+        let port = |ports: &[Ports], port: u16| {
+            ports.is_empty() || ports.iter().any(|range| range.contains(port))
+        };
+        let active = flow.kind == FlowKind::Active;
+        let below = |path: &String| {
+            flow.cgroup
+                .as_deref()
+                .is_some_and(|own| is_below(own, path))
+        };
+        let holds = [
+            (
+                Condition::Remote,
+                self.remote.is_empty() || self.remote.iter().any(remote),
+            ),
+            (
+                Condition::Local,
+                self.local.is_empty()
+                    || self.local.iter().any(|prefix| prefix.contains(flow.local)),
+            ),
+            (Condition::SamePrefix, self.same_prefix.is_none_or(same)),
+            (
+                Condition::RemotePort,
+                self.remote_port.is_empty()
+                    || (!listener && port(&self.remote_port, flow.remote_port)),
+            ),
+            (
+                Condition::LocalPort,
+                port(&self.local_port, flow.local_port),
+            ),
+            (
+                Condition::Direction,
+                self.direction
+                    .is_none_or(|direction| (direction == Direction::Active) == active),
+            ),
+            (
+                Condition::Cgroup,
+                self.cgroup.is_empty() || self.cgroup.iter().any(below),
+            ),
+            (
+                Condition::Netns,
+                self.netns.is_none() || self.netns == flow.netns,
+            ),
+            (
+                Condition::Sample,
+                self.sample.is_none_or(|share| flow.draw < share),
+            ),
+        ];
+        let failing = holds.into_iter().filter(|(_, holds)| !holds);
+        failing.map(|(condition, _)| condition).collect()
+    }
+
+    /// Condition and value, as in the file, of those that are set.
+    pub fn texts(&self) -> Vec<(Condition, String)> {
+        let list = |items: Vec<String>| match <[String; 1]>::try_from(items) {
+            Ok([one]) => format!("{one:?}"),
+            Err(items) => format!("{items:?}"),
+        };
+        let names = |items: &[String]| list(items.to_vec());
+        let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
+        let ports = |items: &[Ports]| list(items.iter().map(Ports::to_string).collect());
+        let mut texts = Vec::new();
+        if !self.remote.is_empty() {
+            texts.push((Condition::Remote, prefixes(&self.remote)));
+        }
+        if !self.local.is_empty() {
+            texts.push((Condition::Local, prefixes(&self.local)));
+        }
+        if let Some(same) = self.same_prefix {
+            texts.push((Condition::SamePrefix, same.to_string()));
+        }
+        if !self.remote_port.is_empty() {
+            texts.push((Condition::RemotePort, ports(&self.remote_port)));
+        }
+        if !self.local_port.is_empty() {
+            texts.push((Condition::LocalPort, ports(&self.local_port)));
+        }
+        if let Some(direction) = self.direction {
+            texts.push((Condition::Direction, format!("{:?}", direction.name())));
+        }
+        if !self.cgroup.is_empty() {
+            texts.push((Condition::Cgroup, names(&self.cgroup)));
+        }
+        if let Some(netns) = &self.netns {
+            texts.push((Condition::Netns, netns.to_string()));
+        }
+        if let Some(share) = self.sample {
+            texts.push((Condition::Sample, format!("{:?}", share_text(share.into()))));
+        }
+        texts
+    }
+
+    /// Whether the rule can hold for flows of a family.
+    pub fn has_family(&self, ipv4: bool) -> bool {
+        let of = |prefixes: &[Prefix]| {
+            prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.is_ipv4() == ipv4)
+        };
+        let same = self
+            .same_prefix
+            .is_none_or(|same| if ipv4 { same.ipv4 } else { same.ipv6 }.is_some());
+        of(&self.remote) && of(&self.local) && same
+    }
+}
+
+/// Whether a cgroup is another or lies below it.
+pub(crate) fn is_below(path: &str, ancestor: &str) -> bool {
+    path.strip_prefix(ancestor)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl SamePrefix {
+    /// The number for a flow's family.
+    fn of(self, flow: &Flow) -> Option<u8> {
+        if is_ipv4(flow.remote) {
+            self.ipv4
+        } else {
+            self.ipv6
+        }
+    }
+}
+
+impl std::fmt::Display for SamePrefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.ipv6, self.ipv4) {
+            (Some(ipv6), Some(ipv4)) => write!(f, "{{ ipv6 = {ipv6}, ipv4 = {ipv4} }}"),
+            (Some(ipv6), None) => write!(f, "{ipv6}"),
+            (None, Some(ipv4)) => write!(f, "{{ ipv4 = {ipv4} }}"),
+            (None, None) => write!(f, "{{}}"),
+        }
+    }
+}
+
+impl Ports {
+    /// Whether a port lies in it.
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl std::fmt::Display for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+impl Direction {
+    /// Its word in a policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Passive => "passive",
+        }
+    }
+}
+
+impl Namespace {
+    /// Reads a name or an absolute path.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.starts_with('/') {
+            let plain = text.len() <= 4095 && !text.chars().any(char::is_control);
+            return plain.then(|| Self::Path(text.to_owned()));
+        }
+        let plain = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
+        let name = (1..=255).contains(&text.len()) && text.chars().all(plain);
+        (name && text != "." && text != "..").then(|| Self::Name(text.to_owned()))
+    }
+}
+
+/// As in a policy.
+impl std::fmt::Display for Namespace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(text) | Self::Path(text) => write!(f, "{text:?}"),
+            Self::Cookie(cookie) => write!(f, "{cookie}"),
+        }
+    }
+}
+
+impl Action {
+    /// Its value as TOML, in the shortest form.
+    pub fn text(&self) -> String {
+        match (&self.value, self.key.unit) {
+            (Value::Number(value), Unit::Flag | Unit::Only) => (*value != 0).to_string(),
+            (Value::Number(value), Unit::Bytes) => format!("{:?}", size_text((*value).into())),
+            (Value::Number(value), Unit::Time(us)) => {
+                let duration = Duration::from_micros(u64::from(*value) * u64::from(us));
+                format!("{:?}", duration_text(duration))
+            }
+            (Value::Number(value), Unit::Rate) => {
+                format!("{:?}", rate_text(u64::from(*value) * 8))
+            }
+            (Value::Number(value), _) => value.to_string(),
+            (Value::Text(name), _) => format!("{name:?}"),
+            (Value::Names(names), _) => format!("{names:?}"),
+            (Value::Congestion, _) => "\"congestion\"".to_owned(),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Durations and sizes as an operator writes them.
+//! Durations, sizes, rates and shares as an operator writes them.
 
 use std::time::Duration;
 
@@ -91,6 +91,68 @@ pub fn size_text(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
+/// Units of rates, largest first, in bits per second: as `tc` has them.
+const RATES: [(&str, u64); 4] = [
+    ("gbit", 1_000_000_000),
+    ("mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
+/// Parses `100mbit` or `10gbit`, in bits per second.
+pub fn parse_rate(text: &str) -> Option<u64> {
+    let (number, unit) = leading_number(text)?;
+    let (_, scale) = *RATES.iter().find(|(name, _)| *name == unit)?;
+    number.checked_mul(scale)
+}
+
+/// Writes a rate as [`parse_rate`] reads it, in the largest unit that is exact.
+pub fn rate_text(bits_per_s: u64) -> String {
+    let unit = RATES
+        .iter()
+        .find(|(_, scale)| bits_per_s != 0 && bits_per_s.is_multiple_of(*scale));
+    let (unit, scale) = unit.copied().unwrap_or(("bit", 1));
+    format!("{}{unit}", bits_per_s / scale)
+}
+
+/// Decimal places that a share in per cent may have.
+const SHARE_PLACES: usize = 8;
+/// What 100 % is in units of the last of those places.
+const SHARE_WHOLE: u64 = 10_000_000_000;
+
+/// Parses `0.01%` as so many of 2^32, rounded, at least 1; `100%` is 2^32.
+pub fn parse_share(text: &str) -> Option<u64> {
+    let number = text.strip_suffix('%')?;
+    let (whole, places) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(places) || places.len() > SHARE_PLACES {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok().filter(|&whole| whole <= 100)?;
+    let places: u64 = format!("{places:0<SHARE_PLACES$}").parse().ok()?;
+    let share = whole * (SHARE_WHOLE / 100) + places;
+    if share == 0 || share > SHARE_WHOLE {
+        return None;
+    }
+    let scaled = u128::from(share) << 32;
+    let half = u128::from(SHARE_WHOLE / 2);
+    let rounded = (scaled + half) / u128::from(SHARE_WHOLE);
+    Some(u64::try_from(rounded).unwrap_or(u64::MAX).max(1))
+}
+
+/// Writes so many of 2^32 as [`parse_share`] reads it.
+pub fn share_text(of_2_32: u64) -> String {
+    let units = (u128::from(of_2_32) * u128::from(SHARE_WHOLE) + (1 << 31)) >> 32;
+    let whole = units / u128::from(SHARE_WHOLE / 100);
+    let places = format!("{:08}", units % u128::from(SHARE_WHOLE / 100));
+    let places = places.trim_end_matches('0');
+    if places.is_empty() {
+        format!("{whole}%")
+    } else {
+        format!("{whole}.{places}%")
+    }
+}
+
 /// The decimal number at the start of a text, and what follows it.
 fn leading_number(text: &str) -> Option<(u64, &str)> {
     let digits = text
@@ -152,6 +214,55 @@ mod tests {
             "99999999999999GiB",
         ] {
             assert_eq!(parse_size(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rates() {
+        assert_eq!(parse_rate("100mbit"), Some(100_000_000));
+        assert_eq!(parse_rate("8bit"), Some(8));
+        for text in [
+            "",
+            "1",
+            "1Mbit",
+            "-1bit",
+            "1.5gbit",
+            "1 mbit",
+            "99999999999gbit",
+        ] {
+            assert_eq!(parse_rate(text), None, "{text:?}");
+        }
+        for bits in [0, 8, 1_000, 2_500_000_000, 1_000_001] {
+            assert_eq!(parse_rate(&rate_text(bits)), Some(bits));
+        }
+        assert_eq!(rate_text(2_500_000_000), "2500mbit");
+    }
+
+    #[test]
+    fn shares() {
+        assert_eq!(parse_share("100%"), Some(1 << 32));
+        assert_eq!(parse_share("50%"), Some(1 << 31));
+        assert_eq!(parse_share("0.01%"), Some(429_497)); // 2^32 / 10^4 = 429496.7
+        assert_eq!(parse_share("0.00000001%"), Some(1));
+        for text in [
+            "",
+            "%",
+            "1",
+            "0%",
+            "0.0%",
+            "101%",
+            "100.1%",
+            "-1%",
+            ".5%",
+            "1.%",
+            "1.5.0%",
+            "0.000000001%",
+            "1e2%",
+        ] {
+            assert_eq!(parse_share(text), None, "{text:?}");
+        }
+        for text in ["100%", "0.01%", "12.5%", "99.99%"] {
+            assert_eq!(share_text(parse_share(text).unwrap()), text);
         }
     }
 

@@ -1,0 +1,481 @@
+//! From a [`Policy`] to [`Compiled`]. The same policy always gives the same tables.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use thalweg_abi::raw;
+
+use crate::catalogue::{Does, Stage};
+use crate::compiled::{About, AboutOp, Compiled, NamespaceUse};
+use crate::error::{Fault, Faults};
+use crate::model::{Action, Conditions, Direction, Namespace, Policy, Ports, Rule, Value};
+use crate::prefix::{MAPPED, Prefix};
+
+/// Rules after compilation.
+const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;
+/// Rules looked at for one flow.
+const CANDIDATES_MAX: usize = raw::THALWEG_POLICY_MAX_CANDIDATES as usize;
+/// cgroups that rules name.
+const CGROUPS_MAX: usize = raw::THALWEG_POLICY_MAX_CGROUPS as usize;
+/// Sets of congestion controls that rules name.
+const ARM_SETS_MAX: usize = raw::THALWEG_POLICY_MAX_ARM_SETS as usize;
+/// Texts are numbered in 16 bits.
+const TEXTS_MAX: usize = 1 << 16;
+/// A range of ports that holds for none.
+const NO_PORTS: raw::thalweg_policy_ports = raw::thalweg_policy_ports { first: 1, last: 0 };
+
+impl Policy {
+    /// The tables of this policy.
+    ///
+    /// # Errors
+    /// The limits of the kernel program, each at the first rule that exceeds it.
+    pub fn compile(&self) -> Result<Compiled, Faults> {
+        let mut compiler = Compiler {
+            policy: self,
+            out: Compiled {
+                name: self.name.clone(),
+                ..Compiled::default()
+            },
+            texts: HashMap::new(),
+            cgroups: HashMap::new(),
+            arm_sets: HashMap::new(),
+            netns: HashMap::new(),
+            nodes: BTreeMap::new(),
+            prefixes: Vec::new(),
+            copies: 0,
+            faults: Vec::new(),
+        };
+        for (id, rule) in self.rules.iter().enumerate() {
+            compiler.rule(id, rule);
+        }
+        compiler.lay_out();
+        compiler.check_candidates();
+        if compiler.faults.is_empty() {
+            Ok(compiler.out)
+        } else {
+            compiler.faults.sort_by_key(|fault| fault.at);
+            Err(Faults(compiler.faults))
+        }
+    }
+}
+
+struct Compiler<'p> {
+    policy: &'p Policy,
+    out: Compiled,
+    texts: HashMap<&'p str, u16>,
+    cgroups: HashMap<&'p str, usize>,
+    arm_sets: HashMap<&'p [String], u32>,
+    netns: HashMap<&'p Namespace, usize>,
+    /// Rules of each prefix. Of one family, a prefix comes before those that lie in it.
+    nodes: BTreeMap<NodeOrder, Vec<raw::thalweg_policy_rule>>,
+    /// Of each node.
+    prefixes: Vec<Prefix>,
+    copies: usize,
+    faults: Vec<Fault>,
+}
+
+/// Roots first, IPv4 before IPv6; then IPv4, then IPv6, by address and length.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct NodeOrder {
+    inner: bool,
+    ipv6: bool,
+    prefix: Prefix,
+}
+
+impl NodeOrder {
+    fn new(prefix: Prefix) -> Self {
+        Self {
+            inner: prefix.length() > 0,
+            ipv6: !prefix.is_ipv4(),
+            prefix,
+        }
+    }
+}
+
+impl<'p> Compiler<'p> {
+    fn fault(&mut self, rule: &Rule, found: String, expected: String) {
+        self.faults.push(Fault {
+            file: self.policy.file.clone(),
+            at: rule.at,
+            key: Some(format!("rule {:?}", rule.name)),
+            found,
+            expected,
+        });
+    }
+
+    fn rule(&mut self, id: usize, rule: &'p Rule) {
+        let first_op = self.out.ops.len();
+        let mut about = About {
+            name: rule.name.clone(),
+            description: rule.description.clone(),
+            line: rule.at.line,
+            never: rule.never,
+            ops: Vec::new(),
+        };
+        for action in &rule.actions {
+            let op = self.op(rule, action);
+            self.out.ops.push(op);
+            about.ops.push(AboutOp {
+                key: action.key.name,
+                value: action.text(),
+                option: action.key.option,
+                since: action.key.since(action.stages),
+            });
+        }
+        self.out.about.push(about);
+
+        let stages = rule.stages();
+        self.out.stages |= u32::from(stages);
+        if stages & Stage::Asked.bit() != 0 {
+            self.out.flags |= raw::THALWEG_POLICY_REQUESTS;
+        }
+        if rule.never {
+            // Where the learner chooses, it must know of the rule.
+            self.out.stages |= u32::from(Stage::Established.bit());
+        }
+
+        let conditions = &rule.conditions;
+        let template = raw::thalweg_policy_rule {
+            id: number(id),
+            flags: flags(rule),
+            netns: self.netns(conditions),
+            cgroups: self.cgroups(rule),
+            sample: conditions.sample.unwrap_or(0),
+            stages,
+            first_op: number(first_op),
+            ops: number(rule.actions.len()),
+            remote_ports: ports(&conditions.remote_port),
+            local_ports: ports(&conditions.local_port),
+            ..Default::default()
+        };
+        for ipv4 in [true, false] {
+            self.copies_of(rule, &template, ipv4);
+        }
+    }
+
+    /// One rule for each pair of remote and local prefix of a family.
+    fn copies_of(&mut self, rule: &Rule, template: &raw::thalweg_policy_rule, ipv4: bool) {
+        let conditions = &rule.conditions;
+        if !conditions.has_family(ipv4) {
+            return;
+        }
+        let (family, same) = match (ipv4, conditions.same_prefix) {
+            (true, same) => (raw::THALWEG_RULE_IPV4, same.and_then(|same| same.ipv4)),
+            (false, same) => (raw::THALWEG_RULE_IPV6, same.and_then(|same| same.ipv6)),
+        };
+        let same_len = same.map_or(0, |bits| bits + if ipv4 { MAPPED } else { 0 });
+        let locals = of_family(&conditions.local, ipv4);
+        for remote in of_family(&conditions.remote, ipv4) {
+            for local in &locals {
+                self.copies += 1;
+                if self.copies > RULES_MAX {
+                    if self.copies == RULES_MAX + 1 {
+                        self.fault(
+                            rule,
+                            format!("more than {RULES_MAX} rules so far"),
+                            "fewer (a rule counts once for each pair of remote and local prefix)"
+                                .to_owned(),
+                        );
+                    }
+                    return;
+                }
+                let has_local = local.length() > 0;
+                let copy = raw::thalweg_policy_rule {
+                    flags: template.flags | family,
+                    local: if has_local {
+                        local.bits().to_be_bytes()
+                    } else {
+                        [0; 16]
+                    },
+                    local_len: if has_local { local.length128() } else { 0 },
+                    same_len,
+                    remote_len: remote.length128().max(same_len),
+                    ..*template
+                };
+                let node = self.nodes.entry(NodeOrder::new(remote)).or_default();
+                node.push(copy);
+            }
+        }
+    }
+
+    fn op(&mut self, rule: &'p Rule, action: &'p Action) -> raw::thalweg_policy_op {
+        let mut op = raw::thalweg_policy_op {
+            stages: action.stages,
+            ..Default::default()
+        };
+        let (kind, level, name) = match action.key.does {
+            Does::SetNumber { level, name } => (raw::THALWEG_OP_SET_INT, level, name),
+            Does::SetText { level, name } => (raw::THALWEG_OP_SET_TEXT, level, name),
+            Does::TimeoutInit => (raw::THALWEG_OP_TIMEOUT_INIT, 0, 0),
+            Does::RwndInit => (raw::THALWEG_OP_RWND_INIT, 0, 0),
+            Does::NeedsEcn => (raw::THALWEG_OP_NEEDS_ECN, 0, 0),
+            Does::BaseRtt => (raw::THALWEG_OP_BASE_RTT, 0, 0),
+            Does::ReflectTos => (raw::THALWEG_OP_REFLECT_TOS, 0, 0),
+            Does::Statistics => (raw::THALWEG_OP_STATISTICS, 0, 0),
+            Does::SendOption if action.value == Value::Congestion => {
+                (raw::THALWEG_OP_SEND_OPTION_CC, 0, 0)
+            }
+            Does::SendOption => (raw::THALWEG_OP_SEND_OPTION, 0, 0),
+            Does::ReadOption => (raw::THALWEG_OP_READ_OPTION, 0, 0),
+            Does::LearnFrom => (raw::THALWEG_OP_LEARN_FROM, 0, 0),
+        };
+        // The kinds of the ABI are far below 256.
+        op.kind = kind as u8;
+        (op.level, op.name) = (level, name);
+        match &action.value {
+            Value::Number(value) => op.value = *value,
+            Value::Text(text) => op.text = self.text(rule, text),
+            Value::Names(names) => op.value = self.arm_set(rule, names),
+            Value::Congestion => {}
+        }
+        op
+    }
+
+    fn text(&mut self, rule: &Rule, text: &'p str) -> u16 {
+        if let Some(&index) = self.texts.get(text) {
+            return index;
+        }
+        let Ok(index) = u16::try_from(self.out.texts.len()) else {
+            let found = format!("more than {TEXTS_MAX} different names so far");
+            self.fault(rule, found, "fewer".to_owned());
+            return 0;
+        };
+        let mut entry = raw::thalweg_policy_text::default();
+        for (to, from) in entry.text.iter_mut().zip(text.bytes()) {
+            *to = from as _;
+        }
+        self.out.texts.push(entry);
+        self.texts.insert(text, index);
+        index
+    }
+
+    /// Index of a set, from 1.
+    fn arm_set(&mut self, rule: &Rule, names: &'p [String]) -> u32 {
+        if let Some(&index) = self.arm_sets.get(names) {
+            return index;
+        }
+        if self.out.arm_sets.len() == ARM_SETS_MAX {
+            self.fault(
+                rule,
+                format!("more than {ARM_SETS_MAX} different `learn_from` so far"),
+                "fewer".to_owned(),
+            );
+            return 0;
+        }
+        self.out.arm_sets.push(names.to_vec());
+        let index = number(self.out.arm_sets.len());
+        self.arm_sets.insert(names, index);
+        index
+    }
+
+    /// The mask of a rule's cgroups.
+    fn cgroups(&mut self, rule: &'p Rule) -> u32 {
+        let mut mask = 0;
+        for path in &rule.conditions.cgroup {
+            let index = match self.cgroups.get(path.as_str()) {
+                Some(&index) => index,
+                None if self.out.cgroups.len() == CGROUPS_MAX => {
+                    self.fault(
+                        rule,
+                        format!("more than {CGROUPS_MAX} different cgroups so far"),
+                        "fewer".to_owned(),
+                    );
+                    return mask;
+                }
+                None => {
+                    self.out.cgroups.push(path.clone());
+                    self.cgroups.insert(path, self.out.cgroups.len() - 1);
+                    self.out.cgroups.len() - 1
+                }
+            };
+            mask |= 1 << index;
+        }
+        mask
+    }
+
+    /// A rule's cookie, or a placeholder for it.
+    fn netns(&mut self, conditions: &'p Conditions) -> u64 {
+        match &conditions.netns {
+            None => 0,
+            Some(Namespace::Cookie(cookie)) => *cookie,
+            Some(namespace) => {
+                let next = self.out.netns.len();
+                let index = *self.netns.entry(namespace).or_insert(next);
+                if index == next {
+                    self.out.netns.push(NamespaceUse {
+                        namespace: namespace.clone(),
+                        // Far above the cookies that a kernel gives, one after another.
+                        placeholder: u64::MAX - next as u64,
+                        rules: Vec::new(),
+                    });
+                }
+                self.out.netns[index].placeholder
+            }
+        }
+    }
+
+    /// Puts nodes, rules and prefixes into their tables.
+    fn lay_out(&mut self) {
+        for ipv4 in [true, false] {
+            let root = NodeOrder::new(Prefix::all(ipv4));
+            self.nodes.entry(root).or_default();
+        }
+        // The way from the root to the node before.
+        let mut way: Vec<(Prefix, u32)> = Vec::new();
+        for (order, mut rules) in std::mem::take(&mut self.nodes) {
+            let prefix = order.prefix;
+            let index = number(self.out.nodes.len());
+            if order.inner
+                && !way
+                    .last()
+                    .is_some_and(|(last, _)| last.is_ipv4() == prefix.is_ipv4())
+            {
+                way = vec![(Prefix::all(prefix.is_ipv4()), u32::from(!prefix.is_ipv4()))];
+            }
+            while way.last().is_some_and(|(last, _)| !last.covers(prefix)) {
+                way.pop();
+            }
+            let parent = way
+                .last()
+                .filter(|_| order.inner)
+                .map_or(raw::THALWEG_POLICY_NONE, |(_, index)| *index);
+            way.push((prefix, index));
+            self.prefixes.push(prefix);
+            rules.sort_by_key(|rule| precedence(rule));
+            let never = rules.iter().filter(|rule| is_never(rule)).count();
+            self.out.nodes.push(raw::thalweg_policy_node {
+                first: number(self.out.rules.len()),
+                rules: number(rules.len()),
+                parent,
+                never: number(never),
+            });
+            self.out.rules.append(&mut rules);
+            if prefix.is_ipv4() {
+                let key = raw::thalweg_policy_key4 {
+                    prefix_len: prefix.length().into(),
+                    addr: (prefix.bits() as u32).to_be_bytes(),
+                };
+                self.out.prefixes4.push((key, index));
+            } else {
+                let key = raw::thalweg_policy_key6 {
+                    prefix_len: prefix.length().into(),
+                    addr: prefix.bits().to_be_bytes(),
+                };
+                self.out.prefixes6.push((key, index));
+            }
+        }
+        for used in &mut self.out.netns {
+            let rules = self.out.rules.iter().enumerate();
+            let of_it = rules.filter(|(_, rule)| rule.netns == used.placeholder);
+            used.rules = of_it.map(|(index, _)| index).collect();
+        }
+    }
+
+    /// Refuses a policy of which some flow would have to be compared with too many rules.
+    fn check_candidates(&mut self) {
+        let nodes = &self.out.nodes;
+        let mut totals: Vec<usize> = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            // A parent comes before its children.
+            let above = totals.get(node.parent as usize).copied().unwrap_or(0);
+            totals.push(above + node.rules as usize);
+        }
+        let worst = totals.iter().copied().max().unwrap_or(0);
+        let Some(at) = totals.iter().position(|&total| total == worst) else {
+            return;
+        };
+        if worst <= CANDIDATES_MAX {
+            return;
+        }
+        let mut ids = Vec::new();
+        let mut node = nodes.get(at);
+        while let Some(on_way) = node {
+            let rules = on_way.first as usize..(on_way.first + on_way.rules) as usize;
+            ids.extend(self.out.rules[rules].iter().map(|rule| rule.id));
+            node = nodes.get(on_way.parent as usize);
+        }
+        ids.sort_unstable();
+        let policy = self.policy;
+        let rule = &policy.rules[ids[CANDIDATES_MAX] as usize];
+        let whose = match self.prefixes[at] {
+            prefix if prefix.length() > 0 => format!("flows to {prefix}"),
+            prefix if prefix.is_ipv4() => "IPv4 flows".to_owned(),
+            _ => "IPv6 flows".to_owned(),
+        };
+        self.fault(
+            rule,
+            format!("{worst} rules that {whose} may have to be compared with"),
+            format!(
+                "at most {CANDIDATES_MAX} (a rule counts once for each pair of remote and local \
+                 prefix; this is the first one too many)"
+            ),
+        );
+    }
+}
+
+/// The order of the rules of one node: the first that holds is the best.
+fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
+    (
+        !is_never(rule),
+        u8::MAX - rule.remote_len,
+        u8::MAX - rule.local_len,
+        rule.id,
+    )
+}
+
+fn is_never(rule: &raw::thalweg_policy_rule) -> bool {
+    rule.flags & raw::THALWEG_RULE_NEVER != 0
+}
+
+/// The prefixes of a family, each once; everything of it where there are no prefixes at all.
+fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<Prefix> {
+    if prefixes.is_empty() {
+        return vec![Prefix::all(ipv4)];
+    }
+    let mut seen = HashSet::new();
+    let own = prefixes.iter().filter(|prefix| prefix.is_ipv4() == ipv4);
+    own.filter(|prefix| seen.insert(**prefix))
+        .copied()
+        .collect()
+}
+
+/// Flags but for the families.
+fn flags(rule: &Rule) -> u32 {
+    let conditions = &rule.conditions;
+    let mut flags = match conditions.direction {
+        None => raw::THALWEG_RULE_ACTIVE | raw::THALWEG_RULE_PASSIVE,
+        Some(Direction::Active) => raw::THALWEG_RULE_ACTIVE,
+        Some(Direction::Passive) => raw::THALWEG_RULE_PASSIVE,
+    };
+    for (set, flag) in [
+        (rule.never, raw::THALWEG_RULE_NEVER),
+        (
+            !conditions.remote_port.is_empty(),
+            raw::THALWEG_RULE_REMOTE_PORTS,
+        ),
+        (
+            !conditions.local_port.is_empty(),
+            raw::THALWEG_RULE_LOCAL_PORTS,
+        ),
+    ] {
+        if set {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+fn ports(ranges: &[Ports]) -> [raw::thalweg_policy_ports; raw::THALWEG_POLICY_MAX_PORTS as usize] {
+    std::array::from_fn(|index| {
+        ranges
+            .get(index)
+            .map_or(NO_PORTS, |range| raw::thalweg_policy_ports {
+                first: range.first,
+                last: range.last,
+            })
+    })
+}
+
+/// Sizes of tables are far below 2^32.
+fn number(value: usize) -> u32 {
+    u32::try_from(value).unwrap_or(u32::MAX)
+}

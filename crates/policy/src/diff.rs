@@ -1,0 +1,148 @@
+//! What differs between two policies, rule by rule, whatever the layout of the files.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::catalogue::{Stage, stages};
+use crate::model::{Policy, Rule};
+
+/// What became of rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Rules that only the second policy has, in its order.
+    pub added: Vec<String>,
+    /// Rules that only the first policy has, in its order.
+    pub removed: Vec<String>,
+    /// Rules of both that say something else, in the order of the second.
+    pub changed: Vec<ChangedRule>,
+    /// Rules that went past another one; of a pair, those are named that moved the least.
+    pub moved: Vec<String>,
+}
+
+/// What became of one rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedRule {
+    /// Its name.
+    pub name: String,
+    /// What changed.
+    pub changes: Vec<Change>,
+}
+
+/// One value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// `never`, `match.KEY`, or `KEY at STAGE`.
+    pub what: String,
+    /// In the first policy, as TOML; absent: not there.
+    pub before: Option<String>,
+    /// In the second.
+    pub after: Option<String>,
+}
+
+impl Difference {
+    /// From one policy to another. Names tell rules; descriptions do not count.
+    pub fn between(before: &Policy, after: &Policy) -> Self {
+        let names = |policy: &Policy| -> Vec<String> {
+            policy.rules.iter().map(|rule| rule.name.clone()).collect()
+        };
+        let old: HashMap<&str, &Rule> = by_name(before);
+        let new: HashMap<&str, &Rule> = by_name(after);
+        let changed = after.rules.iter().filter_map(|rule| {
+            let changes = changes(old.get(rule.name.as_str())?, rule);
+            (!changes.is_empty()).then(|| ChangedRule {
+                name: rule.name.clone(),
+                changes,
+            })
+        });
+        Self {
+            added: only(names(after), &old),
+            removed: only(names(before), &new),
+            changed: changed.collect(),
+            moved: moved(before, after),
+        }
+    }
+
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn by_name(policy: &Policy) -> HashMap<&str, &Rule> {
+    let rules = policy.rules.iter();
+    rules.map(|rule| (rule.name.as_str(), rule)).collect()
+}
+
+fn only(names: Vec<String>, other: &HashMap<&str, &Rule>) -> Vec<String> {
+    let mut names = names;
+    names.retain(|name| !other.contains_key(name.as_str()));
+    names
+}
+
+fn changes(before: &Rule, after: &Rule) -> Vec<Change> {
+    let (old, new) = (values(before), values(after));
+    let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    keys.into_iter()
+        .filter(|key| old.get(*key) != new.get(*key))
+        .map(|key| Change {
+            what: key.clone(),
+            before: old.get(key).cloned(),
+            after: new.get(key).cloned(),
+        })
+        .collect()
+}
+
+/// Everything that a rule says.
+fn values(rule: &Rule) -> HashMap<String, String> {
+    let mut values = HashMap::new();
+    if rule.never {
+        values.insert("never".to_owned(), "true".to_owned());
+    }
+    for (condition, text) in rule.conditions.texts() {
+        values.insert(format!("match.{}", condition.name()), text);
+    }
+    for action in &rule.actions {
+        let at: Vec<&str> = stages(action.stages).map(Stage::name).collect();
+        let what = format!("{} at {}", action.key.name, at.join(", "));
+        values.insert(what, action.text());
+    }
+    values
+}
+
+/// Rules of both that are not in the longest run that kept its order.
+fn moved(before: &Policy, after: &Policy) -> Vec<String> {
+    let places: HashMap<&str, usize> = before
+        .rules
+        .iter()
+        .enumerate()
+        .map(|(place, rule)| (rule.name.as_str(), place))
+        .collect();
+    let common: Vec<(usize, &str)> = after
+        .rules
+        .iter()
+        .filter_map(|rule| Some((*places.get(rule.name.as_str())?, rule.name.as_str())))
+        .collect();
+    // Longest increasing run: `ends[n]` is where the best run of n + 1 ends.
+    let mut ends: Vec<usize> = Vec::new();
+    let mut previous: Vec<Option<usize>> = Vec::with_capacity(common.len());
+    for (index, (place, _)) in common.iter().enumerate() {
+        let length = ends.partition_point(|&end| common[end].0 < *place);
+        previous.push(length.checked_sub(1).map(|shorter| ends[shorter]));
+        if length == ends.len() {
+            ends.push(index);
+        } else {
+            ends[length] = index;
+        }
+    }
+    let mut kept = HashSet::new();
+    let mut at = ends.last().copied();
+    while let Some(index) = at {
+        kept.insert(index);
+        at = previous[index];
+    }
+    let rest = common.iter().enumerate();
+    rest.filter(|(index, _)| !kept.contains(index))
+        .map(|(_, (_, name))| (*name).to_owned())
+        .collect()
+}

@@ -1,0 +1,316 @@
+//! Takes keys out of a parsed TOML document, and collects faults with their places.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::error::{Fault, Faults, Position};
+
+/// Longest piece of a policy that is repeated in an error, in characters.
+const QUOTE_MAX: usize = 60;
+
+/// The text of a policy, and what was found wrong with it so far.
+pub(super) struct Reader<'a> {
+    pub file: &'a Path,
+    text: &'a str,
+    /// Where each line begins.
+    lines: Vec<usize>,
+    faults: RefCell<Vec<Fault>>,
+}
+
+/// The keys of one table that have not been taken yet.
+pub(super) struct Table<'s> {
+    reader: &'s Reader<'s>,
+    /// `rule "NAME": `, or empty for the root.
+    label: String,
+    /// Dotted name within the rule, with a dot at the end; empty for the rule itself.
+    path: String,
+    entries: DeTable<'s>,
+    known: Vec<&'static str>,
+    /// Where the table begins.
+    pub at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(file: &'a Path, text: &'a str) -> Self {
+        let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+        Self {
+            file,
+            text,
+            lines: std::iter::once(0).chain(newlines).collect(),
+            faults: RefCell::default(),
+        }
+    }
+
+    /// The root table, unless the text is not TOML.
+    pub fn root(&self) -> Option<Table<'_>> {
+        let (root, errors) = DeTable::parse_recoverable(self.text);
+        for error in &errors {
+            let span = error.span().unwrap_or(self.text.len()..self.text.len());
+            let piece = self.text.get(span.clone()).unwrap_or_default();
+            let message = error.message().trim().replace('\n', "; ");
+            let found = match piece.lines().next() {
+                None | Some("") if span.start >= self.text.len() => {
+                    "the end of the file".to_owned()
+                }
+                None | Some("") => "the end of the line".to_owned(),
+                Some(piece) => quoted(piece),
+            };
+            self.fault(span.start, None, found, format!("valid TOML ({message})"));
+        }
+        let at = root.span().start;
+        errors
+            .is_empty()
+            .then(|| self.table(String::new(), String::new(), root.into_inner(), at))
+    }
+
+    pub fn table<'s>(
+        &'s self,
+        label: String,
+        path: String,
+        entries: DeTable<'s>,
+        at: usize,
+    ) -> Table<'s> {
+        Table {
+            reader: self,
+            label,
+            path,
+            entries,
+            known: Vec::new(),
+            at,
+        }
+    }
+
+    pub fn position(&self, at: usize) -> Position {
+        let mut at = at.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let line = self.lines.partition_point(|&start| start <= at);
+        // The first line begins at 0, so at least one does not begin after `at`.
+        let start = self.lines[line - 1];
+        Position {
+            line,
+            column: self.text[start..at].chars().count() + 1,
+        }
+    }
+
+    pub fn fault(
+        &self,
+        at: usize,
+        key: Option<String>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        self.fault_at(self.position(at), key, found, expected);
+    }
+
+    pub fn fault_at(
+        &self,
+        at: Position,
+        key: Option<String>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        self.faults.borrow_mut().push(Fault {
+            file: self.file.to_path_buf(),
+            at,
+            key,
+            found: found.into(),
+            expected: expected.into(),
+        });
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.faults.borrow().is_empty()
+    }
+
+    pub fn take_faults(&self) -> Faults {
+        let mut faults = self.faults.take();
+        faults.sort_by_key(|fault| fault.at);
+        Faults(faults)
+    }
+
+    pub fn into_faults(self) -> Faults {
+        self.take_faults()
+    }
+}
+
+impl<'s> Table<'s> {
+    /// Who a fault is about: the rule, without the colon.
+    pub fn label(&self) -> String {
+        self.label.trim_end_matches(": ").to_owned()
+    }
+
+    /// Full name of a key of this table.
+    pub fn key(&self, key: &str) -> String {
+        format!("{}{}{key}", self.label, self.path)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A fault of a key of this table, or of the table.
+    pub fn fault(
+        &self,
+        at: usize,
+        key: Option<&str>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        let name = match key {
+            Some(key) => self.key(key),
+            None => self.key("").trim_end_matches(['.', ':', ' ']).to_owned(),
+        };
+        let name = (!name.is_empty()).then_some(name);
+        self.reader.fault(at, name, found, expected);
+    }
+
+    pub fn fault_here(&self, found: &str, expected: &str) {
+        self.fault(self.at, None, found, expected);
+    }
+
+    pub fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'s>>> {
+        self.known.push(key);
+        self.entries.remove(key)
+    }
+
+    /// Takes everything, in the order of the text: names, where they stand, values.
+    pub fn drain(&mut self) -> Vec<(String, usize, Spanned<DeValue<'s>>)> {
+        let entries = std::mem::take(&mut self.entries);
+        let mut all: Vec<_> = entries
+            .into_iter()
+            .map(|(key, value)| {
+                let at = key.span().start;
+                (key.into_inner().into_owned(), at, value)
+            })
+            .collect();
+        all.sort_by_key(|(_, at, _)| *at);
+        all
+    }
+
+    /// Takes a table.
+    pub fn sub(&mut self, key: &'static str) -> Option<Table<'s>> {
+        let value = self.take(key)?;
+        let at = value.span().start;
+        match value.into_inner() {
+            DeValue::Table(entries) => Some(self.reader.table(
+                self.label.clone(),
+                format!("{}{key}.", self.path),
+                entries,
+                at,
+            )),
+            other => {
+                self.fault(at, Some(key), describe(&other), "a table");
+                None
+            }
+        }
+    }
+
+    /// Takes a value that may be absent.
+    pub fn optional<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&DeValue<'_>) -> Option<T>,
+        expected: &str,
+    ) -> Option<T> {
+        let value = self.take(key)?;
+        let parsed = parse(value.get_ref());
+        if parsed.is_none() {
+            let found = describe(value.get_ref());
+            self.fault(value.span().start, Some(key), found, expected);
+        }
+        parsed
+    }
+
+    /// Takes a value that must be there.
+    pub fn required<T>(
+        &mut self,
+        key: &'static str,
+        what: &str,
+        parse: impl Fn(&DeValue<'_>) -> Option<T>,
+        expected: &str,
+    ) -> Option<T> {
+        if !self.entries.contains_key(key) {
+            self.known.push(key);
+            self.fault(
+                self.at,
+                Some(key),
+                "nothing",
+                format!("{what} ({expected})"),
+            );
+            return None;
+        }
+        self.optional(key, parse, expected)
+    }
+
+    /// Takes one value or a list of them. `parse` may know better what was expected.
+    pub fn list<T: PartialEq>(
+        &mut self,
+        key: &'static str,
+        most: usize,
+        expected: &str,
+        parse: impl Fn(&DeValue<'_>) -> Result<T, Option<String>>,
+    ) -> Vec<T> {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let at = value.span().start;
+        let items = match value.into_inner() {
+            DeValue::Array(items) => items.into_iter().collect(),
+            one => vec![Spanned::new(at..at, one)],
+        };
+        if items.is_empty() {
+            self.fault(at, Some(key), "an empty list", expected);
+        }
+        if items.len() > most {
+            let found = format!("a list of {}", items.len());
+            self.fault(at, Some(key), found, format!("at most {most}"));
+        }
+        let mut all: Vec<T> = Vec::new();
+        for item in &items {
+            let at = item.span().start;
+            match parse(item.get_ref()) {
+                Ok(parsed) => all.push(parsed),
+                Err(better) => {
+                    let expected = better.as_deref().unwrap_or(expected);
+                    self.fault(at, Some(key), describe(item.get_ref()), expected);
+                }
+            }
+        }
+        all
+    }
+
+    /// Refuses the keys that nobody asked for.
+    pub fn finish(mut self) {
+        let known: Vec<&str> = self.known.clone();
+        for (name, at, _) in self.drain() {
+            let found = format!("the unknown key {}", quoted(&name));
+            self.fault(at, None, found, format!("one of {}", known.join(", ")));
+        }
+    }
+}
+
+pub(super) fn describe(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the string {}", quoted(text)),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(date) => format!("the date {date}"),
+        DeValue::Array(items) => format!("a list of {}", items.len()),
+        DeValue::Table(_) => "a table".to_owned(),
+    }
+}
+
+/// A piece of the text in quotes, control characters escaped, cut where it is long.
+pub(super) fn quoted(piece: &str) -> String {
+    let mut short: String = piece.chars().take(QUOTE_MAX).collect();
+    if short.len() < piece.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}

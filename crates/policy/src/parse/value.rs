@@ -1,0 +1,252 @@
+//! Values: of conditions, and of what a rule sets.
+
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::reader::{Table, describe};
+use crate::catalogue::{Key, Unit};
+use crate::model::{Direction, Namespace, Ports, SamePrefix, Value};
+use crate::prefix::{Prefix, PrefixError};
+use crate::units::{parse_duration, parse_rate, parse_share, parse_size};
+
+pub(super) const PREFIX: &str =
+    "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";
+pub(super) const PORTS: &str =
+    "a port from 1 to 65535, a range such as \"8000-8999\", or a list of them";
+pub(super) const CGROUP: &str = "the path of a cgroup below the root of the hierarchy, such as \"/system.slice\", or a list \
+     of them";
+pub(super) const NETNS: &str = "a network namespace: a name, an absolute path or a cookie";
+pub(super) const SHARE: &str =
+    "a share of the flows above \"0%\" and up to \"100%\", at most eight decimal places";
+/// `THALWEG_POLICY_MAX_PORTS`.
+pub(super) const PORTS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_PORTS as usize;
+/// `THALWEG_POLICY_MAX_CGROUPS`.
+pub(super) const CGROUPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_CGROUPS as usize;
+/// Longest path of a cgroup.
+const PATH_MAX: usize = 4095;
+/// Longest name of a congestion control or a device.
+const NAME_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_NAME as usize - 1;
+
+type Item<T> = Result<T, Option<String>>;
+
+pub(super) fn prefix(value: &DeValue<'_>) -> Item<Prefix> {
+    let text = value.as_str().ok_or(None)?;
+    Prefix::parse(text).map_err(|error| match error {
+        PrefixError::Malformed => None,
+        PrefixError::HostBits(prefix) => Some(format!(
+            "no bits beyond the length: {:?}, or the address alone",
+            prefix.to_string()
+        )),
+    })
+}
+
+pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
+    let port = |text: &str| match text.parse() {
+        Ok(port @ 1..=u16::MAX) if text.bytes().all(|byte| byte.is_ascii_digit()) => Some(port),
+        _ => None,
+    };
+    let ports = match value {
+        DeValue::String(text) => text.split_once('-').and_then(|(first, last)| {
+            Some(Ports {
+                first: port(first)?,
+                last: port(last)?,
+            })
+        }),
+        other => whole(other)
+            .and_then(|port| u16::try_from(port).ok())
+            .filter(|&port| port > 0)
+            .map(|port| Ports {
+                first: port,
+                last: port,
+            }),
+    };
+    match ports {
+        Some(ports) if ports.first > ports.last => Err(Some(
+            "a range whose first port is not above its last".into(),
+        )),
+        Some(ports) => Ok(ports),
+        None => Err(None),
+    }
+}
+
+pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
+    let text = value.as_str().ok_or(None)?;
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let good = text.len() <= PATH_MAX
+        && !text.chars().any(char::is_control)
+        && text
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.split('/').all(part));
+    if good { Ok(text.to_owned()) } else { Err(None) }
+}
+
+pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
+    const KEY: &str = "same_prefix";
+    const EXPECTED: &str = "a number of bits from 1 to 128 (IPv6), or { ipv6 = 1 to 128, \
+                            ipv4 = 1 to 32 }";
+    let value = table.take(KEY)?;
+    let at = value.span().start;
+    let bits = |value: &DeValue<'_>, most: i64| {
+        let bits = whole(value).filter(|bits| (1..=most).contains(bits));
+        bits.and_then(|bits| u8::try_from(bits).ok())
+    };
+    let entries = match value.get_ref() {
+        DeValue::Table(entries) if !entries.is_empty() => entries,
+        one => {
+            let Some(ipv6) = bits(one, 128) else {
+                table.fault(at, Some(KEY), describe(one), EXPECTED);
+                return None;
+            };
+            return Some(SamePrefix {
+                ipv4: None,
+                ipv6: Some(ipv6),
+            });
+        }
+    };
+    let mut same = SamePrefix {
+        ipv4: None,
+        ipv6: None,
+    };
+    for (key, value) in entries {
+        let (slot, most) = match key.get_ref().as_ref() {
+            "ipv6" => (&mut same.ipv6, 128),
+            "ipv4" => (&mut same.ipv4, 32),
+            other => {
+                let found = format!("the unknown key {}", super::reader::quoted(other));
+                table.fault(key.span().start, Some(KEY), found, "ipv6 or ipv4");
+                continue;
+            }
+        };
+        *slot = bits(value.get_ref(), most);
+        if slot.is_none() {
+            let expected = format!("a number of bits from 1 to {most}");
+            let found = describe(value.get_ref());
+            table.fault(value.span().start, Some(KEY), found, expected);
+        }
+    }
+    Some(same)
+}
+
+pub(super) fn direction(value: &DeValue<'_>) -> Option<Direction> {
+    let all = [Direction::Active, Direction::Passive];
+    let word = value.as_str()?;
+    all.into_iter().find(|direction| direction.name() == word)
+}
+
+pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
+    match value.as_str() {
+        Some(text) => Namespace::parse(text),
+        None => whole(value)
+            .and_then(|cookie| u64::try_from(cookie).ok())
+            .filter(|&cookie| cookie > 0)
+            .map(Namespace::Cookie),
+    }
+}
+
+/// So many of 2^32.
+pub(super) fn share(value: &DeValue<'_>) -> Option<u64> {
+    value.as_str().and_then(parse_share)
+}
+
+/// The value of a key.
+pub(super) fn of(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+    if key.unit == Unit::Arms {
+        return arms(table, key, value);
+    }
+    let parsed = parse(key, value.get_ref());
+    if parsed.is_none() {
+        let found = describe(value.get_ref());
+        table.fault(value.span().start, Some(key.name), found, key.expected());
+    }
+    parsed
+}
+
+fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
+    let text = value.as_str();
+    let number = match key.unit {
+        Unit::Flag => u64::from(value.as_bool()?),
+        Unit::Only => u64::from(value.as_bool().filter(|&on| on)?),
+        Unit::Number => u64::try_from(whole(value)?).ok()?,
+        Unit::Bytes => parse_size(text?)?,
+        Unit::Time(us) => {
+            let micros = u64::try_from(parse_duration(text?)?.as_micros()).ok()?;
+            let us = u64::from(us);
+            micros.is_multiple_of(us).then(|| micros / us)?
+        }
+        Unit::Rate => parse_rate(text?)? / 8,
+        Unit::Congestion => {
+            let name = text.filter(|name| is_congestion(name))?;
+            return Some(Value::Text(name.to_owned()));
+        }
+        Unit::Device => {
+            let name = text.filter(|name| is_device(name))?;
+            return Some(Value::Text(name.to_owned()));
+        }
+        Unit::Option if text == Some("congestion") => return Some(Value::Congestion),
+        Unit::Option => u64::try_from(whole(value)?).ok()?,
+        Unit::Arms => return None,
+    };
+    let (least, most) = key.range;
+    let number = u32::try_from(number).ok()?;
+    (least..=most)
+        .contains(&number)
+        .then_some(Value::Number(number))
+}
+
+fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Value> {
+    let (least, most) = key.range;
+    let items = match value.get_ref() {
+        DeValue::Array(items) if (least as usize..=most as usize).contains(&items.len()) => items,
+        other => {
+            table.fault(
+                value.span().start,
+                Some(key.name),
+                describe(other),
+                key.expected(),
+            );
+            return None;
+        }
+    };
+    let mut names: Vec<String> = Vec::new();
+    let mut good = true;
+    for item in items {
+        let name = item.get_ref().as_str().filter(|name| is_congestion(name));
+        match name {
+            Some(name) if !names.iter().any(|other| other == name) => names.push(name.to_owned()),
+            _ => {
+                good = false;
+                let found = describe(item.get_ref());
+                table.fault(item.span().start, Some(key.name), found, key.expected());
+            }
+        }
+    }
+    // The order says nothing.
+    names.sort();
+    good.then_some(Value::Names(names))
+}
+
+/// Whether the kernel could know a congestion control by this name.
+fn is_congestion(name: &str) -> bool {
+    let allowed = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-')
+    };
+    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
+}
+
+/// Whether the kernel could know a network device by this name (`dev_valid_name`).
+fn is_device(name: &str) -> bool {
+    let bad = |byte: u8| byte.is_ascii_whitespace() || !byte.is_ascii_graphic();
+    (1..=NAME_MAX).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && !name
+            .bytes()
+            .any(|byte| bad(byte) || matches!(byte, b'/' | b':'))
+}
+
+fn whole(value: &DeValue<'_>) -> Option<i64> {
+    match value {
+        DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
+        _ => None,
+    }
+}

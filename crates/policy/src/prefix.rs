@@ -1,0 +1,218 @@
+//! Prefixes of addresses, both families in one 128-bit form.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bits before the IPv4 address in `::ffff:a.b.c.d`.
+pub(crate) const MAPPED: u8 = 96;
+
+/// An IPv4 or IPv6 prefix.
+///
+/// IPv4 is kept as `::ffff:a.b.c.d` with 96 bits more; an IPv6 prefix never holds IPv4 flows,
+/// whatever its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    ipv4: bool,
+    bits: u128,
+    length: u8,
+}
+
+/// Why a text is no prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixError {
+    /// It is none.
+    Malformed,
+    /// Bits beyond the length are set; the prefix without them.
+    HostBits(Prefix),
+}
+
+impl Prefix {
+    /// Everything of a family.
+    pub const fn all(ipv4: bool) -> Self {
+        Self {
+            ipv4,
+            bits: if ipv4 { 0xffff_0000_0000 } else { 0 },
+            length: if ipv4 { MAPPED } else { 0 },
+        }
+    }
+
+    /// Reads `10.0.0.0/8`, `2001:db8::/32` or an address alone.
+    pub fn parse(text: &str) -> Result<Self, PrefixError> {
+        let malformed = PrefixError::Malformed;
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| malformed)?;
+        let most: u8 = if address.is_ipv4() { 32 } else { 128 };
+        let length = match length {
+            None => most,
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits
+                .parse()
+                .ok()
+                .filter(|&length| length <= most)
+                .ok_or(malformed)?,
+            Some(_) => return Err(malformed),
+        };
+        let bits = bits(address);
+        // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
+        let mapped = bits >> 32 == 0xffff && (address.is_ipv4() || length >= MAPPED);
+        let length = if address.is_ipv4() {
+            MAPPED + length
+        } else {
+            length
+        };
+        let prefix = Self {
+            ipv4: mapped,
+            bits: bits & mask(length),
+            length,
+        };
+        if prefix.bits == bits {
+            Ok(prefix)
+        } else {
+            Err(PrefixError::HostBits(prefix))
+        }
+    }
+
+    /// Whether it is of IPv4.
+    pub fn is_ipv4(self) -> bool {
+        self.ipv4
+    }
+
+    /// The first address, in the 128-bit form.
+    pub fn bits(self) -> u128 {
+        self.bits
+    }
+
+    /// Length in the 128-bit form.
+    pub fn length128(self) -> u8 {
+        self.length
+    }
+
+    /// Length in its own family.
+    pub fn length(self) -> u8 {
+        self.length - if self.ipv4 { MAPPED } else { 0 }
+    }
+
+    /// The same, cut to a length in the 128-bit form that is not above its own.
+    pub(crate) fn cut(self, length: u8) -> Self {
+        Self {
+            bits: self.bits & mask(length),
+            length,
+            ..self
+        }
+    }
+
+    /// Whether an address lies in it.
+    pub fn contains(self, address: IpAddr) -> bool {
+        is_ipv4(address) == self.ipv4 && bits(address) & mask(self.length) == self.bits
+    }
+
+    /// Whether another prefix lies in it, or is the same.
+    pub fn covers(self, other: Self) -> bool {
+        self.ipv4 == other.ipv4
+            && self.length <= other.length
+            && other.bits & mask(self.length) == self.bits
+    }
+}
+
+/// As [`Prefix::parse`] reads it; a whole address without its length.
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let v6 = Ipv6Addr::from(self.bits);
+        let address = match v6.to_ipv4_mapped() {
+            Some(v4) if self.ipv4 => IpAddr::V4(v4),
+            _ => IpAddr::V6(v6),
+        };
+        write!(f, "{address}")?;
+        if self.length < 128 {
+            write!(f, "/{}", self.length())?;
+        }
+        Ok(())
+    }
+}
+
+/// An address in the 128-bit form.
+pub(crate) fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// Whether an address is of IPv4, mapped ones included.
+pub(crate) fn is_ipv4(address: IpAddr) -> bool {
+    address.to_canonical().is_ipv4()
+}
+
+/// As many leading ones.
+pub(crate) fn mask(length: u8) -> u128 {
+    u128::MAX
+        .checked_shl(128 - u32::from(length.min(128)))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        Prefix::parse(text).unwrap()
+    }
+
+    #[test]
+    fn families_are_kept_apart() {
+        let v4: IpAddr = "10.1.2.3".parse().unwrap();
+        let mapped: IpAddr = "::ffff:10.1.2.3".parse().unwrap();
+        assert!(prefix("10.0.0.0/8").contains(v4));
+        assert!(prefix("10.0.0.0/8").contains(mapped));
+        assert!(!prefix("::/0").contains(v4));
+        assert!(!prefix("::/0").contains(mapped));
+        assert!(!prefix("0.0.0.0/0").contains("2001:db8::1".parse().unwrap()));
+        assert_eq!(prefix("::ffff:10.0.0.0/104"), prefix("10.0.0.0/8"));
+        assert_eq!(prefix("::ffff:0.0.0.0/96"), prefix("0.0.0.0/0"));
+        assert_eq!(prefix("0.0.0.0/0"), Prefix::all(true));
+        assert_eq!(prefix("::/0"), Prefix::all(false));
+    }
+
+    #[test]
+    fn texts() {
+        for text in [
+            "10.0.0.0/8",
+            "192.0.2.7",
+            "2001:db8::/32",
+            "::/0",
+            "::1",
+            "0.0.0.0/0",
+        ] {
+            assert_eq!(prefix(text).to_string(), text);
+        }
+        assert_eq!(prefix("192.0.2.7/32").to_string(), "192.0.2.7");
+        for text in [
+            "",
+            "/",
+            "10.0.0.0/",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0/8",
+            "::/+1",
+            "::/ 1",
+            "a/8",
+            "10.0.0.0/8/8",
+            "fe80::1%eth0",
+        ] {
+            assert_eq!(Prefix::parse(text), Err(PrefixError::Malformed), "{text}");
+        }
+        assert_eq!(
+            Prefix::parse("10.1.2.3/8"),
+            Err(PrefixError::HostBits(prefix("10.0.0.0/8")))
+        );
+    }
+
+    #[test]
+    fn covering() {
+        assert!(prefix("10.0.0.0/8").covers(prefix("10.1.0.0/16")));
+        assert!(!prefix("10.1.0.0/16").covers(prefix("10.0.0.0/8")));
+        assert!(prefix("::/0").covers(prefix("2001:db8::/32")));
+        assert!(!prefix("::/0").covers(prefix("10.0.0.0/8")));
+    }
+}
