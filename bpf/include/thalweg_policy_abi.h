@@ -181,6 +181,8 @@ struct thalweg_policy_head {
 };
 
 enum thalweg_policy_head_flag {
+	/* The actions are empty: what would match is counted, and nothing done. */
+	THALWEG_POLICY_DRY_RUN = 1 << 0,
 	/* Some rule answers at stage ASKED: request sockets must be remembered. */
 	THALWEG_POLICY_REQUESTS = 1 << 1,
 	/* This policy or an earlier one remembers flows in their handshake. */

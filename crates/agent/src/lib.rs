@@ -8,6 +8,7 @@ pub mod doctor;
 mod events;
 mod keeper;
 pub mod kernel;
+pub mod policy;
 mod present;
 pub mod run;
 mod shared;

@@ -10,6 +10,7 @@ pub mod hosts;
 pub mod import;
 pub mod lab;
 pub mod link;
+pub mod policy;
 pub mod reset;
 pub mod run;
 pub mod status;

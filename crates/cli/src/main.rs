@@ -35,6 +35,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Detach => commands::detach::run(global),
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),
+        Command::Policy(options) => commands::policy::run(global, options),
         Command::Link(options) => commands::link::run(global, options),
     }
 }

@@ -96,6 +96,9 @@ pub enum Command {
     Detach,
     /// Check what this machine supports; exit code 3 if something needed is missing.
     Doctor,
+    /// Set TCP parameters per flow, by the rules of a file.
+    #[command(subcommand)]
+    Policy(commands::policy::What),
     /// Measure congestion controls on this machine's own TCP stack.
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
