@@ -996,3 +996,16 @@ int policy_sockops(struct bpf_sock_ops *ops)
 	}
 	return 1;
 }
+
+/* For tests: find() on a query that comes as packet data. Not loaded otherwise. */
+SEC("?tc")
+int policy_find(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct query q;
+
+	if (data + sizeof(q) > end)
+		return -2;
+	__builtin_memcpy(&q, data, sizeof(q));
+	return find(&q);
+}

@@ -10,19 +10,21 @@ pub mod history;
 mod pins;
 mod report;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
 use nix::fcntl::{Flock, FlockArg};
 use thalweg_abi::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
-pub use report::{Failure, Report, RuleReport};
+pub use report::{Failure, FailureLog, Report, RuleReport};
 
 use crate::system;
 use pins::Pins;
@@ -157,9 +159,7 @@ impl Prepared {
         let cgroup = File::open(&self.place.cgroup)
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
         let mut programs = self.object.progs_mut();
-        let mut program = programs
-            .find(|program| program.name() == "policy_sockops")
-            .context("the BPF object lacks program policy_sockops")?;
+        let mut program = main_program(&mut programs)?;
         match crate::kernel::pinned_link(&path, crate::kernel::cgroup_id(&cgroup)?)? {
             Some(mut link) => link
                 .update_prog(&program)
@@ -185,10 +185,8 @@ impl Prepared {
                     .with_context(|| format!("pinning {}", path.display()))?;
             }
         }
-        let programs: Vec<_> = self.object.progs_mut().collect();
-        for mut program in programs {
-            program.pin(directory.join("program"))?;
-        }
+        let mut programs = self.object.progs_mut();
+        main_program(&mut programs)?.pin(directory.join("program"))?;
         let shared = self
             .object
             .maps()
@@ -199,6 +197,12 @@ impl Prepared {
         }
         Ok(())
     }
+}
+
+fn main_program<'o>(programs: &mut impl Iterator<Item = ProgramMut<'o>>) -> Result<ProgramMut<'o>> {
+    programs
+        .find(|program| program.name() == "policy_sockops")
+        .context("the BPF object lacks program policy_sockops")
 }
 
 /// cgroups that rules name.

@@ -1,6 +1,6 @@
 //! What has become of the policy in force, rule by rule.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -51,7 +51,7 @@ pub struct RuleReport {
 }
 
 /// Operations that failed alike.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Failure {
     /// Key in the file.
     pub key: String,
@@ -109,6 +109,47 @@ impl Report {
             map_bytes: pins.memory(),
             rules,
         }))
+    }
+}
+
+/// Failures that were told already.
+#[derive(Debug, Default)]
+pub struct FailureLog {
+    policy: u32,
+    told: BTreeSet<(String, Failure)>,
+}
+
+impl FailureLog {
+    /// A line for each kind of failure that was not told before.
+    ///
+    /// # Errors
+    /// As [`Report::read`].
+    pub fn look(&mut self, pin: &Path, history: &History) -> Result<Vec<String>> {
+        let Some(report) = Report::read(pin, history)? else {
+            return Ok(Vec::new());
+        };
+        if self.policy != report.number {
+            *self = Self {
+                policy: report.number,
+                ..Self::default()
+            };
+        }
+        let mut lines = Vec::new();
+        for rule in report.rules {
+            for failure in rule.failures {
+                let kind = Failure {
+                    count: 0,
+                    ..failure.clone()
+                };
+                if self.told.insert((rule.name.clone(), kind)) {
+                    lines.push(format!(
+                        "rule {:?}: {} ({}) at {} fails with {}; `thalweg policy show` counts",
+                        rule.name, failure.key, failure.option, failure.stage, failure.error
+                    ));
+                }
+            }
+        }
+        Ok(lines)
     }
 }
 

@@ -143,7 +143,7 @@ fn fill(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()>
 
 /// Numbers of texts in the shared map, which flows of earlier policies still refer to: a
 /// text keeps its place for good.
-fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -> Result<Vec<u16>> {
+pub(super) fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -> Result<Vec<u16>> {
     let mut placed = Vec::new();
     let mut have: Vec<raw::thalweg_policy_text> = Vec::new();
     if !texts.is_empty() {
