@@ -144,7 +144,11 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
 
-/* A flow, as conditions see it. No pointers: it goes to a global function. */
+/*
+ * A flow, as conditions see it. No pointers: it goes to global functions, which the verifier
+ * checks once and not again for every path that leads there. (Those that need the context
+ * cannot be global: Linux 6.1 wants kernel BTF for that.)
+ */
 struct query {
 	__u32 remote[4]; /* network byte order, IPv4 mapped */
 	__u32 local[4];
@@ -330,7 +334,7 @@ static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, 
 }
 
 /* Finds the rule of a flow: its id, or THALWEG_POLICY_NONE. */
-__noinline __u32 look_up(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
+static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
 {
 	struct query q = {};
 	__u32 family;
@@ -438,7 +442,7 @@ static __always_inline __u32 remember(__u64 cookie, const struct thalweg_policy_
  * The rule of a flow in its handshake: what is remembered, or else looked up now. Which
  * of its slots it lies in, from 1; 0 if it could not be remembered.
  */
-__noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
+static __noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
 {
 	__u32 probe = probe_of(cookie);
 
@@ -553,7 +557,8 @@ static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_
 }
 
 /* Sends the flow's statistics, unless that was done less than `interval_us` ago. */
-__noinline int tell(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow, __u32 interval_us)
+static __noinline int tell(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+			   __u32 interval_us)
 {
 	__u64 now = bpf_ktime_get_ns();
 	__u32 remote[4], local[4];
@@ -596,30 +601,24 @@ __noinline int tell(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow, 
 	return 0;
 }
 
-/* What became of one operation; a sum of them tells how many of each there were. */
-enum outcome {
-	NOTHING = 0, /* to be counted */
-	DONE = 1,
-	FAILED = 1 << 8,
-};
-
-/* Carries out one operation of a flow. Global: verified once, not in every turn of a loop. */
-__noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
-			     __u32 place, __u32 stage)
+/* Carries out one operation of a flow, and counts what became of it. */
+static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				    __u32 place, __u32 stage)
 {
+	struct thalweg_policy_counters *count;
 	struct thalweg_policy_op *op;
 	int error;
 
-	if (!flow || place >= THALWEG_POLICY_MAX_OPS)
-		return NOTHING;
+	if (place >= THALWEG_POLICY_MAX_OPS)
+		return 0;
 	op = &flow->ops[place];
 	if (!(op->stages & 1u << (stage & 7)))
-		return NOTHING;
+		return 0;
 	switch (op->kind) {
 	case THALWEG_OP_SET_INT:
 		/* A traffic class is set by two operations: one is the family's. */
 		if (op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
-			return NOTHING;
+			return 0;
 		error = set_int(ops, op);
 		break;
 	case THALWEG_OP_SET_TEXT:
@@ -627,45 +626,37 @@ __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 		break;
 	case THALWEG_OP_REFLECT_TOS:
 		if (ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-			return NOTHING;
+			return 0;
 		error = reflect_tos(ops);
 		break;
 	case THALWEG_OP_STATISTICS:
-		tell(ops, flow, op->value);
-		return NOTHING;
+		return tell(ops, flow, op->value);
 	default:
-		return NOTHING;
-	}
-	if (!error)
-		return DONE;
-	count_failure(flow, place, stage, error);
-	return FAILED;
-}
-
-/* Carries out what a flow was given for a stage. */
-__noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow, __u32 stage)
-{
-	struct thalweg_policy_counters *count;
-	__u32 i, sum = 0;
-
-	if (!flow)
 		return 0;
-	for (i = 0; i < THALWEG_POLICY_MAX_OPS; i++) {
-		if (i >= flow->count)
-			break;
-		sum += carry_out_one(ops, flow, i, stage);
 	}
-	if (!sum)
-		return 0;
+	if (error)
+		count_failure(flow, place, stage, error);
 	count = counters_of(flow);
-	if (!count)
-		return 0;
-	__sync_fetch_and_add(&count->done, sum & 0xff);
-	__sync_fetch_and_add(&count->failed, sum >> 8);
+	if (count)
+		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);
 	return 0;
 }
 
-/* The place of the first operation of a kind, or -1. Global: see carry_out_one. */
+/* Carries out what a flow was given for a stage. */
+static __noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				__u32 stage)
+{
+	__u32 i;
+
+	for (i = 0; i < THALWEG_POLICY_MAX_OPS; i++) {
+		if (i >= flow->count)
+			break;
+		carry_out_one(ops, flow, i, stage);
+	}
+	return 0;
+}
+
+/* The place of the first operation of a kind, or -1. Global: see rank. */
 __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 {
 	__u32 i;
@@ -779,7 +770,7 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 }
 
 /* Keeps what a flow was given beyond its handshake, and asks for its callbacks. */
-__noinline int keep(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
+static __noinline int keep(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 {
 	struct thalweg_policy_flow *kept;
 	struct bpf_sock *sk = ops->sk;
@@ -804,7 +795,7 @@ __noinline int keep(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 }
 
 /* The stage ESTABLISHED of a flow with a rule. */
-__noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
+static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
 {
 	if (!flow)
 		return 0;

@@ -150,11 +150,12 @@ impl Place {
 }
 
 impl Prepared {
-    /// Puts the policy in force, in place of another.
+    /// Puts the policy in force, in place of another. It may be done again, later, to return to
+    /// it.
     ///
     /// # Errors
     /// A refusal of the kernel; the policy that was in force stays so.
-    pub fn commit(self) -> Result<Applied> {
+    pub fn commit(&self) -> Result<Applied> {
         let path = self.pins.link();
         let cgroup = File::open(&self.place.cgroup)
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
@@ -172,7 +173,7 @@ impl Prepared {
             }
         }
         self.pins.keep_only(self.generation)?;
-        Ok(self.applied)
+        Ok(self.applied.clone())
     }
 
     fn pin_own(&self, marks: &Marks) -> Result<()> {
