@@ -36,14 +36,15 @@ test: ## Set up, then run every check and every test
 	@scripts/setup.sh
 	@scripts/test.sh
 
-test-all: test ## The same, then the slow tests as well
+test-all: test ## The same, then the slow tests as well (builds two kernels once, twenty minutes)
+	@scripts/setup.sh --kernel
 	@scripts/test.sh --slow
 
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh
 
 tables: ## Repeat the published results: docs/results.md (root; an hour; goes on where it stopped)
-	@scripts/setup.sh
+	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab tables
 

@@ -93,7 +93,7 @@ int lose(struct __sk_buff *skb)
 
 	/* Never taken: an array of one always has its entry. For the verifier. */
 	if (!chain)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 
 	bpf_spin_lock(&chain->lock);
 	index = counters.seen_packets++;
@@ -120,7 +120,8 @@ int lose(struct __sk_buff *skb)
 	counters.digest = (counters.digest ^ drop) * 0x100000001b3ULL;
 	bpf_spin_unlock(&chain->lock);
 
-	return drop ? drop_action : TC_ACT_OK;
+	/* Not TC_ACT_OK: the programs behind this one see what it lets pass. */
+	return drop ? drop_action : TC_ACT_UNSPEC;
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -5,6 +5,9 @@
 # Ubuntu 24.04. Needs root only when something is missing, touches the network
 # only then, and may be run any number of times.
 #
+# setup.sh            what `make test` and `make demo` need
+# setup.sh --kernel   also what `thalweg lab build-kernel` needs
+#
 # There is deliberately no rust-toolchain.toml. rustup would obey it by
 # fetching exactly the toolchain it names, even where the installed one is
 # new enough, and a machine without a way out could not build at all.
@@ -25,6 +28,19 @@ required=(
 
 # A Linux kernel that runs as a process. Ubuntu does not carry it.
 user_mode_linux=user-mode-linux
+# Its sources, in the one version that the laboratory knows how to change.
+kernel_sources=linux-source-6.1
+# What building it needs beyond the above.
+kernel_tools=(flex bison bc xz-utils tar)
+
+case ${1-} in
+'') kernel=false ;;
+--kernel) kernel=true ;;
+*)
+	echo "usage: $0 [--kernel]" >&2
+	exit 2
+	;;
+esac
 
 note() { printf 'setup: %s\n' "$*"; }
 fail() {
@@ -89,21 +105,39 @@ install_packages() {
 	fi
 }
 
-install_user_mode_linux() {
-	[[ -n $(missing_of "$user_mode_linux") ]] || return 0
-	if ((EUID == 0)); then
-		# A fresh image has no package lists at all; anywhere else the
-		# present ones are good enough to tell that there is no such package.
-		if ! apt_offers "$user_mode_linux" && ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
-			apt_update
-		fi
-		if apt_offers "$user_mode_linux"; then
-			if ! $apt_updated; then apt_update; fi
-			apt_install "$user_mode_linux" && return
-		fi
+# Installs a package that not every system has; false where it is not there.
+install_if_offered() {
+	[[ -n $(missing_of "$1") ]] || return 0
+	((EUID == 0)) || return 1
+	# A fresh image has no package lists at all; anywhere else the
+	# present ones are good enough to tell that there is no such package.
+	if ! apt_offers "$1" && ! compgen -G '/var/lib/apt/lists/*_Packages*' >/dev/null; then
+		apt_update
 	fi
+	apt_offers "$1" || return 1
+	if ! $apt_updated; then apt_update; fi
+	apt_install "$1"
+}
+
+install_user_mode_linux() {
+	install_if_offered "$user_mode_linux" && return
 	note "no $user_mode_linux here (Debian has it, Ubuntu does not):" \
-		'the test that runs inside it is skipped, everything else works'
+		'the tests that run inside it are skipped, everything else works'
+}
+
+install_kernel_sources() {
+	local missing
+	if ! install_if_offered "$kernel_sources"; then
+		note "no $kernel_sources here (Debian 12 has it): no kernel can be built," \
+			'and the tests that need one are skipped'
+		return
+	fi
+	mapfile -t missing < <(missing_of "${kernel_tools[@]}")
+	if ((${#missing[@]})); then
+		((EUID == 0)) || fail 'not root, and these packages are missing:' "${missing[*]}"
+		apt_update
+		apt_install "${missing[@]}"
+	fi
 }
 
 install_rust() {
@@ -140,6 +174,7 @@ install_rust_components() {
 
 install_packages
 install_user_mode_linux
+if $kernel; then install_kernel_sources; fi
 install_rust
 install_rust_components
 note "ready: $(rustc --version), clang $(clang -dumpversion)"

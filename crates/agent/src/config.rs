@@ -14,9 +14,9 @@ mod reader;
 mod tests;
 
 pub use error::{ConfigError, Fault};
-pub use thalweg_policy::units;
 pub use reader::{KeyDescription, is_arm_name};
 use reader::{Section, Source};
+pub use thalweg_policy::units;
 
 /// Where the configuration is looked for if no file is named.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";

@@ -55,6 +55,9 @@ pub enum Failure {
     /// The laboratory found a run worse than another.
     #[error("B is worse than A")]
     Worse,
+    /// `policy check` found faults, or warnings that were not to be.
+    #[error("{0}")]
+    Policy(String),
     /// Whoever read our output has stopped: no failure at all.
     #[error("the reader of the output has gone")]
     OutputClosed,
@@ -73,6 +76,7 @@ impl Failure {
             Self::Start { found: false, .. } => 127,
             Self::Command(code) => *code,
             Self::Worse => 6,
+            Self::Policy(_) => 1,
         }
     }
 }

@@ -185,6 +185,8 @@ fn three_connections_under_netem() {
     let results = place.results();
     assert_delayed(&results, 3);
     let environment = &results["environment"];
+    assert_eq!(environment["hz"], 100);
+    assert_eq!(environment["timers"], "high-resolution");
     assert_eq!(environment["backend"]["name"], "uml");
     assert_eq!(
         environment["backend"]["why"],
@@ -199,7 +201,11 @@ fn three_connections_under_netem() {
     for name in ["bbr", "dctcp", "htcp"] {
         assert!(offered.iter().any(|it| it == name), "{offered:?}");
     }
-    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = printed["scenarios"][0]["report"].take();
+    assert_eq!(report, place.path("out").to_str().unwrap());
+    // The file says where it lies as seen from itself.
+    printed["scenarios"][0]["report"] = ".".into();
     assert_eq!(printed, results);
     for file in ["report.html", "raw/baseline-0002.json"] {
         assert!(place.path("out").join(file).exists(), "{file}");
@@ -277,6 +283,49 @@ fn two_at_once_do_not_meet() {
     }
 }
 
+/// A packet that is due after 1 ms waits for a tick, and they are 10 ms apart.
+#[test]
+fn timers_that_wait_for_the_tick() {
+    if !available() {
+        return;
+    }
+    let place = Place::new(
+        "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n\
+         [traffic]\nkind = \"short\"\nconnections = 1\n[system]\ntimers = \"tick\"\n",
+    );
+    assert_code(&place.run(&["--backend", "uml", "--mode", "baseline"]), 0);
+    let results = place.results();
+    assert_eq!(results["environment"]["timers"], "tick");
+    let mode = &results["scenarios"][0]["modes"][0];
+    let mut rtts: Vec<f64> = mode["connections"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|connection| connection["min_rtt_us"].as_f64().unwrap())
+        .collect();
+    rtts.sort_by(f64::total_cmp);
+    assert!(rtts[rtts.len() / 2] > 7_000.0, "{rtts:?}");
+}
+
+#[test]
+fn ticks_that_the_packaged_kernel_does_not_have() {
+    if !available() {
+        return;
+    }
+    let place = Place::new("[path]\nrate = \"20mbit\"\n[system]\nhz = 250\n");
+    for backend in ["uml", "virtual"] {
+        let output = place
+            .command(Path::new(THALWEG), &["--backend", backend])
+            .env("XDG_CACHE_HOME", place.path("cache"))
+            .output()
+            .unwrap();
+        assert_code(&output, 1);
+        let said = said(&output);
+        let command = "`thalweg lab build-kernel --hz 250`";
+        assert!(said.contains(command), "{said}");
+    }
+}
+
 #[test]
 fn a_fault_inside_is_reported_outside() {
     if !available() {
@@ -308,7 +357,7 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
             ["ended unexpectedly", "Kernel panic - not syncing"],
         ),
         (
-            "echo surprise >&0; sleep 1000",
+            "echo surprise >>messages; sleep 1000",
             ["\"surprise\\n\", which is no message", "(nothing)"],
         ),
     ] {
@@ -451,4 +500,34 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         assert!(said(&output).contains(words), "{}", said(&output));
         assert_eq!(place.leftovers(), Vec::<String>::new());
     }
+}
+
+#[test]
+fn random_early_detection_marks_before_the_queue_is_full() {
+    if !available() {
+        return;
+    }
+    // 200 kB at 20 Mbit/s take 80 ms to leave; RED's average goes no higher than a
+    // quarter of that, and slow start may overshoot it for a while.
+    let p95_ms = |keys: &str| {
+        let place = Place::new(&format!(
+            "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\noffload = false\n{keys}\n\
+             [traffic]\nconnections = 1\nduration = \"3s\"\n\
+             [system.sysctl]\n\"net.ipv4.tcp_ecn\" = 1\n"
+        ));
+        let output = place.run(&["--backend", "uml", "--mode", "fixed:reno"]);
+        assert_code(&output, 0);
+        let summary = &place.results()["scenarios"][0]["modes"][0]["summary"];
+        assert!(summary["median_bps"].as_f64().unwrap() > 16e6, "{summary}");
+        let again = summary["retransmits"].as_u64().unwrap();
+        (
+            summary["statistics"]["rtt-p95"].as_f64().unwrap() / 1e3,
+            again,
+        )
+    };
+    let (full, again) = p95_ms("");
+    assert!((40.0..120.0).contains(&full) && again > 0, "{full} ms");
+    let (managed, again) = p95_ms("aqm = \"red\"\necn = true");
+    assert!((4.0..30.0).contains(&managed), "{managed} ms");
+    assert_eq!(again, 0, "marked, not dropped");
 }

@@ -12,8 +12,10 @@ use crate::host::WireKind;
 use crate::outcome::Outcome;
 use crate::run::{self, Options};
 use crate::scenario::Scenario;
+use crate::ticks::{self, Ticks, Timers};
 use crate::units::Rate;
-use crate::{host, interrupt, report, table, uml, virtual_kernel};
+use crate::virtual_kernel::{self, Time};
+use crate::{host, interrupt, report, table, uml};
 
 /// The kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -141,14 +143,22 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     };
     if name == Backend::Virtual {
         check_virtual(&options, &scenarios)?;
+        // Two runs give the same results, wherever they are put.
+        options.command.get_or_insert_with(run::command_to_repeat);
     }
-    let kernel = match name {
+    let asked = Ticks::asked(&scenarios)?;
+    let seed = scenarios.first().map_or(0, |first| first.path.seed);
+    let mut kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
-        Backend::Uml => uml::Kernel::packaged(&scenarios, &options.modes)?,
-        Backend::Virtual => {
-            virtual_kernel::find(scenarios.first().map_or(0, |first| first.path.seed))?
+        Backend::Uml if asked.hz == ticks::DEFAULT => {
+            uml::Kernel::packaged(&scenarios, &options.modes)?
         }
+        Backend::Uml => virtual_kernel::find(asked.hz, Time::Real, seed)?,
+        Backend::Virtual => virtual_kernel::find(asked.hz, Time::Simulated, seed)?,
     };
+    if asked.timers == Timers::Tick {
+        kernel.words.push("highres=off".to_owned());
+    }
     let _signals = interrupt::Guard::install()?;
     uml::run(&kernel, &options, &scenarios)
 }
@@ -159,11 +169,14 @@ fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error>
     let endless = scenarios
         .iter()
         .zip(&options.scenarios)
-        .find(|(scenario, _)| scenario.path.rate.is_none());
+        .find(|(scenario, _)| {
+            let paths = scenario.remotes();
+            paths.iter().any(|(_, path)| path.rate.is_none())
+        });
     match endless {
         None => Ok(()),
         Some((_, file)) => Err(Error::Options(format!(
-            "{}: expected a `rate` in [path], without which data would pass in no time \
+            "{}: expected a `rate` of every path, without which data would pass in no time \
              (--backend virtual)",
             file.display()
         ))),
@@ -187,7 +200,7 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         if missing.is_empty() {
             missing = host::missing_for(scenarios, &options.modes, WireKind::Tun);
         }
-        let fast = |scenario: &&Scenario| scenario.path.rate.is_none_or(|rate| rate > LINK_RATE);
+        let fast = |scenario: &&Scenario| total_rate(scenario).is_none_or(|rate| rate > LINK_RATE);
         missing.extend(scenarios.iter().find(fast).map(|scenario| {
             format!(
                 "{}: this process may not keep up above {LINK_RATE}",
@@ -197,6 +210,13 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         missing
     };
     decide(options.backend, missing, link, uml::missing)
+}
+
+/// What all paths of a scenario carry together; none where one has no limit.
+fn total_rate(scenario: &Scenario) -> Option<Rate> {
+    let rates = scenario.remotes().into_iter().map(|(_, path)| path.rate);
+    let sum: Option<u64> = rates.map(|rate| rate.map(Rate::bps)).sum();
+    sum.map(Rate::from_bps)
 }
 
 /// What [`Backend::Link`] carries on any machine: above, it is taken only if named.

@@ -109,6 +109,9 @@ pub struct Row {
     pub mode: String,
     /// The class of flows; empty where there is one sort only.
     pub class: String,
+    /// The remote host; empty where there is one only.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// What is compared.
     pub measure: Measure,
     /// Its unit.
@@ -222,26 +225,33 @@ fn compare_mode(
     options: &Options,
     rows: &mut Vec<Row>,
 ) {
-    // One origin for both: the least of a few smoothed samples differs by chance, and
-    // an origin of each run's own would make that a difference of all its delays.
-    let least_rtt_us = a
-        .least_rtt_us
-        .into_iter()
-        .chain(b.least_rtt_us)
-        .reduce(f64::min);
-    let mut classes: Vec<&str> = a.connections.iter().map(|one| one.class.as_str()).collect();
-    classes.sort_unstable();
-    classes.dedup();
-    for class in classes {
+    let mut sorts: Vec<(&str, &str)> = Vec::new();
+    for one in &a.connections {
+        let sort = (one.host.as_str(), one.class.as_str());
+        if !sorts.contains(&sort) {
+            sorts.push(sort);
+        }
+    }
+    // Hosts as the scenario has them; classes in alphabetical order.
+    let places: Vec<&str> = sorts.iter().map(|(host, _)| *host).collect();
+    let place = |host: &str| places.iter().position(|other| *other == host);
+    sorts.sort_by_key(|(host, class)| (place(host), *class));
+    for (host, class) in sorts {
+        // One origin for both: the least of a few smoothed samples differs by chance, and
+        // an origin of each run's own would make that a difference of all its delays.
+        let least_rtt_us = [a, b]
+            .into_iter()
+            .filter_map(|mode| mode.least_rtt_us(host))
+            .reduce(f64::min);
         for measure in Measure::ALL {
             if !options.measures.is_empty() && !options.measures.contains(&measure) {
                 continue;
             }
             let values = |mode: &RunMode| -> Vec<f64> {
-                let of_class = |one: &&Connection| one.class == class;
+                let of_sort = |one: &&Connection| one.class == class && one.host == host;
                 mode.connections
                     .iter()
-                    .filter(of_class)
+                    .filter(of_sort)
                     .filter_map(|one| measure.value(one, least_rtt_us))
                     .collect()
             };
@@ -256,6 +266,7 @@ fn compare_mode(
                 scenario: scenario.name.clone(),
                 mode: a.mode.clone(),
                 class: class.to_owned(),
+                host: host.to_owned(),
                 measure,
                 unit: measure.unit(),
                 better: measure.better(),
@@ -316,13 +327,17 @@ fn cells(row: &Row) -> Vec<String> {
         Against::Ratio => format!("{value:.3}×"),
         Against::Difference => format!("{:+.2} pp", value * 100.0),
     };
-    let class = match row.class.as_str() {
+    let sort: Vec<&str> = [row.host.as_str(), row.class.as_str()]
+        .into_iter()
+        .filter(|word| !word.is_empty())
+        .collect();
+    let sort = match sort.join(", ").as_str() {
         "" => String::new(),
-        class => format!(" ({class})"),
+        words => format!(" ({words})"),
     };
     vec![
         row.mode.clone(),
-        format!("{}{class}", row.measure),
+        format!("{}{sort}", row.measure),
         finite(row.unit, row.median_a),
         finite(row.unit, row.median_b),
         format!("{}/{}", row.count_a, row.count_b),

@@ -274,3 +274,64 @@ fn queue_delay_has_one_origin_for_both_runs() {
     assert_eq!((row.median_a, row.median_b), (4000.0, 4000.0));
     assert_eq!(row.verdict, Verdict::NoDifferenceShown);
 }
+
+#[test]
+fn hosts_are_compared_each_by_itself() {
+    let files = Files::new();
+    let run = |name: &str, near: f64, far: f64| {
+        let goodputs: Vec<f64> = around(near, 20)
+            .into_iter()
+            .chain(around(far, 20))
+            .collect();
+        let mut document = document("s", &[("thalweg", goodputs)]);
+        let scenario = &mut document["scenarios"][0];
+        let mode = &mut scenario["modes"][0];
+        for (place, one) in mode["connections"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .enumerate()
+        {
+            one["host"] = if place < 20 { "near" } else { "far" }.into();
+            one["srtt_us"] = json!([if place < 20 { 300 } else { 5_000 }]);
+        }
+        mode["remotes"] = json!([
+            {"name": "near", "least_rtt_us": 100.0}, {"name": "far", "least_rtt_us": 4_000.0}
+        ]);
+        scenario["scenario"]["hosts"] = json!([{"name": "near"}, {"name": "far"}]);
+        files.write(name, &document)
+    };
+    let (a, b) = (run("a.json", 100e6, 1e6), run("b.json", 100e6, 2e6));
+    let comparison = compare(&a, &b, &goodput()).unwrap();
+    let found: Vec<(&str, Verdict)> = comparison
+        .rows
+        .iter()
+        .map(|row| (row.host.as_str(), row.verdict))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("near", Verdict::NoDifferenceShown),
+            ("far", Verdict::Better)
+        ]
+    );
+    assert!(tables(&comparison)[0].text().contains("goodput (far)"));
+    // Each host's delays are counted from its own least.
+    let options = Options {
+        measures: vec![Measure::QueueDelay],
+        ..Options::default()
+    };
+    let medians: Vec<f64> = compare(&a, &b, &options)
+        .unwrap()
+        .rows
+        .iter()
+        .map(|row| row.median_a)
+        .collect();
+    assert_eq!(medians, [200.0, 1_000.0]);
+    // Other hosts are another scenario.
+    let mut other: Value = serde_json::from_str(&fs::read_to_string(&b).unwrap()).unwrap();
+    other["scenarios"][0]["scenario"]["hosts"][1]["name"] = "away".into();
+    let other = files.write("c.json", &other);
+    let error = compare(&a, &other, &goodput()).unwrap_err().to_string();
+    assert!(error.contains("its hosts is"), "{error}");
+}

@@ -52,6 +52,14 @@ pub enum Error {
         /// libbpf's answer.
         source: libbpf_rs::Error,
     },
+    /// The round-trip time programs could not be loaded, attached or read.
+    #[error("the round-trip time programs cannot be {what}: {source}")]
+    Rtt {
+        /// The step that failed.
+        what: &'static str,
+        /// libbpf's answer.
+        source: libbpf_rs::Error,
+    },
     /// A congestion control cannot be made the default of a namespace.
     #[error("congestion control {name:?} cannot be used: {why}")]
     CongestionControl {

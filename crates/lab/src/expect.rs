@@ -13,8 +13,8 @@ use crate::measure::{Unit, time};
 use crate::mode::{Mode, is_arm_name};
 use crate::outcome::ModeOutcome;
 use crate::scenario::Fault;
-use crate::statistic::Query;
 pub use crate::statistic::Statistic;
+use crate::statistic::{Query, Scope};
 use crate::units::{Delay, Rate};
 
 /// What a statistic is compared with.
@@ -52,6 +52,9 @@ pub struct Expectation {
     pub arm: Option<String>,
     /// Only flows of this class.
     pub class: Option<String>,
+    /// Only towards this one of several hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Compared with this, as a ratio; none: compared as it is.
     pub relative_to: Option<Reference>,
     /// Met only if the value is at least this (ratio, or in the statistic's unit).
@@ -63,7 +66,12 @@ pub struct Expectation {
 impl fmt::Display for Expectation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.mode, self.statistic.words())?;
-        for (preposition, name) in [("on", &self.arm), ("of", &self.class)] {
+        let words = [
+            ("on", &self.arm),
+            ("of", &self.class),
+            ("towards", &self.host),
+        ];
+        for (preposition, name) in words {
             if let Some(name) = name {
                 write!(f, " ({preposition} {name})")?;
             }
@@ -129,7 +137,16 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
         reference: None,
         reason: None,
     };
-    match measure(expectation, modes, &mut check.reference) {
+    let result = match &expectation.host {
+        // As if that host were alone.
+        Some(host) => {
+            let towards: Vec<ModeOutcome> =
+                modes.iter().filter_map(|mode| mode.towards(host)).collect();
+            measure(expectation, &towards, &mut check.reference)
+        }
+        None => measure(expectation, modes, &mut check.reference),
+    };
+    match result {
         Ok(value) => {
             let within = expectation.at_least.is_none_or(|least| value >= least)
                 && expectation.at_most.is_none_or(|most| value <= most);
@@ -168,8 +185,7 @@ fn measure(
     let outcome = match reference {
         Reference::Mode(mode) => find(mode)?,
         Reference::BestFixed => query
-            .best_fixed(modes, 0)
-            .map(|(outcome, _)| outcome)
+            .best_setting(modes)
             .ok_or_else(|| "no mode fixed:ARM was run".to_owned())?,
     };
     *reference_mode = Some(outcome.mode.clone());
@@ -212,6 +228,7 @@ pub(crate) struct Table {
     statistic: toml::Spanned<Statistic>,
     arm: Option<toml::Spanned<String>>,
     class: Option<toml::Spanned<String>>,
+    host: Option<toml::Spanned<String>>,
     relative_to: Option<toml::Spanned<String>>,
     at_least: Option<toml::Spanned<Bound>>,
     at_most: Option<toml::Spanned<Bound>>,
@@ -297,6 +314,7 @@ impl Table {
             statistic,
             arm: self.arm.map(toml::Spanned::into_inner),
             class: self.class.map(toml::Spanned::into_inner),
+            host: self.host.map(toml::Spanned::into_inner),
             relative_to,
             at_least: bound(self.at_least)?,
             at_most: bound(self.at_most)?,
@@ -332,10 +350,43 @@ impl Table {
             }
             _ => {}
         }
+        if let Some(host) = &self.host
+            && statistic.scope() == Scope::Hosts
+        {
+            return Err((
+                host.span(),
+                format!("{} is about all hosts together", statistic.key()),
+            ));
+        }
         match &self.class {
             Some(class) if !statistic.takes_class() => Err((
                 class.span(),
                 format!("`class` has no effect on {}", statistic.key()),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The host, with its place.
+    pub(crate) fn host(&self) -> Option<&toml::Spanned<String>> {
+        self.host.as_ref()
+    }
+
+    /// Checks that the statistic says something without `host`, where there are
+    /// several hosts or only one.
+    pub(crate) fn check_without_host(&self, several: bool) -> Result<(), Fault> {
+        let statistic = self.statistic.get_ref();
+        match (several, statistic.scope()) {
+            (true, Scope::Path) => Err((
+                self.statistic.span(),
+                format!(
+                    "expected `host` beside {}, which says nothing of several paths together",
+                    statistic.key()
+                ),
+            )),
+            (false, Scope::Hosts) => Err((
+                self.statistic.span(),
+                format!("{} goes with [[host]] tables only", statistic.key()),
             )),
             _ => Ok(()),
         }

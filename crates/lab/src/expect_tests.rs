@@ -26,6 +26,7 @@ fn outcome(mode: &str, goodputs: &[f64], arm: &str) -> ModeOutcome {
         hosts: Vec::new(),
         least_rtt_us: None,
         last_change: None,
+        remotes: Vec::new(),
     }
 }
 
@@ -35,6 +36,7 @@ fn expectation(statistic: Statistic, relative_to: Option<Reference>, at_least: f
         statistic,
         arm: None,
         class: None,
+        host: None,
         relative_to,
         at_least: Some(at_least),
         at_most: None,

@@ -129,9 +129,13 @@ pub(crate) fn transfer(
         }
         None => return Err(Error::Worker("it did not end in time".into())),
     };
+    let mut round_trips = pair.take_round_trips(plan.server.ip())?;
     Ok(flows
         .into_iter()
-        .map(|flow| connection(flow, round, wall_s))
+        .map(|flow| Connection {
+            rtt_us: round_trips.take(plan.server.ip(), flow.local_port),
+            ..connection(flow, round, wall_s)
+        })
         .collect())
 }
 
@@ -142,6 +146,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
     Connection {
         round,
         class: flow.class,
+        host: String::new(),
         goodput_bps: if fine {
             flow.received_bytes as f64 * 8e6 / flow.took_us
         } else {
@@ -151,6 +156,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         sent_segments: Some(flow.sent_segments),
         arm: flow.cc,
         mean_rtt_us: (!flow.srtt_us.is_empty()).then_some(mean),
+        rtt_us: Vec::new(),
         srtt_us: flow.srtt_us,
         min_rtt_us: flow.min_rtt_us.map(f64::from),
         flow_bytes: flow.flow_bytes,

@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use crate::outcome::{Connection, ModeOutcome};
+use crate::stats::{self, Weighted};
 use crate::table;
 
 /// The unit of a figure.
@@ -72,6 +73,8 @@ pub enum Measure {
     Goodput,
     /// Segments sent again.
     RetransmissionShare,
+    /// Single round-trip times under load.
+    Rtt,
     /// Smoothed round-trip time under load.
     Srtt,
     /// Smoothed round-trip time beyond the least.
@@ -82,9 +85,10 @@ pub enum Measure {
 
 impl Measure {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Goodput,
         Self::RetransmissionShare,
+        Self::Rtt,
         Self::Srtt,
         Self::QueueDelay,
         Self::Fct,
@@ -95,6 +99,7 @@ impl Measure {
         match self {
             Self::Goodput => "goodput",
             Self::RetransmissionShare => "retransmission-share",
+            Self::Rtt => "rtt",
             Self::Srtt => "srtt",
             Self::QueueDelay => "queue-delay",
             Self::Fct => "fct",
@@ -106,6 +111,7 @@ impl Measure {
         match self {
             Self::Goodput => "goodput",
             Self::RetransmissionShare => "retransmission share",
+            Self::Rtt => "RTT under load",
             Self::Srtt => "smoothed RTT under load",
             Self::QueueDelay => "queue delay",
             Self::Fct => "flow-completion time",
@@ -119,6 +125,9 @@ impl Measure {
                 "what the receiver got, over the time it took; 0 where the connection failed"
             }
             Self::RetransmissionShare => "segments sent again, of all data segments sent",
+            Self::Rtt => {
+                "from when data leaves the sender until it is first acknowledged, by TCP timestamps, one sample a millisecond at most"
+            }
             Self::Srtt => {
                 "the sender's smoothed round-trip time (tcpi_rtt), sampled every 100 ms while it sends"
             }
@@ -136,7 +145,7 @@ impl Measure {
         match self {
             Self::Goodput => Unit::BitsPerSecond,
             Self::RetransmissionShare => Unit::Share,
-            Self::Srtt | Self::QueueDelay | Self::Fct => Unit::Microseconds,
+            Self::Rtt | Self::Srtt | Self::QueueDelay | Self::Fct => Unit::Microseconds,
         }
     }
 
@@ -148,22 +157,23 @@ impl Measure {
         }
     }
 
-    /// The values of a connection: one, or for round-trip times one a sample;
-    /// none where it was not measured. `least_rtt_us` is the scenario's.
-    pub fn values(self, connection: &Connection, least_rtt_us: Option<f64>) -> Vec<f64> {
-        let one = |value: Option<f64>| value.into_iter().collect();
+    /// The values of a connection, and how often each was measured: one, or for
+    /// round-trip times one a sample; none where it was not measured.
+    /// `least_rtt_us` is the scenario's.
+    pub fn values(self, connection: &Connection, least_rtt_us: Option<f64>) -> Vec<Weighted> {
+        let one = |value: Option<f64>| value.map(|value| (value, 1)).into_iter().collect();
+        let smoothed = |origin: f64| {
+            let samples = connection.srtt_us.iter();
+            samples
+                .map(|us| ((f64::from(*us) - origin).max(0.0), 1))
+                .collect()
+        };
         match self {
-            Self::Goodput => vec![connection.goodput_bps],
+            Self::Goodput => one(Some(connection.goodput_bps)),
             Self::RetransmissionShare => one(connection.retransmission_share()),
-            Self::Srtt => connection.srtt_us.iter().map(|us| f64::from(*us)).collect(),
-            Self::QueueDelay => match least_rtt_us {
-                Some(least) => connection
-                    .srtt_us
-                    .iter()
-                    .map(|us| (f64::from(*us) - least).max(0.0))
-                    .collect(),
-                None => Vec::new(),
-            },
+            Self::Rtt => connection.rtt_us.clone(),
+            Self::Srtt => smoothed(0.0),
+            Self::QueueDelay => least_rtt_us.map(smoothed).unwrap_or_default(),
             // A failed flow is the worst of all, not one that may be left out.
             Self::Fct => one(match (connection.flow_bytes, &connection.error) {
                 (Some(_), Some(_)) => Some(f64::INFINITY),
@@ -175,7 +185,7 @@ impl Measure {
     /// One value per connection, the median where there are several: what the
     /// resampling of `lab compare` draws from.
     pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
-        crate::stats::median(&self.values(connection, least_rtt_us))
+        stats::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
     }
 
     /// The values of all measured connections of a mode.
@@ -183,7 +193,7 @@ impl Measure {
         self,
         connections: impl Iterator<Item = &'a Connection>,
         outcome: &ModeOutcome,
-    ) -> Vec<f64> {
+    ) -> Vec<Weighted> {
         connections
             .flat_map(|connection| self.values(connection, outcome.least_rtt_us))
             .collect()
@@ -245,6 +255,16 @@ mod tests {
     }
 
     #[test]
+    fn a_connections_round_trip_time_is_the_median_of_its_samples() {
+        let connection = Connection {
+            rtt_us: vec![(20.5, 3), (900.0, 2)],
+            ..Connection::default()
+        };
+        assert_eq!(Measure::Rtt.value(&connection, None), Some(20.5));
+        assert_eq!(Measure::Rtt.value(&Connection::default(), None), None);
+    }
+
+    #[test]
     fn a_failed_flow_takes_for_ever_and_queue_delay_is_never_negative() {
         let mut connection = Connection {
             flow_bytes: Some(10_000),
@@ -257,11 +277,11 @@ mod tests {
         assert_eq!(Measure::Fct.value(&connection, None), Some(400.0));
         assert_eq!(
             Measure::QueueDelay.values(&connection, Some(60.0)),
-            [0.0, 20.0]
+            [(0.0, 1), (20.0, 1)]
         );
         assert_eq!(
             Measure::RetransmissionShare.values(&connection, None),
-            [0.05]
+            [(0.05, 1)]
         );
         connection.error = Some("timed out".into());
         assert_eq!(Measure::Fct.value(&connection, None), Some(f64::INFINITY));
@@ -274,7 +294,7 @@ mod tests {
             assert_eq!(serde_json::to_value(measure).unwrap(), measure.key());
         }
         assert!(
-            "rtt"
+            "latency"
                 .parse::<Measure>()
                 .unwrap_err()
                 .contains("queue-delay")

@@ -10,7 +10,8 @@ use crate::expect::{self, Check, Verdict};
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::scenario::Scenario;
-use crate::stats;
+use crate::stats::{self, Weighted};
+use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
 pub const FORMAT: u32 = 1;
@@ -40,6 +41,10 @@ pub struct Environment {
     pub version: String,
     /// `uname -r` and `uname -m`.
     pub kernel: String,
+    /// Ticks a second of the kernel.
+    pub hz: u32,
+    /// When its timers expire.
+    pub timers: Timers,
     /// CPUs that this process may use.
     pub cpus: usize,
     /// The congestion controls that the kernel offers.
@@ -110,6 +115,27 @@ pub struct ModeOutcome {
     pub least_rtt_us: Option<f64>,
     /// The round, counted from 0, at which the path changed last.
     pub last_change: Option<u32>,
+    /// The remote hosts, where there are several; `forward` and `reverse` are then
+    /// their sums.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remotes: Vec<RemoteOutcome>,
+}
+
+/// What of a mode is about one of several remote hosts, beside its connections.
+#[derive(Debug, Clone, Serialize)]
+pub struct RemoteOutcome {
+    /// Its name in the scenario.
+    pub name: String,
+    /// Its address.
+    pub address: std::net::IpAddr,
+    /// Packets in the data direction.
+    pub forward: LossCounters,
+    /// Packets in the direction of the acknowledgements.
+    pub reverse: LossCounters,
+    /// The least round-trip time that any connection to it saw, in any mode, µs.
+    pub least_rtt_us: Option<f64>,
+    /// The round, counted from 0, at which its path changed last.
+    pub last_change: Option<u32>,
 }
 
 /// The class of flows that are there to be competed with. They count only where
@@ -126,6 +152,9 @@ pub struct Connection {
     /// Which flow of the round it was, where a round has several sorts.
     #[serde(default)]
     pub class: String,
+    /// Which of several remote hosts it went to.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub host: String,
     /// Segments that TCP sent again.
     pub retransmits: u64,
     /// Data segments sent, those sent again included.
@@ -138,6 +167,10 @@ pub struct Connection {
     /// Samples of the sender's smoothed round-trip time, every 100 ms, µs.
     #[serde(default)]
     pub srtt_us: Vec<u32>,
+    /// Single round-trip times of its data: the time, µs, and how often it was
+    /// measured, to a sixteenth of it.
+    #[serde(default)]
+    pub rtt_us: Vec<Weighted>,
     /// The least round-trip time that it saw, µs.
     #[serde(default)]
     pub min_rtt_us: Option<f64>,

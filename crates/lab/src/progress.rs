@@ -95,7 +95,7 @@ impl Progress {
 /// Opens a channel for messages.
 pub(crate) fn open(path: &Path) -> Result<File, Error> {
     OpenOptions::new()
-        .write(true)
+        .append(true)
         .open(path)
         .map_err(Error::io("cannot open the channel", path))
 }

@@ -12,14 +12,17 @@ use crate::backend::{Backend, Place};
 use crate::error::Error;
 use crate::expect;
 use crate::flows;
-use crate::host::{self, Pair, PairOptions, Side, preflight, stale};
+use crate::host::{self, Pair, PairOptions, Remote, preflight, stale};
 use crate::interrupt;
 use crate::mode::{self, Mode};
-use crate::outcome::{Connection, Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
+use crate::outcome::{
+    Connection, Environment, FORMAT, ModeOutcome, Outcome, RemoteOutcome, ScenarioOutcome,
+};
 use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
 use crate::scenario::{Kind, Scenario};
+use crate::ticks::Ticks;
 use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
 
@@ -107,8 +110,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
 
     let environment = environment(options)?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
-    let directories =
-        report::directories(options.out.as_deref(), &scenarios, &environment.started)?;
+    let directories = report::directories(options.out.as_deref(), &scenarios, &started(options))?;
     let mut outcome = Outcome {
         format: FORMAT,
         environment,
@@ -148,7 +150,8 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
 /// One mode's hosts and what runs in them. Fields are dropped in this order.
 struct Rig {
     agent: Option<Agent>,
-    server: Server,
+    /// One for each remote host.
+    servers: Vec<Server>,
     pair: Pair,
     mode: Mode,
     connections: Vec<Connection>,
@@ -164,7 +167,10 @@ impl Rig {
         directory: &Path,
         bpf: Option<&Path>,
     ) -> Result<Self, Error> {
-        let mut settings = PairOptions::new(&mode.label(), &scenario.path, &scenario.system);
+        let mut paths = scenario.remotes().into_iter().map(|(_, path)| path);
+        let first = paths.next().unwrap_or(&scenario.path);
+        let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
+        settings.further_paths = paths.cloned().collect();
         if let Mode::Fixed(arm) = mode {
             settings.congestion_control = Some(arm.clone());
         }
@@ -182,10 +188,14 @@ impl Rig {
             }
             None => None,
         };
-        let server = server(options, scenario, &pair, mode)?;
+        let servers = pair
+            .remotes()
+            .iter()
+            .map(|remote| server(options, scenario, &pair, remote, mode))
+            .collect::<Result<_, _>>()?;
         Ok(Self {
             agent,
-            server,
+            servers,
             pair,
             mode: mode.clone(),
             connections: Vec::new(),
@@ -204,49 +214,55 @@ impl Rig {
             agent.check_alive()?;
         }
         self.pair.check()?;
-        if self.server.ended()? {
-            self.server = server(options, scenario, &self.pair, &self.mode)?;
-        }
-        let file = raw.join(format!("{}-{round:04}.json", self.mode.label()));
-        let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
-        let address = SocketAddr::new(self.pair.address(Side::Server), PORT);
-        let connections = match flows::plan(&scenario.traffic, address) {
-            Some(plan) => {
-                let worker = &options.agent_binary;
-                flows::transfer(&self.pair, worker, &plan, round, &file, &pauses)?
+        let remotes = self.pair.remotes();
+        for (running, remote) in self.servers.iter_mut().zip(remotes) {
+            if running.ended()? {
+                *running = server(options, scenario, &self.pair, remote, &self.mode)?;
             }
-            None => vec![traffic::transfer(
-                &self.pair,
-                &self.server,
-                round,
-                scenario.traffic.duration,
-                &file,
-                &pauses,
-            )?],
-        };
-        drop(pauses);
-        let failed = connections.iter().find_map(|one| one.error.as_ref());
-        if let Some(error) = failed {
-            tracing::warn!("{} round {round}: {error}", self.mode);
-            // The server may still wait for the client that is gone.
-            self.server.stop();
-            self.server = server(options, scenario, &self.pair, &self.mode)?;
         }
-        self.connections.extend(connections);
+        let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        let ways: Vec<Way<'_>> = scenario
+            .remotes()
+            .into_iter()
+            .zip(remotes)
+            .zip(pauses)
+            .map(|(((name, _), remote), pauses)| Way {
+                server: SocketAddr::new(remote.address(), PORT),
+                host: name,
+                raw: raw.join(match name {
+                    "" => format!("{}-{round:04}.json", self.mode.label()),
+                    name => format!("{}-{round:04}-{name}.json", self.mode.label()),
+                }),
+                pauses,
+            })
+            .collect();
+        let results = transfer(&self.pair, options, scenario, round, ways)?;
+        for ((connections, running), remote) in
+            results.into_iter().zip(&mut self.servers).zip(remotes)
+        {
+            let failed = connections.iter().find_map(|one| one.error.as_ref());
+            if let Some(error) = failed {
+                tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
+                // The server may still wait for the client that is gone.
+                running.stop();
+                *running = server(options, scenario, &self.pair, remote, &self.mode)?;
+            }
+            self.connections.extend(connections);
+        }
         Ok(())
     }
 
     /// Takes it down and returns what it measured.
-    fn finish(self, rounds: u32, report: &Path) -> Result<ModeOutcome, Error> {
+    fn finish(self, scenario: &Scenario, report: &Path) -> Result<ModeOutcome, Error> {
         let Self {
             agent,
-            server,
+            servers,
             pair,
             mode,
             connections,
             changed: _,
         } = self;
-        drop(server);
+        drop(servers);
         let mut hosts = Vec::new();
         if let Some(agent) = agent {
             let body = agent.hosts()?;
@@ -259,49 +275,145 @@ impl Rig {
             fs::copy(from, &log).map_err(Error::io("cannot write", log))?;
             detached?;
         }
-        let (forward, reverse) = (pair.forward()?, pair.reverse()?);
+        let mut remotes = scenario
+            .remotes()
+            .into_iter()
+            .zip(pair.remotes())
+            .map(|((name, _), remote)| {
+                Ok(RemoteOutcome {
+                    name: name.to_owned(),
+                    address: remote.address(),
+                    forward: remote.forward()?,
+                    reverse: remote.reverse()?,
+                    least_rtt_us: None,
+                    last_change: None,
+                })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let (forward, reverse) = match &remotes[..] {
+            // Not summed: the digest of one link is kept as it is.
+            [only] => (only.forward, only.reverse),
+            several => (
+                several.iter().map(|remote| remote.forward).sum(),
+                several.iter().map(|remote| remote.reverse).sum(),
+            ),
+        };
+        if scenario.hosts.is_empty() {
+            remotes.clear();
+        }
         Ok(ModeOutcome {
             mode,
-            rounds,
+            rounds: scenario.traffic.connections,
             connections,
             forward,
             reverse,
             hosts,
             least_rtt_us: None,
             last_change: None,
+            remotes,
         })
     }
 }
 
-/// Starts what receives the scenario's traffic.
+/// What one round needs to reach one remote host.
+struct Way<'a> {
+    server: SocketAddr,
+    host: &'a str,
+    /// Where the raw result goes.
+    raw: PathBuf,
+    /// What becomes of its path meanwhile.
+    pauses: Vec<Pause<'a>>,
+}
+
+/// One round: the connections to every remote host, at the same time.
+fn transfer(
+    pair: &Pair,
+    options: &Options,
+    scenario: &Scenario,
+    round: u32,
+    ways: Vec<Way<'_>>,
+) -> Result<Vec<Vec<Connection>>, Error> {
+    let one = |way: Way<'_>| -> Result<Vec<Connection>, Error> {
+        let (server, raw, pauses) = (way.server, &way.raw, &way.pauses);
+        let mut connections = match flows::plan(&scenario.traffic, server) {
+            Some(plan) => {
+                let worker = &options.agent_binary;
+                flows::transfer(pair, worker, &plan, round, raw, pauses)?
+            }
+            None => {
+                let duration = scenario.traffic.duration;
+                vec![traffic::transfer(
+                    pair, server, round, duration, raw, pauses,
+                )?]
+            }
+        };
+        for connection in &mut connections {
+            way.host.clone_into(&mut connection.host);
+        }
+        Ok(connections)
+    };
+    let one = &one;
+    if ways.len() == 1 {
+        return ways.into_iter().map(one).collect();
+    }
+    // A thread each: a client is tied to the thread that starts it, and a path changes
+    // while its own connection runs.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ways
+            .into_iter()
+            .map(|way| scope.spawn(move || one(way)))
+            .collect();
+        // All are joined, whatever became of the first.
+        let results: Vec<Result<Vec<Connection>, Error>> = threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Starts what receives the scenario's traffic on a remote host.
 fn server(
     options: &Options,
     scenario: &Scenario,
     pair: &Pair,
+    remote: &Remote,
     mode: &Mode,
 ) -> Result<Server, Error> {
+    let mode = mode.to_string();
     match scenario.traffic.kind {
-        Kind::Bulk => Server::iperf3(pair, &mode.to_string(), PORT),
-        _ => Server::worker(pair, &mode.to_string(), PORT, &options.agent_binary),
+        Kind::Bulk => Server::iperf3(pair, remote, &mode, PORT),
+        _ => Server::worker(pair, remote, &mode, PORT, &options.agent_binary),
     }
 }
 
-/// Makes the changes of the path that are due before a round, and returns those
-/// that are due within it. A reference may have skipped the rounds before.
+/// Makes the changes of the paths that are due before a round, and returns for each
+/// remote host those that are due within it. A reference may have skipped the rounds
+/// before.
 fn changes<'a>(
     pair: &'a Pair,
     scenario: &'a Scenario,
     round: u32,
     changed: &mut usize,
-) -> Result<Vec<Pause<'a>>, Error> {
-    let mut pauses = Vec::new();
+) -> Result<Vec<Vec<Pause<'a>>>, Error> {
+    let names = scenario.remotes();
+    let mut pauses: Vec<Vec<Pause<'a>>> = names.iter().map(|_| Vec::new()).collect();
     for change in &scenario.changes[*changed..] {
+        let place = names
+            .iter()
+            .position(|(name, _)| *name == change.host)
+            .unwrap_or(0);
+        let remote = &pair.remotes()[place];
         match change.within {
-            Some(within) if change.at == round + 1 => pauses.push(Pause {
+            Some(within) if change.at == round + 1 => pauses[place].push(Pause {
                 after: within.duration(),
-                act: Box::new(|| pair.change(&change.path)),
+                act: Box::new(|| remote.change(&change.path)),
             }),
-            _ if change.at <= round + 1 => pair.change(&change.path)?,
+            _ if change.at <= round + 1 => remote.change(&change.path)?,
             _ => break,
         }
         *changed += 1;
@@ -354,7 +466,7 @@ fn run_scenario(
     let mut modes = rigs
         .into_iter()
         .flatten()
-        .map(|rig| rig.finish(rounds, report))
+        .map(|rig| rig.finish(&scenario, report))
         .collect::<Result<Vec<_>, _>>()?;
     relate(&mut modes, &scenario);
     Ok(ScenarioOutcome {
@@ -369,19 +481,35 @@ fn run_scenario(
 
 /// Tells each mode what holds for all of the scenario.
 fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
-    let least = modes
+    let least = |modes: &[ModeOutcome], host: &str| {
+        modes
+            .iter()
+            .flat_map(|mode| &mode.connections)
+            .filter(|connection| connection.host == host)
+            .filter_map(|connection| connection.min_rtt_us)
+            .reduce(f64::min)
+    };
+    let last_change = |host: Option<&str>| {
+        scenario
+            .changes
+            .iter()
+            .filter(|change| host.is_none_or(|name| change.host == name))
+            .map(|change| change.at - 1)
+            .rfind(|round| *round < scenario.traffic.connections)
+    };
+    let alone = least(modes, "");
+    let of_hosts: Vec<_> = scenario
+        .hosts
         .iter()
-        .flat_map(|mode| &mode.connections)
-        .filter_map(|connection| connection.min_rtt_us)
-        .reduce(f64::min);
-    let last_change = scenario
-        .changes
-        .iter()
-        .map(|change| change.at - 1)
-        .rfind(|round| *round < scenario.traffic.connections);
+        .map(|host| (least(modes, &host.name), last_change(Some(&host.name))))
+        .collect();
     for mode in modes {
-        mode.least_rtt_us = least;
-        mode.last_change = last_change;
+        // Several hosts have a least round-trip time each and none together.
+        mode.least_rtt_us = alone;
+        mode.last_change = last_change(None);
+        for (remote, of_host) in mode.remotes.iter_mut().zip(&of_hosts) {
+            (remote.least_rtt_us, remote.last_change) = *of_host;
+        }
     }
 }
 
@@ -420,7 +548,10 @@ fn environment(options: &Options) -> Result<Environment, Error> {
                 .to_owned()
         })
         .map_err(Error::system("cannot start iperf3"))?;
+    let ticks = Ticks::here()?;
     Ok(Environment {
+        hz: ticks.hz,
+        timers: ticks.timers,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: format!(
             "{} {} {}",
@@ -432,9 +563,18 @@ fn environment(options: &Options) -> Result<Environment, Error> {
         congestion_controls: host::available_congestion_controls()?,
         iperf3,
         command: options.command.clone().unwrap_or_else(own_command),
-        started: options.started.clone().unwrap_or_else(now),
+        started: match options.place.name {
+            // As all times of the run.
+            Backend::Virtual => now(),
+            _ => started(options),
+        },
         backend: options.place.clone(),
     })
+}
+
+/// When the run began by the machine's clock, UTC, RFC 3339.
+fn started(options: &Options) -> String {
+    options.started.clone().unwrap_or_else(now)
 }
 
 /// The present time, UTC, RFC 3339, whole seconds.
@@ -451,6 +591,22 @@ pub(crate) fn own_command() -> String {
     words.join(" ")
 }
 
+/// The same without `--out`: what makes the same run again.
+pub(crate) fn command_to_repeat() -> String {
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();
+    words.join(" ")
+}
+
+fn without_out(words: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    let mut is_value = false;
+    words.filter(move |word| {
+        let left_out = is_value || word == "--out" || word.starts_with("--out=");
+        is_value = word == "--out" && !is_value;
+        !left_out
+    })
+}
+
 /// A word as a shell would want it.
 pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
@@ -464,6 +620,18 @@ pub(crate) fn quote(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_to_repeat_has_no_report() {
+        for (words, left) in [
+            ("lab run a.toml --out b --seed 1", "lab run a.toml --seed 1"),
+            ("lab run --out=b a.toml", "lab run a.toml"),
+            ("lab run --out --out a.toml --out", "lab run a.toml"),
+        ] {
+            let words: Vec<String> = without_out(words.split(' ').map(str::to_owned)).collect();
+            assert_eq!(words.join(" "), left);
+        }
+    }
 
     #[test]
     fn rounds_rotate_and_references_may_be_rare() {

@@ -5,6 +5,7 @@
 //! an error with file, line, column and what was expected, and nothing runs.
 
 mod change;
+mod host;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -18,9 +19,11 @@ use toml::Spanned;
 use crate::error::Error;
 use crate::expect::{self, Expectation};
 use crate::mode::is_arm_name;
+use crate::ticks::{self, Timers};
 use crate::units::{Delay, Probability, Rate, Size};
 
 pub use change::Change;
+pub use host::Host;
 pub use traffic::{Against, INCAST, Kind, Traffic};
 
 /// A fault in a scenario file, at a place in it.
@@ -55,8 +58,12 @@ pub struct Scenario {
     pub name: String,
     /// One sentence for the reader of the report.
     pub description: String,
-    /// The link between the two hosts.
+    /// The link between the two hosts; where there are several remote hosts, what
+    /// their paths have in common.
     pub path: PathModel,
+    /// The remote hosts; empty where there is but one, at the end of `path`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<Host>,
     /// What is sent over it.
     pub traffic: Traffic,
     /// How the path changes in the course of the run, in order.
@@ -83,6 +90,14 @@ pub struct PathModel {
     pub rate: Option<Rate>,
     /// Bytes that wait before the bottleneck; more are dropped. With `rate` only.
     pub queue: Option<Size>,
+    /// What the bottleneck does about a queue that grows. With `rate` only.
+    // Absent where it is the default, so that older results can be compared with.
+    #[serde(skip_serializing_if = "Aqm::is_tail_drop")]
+    pub aqm: Aqm,
+    /// Whether it marks packets of flows that understand ECN instead of dropping
+    /// them. With an `aqm` only.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ecn: bool,
     /// How long a packet is under way, in each direction: the round trip takes
     /// twice as long.
     pub delay: Delay,
@@ -112,6 +127,8 @@ impl Default for PathModel {
             drop: Drop::Silent,
             rate: None,
             queue: None,
+            aqm: Aqm::default(),
+            ecn: false,
             delay: Delay::ZERO,
             jitter: Delay::ZERO,
             reorder: Probability::ZERO,
@@ -199,8 +216,13 @@ impl PathModel {
         }
         match self.rate {
             Some(rate) => parts.push(format!(
-                "{rate} bottleneck with a queue of {}",
-                self.queue.unwrap_or(DEFAULT_QUEUE)
+                "{rate} bottleneck with a queue of {}{}",
+                self.queue.unwrap_or(DEFAULT_QUEUE),
+                match (self.aqm, self.ecn) {
+                    (Aqm::TailDrop, _) => "",
+                    (Aqm::Red, false) => " (RED)",
+                    (Aqm::Red, true) => " (RED that marks)",
+                }
             )),
             None => parts.push("no rate limit".to_owned()),
         }
@@ -234,6 +256,23 @@ pub enum Drop {
     Silent,
     /// The error of a full local queue, at once.
     Reported,
+}
+
+/// Active queue management: what a bottleneck does before its queue is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Aqm {
+    /// Nothing: what does not fit is dropped.
+    #[default]
+    TailDrop,
+    /// Random early detection (Floyd and Jacobson 1993), tc-red(8).
+    Red,
+}
+
+impl Aqm {
+    fn is_tail_drop(&self) -> bool {
+        *self == Self::TailDrop
+    }
 }
 
 /// The version of IP.
@@ -292,6 +331,12 @@ pub struct System {
     /// Memory of a kernel of its own (user-mode Linux), bytes; none: the
     /// laboratory's default.
     pub memory: Option<Size>,
+    /// Ticks a second of the kernel; none: whatever it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hz: Option<u32>,
+    /// When the kernel's timers expire.
+    #[serde(skip_serializing_if = "Timers::is_default")]
+    pub timers: Timers,
 }
 
 impl Default for System {
@@ -301,6 +346,8 @@ impl Default for System {
             sysctl: BTreeMap::new(),
             qdisc: Qdisc::Default,
             memory: None,
+            hz: None,
+            timers: Timers::default(),
         }
     }
 }
@@ -313,6 +360,8 @@ struct Document {
     description: String,
     #[serde(default)]
     path: Option<Spanned<PathModel>>,
+    #[serde(default)]
+    host: Vec<Spanned<host::Table>>,
     #[serde(default)]
     traffic: traffic::Table,
     #[serde(default)]
@@ -332,6 +381,9 @@ struct SystemTable {
     #[serde(default)]
     qdisc: Qdisc,
     memory: Option<Spanned<Size>>,
+    hz: Option<Spanned<u32>>,
+    #[serde(default)]
+    timers: Timers,
 }
 
 #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -339,6 +391,33 @@ struct SystemTable {
 enum SysctlValue {
     Integer(i64),
     Text(String),
+}
+
+impl Scenario {
+    /// Every remote host: those of `hosts`, or the one at the end of `path`, which
+    /// has no name.
+    pub fn remotes(&self) -> Vec<(&str, &PathModel)> {
+        if self.hosts.is_empty() {
+            return vec![("", &self.path)];
+        }
+        self.hosts
+            .iter()
+            .map(|host| (host.name.as_str(), &host.path))
+            .collect()
+    }
+
+    /// The paths in one line, for a reader.
+    pub fn describe_paths(&self) -> String {
+        let paths: Vec<String> = self
+            .remotes()
+            .into_iter()
+            .map(|(name, path)| match name {
+                "" => path.describe(),
+                name => format!("{name}: {}", path.describe()),
+            })
+            .collect();
+        paths.join("; ")
+    }
 }
 
 /// A message at a place in the text.
@@ -403,7 +482,8 @@ impl Document {
             None => PathModel::default(),
         };
         let traffic = self.traffic.check()?;
-        let changes = change::check(self.change, &path, traffic.connections)?;
+        let hosts = host::check(self.host, &path, &traffic)?;
+        let changes = change::check(self.change, &path, &hosts, traffic.connections)?;
         let system = self.system.check()?;
         let expect = self
             .expect
@@ -412,6 +492,7 @@ impl Document {
                 let span = table.span();
                 let table = table.into_inner();
                 check_class(&table, &traffic)?;
+                check_host(&table, &hosts)?;
                 table.check(span)
             })
             .collect::<Result<_, _>>()?;
@@ -419,6 +500,7 @@ impl Document {
             name: self.name.into_inner(),
             description: self.description,
             path,
+            hosts,
             traffic,
             changes,
             system,
@@ -447,6 +529,14 @@ fn check_class(table: &expect::Table, traffic: &Traffic) -> Result<(), Fault> {
     }
 }
 
+/// Whether an expectation names one of several hosts where it must.
+fn check_host(table: &expect::Table, hosts: &[Host]) -> Result<(), Fault> {
+    match table.host() {
+        Some(name) => host::known(name, hosts),
+        None => table.check_without_host(!hosts.is_empty()),
+    }
+}
+
 fn check_path(path: &PathModel) -> Result<(), String> {
     if path.loss.is_some() && path.gilbert_elliott.is_some() {
         return Err("expected either `loss` or `gilbert_elliott`, found both".into());
@@ -459,6 +549,12 @@ fn check_path(path: &PathModel) -> Result<(), String> {
     }
     if path.queue.is_some() && path.rate.is_none() {
         return Err("`queue` has no effect without `rate`".into());
+    }
+    if path.aqm != Aqm::TailDrop && path.rate.is_none() {
+        return Err("`aqm` has no effect without `rate`".into());
+    }
+    if path.ecn && path.aqm == Aqm::TailDrop {
+        return Err("`ecn` has no effect without an `aqm` that marks, such as \"red\"".into());
     }
     if path.delay == Delay::ZERO {
         if path.jitter > Delay::ZERO {
@@ -494,6 +590,18 @@ fn check_path(path: &PathModel) -> Result<(), String> {
             path.mtu
         ));
     }
+    if path.aqm == Aqm::Red {
+        // The lower threshold is a twelfth of the queue: a packet must fit below it.
+        let least = 12 * (u64::from(path.mtu) + 14);
+        let queue = path.queue.unwrap_or(DEFAULT_QUEUE);
+        if queue.bytes() < least {
+            return Err(format!(
+                "`queue` is {queue}: `aqm = \"red\"` needs at least {least} bytes, \
+                 twelve packets of {} bytes",
+                path.mtu
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -501,11 +609,16 @@ impl SystemTable {
     fn check(self) -> Result<System, Fault> {
         let mut system = System {
             qdisc: self.qdisc,
+            timers: self.timers,
             ..System::default()
         };
         if let Some(memory) = self.memory {
             crate::uml::check_memory(*memory.get_ref()).map_err(|why| (memory.span(), why))?;
             system.memory = Some(memory.into_inner());
+        }
+        if let Some(hz) = self.hz {
+            ticks::check_rate(*hz.get_ref()).map_err(|why| (hz.span(), why))?;
+            system.hz = Some(hz.into_inner());
         }
         if let Some(name) = self.default_cc {
             if !is_arm_name(name.get_ref()) {

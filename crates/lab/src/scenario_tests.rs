@@ -47,6 +47,8 @@ duration = "2s"
 default_cc = "reno"
 qdisc = "fq"
 memory = "2048mib"
+hz = 1000
+timers = "tick"
 sysctl = { "net.ipv4.tcp_wmem" = "4096 16384 1000000", "net.ipv4.tcp_no_metrics_save" = 1 }
 [[expect]]
 mode = "fixed:bbr"
@@ -74,6 +76,8 @@ at_most = 3.5
     );
     assert_eq!(scenario.system.qdisc, Qdisc::Fq);
     assert_eq!(scenario.system.memory.unwrap().bytes(), 2 << 30);
+    assert_eq!(scenario.system.hz, Some(1000));
+    assert_eq!(scenario.system.timers, Timers::Tick);
     assert!(!scenario.path.offload);
     assert_eq!((scenario.path.mtu, scenario.path.seed), (9000, 42));
     assert_eq!(scenario.path.family, Family::Ipv6);
@@ -132,6 +136,25 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "too small for one packet",
         ),
         (path, "queue = \"1mb\"", (2, 1), "no effect without `rate`"),
+        (path, "aqm = \"red\"", (2, 1), "`aqm` has no effect without"),
+        (
+            path,
+            "rate = \"1gbit\"\necn = true",
+            (2, 1),
+            "`ecn` has no effect without an `aqm`",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\naqm = \"red\"\nqueue = \"18kb\"",
+            (2, 1),
+            "needs at least 18168 bytes",
+        ),
+        (
+            path,
+            "rate = \"1gbit\"\naqm = \"codel\"",
+            (4, 7),
+            "expected `tail-drop` or `red`",
+        ),
         (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
         (path, "delay = \"61s\"", (3, 9), "from \"0ms\" to \"60s\""),
         (
@@ -234,6 +257,18 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "memory = \"1mib\"",
             (3, 10),
             "expected memory from",
+        ),
+        (
+            "[system]\n",
+            "hz = 300",
+            (3, 6),
+            "expected one of 100, 250, 1000, found 300",
+        ),
+        (
+            "[system]\n",
+            "timers = \"precise\"",
+            (3, 10),
+            "unknown variant `precise`, expected `high-resolution` or `tick`",
         ),
         (
             expect,
@@ -521,7 +556,219 @@ fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
         "delay-10ms",
         "delay-100ms",
         "loss-1-delay-50ms",
+        "loss-5-delay-50ms",
+        "loss-0.1-delay-10ms",
+        "bottleneck-10g-shallow",
+        "bottleneck-100m-red",
     ] {
         assert!(names.iter().any(|found| found == name), "{name}");
     }
+}
+
+#[test]
+fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
+    let scenario = parse(
+        "name = \"x\"\n[path]\nloss = \"1%\"\nrate = \"10mbit\"\nseed = 7\n\
+         [[host]]\nname = \"same\"\n\
+         [[host]]\nname = \"other\"\nrate = \"20mbit\"\nqueue = \"50kb\"\naqm = \"red\"\necn = true\ndelay = \"5ms\"\njitter = \"1ms\"\n\
+         reorder = \"1%\"\nreverse_loss = \"2%\"\ndrop = \"reported\"\noffload = false\nmtu = 1400\n\
+         family = \"ipv6\"\ngilbert_elliott = { to_bad = \"1%\", to_good = \"10%\" }\n\
+         [[host]]\nname = \"own-seed\"\nseed = 3\n",
+    )
+    .unwrap();
+    let [same, other, own_seed] = &scenario.hosts[..] else {
+        panic!("{:?}", scenario.hosts)
+    };
+    assert_eq!(same.path, scenario.path);
+    let expected = PathModel {
+        loss: None,
+        gilbert_elliott: other.path.gilbert_elliott,
+        reverse_loss: "2%".parse().unwrap(),
+        drop: Drop::Reported,
+        rate: Some("20mbit".parse().unwrap()),
+        queue: Some("50kb".parse().unwrap()),
+        aqm: Aqm::Red,
+        ecn: true,
+        delay: "5ms".parse().unwrap(),
+        jitter: "1ms".parse().unwrap(),
+        reorder: "1%".parse().unwrap(),
+        offload: false,
+        mtu: 1400,
+        family: Family::Ipv6,
+        // Of the second host: losses of different hosts are independent.
+        seed: 8,
+    };
+    assert!(other.path.gilbert_elliott.is_some());
+    assert_eq!(other.path, expected);
+    assert_eq!(own_seed.path.seed, 3);
+    let names: Vec<&str> = scenario.remotes().iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["same", "other", "own-seed"]);
+    assert!(
+        scenario
+            .describe_paths()
+            .contains("; other: bursts of loss")
+    );
+}
+
+#[test]
+fn a_host_takes_every_key_of_the_path() {
+    let document = serde_json::to_value(PathModel::default()).unwrap();
+    let error = parse("name = \"x\"\n[[host]]\nname = \"a\"\nnonsense = 1\n").unwrap_err();
+    assert_eq!((error.line, error.column), (4, 1), "{error}");
+    for key in document.as_object().unwrap().keys() {
+        assert!(
+            error.message.contains(&format!("`{key}`")),
+            "{key}: {error}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_hosts_have_their_place() {
+    let two = "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n";
+    let expect = "[[expect]]\nmode = \"thalweg\"\nat_least = 1\n";
+    for (text, line, column, words) in [
+        (
+            "[[host]]\nname = \"a\"\n".to_owned(),
+            2,
+            1,
+            "2 to 16 hosts, found 1",
+        ),
+        (
+            "[[host]]\nloss = \"1%\"\n".to_owned(),
+            2,
+            1,
+            "missing field `name`",
+        ),
+        (
+            "[[host]]\nname = \"a b\"\n[[host]]\nname = \"b\"\n".to_owned(),
+            3,
+            8,
+            "1 to 16 letters",
+        ),
+        (two.replace("\"b\"", "\"a\""), 5, 8, "each host once"),
+        (format!("{two}loss = \"1\"\n"), 6, 8, "percentage"),
+        (
+            format!("{two}queue = \"1mb\"\n"),
+            4,
+            1,
+            "`queue` has no effect",
+        ),
+        (
+            format!("{two}jitter = \"1ms\"\n"),
+            4,
+            1,
+            "`jitter` has no effect",
+        ),
+        (
+            format!("[traffic]\nkind = \"incast\"\n{two}"),
+            4,
+            1,
+            "kind \"bulk\" or \"short\" only",
+        ),
+        (
+            format!("[traffic]\nkind = \"competing\"\nagainst = {{ cc = \"reno\" }}\n{two}"),
+            5,
+            1,
+            "kind \"bulk\" or \"short\" only",
+        ),
+        (
+            format!("{two}[[change]]\nat = 2\nhost = \"c\"\nloss = \"1%\"\n"),
+            8,
+            8,
+            "one of the hosts (a, b), found \"c\"",
+        ),
+        (
+            "[[change]]\nat = 2\nhost = \"a\"\nloss = \"1%\"\n".to_owned(),
+            4,
+            8,
+            "goes with [[host]] tables only",
+        ),
+        (
+            format!("{two}rate = \"1mbit\"\n[[change]]\nat = 2\nrate = \"2mbit\"\n"),
+            7,
+            1,
+            "the path of a begins without one",
+        ),
+        (
+            "[[change]]\nat = 2\nrate = \"2mbit\"\n".to_owned(),
+            2,
+            1,
+            "the path begins without one",
+        ),
+        (
+            format!("{two}{expect}statistic = \"median\"\nrelative_to = \"baseline\"\n"),
+            9,
+            13,
+            "expected `host` beside median",
+        ),
+        (
+            format!("{two}{expect}statistic = \"converged-share\"\nhost = \"c\"\n"),
+            10,
+            8,
+            "one of the hosts (a, b), found \"c\"",
+        ),
+        (
+            format!("{two}{expect}statistic = \"of-best-per-host\"\nhost = \"a\"\n"),
+            10,
+            8,
+            "about all hosts together",
+        ),
+        (
+            format!("{expect}statistic = \"of-best-per-host\"\n"),
+            5,
+            13,
+            "goes with [[host]] tables only",
+        ),
+        (
+            format!("{expect}statistic = \"failures\"\nhost = \"a\"\n"),
+            6,
+            8,
+            "goes with [[host]] tables only",
+        ),
+    ] {
+        let error = parse(&format!("name = \"x\"\n{text}")).unwrap_err();
+        assert_eq!(
+            (error.line, error.column),
+            (line, column),
+            "{text}\n{error}"
+        );
+        assert!(error.message.contains(words), "{text}\n{error}");
+    }
+    let many: String = (0..17)
+        .map(|n| format!("[[host]]\nname = \"h{n}\"\n"))
+        .collect();
+    let error = parse(&format!("name = \"x\"\n{many}")).unwrap_err();
+    assert!(error.message.contains("found 17"), "{error}");
+}
+
+#[test]
+fn a_change_is_of_one_host_or_of_every_host() {
+    let scenario = parse(
+        "name = \"x\"\n[[host]]\nname = \"a\"\nloss = \"3%\"\n[[host]]\nname = \"b\"\nrate = \"10mbit\"\n\
+         [[change]]\nat = 2\nhost = \"b\"\nrate = \"20mbit\"\n\
+         [[change]]\nat = 2\nhost = \"a\"\nloss = \"4%\"\n\
+         [[change]]\nat = 5\nreverse_loss = \"1%\"\n",
+    )
+    .unwrap();
+    let found: Vec<(u32, &str)> = scenario
+        .changes
+        .iter()
+        .map(|change| (change.at, change.host.as_str()))
+        .collect();
+    assert_eq!(found, [(2, "b"), (2, "a"), (5, "a"), (5, "b")]);
+    // Each goes on from what its own host had.
+    let [_, _, a, b] = &scenario.changes[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(a.path.loss, Some("4%".parse().unwrap()));
+    assert_eq!(a.path.rate, None);
+    assert_eq!(b.path.loss, None);
+    assert_eq!(b.path.rate, Some("20mbit".parse().unwrap()));
+    assert_eq!(b.path.reverse_loss, "1%".parse().unwrap());
+    // Twice at once for the same host, or back in time, is no order.
+    let twice = "name = \"x\"\n[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n\
+                 [[change]]\nat = 2\nhost = \"b\"\nloss = \"1%\"\n[[change]]\nat = 2\nloss = \"2%\"\n";
+    let error = parse(twice).unwrap_err();
+    assert_eq!((error.line, error.column), (11, 6), "{error}");
 }

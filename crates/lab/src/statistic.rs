@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::measure::{Better, Measure, Unit, jain};
 use crate::mode::Mode;
 use crate::outcome::{Connection, INCUMBENT, ModeOutcome};
+use crate::several;
 use crate::stats;
 
 /// How many connections the running median of [`Statistic::Convergence`] covers.
@@ -35,6 +36,9 @@ pub enum Statistic {
     Regret,
     RegretPerConnection,
     RetransmissionShare,
+    RttMedian,
+    RttP95,
+    RttP99,
     SrttMedian,
     SrttP95,
     SrttP99,
@@ -48,11 +52,12 @@ pub enum Statistic {
     Harm,
     Loss,
     Failures,
+    OfBestPerHost,
 }
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 28] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
@@ -64,6 +69,9 @@ impl Statistic {
         Self::Regret,
         Self::RegretPerConnection,
         Self::RetransmissionShare,
+        Self::RttMedian,
+        Self::RttP95,
+        Self::RttP99,
         Self::SrttMedian,
         Self::SrttP95,
         Self::SrttP99,
@@ -77,6 +85,7 @@ impl Statistic {
         Self::Harm,
         Self::Loss,
         Self::Failures,
+        Self::OfBestPerHost,
     ];
 
     fn definition(self) -> (&'static str, &'static str, Unit, Better, &'static str) {
@@ -159,6 +168,27 @@ impl Statistic {
                 Share,
                 Lower,
                 "segments sent again, of all data segments of all connections",
+            ),
+            Self::RttMedian => (
+                "rtt-median",
+                "median RTT",
+                Microseconds,
+                Lower,
+                "median of single round-trip times of data, by TCP timestamps",
+            ),
+            Self::RttP95 => (
+                "rtt-p95",
+                "95th percentile of RTT",
+                Microseconds,
+                Lower,
+                "95th percentile of those times",
+            ),
+            Self::RttP99 => (
+                "rtt-p99",
+                "99th percentile of RTT",
+                Microseconds,
+                Lower,
+                "99th percentile of those times",
             ),
             Self::SrttMedian => (
                 "srtt-median",
@@ -251,6 +281,13 @@ impl Statistic {
                 Lower,
                 "number of failed connections",
             ),
+            Self::OfBestPerHost => (
+                "of-best-per-host",
+                "goodput to each host's best arm",
+                Number,
+                Higher,
+                "median goodput of the last half towards each host, to that host's best fixed arm; mean over the hosts (several hosts)",
+            ),
         }
     }
 
@@ -282,6 +319,16 @@ impl Statistic {
     /// Whether a ratio to the same statistic of a reference makes sense.
     pub fn is_comparable(self) -> bool {
         matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
+            || self == Self::OfBestPerHost
+    }
+
+    /// What of a scenario with several hosts it can be about.
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::OfBestPerHost => Scope::Hosts,
+            Self::RetransmissionShare | Self::Loss | Self::Failures => Scope::Any,
+            _ => Scope::Path,
+        }
     }
 
     /// Whether a value may lie below zero.
@@ -294,9 +341,25 @@ impl Statistic {
     pub fn takes_class(self) -> bool {
         !matches!(
             self,
-            Self::Share | Self::Jain | Self::Harm | Self::Loss | Self::ArmShare
+            Self::Share
+                | Self::Jain
+                | Self::Harm
+                | Self::Loss
+                | Self::ArmShare
+                | Self::OfBestPerHost
         )
     }
+}
+
+/// What of a scenario with several hosts a statistic can be about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// One host: figures of different paths are not to be mixed.
+    Path,
+    /// One host, or all together.
+    Any,
+    /// All together only.
+    Hosts,
 }
 
 /// A statistic and what it is about.
@@ -335,7 +398,7 @@ impl Query<'_> {
             .map(|one| one.goodput_bps)
             .collect();
         let quantile = |measure: Measure, share: f64| {
-            stats::quantile(&measure.of(chosen.iter().copied(), outcome), share)
+            stats::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
         };
         let value = match self.statistic {
             Statistic::Median => stats::median(&goodputs),
@@ -366,6 +429,9 @@ impl Query<'_> {
                 }
             }
             Statistic::RetransmissionShare => retransmission_share(&chosen),
+            Statistic::RttMedian => quantile(Measure::Rtt, 0.5),
+            Statistic::RttP95 => quantile(Measure::Rtt, 0.95),
+            Statistic::RttP99 => quantile(Measure::Rtt, 0.99),
             Statistic::SrttMedian => quantile(Measure::Srtt, 0.5),
             Statistic::SrttP95 => quantile(Measure::Srtt, 0.95),
             Statistic::SrttP99 => quantile(Measure::Srtt, 0.99),
@@ -388,6 +454,7 @@ impl Query<'_> {
             }),
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
+            Statistic::OfBestPerHost => return several::of_best(outcome, modes),
             Statistic::Failures => {
                 Some(chosen.iter().filter(|one| one.error.is_some()).count() as f64)
             }
@@ -432,6 +499,15 @@ impl Query<'_> {
             }
         }
         best
+    }
+
+    /// The fixed mode that does best by this statistic: by its value over all hosts,
+    /// otherwise by median goodput.
+    pub fn best_setting<'a>(&self, modes: &'a [ModeOutcome]) -> Option<&'a ModeOutcome> {
+        match self.statistic {
+            Statistic::OfBestPerHost => several::best_setting(modes).map(|(best, _)| best),
+            _ => self.best_fixed(modes, 0).map(|(best, _)| best),
+        }
     }
 
     fn best_median(&self, modes: &[ModeOutcome], from_round: u32) -> Result<f64, String> {

@@ -20,6 +20,7 @@ fn outcome(mode: &str, goodputs: &[f64]) -> ModeOutcome {
         hosts: Vec::new(),
         least_rtt_us: None,
         last_change: None,
+        remotes: Vec::new(),
     }
 }
 
@@ -163,12 +164,17 @@ fn times_are_percentiles_over_all_samples_and_failures_are_the_slowest() {
         connection.flow_bytes = Some(10_000);
         connection.fct_us = Some(number as f64);
         connection.srtt_us = vec![100 + number as u32, 100 + number as u32];
+        connection.rtt_us = vec![(number as f64, 9), (1000.0, 1)];
         connection.sent_segments = Some(10);
         connection.retransmits = u64::from(number < 50);
     }
     modes[0].least_rtt_us = Some(90.0);
     assert_eq!(value(Statistic::FctMedian, &modes[0], &modes), Ok(49.5));
     assert_eq!(value(Statistic::SrttMedian, &modes[0], &modes), Ok(149.5));
+    // Of 1000 samples the last hundred are 1000 µs. The median lies between those of
+    // numbers 499 and 500: nine samples each from 0 on, so both are 55.
+    assert_eq!(value(Statistic::RttMedian, &modes[0], &modes), Ok(55.0));
+    assert_eq!(value(Statistic::RttP95, &modes[0], &modes), Ok(1000.0));
     assert_eq!(
         value(Statistic::QueueDelayMedian, &modes[0], &modes),
         Ok(59.5)

@@ -13,18 +13,44 @@ pub fn median(values: &[f64]) -> Option<f64> {
 /// A quantile between 0 and 1, interpolated linearly between the two nearest
 /// order statistics (Hyndman and Fan 1996, type 7); `None` of nothing.
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
+    let once: Vec<Weighted> = values.iter().map(|value| (*value, 1)).collect();
+    weighted_quantile(&once, share)
+}
+
+/// A value, and how often it was measured.
+pub type Weighted = (f64, u64);
+
+/// [`quantile`] of values that were measured several times each.
+pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len().checked_sub(1)?;
+    sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let total: u64 = sorted.iter().map(|(_, count)| count).sum();
+    let last = total.checked_sub(1)?;
     let place = share.clamp(0.0, 1.0) * last as f64;
-    let below = place.floor() as usize;
-    let above = place.ceil() as usize;
-    let weight = place - below as f64;
+    let at = |rank: u64| {
+        let mut seen = 0;
+        let found = sorted.iter().find(|(_, count)| {
+            seen += count;
+            seen > rank
+        });
+        found.map(|(value, _)| *value)
+    };
+    let (below, above) = (at(place.floor() as u64)?, at(place.ceil() as u64)?);
     // Equal, or infinite on both sides: no difference to weigh.
-    if sorted[below] == sorted[above] {
-        return Some(sorted[below]);
+    if below == above {
+        return Some(below);
     }
-    Some(sorted[below] + (sorted[above] - sorted[below]) * weight)
+    Some(below + (above - below) * place.fract())
+}
+
+/// [`mean`] of values that were measured several times each.
+pub fn weighted_mean(values: &[Weighted]) -> Option<f64> {
+    let total: u64 = values.iter().map(|(_, count)| count).sum();
+    let sum: f64 = values
+        .iter()
+        .map(|(value, count)| value * *count as f64)
+        .sum();
+    (total > 0).then(|| sum / total as f64)
 }
 
 #[cfg(test)]
@@ -53,6 +79,23 @@ mod tests {
         assert_eq!(median(&values), Some(f64::INFINITY));
         assert_eq!(quantile(&values, 0.25), Some(f64::INFINITY));
         assert_eq!(quantile(&values, 0.0), Some(1.0));
+    }
+
+    #[test]
+    fn a_weight_is_as_good_as_repetition() {
+        let weighted = [(10.0, 1), (1.0, 3), (2.0, 0), (4.0, 2)];
+        let repeated = [1.0, 1.0, 1.0, 4.0, 4.0, 10.0];
+        for share in [0.0, 0.3, 0.5, 0.77, 0.95, 1.0] {
+            assert_eq!(
+                weighted_quantile(&weighted, share),
+                quantile(&repeated, share)
+            );
+        }
+        // Half way between the third, 1, and the fourth, 4.
+        assert_eq!(weighted_quantile(&weighted, 0.5), Some(2.5));
+        assert_eq!(weighted_mean(&weighted), Some(3.5));
+        assert_eq!(weighted_quantile(&[(1.0, 0)], 0.5), None);
+        assert_eq!(weighted_mean(&[]), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::expect::{Check, Verdict};
 use crate::measure::Unit;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::several;
 use crate::statistic::{Query, Statistic};
 use crate::words;
 
@@ -61,13 +62,16 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The statistics that [`measures`] shows: those that [`summary`] does not.
-const MEASURES: [Statistic; 16] = [
+const MEASURES: [Statistic; 19] = [
     Statistic::ConvergedShare,
     Statistic::Convergence,
     Statistic::Recovery,
     Statistic::Regret,
     Statistic::RegretPerConnection,
     Statistic::RetransmissionShare,
+    Statistic::RttMedian,
+    Statistic::RttP95,
+    Statistic::RttP99,
     Statistic::SrttMedian,
     Statistic::SrttP95,
     Statistic::SrttP99,
@@ -203,7 +207,10 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
         mode.connections.iter().map(|connection| {
             vec![
                 mode.mode.to_string(),
-                (connection.round + 1).to_string(),
+                match connection.host.as_str() {
+                    "" => (connection.round + 1).to_string(),
+                    host => format!("{} {host}", connection.round + 1),
+                },
                 rate(connection.goodput_bps),
                 connection.arm.clone(),
                 connection.retransmits.to_string(),
@@ -237,7 +244,7 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     let rows = mode.hosts.iter().flat_map(|host| {
         host.arms.iter().map(move |arm| {
             vec![
-                host.address.clone(),
+                named(mode, &host.address),
                 arm.arm.clone(),
                 figure(arm.metric),
                 count(arm.count),
@@ -259,6 +266,14 @@ pub fn learned(mode: &ModeOutcome) -> Table {
             "MaxRtDlvr",
         ]),
         rows: rows.collect(),
+    }
+}
+
+/// An address with the name that the scenario gives the host there.
+fn named(mode: &ModeOutcome, address: &str) -> String {
+    match mode.remotes.iter().find(|remote| remote.is_at(address)) {
+        Some(remote) => format!("{address} ({})", remote.name),
+        None => address.to_owned(),
     }
 }
 
@@ -300,13 +315,35 @@ fn measured(check: &Check) -> String {
     }
 }
 
+/// What has tables of its own: each of several hosts, or the scenario.
+pub(crate) fn paths<'a>(
+    outcome: &'a ScenarioOutcome,
+    views: &'a [ScenarioOutcome],
+) -> Vec<&'a ScenarioOutcome> {
+    if views.is_empty() {
+        return vec![outcome];
+    }
+    views.iter().collect()
+}
+
 /// All that a terminal shows of a scenario.
 pub fn scenario(outcome: &ScenarioOutcome) -> String {
-    let mut text = summary(outcome).text();
-    let measures = measures(outcome);
-    if !measures.rows.is_empty() {
+    let mut text = String::new();
+    let views = outcome.by_host();
+    if let Some(table) = several::table(outcome) {
+        text.push_str(&table.text());
         text.push('\n');
-        text.push_str(&measures.text());
+    }
+    for (place, path) in paths(outcome, &views).iter().enumerate() {
+        if place > 0 {
+            text.push('\n');
+        }
+        text.push_str(&summary(path).text());
+        let measures = measures(path);
+        if !measures.rows.is_empty() {
+            text.push('\n');
+            text.push_str(&measures.text());
+        }
     }
     for mode in outcome.modes.iter().filter(|mode| !mode.hosts.is_empty()) {
         text.push('\n');

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use crate::error::Error;
-use crate::host::{Pair, Side};
+use crate::host::{Pair, Remote, Side};
 use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
 use crate::process::Process;
@@ -29,35 +29,40 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    port: u16,
 }
 
 impl Server {
-    /// Starts iperf3 on a pair's server side and waits until it listens.
-    pub(crate) fn iperf3(pair: &Pair, mode: &str, port: u16) -> Result<Self, Error> {
-        let mut command = pair.command_in(Side::Server, "iperf3")?;
+    /// Starts iperf3 on a server and waits until it listens.
+    pub(crate) fn iperf3(
+        pair: &Pair,
+        remote: &Remote,
+        mode: &str,
+        port: u16,
+    ) -> Result<Self, Error> {
+        let mut command = pair.command_on(remote, "iperf3")?;
         command
             .args(["--server", "--forceflush", "--port", &port.to_string()])
-            .args(["--bind", &pair.address(Side::Server).to_string()]);
+            .args(["--bind", &remote.address().to_string()]);
         // iperf3 says so after listen(2). A connection made to find out would be
         // one more for an agent to learn from.
-        Self::start(command, "Server listening", mode, port)
+        Self::start(command, "Server listening", mode)
     }
 
-    /// Starts the worker on a pair's server side and waits until it listens.
+    /// Starts the worker on a server and waits until it listens.
     pub(crate) fn worker(
         pair: &Pair,
+        remote: &Remote,
         mode: &str,
         port: u16,
         program: &Path,
     ) -> Result<Self, Error> {
-        let address = SocketAddr::new(pair.address(Side::Server), port);
-        let mut command = pair.command_in(Side::Server, &program.to_string_lossy())?;
+        let address = SocketAddr::new(remote.address(), port);
+        let mut command = pair.command_on(remote, &program.to_string_lossy())?;
         command.args(["lab", "worker", "serve", &address.to_string()]);
-        Self::start(command, worker::LISTENING, mode, port)
+        Self::start(command, worker::LISTENING, mode)
     }
 
-    fn start(mut command: Command, listening: &str, mode: &str, port: u16) -> Result<Self, Error> {
+    fn start(mut command: Command, listening: &str, mode: &str) -> Result<Self, Error> {
         let fault = |why: String| Error::Server {
             mode: mode.to_owned(),
             why,
@@ -84,7 +89,7 @@ impl Server {
         }
         drop(sender);
         if await_line(&lines, listening, Instant::now() + START)? {
-            return Ok(Self { process, port });
+            return Ok(Self { process });
         }
         process.kill();
         let said: Vec<String> = lines.try_iter().collect();
@@ -129,7 +134,7 @@ fn await_line(
 pub(crate) struct Pause<'a> {
     /// How long after its start.
     pub(crate) after: Duration,
-    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + 'a>,
+    pub(crate) act: Box<dyn Fn() -> Result<(), Error> + Send + 'a>,
 }
 
 /// Waits for a client until the deadline, and does meanwhile what is due, in
@@ -154,18 +159,17 @@ pub(crate) fn wait(
 /// Where iperf3 cannot be started, or on SIGINT or SIGTERM.
 pub(crate) fn transfer(
     pair: &Pair,
-    server: &Server,
+    server: SocketAddr,
     round: u32,
     duration: Seconds,
     raw: &Path,
     pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
-    let address: IpAddr = pair.address(Side::Server);
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
     let mut command = pair.command_in(Side::Client, "iperf3")?;
     command
-        .args(["--json", "--client", &address.to_string()])
-        .args(["--port", &server.port.to_string()])
+        .args(["--json", "--client", &server.ip().to_string()])
+        .args(["--port", &server.port().to_string()])
         .args(["--time", &duration.get().to_string()])
         .args(["--interval", SAMPLE_S])
         .stdin(Stdio::null())
@@ -190,7 +194,17 @@ pub(crate) fn transfer(
     };
     connection.round = round;
     connection.wall_s = wall_s;
+    let mut round_trips = pair.take_round_trips(server.ip())?;
+    connection.rtt_us = data_port(&text)
+        .map(|port| round_trips.take(server.ip(), port))
+        .unwrap_or_default();
     Ok(connection)
+}
+
+/// The client's port of the connection that carries the data, not the control.
+fn data_port(text: &str) -> Option<u16> {
+    let report: Report = serde_json::from_str(text).ok()?;
+    Some(report.start.connected.first()?.local_port)
 }
 
 fn failed(why: String) -> Connection {
@@ -214,6 +228,13 @@ struct Report {
 #[derive(Deserialize, Default)]
 struct Start {
     tcp_mss_default: Option<u64>,
+    #[serde(default)]
+    connected: Vec<Connected>,
+}
+
+#[derive(Deserialize)]
+struct Connected {
+    local_port: u16,
 }
 
 #[derive(Deserialize)]
@@ -305,13 +326,16 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let text = r#"{"start":{"tcp_mss_default":1448},"intervals":[
+        let text = r#"{"start":{"tcp_mss_default":1448,"connected":[{"socket":5,
+            "local_host":"10.0.0.1","local_port":40000,"remote_host":"10.0.0.2","remote_port":5201}]},"intervals":[
             {"streams":[{"rtt":0}]},{"streams":[{"rtt":40,"rttvar":3}]},{"streams":[{"rtt":56}]}],"end":{
             "streams":[{"sender":{"retransmits":7,"mean_rtt":48,"min_rtt":40},"receiver":{}}],
             "sum_sent":{"bits_per_second":2e6,"bytes":134664,"retransmits":7},
             "sum_received":{"bits_per_second":1.5e6},
             "sender_tcp_congestion":"bbr","receiver_tcp_congestion":"bbr"}}"#;
         let connection = parse(text).unwrap();
+        assert_eq!(data_port(text), Some(40000));
+        assert_eq!(data_port("{}"), None);
         assert_eq!(connection.goodput_bps, 1.5e6);
         assert_eq!(connection.retransmits, 7);
         assert_eq!(connection.arm, "bbr");

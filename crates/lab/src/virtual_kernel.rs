@@ -20,18 +20,34 @@ use crate::error::Error;
 use crate::host::tool;
 use crate::interrupt::{self, OnSignal};
 use crate::process::Process;
+use crate::ticks;
 use crate::uml::{self, Kernel};
 
 /// What the kernel has beyond the packaged one's configuration.
 const FRAGMENT: &str = include_str!("virtual_kernel/fragment.config");
-/// The one function through which a user-mode kernel gets randomness from the
-/// machine, and what stands there instead: numbers from a seed.
-const RANDOMNESS: Replacement = Replacement {
-    file: "arch/um/os-Linux/util.c",
-    from: "ssize_t os_getrandom(void *buf, size_t len, unsigned int flags)\n\
-           {\n\treturn getrandom(buf, len, flags);\n}\n",
-    to: include_str!("virtual_kernel/getrandom.c"),
-};
+/// What is changed in the sources.
+const REPLACEMENTS: [Replacement; 3] = [
+    // The one function through which a user-mode kernel gets randomness from the
+    // machine, and what stands there instead: numbers from a seed.
+    Replacement {
+        file: "arch/um/os-Linux/util.c",
+        from: "ssize_t os_getrandom(void *buf, size_t len, unsigned int flags)\n\
+               {\n\treturn getrandom(buf, len, flags);\n}\n",
+        to: include_str!("virtual_kernel/getrandom.c"),
+    },
+    // It also makes randomness of its command line, which names the run's directory.
+    Replacement {
+        file: "drivers/char/random.c",
+        from: "\t_mix_pool_bytes(command_line, strlen(command_line));\n",
+        to: "\t(void)command_line; /* Thalweg: not the same in each run */\n",
+    },
+    // A configuration cannot say how often it ticks unless there is a question.
+    Replacement {
+        file: "arch/um/Kconfig",
+        from: "config HZ\n\tint\n\tdefault 100\n",
+        to: "config HZ\n\tint \"Ticks a second\"\n\tdefault 100\n",
+    },
+];
 /// The package of the sources, and the archive that it installs.
 const SOURCES: &str = "linux-source-6.1";
 /// Programs that the build calls, each with its package.
@@ -82,17 +98,26 @@ impl Replacement {
     }
 }
 
-/// The kernel that was built for this configuration; all its randomness comes from
-/// a seed.
+/// Which time a kernel lives in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// The machine's.
+    Real,
+    /// Its own, which timers move.
+    Simulated,
+}
+
+/// The kernel that was built with this many ticks a second; all its randomness comes
+/// from a seed.
 ///
 /// # Errors
 /// [`Error::Preconditions`] where there is none, with the command that builds it.
-pub(crate) fn find(seed: u64) -> Result<Kernel, Error> {
+pub(crate) fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
     let missing = uml::missing();
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
-    let ending = format!("-{}", recipe(&configuration()?));
+    let ending = format!("-{}", recipe(&configuration(hz)?));
     let cache = cache()?;
     let mut built: Vec<PathBuf> = fs::read_dir(&cache)
         .into_iter()
@@ -105,17 +130,28 @@ pub(crate) fn find(seed: u64) -> Result<Kernel, Error> {
     built.sort();
     let Some(program) = built.pop() else {
         return Err(Error::Preconditions(vec![format!(
-            "no kernel in simulated time in {}: build it with `thalweg lab build-kernel` \
-             (some ten minutes on two CPUs)",
-            cache.display()
+            "no kernel of the laboratory's own with {hz} ticks a second in {}: build it with \
+             `thalweg lab build-kernel{}` (some ten minutes on two CPUs)",
+            cache.display(),
+            if hz == ticks::DEFAULT {
+                String::new()
+            } else {
+                format!(" --hz {hz}")
+            }
         )]));
     };
     Ok(Kernel {
         program,
         modules: Vec::new(),
-        words: words(),
+        words: match time {
+            Time::Real => Vec::new(),
+            Time::Simulated => words(),
+        },
         environment: vec![("THALWEG_SEED".to_owned(), seed.to_string())],
-        slowness: 60,
+        slowness: match time {
+            Time::Real => 1,
+            Time::Simulated => 60,
+        },
     })
 }
 
@@ -133,12 +169,14 @@ fn words() -> Vec<String> {
     .into()
 }
 
-/// Builds the kernel, unless it is there already, and returns its path.
+/// Builds the kernel with this many ticks a second (one of [`ticks::RATES`]), unless
+/// it is there already, and returns its path.
 ///
 /// # Errors
-/// [`Error::Preconditions`] with all packages that are missing; the end of the
+/// [`Error::Options`] for another number. [`Error::Preconditions`] with all packages that are missing; the end of the
 /// build's own output where it fails. Nothing is left in the cache then.
-pub fn build(progress: bool) -> Result<PathBuf, Error> {
+pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
+    ticks::check_rate(hz).map_err(|why| Error::Options(format!("--hz: {why}")))?;
     let mut missing = uml::missing();
     missing.extend(
         TOOLS
@@ -158,7 +196,7 @@ pub fn build(progress: bool) -> Result<PathBuf, Error> {
     if !missing.is_empty() {
         return Err(Error::Preconditions(missing));
     }
-    let configuration = configuration()?;
+    let configuration = configuration(hz)?;
     let name = format!("{}-{}", version(&archive)?, recipe(&configuration));
     let cache = cache()?;
     let place = cache.join(name);
@@ -177,12 +215,14 @@ pub fn build(progress: bool) -> Result<PathBuf, Error> {
     }
     attended(&mut unpack, &work.0, &bar)?;
     let tree = work.0.join(SOURCES);
-    RANDOMNESS.apply(&tree)?;
+    for replacement in &REPLACEMENTS {
+        replacement.apply(&tree)?;
+    }
     let file = tree.join(".config");
     fs::write(&file, &configuration).map_err(Error::io("cannot write", &file))?;
     attended(make(&tree).arg("olddefconfig"), &work.0, &bar)?;
     let settled = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
-    if let Some(line) = dropped(&settled) {
+    if let Some(line) = dropped(&settled, hz) {
         return Err(Error::Options(format!(
             "these sources have no {line}, which the laboratory's kernel needs"
         )));
@@ -298,12 +338,18 @@ fn bar(wanted: bool) -> ProgressBar {
 
 /// The packaged kernel's configuration without modules, then the laboratory's own
 /// lines. Of two lines about one thing the later counts (kconfig warns and takes it).
-fn configuration() -> Result<String, Error> {
+fn configuration(hz: u32) -> Result<String, Error> {
     let output = tool::command(uml::PROGRAM)
         .arg("--showconfig")
         .output()
         .map_err(Error::system("cannot start linux.uml"))?;
-    Ok(without_modules(&String::from_utf8_lossy(&output.stdout)) + FRAGMENT)
+    let packaged = without_modules(&String::from_utf8_lossy(&output.stdout));
+    Ok(format!("{packaged}{FRAGMENT}{}\n", rate(hz)))
+}
+
+/// The line of a configuration that says how often the kernel ticks.
+fn rate(hz: u32) -> String {
+    format!("CONFIG_HZ={hz}")
 }
 
 fn without_modules(configuration: &str) -> String {
@@ -316,13 +362,15 @@ fn without_modules(configuration: &str) -> String {
         .collect()
 }
 
-/// The first line of the fragment that switches something on which a settled
-/// configuration does not have.
-fn dropped(settled: &str) -> Option<&'static str> {
+/// The first line that a settled configuration does not have, of the fragment's that
+/// switch something on and the rate's.
+fn dropped(settled: &str, hz: u32) -> Option<String> {
     FRAGMENT
         .lines()
         .filter(|line| line.ends_with("=y"))
-        .find(|line| !settled.lines().any(|has| has == *line))
+        .map(str::to_owned)
+        .chain([rate(hz)])
+        .find(|line| !settled.lines().any(|has| has == line))
 }
 
 /// The sources' version: the package's, or where they did not come as a package,
@@ -343,7 +391,8 @@ fn version(archive: &Path) -> Result<String, Error> {
 
 /// What tells kernels from the same sources apart.
 fn recipe(configuration: &str) -> String {
-    hash(&format!("{configuration}{}", RANDOMNESS.to))
+    let changes: String = REPLACEMENTS.iter().map(|one| one.to).collect();
+    hash(&format!("{configuration}{changes}"))
 }
 
 /// FNV-1a, 64 bits, in hexadecimal.
@@ -384,22 +433,28 @@ mod tests {
 
     #[test]
     fn what_the_sources_lack_is_noticed() {
-        assert_eq!(dropped(FRAGMENT), None);
-        let without = FRAGMENT.replace("CONFIG_NET_SCH_NETEM=y", "");
-        assert_eq!(dropped(&without), Some("CONFIG_NET_SCH_NETEM=y"));
+        let all = format!("{FRAGMENT}CONFIG_HZ=1000\n");
+        assert_eq!(dropped(&all, 1000), None);
+        assert_eq!(dropped(&all, 100).as_deref(), Some("CONFIG_HZ=100"));
+        let without = all.replace("CONFIG_NET_SCH_NETEM=y", "");
+        assert_eq!(
+            dropped(&without, 1000).as_deref(),
+            Some("CONFIG_NET_SCH_NETEM=y")
+        );
         assert!(FRAGMENT.contains("CONFIG_UML_TIME_TRAVEL_SUPPORT=y"));
     }
 
     #[test]
     fn sources_are_changed_in_the_one_place_or_not_at_all() {
         let tree = tempfile::tempdir().unwrap();
-        let file = tree.path().join(RANDOMNESS.file);
+        let replacement = &REPLACEMENTS[0];
+        let file = tree.path().join(replacement.file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, format!("a\n{}b\n", RANDOMNESS.from)).unwrap();
-        RANDOMNESS.apply(tree.path()).unwrap();
+        fs::write(&file, format!("a\n{}b\n", replacement.from)).unwrap();
+        replacement.apply(tree.path()).unwrap();
         let changed = fs::read_to_string(&file).unwrap();
-        assert_eq!(changed, format!("a\n{}b\n", RANDOMNESS.to));
-        let error = RANDOMNESS.apply(tree.path()).unwrap_err().to_string();
+        assert_eq!(changed, format!("a\n{}b\n", replacement.to));
+        let error = replacement.apply(tree.path()).unwrap_err().to_string();
         assert!(error.contains("arch/um/os-Linux/util.c is not"), "{error}");
     }
 

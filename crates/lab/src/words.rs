@@ -4,11 +4,28 @@ use crate::expect::Verdict;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
+use crate::several;
 use crate::statistic::{Query, Statistic};
 
 /// The sentences about a scenario: what learned, how it compares, what of the
 /// expectations became.
 pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
+    let mut sentences = several::sentences(outcome);
+    let views = outcome.by_host();
+    if views.is_empty() {
+        sentences.extend(of_path(outcome));
+    }
+    for view in views {
+        let name = &view.scenario.name;
+        let host = |sentence| format!("Host {name}: {sentence}");
+        sentences.extend(of_path(&view).into_iter().map(host));
+    }
+    sentences.extend(checks(outcome));
+    sentences
+}
+
+/// The sentences about one path.
+fn of_path(outcome: &ScenarioOutcome) -> Vec<String> {
     let mut sentences = Vec::new();
     for mode in outcome.modes.iter().filter(|mode| mode.mode.learns()) {
         sentences.extend(learner(outcome, mode));
@@ -26,7 +43,6 @@ pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
         }
         Kind::Competing { .. } => sentences.extend(competition(outcome)),
     }
-    sentences.extend(checks(outcome));
     sentences
 }
 
@@ -200,6 +216,7 @@ mod tests {
             hosts: Vec::new(),
             least_rtt_us: None,
             last_change: None,
+            remotes: Vec::new(),
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) class: String,
+    /// The client's port; 0 where there was no connection.
+    pub(crate) local_port: u16,
     /// The congestion control at the end.
     pub(crate) cc: String,
     /// Bytes to send; none for a stream.
@@ -174,6 +176,7 @@ mod tests {
             );
             assert!(flow.took_us > 1.0 && flow.took_us < wall_us, "{flow:?}");
             assert!(!flow.cc.is_empty() && flow.sent_segments > 0);
+            assert_ne!(flow.local_port, 0);
             assert!(flow.begun_ns > last, "one after the other");
             last = flow.begun_ns;
         }

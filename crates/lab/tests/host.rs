@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use thalweg_lab::Error;
 use thalweg_lab::host::loss::rehearse;
-use thalweg_lab::host::{Pair, PairOptions, Side};
+use thalweg_lab::host::{Pair, PairOptions, Side, WireKind};
 use thalweg_lab::scenario::{Family, GilbertElliott, PathModel};
 use thalweg_lab::units::Probability;
 
@@ -350,4 +350,129 @@ fn a_panic_leaves_nothing() {
     });
     assert!(result.is_err());
     assert_eq!(common::leftovers("-panics"), Vec::<String>::new());
+}
+
+#[test]
+fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle() {
+    if !common::possible() {
+        return;
+    }
+    // By hand, in units of 64 ns: 16 a doubling, so 15 is bucket 15, 16 and 31 begin
+    // and end the first doubling, 2^20 is 16 further doublings on; then saturation.
+    let (unit, second) = (64, 1_000_000_000);
+    let known = [
+        (0, 0),
+        (15 * unit, 15),
+        (16 * unit, 16),
+        (31 * unit, 31),
+        (32 * unit, 32),
+        (33 * unit + 63, 32),
+        (34 * unit, 33),
+        (unit << 20, 16 * 17),
+        (60 * second, 16 * 26 + 11),
+        (3600 * second, 27 * 16 - 1),
+    ];
+    let buckets = thalweg_lab::host::rtt::rehearse(&known.map(|(ns, _)| ns)).unwrap();
+    for ((ns, bucket), (found, _)) in known.into_iter().zip(buckets) {
+        assert_eq!(found, bucket, "{ns} ns");
+    }
+    // A microsecond to a minute, six a decade.
+    let times: Vec<u64> = (0..47)
+        .map(|step| 10f64.powf(3.0 + f64::from(step) / 6.0) as u64)
+        .collect();
+    let buckets = thalweg_lab::host::rtt::rehearse(&times).unwrap();
+    for (ns, (_, middle_us)) in times.into_iter().zip(buckets) {
+        let us = ns as f64 / 1e3;
+        assert!(
+            (middle_us / us - 1.0).abs() <= 1.0 / 31.0,
+            "{us}: {middle_us}"
+        );
+    }
+}
+
+fn paths(count: u8) -> Vec<PathModel> {
+    (0..count)
+        .map(|place| PathModel {
+            rate: Some("50mbit".parse().unwrap()),
+            loss: Some(percent(if place == 1 { 100.0 } else { 0.0 })),
+            family: if place == 2 {
+                Family::Ipv6
+            } else {
+                Family::Ipv4
+            },
+            ..Default::default()
+        })
+        .collect()
+}
+
+#[test]
+fn several_servers_have_addresses_loss_and_counters_of_their_own() {
+    if !common::possible() {
+        return;
+    }
+    for wire in [WireKind::Veth, WireKind::Tun] {
+        let mut all = paths(4);
+        let pair = Pair::new(&PairOptions {
+            label: "several".into(),
+            path: all.remove(0),
+            further_paths: all,
+            wire,
+            ..Default::default()
+        })
+        .unwrap();
+        let remotes = pair.remotes();
+        let addresses: Vec<String> = remotes
+            .iter()
+            .map(|remote| remote.address().to_string())
+            .collect();
+        assert_eq!(
+            addresses,
+            ["10.0.0.2", "10.0.1.2", "fd00:0:2:2::2", "10.0.3.2"]
+        );
+        for (count, address) in addresses.iter().enumerate() {
+            send_datagrams(&pair, address, count as u32 + 1);
+        }
+        for (place, remote) in remotes.iter().enumerate() {
+            let forward = remote.forward().unwrap();
+            assert_eq!(forward.seen_packets, place as u64 + 1);
+            let lost = if place == 1 { 2 } else { 0 };
+            assert_eq!(forward.dropped_packets, lost, "{place}");
+        }
+        // Each server is a host of its own.
+        let namespaces: std::collections::BTreeSet<String> = remotes
+            .iter()
+            .map(|remote| {
+                let mut command = pair.command_on(remote, "readlink").unwrap();
+                let output = command.arg("/proc/self/ns/net").output().unwrap();
+                String::from_utf8(output.stdout).unwrap()
+            })
+            .collect();
+        assert_eq!(namespaces.len(), 4);
+        let name = pair
+            .cgroup()
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        drop(pair);
+        assert_eq!(common::leftovers(&name), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_fault_of_a_further_path_leaves_nothing() {
+    if !common::possible() {
+        return;
+    }
+    let mut further = paths(3);
+    further[2].queue = Some(thalweg_lab::units::Size::from_bytes(u64::MAX));
+    let error = Pair::new(&PairOptions {
+        label: "farther".into(),
+        further_paths: further,
+        ..Default::default()
+    })
+    .unwrap_err();
+    assert!(matches!(error, Error::Command { .. }), "{error}");
+    assert_eq!(common::leftovers("farther"), Vec::<String>::new());
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thalweg_lab::outcome::Connection;
 use thalweg_lab::statistic::{Query, Statistic};
 use thalweg_lab::worker::Job;
-use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
+use thalweg_lab::{Backend, Error, Mode, Options, Outcome, report, run, table};
 
 /// Runs change signal handlers and load the machine: one at a time.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -109,7 +109,10 @@ fn a_run_measures_reports_and_leaves_nothing() {
         document["scenarios"][0]["modes"][1]["summary"]["arms"]["reno"],
         2
     );
-    assert_eq!(format!("{:#}\n", report::json(&outcome).unwrap()), written);
+    let mut returned = report::json(&outcome).unwrap();
+    // The file says where it lies as seen from itself.
+    returned["scenarios"][0]["report"] = ".".into();
+    assert_eq!(format!("{returned:#}\n"), written);
     assert_eq!(fs::read_dir(out.join("raw")).unwrap().count(), 4);
     assert!(
         fs::read_to_string(out.join("report.html"))
@@ -140,6 +143,81 @@ fn the_bottleneck_has_the_rate_that_was_asked_for() {
         (measured / expected - 1.0).abs() < 0.04,
         "{measured} Mbit/s, expected {expected}"
     );
+}
+
+fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
+    let modes = &outcome.scenarios[0].modes;
+    Query::from(statistic).value(&modes[0], modes).unwrap()
+}
+
+#[test]
+fn round_trip_times_are_those_of_the_queue() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    for family in ["ipv4", "ipv6"] {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\nfamily = \"{family}\"\n\
+             [traffic]\nconnections = 1\nduration = \"3s\"\n"
+        );
+        let outcome = run(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
+        // 50 kB at 20 Mbit/s take 20 ms to leave, and nothing else takes time. Cubic goes
+        // back to 0.7 of the full queue and then fills it again, evenly as such small
+        // windows grow: 5 % of the time above 0.98 of it. Less what a packet that did not
+        // fit leaves free; more for a busy machine.
+        let p95_us = figure(&outcome, Statistic::RttP95);
+        assert!((15e3..30e3).contains(&p95_us), "{family}: {p95_us} µs");
+        let median_us = figure(&outcome, Statistic::RttMedian);
+        assert!((8e3..22e3).contains(&median_us), "{family}: {median_us} µs");
+        let connection = &outcome.scenarios[0].modes[0].connections[0];
+        // A value of the timestamp clock a millisecond, half of them acknowledged together
+        // with another: a packet takes 0.6 ms.
+        let samples: u64 = connection.rtt_us.iter().map(|(_, count)| count).sum();
+        assert!((300..=3_300).contains(&samples), "{family}: {samples}");
+        let smoothed = figure(&outcome, Statistic::SrttMedian);
+        assert!((median_us / smoothed - 1.0).abs() < 0.3, "{smoothed} µs");
+    }
+}
+
+#[test]
+fn no_round_trip_is_shorter_than_the_path() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"50mbit\"\ndelay = \"15ms\"\n[traffic]\nconnections = 1\n";
+    let mut options = options(directory.path(), text, &["fixed:cubic"]);
+    options.place.name = Backend::Link;
+    let outcome = run(&options).unwrap();
+    let connection = &outcome.scenarios[0].modes[0].connections[0];
+    let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
+    // The middle of a bucket is at most a 32nd from what was measured.
+    assert!((29e3..40e3).contains(&least.unwrap()), "{least:?}");
+    assert!(figure(&outcome, Statistic::RttMedian) > 29e3);
+}
+
+#[test]
+fn without_timestamps_there_are_no_round_trip_times() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"100mbit\"\n[traffic]\nkind = \"short\"\nconnections = 1\nflows = 3\n\
+                [system.sysctl]\n\"net.ipv4.tcp_timestamps\" = ";
+    for (timestamps, measured) in [(0, false), (1, true)] {
+        let text = format!("{text}{timestamps}\n");
+        let mut options = options(directory.path(), &text, &["baseline"]);
+        options.agent_binary = fake_agent(directory.path(), "obeys");
+        let outcome = run(&options).unwrap();
+        for connection in &outcome.scenarios[0].modes[0].connections {
+            assert_eq!(connection.error, None);
+            assert_eq!(!connection.rtt_us.is_empty(), measured, "{connection:?}");
+        }
+    }
 }
 
 #[test]
@@ -438,6 +516,105 @@ fn the_loss_of_the_live_link_changes() {
     assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
 }
 
+/// Mbit/s of each connection of a mode to a host.
+fn mbps(outcome: &Outcome, mode: usize, host: &str) -> Vec<f64> {
+    outcome.scenarios[0].modes[mode]
+        .connections
+        .iter()
+        .filter(|one| one.host == host)
+        .map(|one| one.goodput_bps / 1e6)
+        .collect()
+}
+
+const TWO_HOSTS: &str = "[[host]]\nname = \"slow\"\nrate = \"10mbit\"\nqueue = \"50kb\"\n\
+                         [[host]]\nname = \"quick\"\nrate = \"40mbit\"\nqueue = \"100kb\"\nfamily = \"ipv6\"\n";
+
+#[test]
+fn several_hosts_have_their_own_rates_at_the_same_time() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[traffic]\nconnections = 2\nduration = \"2s\"\n{TWO_HOSTS}\
+         [[change]]\nat = 2\nhost = \"quick\"\nwithin = \"1s\"\nrate = \"10mbit\"\n"
+    );
+    let outcome = run(&options(
+        directory.path(),
+        &text,
+        &["fixed:cubic", "fixed:reno"],
+    ))
+    .unwrap();
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+    for (index, arm) in ["cubic", "reno"].into_iter().enumerate() {
+        let mode = &outcome.scenarios[0].modes[index];
+        assert_eq!(mode.connections.len(), 4);
+        assert!(mode.connections.iter().all(|one| one.arm == arm));
+        let (slow, quick) = (
+            mbps(&outcome, index, "slow"),
+            mbps(&outcome, index, "quick"),
+        );
+        for rate in &slow {
+            assert!((7.5..10.0).contains(rate), "slow: {slow:?}");
+        }
+        assert!((32.0..40.5).contains(&quick[0]), "quick: {quick:?}");
+        // Half of it at 40, half at 10; the other host's path stays as it is.
+        assert!((15.0..30.0).contains(&quick[1]), "quick: {quick:?}");
+        let [first, second] = &mode.remotes[..] else {
+            panic!("{:?}", mode.remotes)
+        };
+        assert_eq!((first.last_change, second.last_change), (None, Some(1)));
+        assert_eq!(second.address.to_string(), "fd00:0:1:2::2");
+        let seen = first.forward.seen_packets + second.forward.seen_packets;
+        assert_eq!(mode.forward.seen_packets, seen);
+        assert!(first.forward.seen_packets > 100 && second.forward.seen_packets > 100);
+    }
+    // Raw results are kept, one a host. Both send for 2 s and began within one: at the
+    // same time, however slow the machine is.
+    let began = ["slow", "quick"].map(|host| {
+        let name = format!("out/raw/fixed-reno-0001-{host}.json");
+        let text = fs::read_to_string(directory.path().join(name)).unwrap();
+        let raw: serde_json::Value = serde_json::from_str(&text).unwrap();
+        raw["start"]["timestamp"]["timesecs"].as_i64().unwrap()
+    });
+    assert!((began[0] - began[1]).abs() <= 1, "{began:?}");
+    let page = fs::read_to_string(directory.path().join("out/report.html")).unwrap();
+    assert!(page.contains("Course, host quick"));
+}
+
+#[test]
+fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[traffic]\nkind = \"short\"\nconnections = 2\nflows = 3\nbytes = \"50kb\"\n{TWO_HOSTS}\
+         [[host]]\nname = \"gone\"\nloss = \"100%\"\n"
+    );
+    // Nobody waits 20 s for a SYN that never arrives.
+    let text = format!("{text}[system]\nsysctl = {{ \"net.ipv4.tcp_syn_retries\" = 1 }}\n");
+    let outcome = run_flows(directory.path(), &text, &["baseline"]);
+    let mode = &outcome.scenarios[0].modes[0];
+    for (host, failed) in [("slow", false), ("quick", false), ("gone", true)] {
+        let flows: Vec<&Connection> = mode
+            .connections
+            .iter()
+            .filter(|one| one.host == host)
+            .collect();
+        assert_eq!(flows.len(), 6, "{host}");
+        let errors = flows.iter().filter(|one| one.error.is_some()).count();
+        assert_eq!(errors, if failed { 6 } else { 0 }, "{host}: {flows:?}");
+    }
+    let slow = mode.towards("slow").unwrap();
+    // 52 kB with headers at 10 Mbit/s, less a bucket of 3 kB: 39 ms.
+    for flow in &slow.connections {
+        assert!((35e3..3e6).contains(&flow.fct_us.unwrap()), "{flow:?}");
+    }
+}
+
 #[test]
 fn an_agent_that_ends_is_quoted() {
     if !common::possible() {
@@ -520,7 +697,10 @@ fn start_long_run(directory: &Path, traffic: &str) -> Child {
         .spawn()
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !directory.join("out/raw/baseline-0000.json").exists() {
+    let raw = directory.join("out/raw");
+    let begun =
+        || ["", "-quick"].map(|host| raw.join(format!("baseline-0000{host}.json")).exists());
+    while begun() == [false; 2] {
         assert!(Instant::now() < deadline, "the run did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -544,6 +724,7 @@ fn sigint_and_sigterm_end_a_run_in_order() {
             nix::sys::signal::SIGINT,
             "kind = \"competing\"\nagainst = { cc = \"reno\" }\n",
         ),
+        (nix::sys::signal::SIGINT, TWO_HOSTS),
     ] {
         let directory = tempfile::tempdir().unwrap();
         let mut child = start_long_run(directory.path(), traffic);

@@ -225,7 +225,10 @@ pub static KEYS: &[Key] = &[
         on: 0,
         since: Version(4, 13),
         effect: "Initial receive window, in packets.",
-        trap: None,
+        trap: Some(
+            "Since Linux 4.20 a connection begins with as much as the buffer and the SYN's 64 KiB \
+             allow: this can only lower it.",
+        ),
     },
     Key {
         name: "needs_ecn",
@@ -636,7 +639,8 @@ pub static KEYS: &[Key] = &[
         set: LISTEN,
         on: LISTEN,
         since: Version(4, 20),
-        effect: "Listeners keep the headers of each SYN, for `reflect_tos` and `read_option`.",
+        effect: "Listeners keep the headers of each SYN for the application. `reflect_tos` and \
+                 `read_option` see to it themselves.",
         trap: None,
     },
     Key {

@@ -36,33 +36,15 @@ pub enum WarningKind {
     Incomplete,
 }
 
-impl WarningKind {
-    /// Its word in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Trap => "trap",
-            Self::Shadowed => "shadowed",
-            Self::Conflict => "conflict",
-            Self::Nothing => "nothing",
-            Self::Incomplete => "incomplete",
-        }
-    }
-}
-
 impl Policy {
     /// Warnings, in the order of the text.
     pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
         self.traps(&mut warnings);
         self.shadows(&mut warnings);
-        let keeps_syn = self.rules.iter().any(|rule| {
-            let on =
-                |action: &Action| action.key.name == "save_syn" && action.value == Value::Number(1);
-            rule.actions.iter().any(on)
-        });
         for rule in &self.rules {
             rule.nothing(&mut warnings);
-            rule.incomplete(keeps_syn, &mut warnings);
+            rule.incomplete(&mut warnings);
         }
         warnings.sort_by_key(|warning| (warning.at, warning.kind));
         warnings
@@ -299,7 +281,7 @@ impl Rule {
     }
 
     /// Settings that need another.
-    fn incomplete(&self, keeps_syn: bool, warnings: &mut Vec<Warning>) {
+    fn incomplete(&self, warnings: &mut Vec<Warning>) {
         let set = |name: &str| self.actions.iter().find(|action| action.key.name == name);
         let on = |name: &str| set(name).is_some_and(|action| action.value == Value::Number(1));
         let mut warn = |at, message: &str| {
@@ -314,14 +296,6 @@ impl Rule {
                 ),
                 ("congestion", Value::Text(name)) if name == "cdg" => {
                     warn(action.at, "the kernel refuses cdg from a BPF program");
-                }
-                ("reflect_tos" | "read_option", _)
-                    if !keeps_syn && self.conditions.direction != Some(Direction::Active) =>
-                {
-                    warn(
-                        action.at,
-                        "the SYN is not kept: no rule of this policy has `save_syn = true`",
-                    );
                 }
                 ("keepalive_idle" | "keepalive_interval" | "keepalive_count", _)
                     if set("keepalive").is_none() =>

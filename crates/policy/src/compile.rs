@@ -325,9 +325,9 @@ impl<'p> Compiler<'p> {
             let prefix = order.prefix;
             let index = number(self.out.nodes.len());
             if order.inner
-                && !way
+                && way
                     .last()
-                    .is_some_and(|(last, _)| last.is_ipv4() == prefix.is_ipv4())
+                    .is_none_or(|(last, _)| last.is_ipv4() != prefix.is_ipv4())
             {
                 way = vec![(Prefix::all(prefix.is_ipv4()), u32::from(!prefix.is_ipv4()))];
             }
@@ -340,7 +340,7 @@ impl<'p> Compiler<'p> {
                 .map_or(raw::THALWEG_POLICY_NONE, |(_, index)| *index);
             way.push((prefix, index));
             self.prefixes.push(prefix);
-            rules.sort_by_key(|rule| precedence(rule));
+            rules.sort_by_key(precedence);
             let never = rules.iter().filter(|rule| is_never(rule)).count();
             self.out.nodes.push(raw::thalweg_policy_node {
                 first: number(self.out.rules.len()),
@@ -363,10 +363,11 @@ impl<'p> Compiler<'p> {
                 self.out.prefixes6.push((key, index));
             }
         }
-        for used in &mut self.out.netns {
-            let rules = self.out.rules.iter().enumerate();
-            let of_it = rules.filter(|(_, rule)| rule.netns == used.placeholder);
-            used.rules = of_it.map(|(index, _)| index).collect();
+        for (place, rule) in self.out.rules.iter().enumerate() {
+            let index = usize::try_from(u64::MAX - rule.netns).unwrap_or(usize::MAX);
+            if let Some(used) = self.out.netns.get_mut(index) {
+                used.rules.push(place);
+            }
         }
     }
 

@@ -233,6 +233,32 @@ impl Policy {
         holding.into_iter().map(|(_, rule)| rule).collect()
     }
 
+    /// What flows like this one get, whatever number they draw: shares of 2^32, and rules. The
+    /// shares add up to 2^32; the rules with samples come first.
+    pub fn outcomes(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
+        let samples = self.rules.iter().filter_map(|rule| rule.conditions.sample);
+        let mut ends: Vec<u64> = samples.map(u64::from).chain([1 << 32]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let mut outcomes: Vec<(u64, Option<&Rule>)> = Vec::new();
+        let mut start = 0;
+        for end in ends {
+            // A start is always below 2^32: the ends rise up to that.
+            let draw = u32::try_from(start).unwrap_or(u32::MAX);
+            let rule = self.decide(&Flow {
+                draw,
+                ..flow.clone()
+            });
+            let name = |rule: Option<&Rule>| rule.map(|rule| rule.name.clone());
+            match outcomes.last_mut() {
+                Some((share, last)) if name(*last) == name(rule) => *share += end - start,
+                _ => outcomes.push((end - start, rule)),
+            }
+            start = end;
+        }
+        outcomes
+    }
+
     /// A rule by its name, and its place in the file.
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
         let mut rules = self.rules.iter().enumerate();
@@ -251,7 +277,11 @@ impl Rule {
         let same = conditions.same_prefix.and_then(|same| same.of(flow));
         Precedence {
             never: self.never,
-            remote: longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
+            remote: match flow.kind {
+                // It has no peer: what holds for it is "anywhere".
+                FlowKind::Listener => 0,
+                _ => longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
+            },
             local: longest(&conditions.local, flow.local),
             place: Reverse(place),
         }
@@ -336,7 +366,16 @@ impl Conditions {
         };
         let names = |items: &[String]| list(items.to_vec());
         let prefixes = |items: &[Prefix]| list(items.iter().map(Prefix::to_string).collect());
-        let ports = |items: &[Ports]| list(items.iter().map(Ports::to_string).collect());
+        let ports = |items: &[Ports]| match items {
+            [one] => one.toml(),
+            all => format!(
+                "[{}]",
+                all.iter()
+                    .map(|one| one.toml())
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+        };
         let mut texts = Vec::new();
         if !self.remote.is_empty() {
             texts.push((Condition::Remote, prefixes(&self.remote)));
@@ -409,6 +448,15 @@ impl std::fmt::Display for SamePrefix {
 }
 
 impl Ports {
+    /// As in a policy: a number, or a text for more than one port.
+    fn toml(self) -> String {
+        if self.first == self.last {
+            self.first.to_string()
+        } else {
+            format!("\"{self}\"")
+        }
+    }
+
     /// Whether a port lies in it.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)

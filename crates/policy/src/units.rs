@@ -116,11 +116,11 @@ pub fn rate_text(bits_per_s: u64) -> String {
 }
 
 /// Decimal places that a share in per cent may have.
-const SHARE_PLACES: usize = 8;
+const SHARE_PLACES: usize = 6;
 /// What 100 % is in units of the last of those places.
-const SHARE_WHOLE: u64 = 10_000_000_000;
+const SHARE_WHOLE: u64 = 100_000_000;
 
-/// Parses `0.01%` as so many of 2^32, rounded, at least 1; `100%` is 2^32.
+/// Parses `0.01%` as so many of 2^32, rounded; `100%` is 2^32.
 pub fn parse_share(text: &str) -> Option<u64> {
     let number = text.strip_suffix('%')?;
     let (whole, places) = number.split_once('.').unwrap_or((number, "0"));
@@ -137,14 +137,14 @@ pub fn parse_share(text: &str) -> Option<u64> {
     let scaled = u128::from(share) << 32;
     let half = u128::from(SHARE_WHOLE / 2);
     let rounded = (scaled + half) / u128::from(SHARE_WHOLE);
-    Some(u64::try_from(rounded).unwrap_or(u64::MAX).max(1))
+    u64::try_from(rounded).ok()
 }
 
 /// Writes so many of 2^32 as [`parse_share`] reads it.
 pub fn share_text(of_2_32: u64) -> String {
     let units = (u128::from(of_2_32) * u128::from(SHARE_WHOLE) + (1 << 31)) >> 32;
     let whole = units / u128::from(SHARE_WHOLE / 100);
-    let places = format!("{:08}", units % u128::from(SHARE_WHOLE / 100));
+    let places = format!("{:06}", units % u128::from(SHARE_WHOLE / 100));
     let places = places.trim_end_matches('0');
     if places.is_empty() {
         format!("{whole}%")
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(parse_share("100%"), Some(1 << 32));
         assert_eq!(parse_share("50%"), Some(1 << 31));
         assert_eq!(parse_share("0.01%"), Some(429_497)); // 2^32 / 10^4 = 429496.7
-        assert_eq!(parse_share("0.00000001%"), Some(1));
+        assert_eq!(parse_share("0.000001%"), Some(43));
         for text in [
             "",
             "%",
@@ -256,7 +256,7 @@ mod tests {
             ".5%",
             "1.%",
             "1.5.0%",
-            "0.000000001%",
+            "0.0000001%",
             "1e2%",
         ] {
             assert_eq!(parse_share(text), None, "{text:?}");

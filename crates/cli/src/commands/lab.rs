@@ -37,7 +37,12 @@ enum Lab {
     ///
     /// From Debian's package linux-source-6.1; needs no privilege, 2 GB of disk meanwhile, and some
     /// ten minutes on two CPUs. It is kept below $XDG_CACHE_HOME/thalweg.
-    BuildKernel,
+    BuildKernel {
+        /// Ticks a second: 100, 250 or 1000. One that is not 100 is for scenarios that say so
+        /// (`hz`), with `--backend uml` as well.
+        #[arg(long, value_name = "N", default_value_t = thalweg_lab::ticks::DEFAULT)]
+        hz: u32,
+    },
     /// The first process in user-mode Linux, and the run there.
     #[command(hide = true)]
     Guest {
@@ -107,8 +112,8 @@ struct Compare {
     /// Seed of the draws.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only this measure (goodput, retransmission-share, srtt, queue-delay, fct); may be given
-    /// several times. Default: all.
+    /// Only this measure (goodput, retransmission-share, rtt, srtt, queue-delay, fct); may be
+    /// given several times. Default: all.
     #[arg(long, value_name = "MEASURE")]
     measure: Vec<Measure>,
     /// Only this mode; may be given several times. Default: all.
@@ -155,7 +160,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     match &options.command {
         Lab::Run(run) => run_scenarios(global, run),
         Lab::Tables(tables) => make_tables(tables),
-        Lab::BuildKernel => build_kernel(global),
+        Lab::BuildKernel { hz } => build_kernel(global, *hz),
         Lab::Compare(compare) => compare_runs(global, compare),
         Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
             Worker::Serve { address } => Job::Serve { address: *address },
@@ -247,8 +252,8 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
     }
 }
 
-fn build_kernel(global: &Global) -> Result<()> {
-    let program = thalweg_lab::virtual_kernel::build(std::io::stderr().is_terminal())?;
+fn build_kernel(global: &Global, hz: u32) -> Result<()> {
+    let program = thalweg_lab::virtual_kernel::build(hz, std::io::stderr().is_terminal())?;
     if global.json {
         output::print_json(&serde_json::json!({ "kernel": program }))
     } else {

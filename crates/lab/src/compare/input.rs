@@ -37,7 +37,26 @@ pub(super) struct RunMode {
     pub(super) mode: String,
     pub(super) connections: Vec<Connection>,
     #[serde(default)]
-    pub(super) least_rtt_us: Option<f64>,
+    least_rtt_us: Option<f64>,
+    #[serde(default)]
+    remotes: Vec<Remote>,
+}
+
+/// One of several hosts.
+#[derive(Debug, Deserialize)]
+struct Remote {
+    name: String,
+    least_rtt_us: Option<f64>,
+}
+
+impl RunMode {
+    /// The least round-trip time to a host, whose name is empty where there is but one.
+    pub(super) fn least_rtt_us(&self, host: &str) -> Option<f64> {
+        match self.remotes.iter().find(|remote| remote.name == host) {
+            Some(remote) => remote.least_rtt_us,
+            None => self.least_rtt_us,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -67,7 +86,7 @@ struct DocumentScenario {
 
 /// The parts of a scenario that decide its figures. Descriptions, expectations
 /// and the number of connections do not.
-const DEFINING: [&str; 4] = ["path", "traffic", "changes", "system"];
+const DEFINING: [&str; 5] = ["path", "hosts", "traffic", "changes", "system"];
 
 impl Run {
     /// Reads a results file, a directory that holds one, or a directory of such

@@ -73,6 +73,25 @@ impl LossCounters {
     }
 }
 
+impl std::iter::Sum for LossCounters {
+    /// Several links together. Their packets have no order, so the digest is that of
+    /// the set of the links' digests, whatever their order.
+    fn sum<I: Iterator<Item = Self>>(counters: I) -> Self {
+        counters.fold(Self::default(), |sum, one| Self {
+            seen_packets: sum.seen_packets + one.seen_packets,
+            seen_bytes: sum.seen_bytes + one.seen_bytes,
+            seen_segments: sum.seen_segments + one.seen_segments,
+            dropped_packets: sum.dropped_packets + one.dropped_packets,
+            dropped_bytes: sum.dropped_bytes + one.dropped_bytes,
+            dropped_segments: sum.dropped_segments + one.dropped_segments,
+            bursts: sum.bursts + one.bursts,
+            bad_packets: sum.bad_packets + one.bad_packets,
+            largest_bytes: sum.largest_bytes.max(one.largest_bytes),
+            digest: sum.digest.wrapping_add(one.digest),
+        })
+    }
+}
+
 impl From<types::counters> for LossCounters {
     fn from(raw: types::counters) -> Self {
         Self {

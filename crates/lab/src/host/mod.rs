@@ -8,6 +8,8 @@ pub mod loss;
 mod netns;
 pub(crate) mod preflight;
 mod relay;
+mod remote;
+pub mod rtt;
 pub(crate) mod stale;
 pub(crate) mod tool;
 mod tun;
@@ -26,19 +28,20 @@ use nix::libc;
 pub use cgroup::mount as cgroup_mount;
 pub use congestion::available as available_congestion_controls;
 pub use preflight::{missing, missing_for};
+pub use remote::Remote;
 
 use crate::error::Error;
 use crate::process;
-use crate::scenario::{GilbertElliott, PathModel, Qdisc, System};
+use crate::scenario::{PathModel, Qdisc, System};
 use cgroup::Cgroup;
-use loss::{Loss, LossCounters};
+use loss::LossCounters;
 use netns::Namespace;
-use relay::Relay;
+use rtt::RoundTrips;
 
 /// What every name begins with; the process's id and a serial number follow.
 pub(crate) const PREFIX: &str = "thalweg-lab-";
 
-/// One of the two hosts.
+/// One of the two hosts of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// Opens connections and sends the data.
@@ -75,6 +78,8 @@ pub struct PairOptions {
     /// Addresses that the server has beyond its first: further remote hosts, as
     /// the client sees it. At most 200.
     pub further_addresses: u8,
+    /// Paths to further servers, each a host of its own behind a link of its own.
+    pub further_paths: Vec<PathModel>,
 }
 
 impl PairOptions {
@@ -88,11 +93,14 @@ impl PairOptions {
             wire: WireKind::default(),
             qdisc: system.qdisc,
             further_addresses: 0,
+            further_paths: Vec::new(),
         }
     }
 }
 
-/// Two hosts and the link between them, with one cgroup for what runs in them.
+/// Two hosts and the link between them, with one cgroup for what runs in them; or
+/// one client and several servers ([`PairOptions::further_paths`]), each behind a link
+/// of its own.
 ///
 /// Dropped, it kills what runs in the cgroup and removes everything it made.
 ///
@@ -107,17 +115,10 @@ impl PairOptions {
 /// ```
 #[derive(Debug)]
 pub struct Pair {
-    forward: Loss,
-    reverse: Loss,
-    family: crate::scenario::Family,
-    further_addresses: u8,
     // Fields are dropped in this order: first what runs, then where it ran.
     cgroup: Cgroup,
-    wire: Option<tun::Wire>,
+    remotes: Vec<Remote>,
     client: Namespace,
-    server: Namespace,
-    // What lies between them.
-    relays: Vec<(Relay, Namespace)>,
 }
 
 impl Pair {
@@ -139,88 +140,66 @@ impl Pair {
                 "a server has at most 200 further addresses".into(),
             ));
         }
+        let paths: Vec<&PathModel> = [&options.path]
+            .into_iter()
+            .chain(&options.further_paths)
+            .collect();
+        if paths.len() > 200 {
+            return Err(Error::Options("a client has at most 200 servers".into()));
+        }
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{serial}-{}", std::process::id(), options.label);
-        let path = &options.path;
 
         let cgroup = Cgroup::create(&name)?;
         let client = Namespace::create(&format!("{name}-client"))?;
-        let server = Namespace::create(&format!("{name}-server"))?;
-        for namespace in [&client, &server] {
+        let servers = (0..paths.len())
+            .map(|place| Namespace::create(&remote::name(&name, "server", place as u8)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let hosts: Vec<&Namespace> = [&client].into_iter().chain(&servers).collect();
+        for namespace in &hosts {
             for (key, value) in &options.sysctl {
                 namespace.set_sysctl(key, value)?;
             }
         }
         if let Some(name) = &options.congestion_control {
-            congestion::set_default(name, &[&client, &server])?;
+            congestion::set_default(name, &hosts)?;
         }
-        let relays = match options.wire {
-            WireKind::Veth => Relay::of(path),
-            WireKind::Tun => Vec::new(),
-        };
-        let between = relays
-            .iter()
-            .map(|relay| Namespace::create(&format!("{name}-{}", relay.word())))
+        let remotes = servers
+            .into_iter()
+            .zip(paths)
+            .enumerate()
+            .map(|(place, (server, path))| {
+                Remote::join(&name, &client, server, place as u8, path, options)
+            })
             .collect::<Result<Vec<_>, _>>()?;
-        let further = options.further_addresses;
-        let wire = match options.wire {
-            WireKind::Veth => {
-                veth::join(&client, &server, &between, path, further)?;
-                None
-            }
-            WireKind::Tun => Some(tun::Wire::join(&client, &server, path, further)?),
-        };
-        for (relay, namespace) in relays.iter().zip(&between) {
-            relay.set_up(namespace, path)?;
-        }
-        if let Some(kind) = options.qdisc.kind() {
-            let (near, link) = (client.name(), veth::INTERFACE);
-            tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
-        }
-        let attach = |namespace: &Namespace, chain: &GilbertElliott, seed| {
-            Loss::attach(namespace, veth::INTERFACE, chain, path.drop, seed)
-        };
-        // Each direction has its own sequence.
-        let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;
-        let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
         Ok(Self {
-            forward: attach(&client, &path.forward_loss(), path.seed)?,
-            reverse: attach(&server, &reverse_chain, reverse_seed)?,
-            family: path.family,
-            further_addresses: options.further_addresses,
             cgroup,
-            wire,
+            remotes,
             client,
-            server,
-            relays: relays.into_iter().zip(between).collect(),
         })
     }
 
-    /// Changes the loss, the rate and the queue of the live link to those of a
-    /// path; what else the path says is not looked at.
+    /// The servers, in the order of their paths. There is at least one.
+    pub fn remotes(&self) -> &[Remote] {
+        &self.remotes
+    }
+
+    /// Changes the path to the first server, see [`Remote::change`].
     ///
     /// # Errors
     /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
     pub fn change(&self, path: &PathModel) -> Result<(), Error> {
-        self.forward.change(&path.forward_loss())?;
-        self.reverse
-            .change(&GilbertElliott::bernoulli(path.reverse_loss))?;
-        self.relays
-            .iter()
-            .filter(|(relay, _)| *relay == Relay::Bottleneck)
-            .try_for_each(|(relay, namespace)| relay.change(namespace, path))
+        self.remotes[0].change(path)
     }
 
-    /// The first address of a host.
+    /// The first address of a host: of the first server, or the client's towards it.
     pub fn address(&self, side: Side) -> IpAddr {
-        veth::address(self.family, side, 0)
+        self.remotes[0].address_of(side)
     }
 
-    /// All addresses of the server.
+    /// All addresses of the first server.
     pub fn server_addresses(&self) -> Vec<IpAddr> {
-        (0..=self.further_addresses)
-            .map(|index| veth::address(self.family, Side::Server, index))
-            .collect()
+        self.remotes[0].addresses()
     }
 
     /// The directory of the cgroup.
@@ -238,23 +217,33 @@ impl Pair {
     /// # Errors
     /// [`Error::System`] where this process has ceased to forward.
     pub fn check(&self) -> Result<(), Error> {
-        self.wire.as_ref().map_or(Ok(()), tun::Wire::check)
+        self.remotes.iter().try_for_each(Remote::check)
     }
 
-    /// What has passed so far in the data direction (from the client).
+    /// What has passed so far in the data direction (from the client to the first
+    /// server).
     ///
     /// # Errors
     /// [`Error::Loss`] where the counters cannot be read.
     pub fn forward(&self) -> Result<LossCounters, Error> {
-        self.forward.counters()
+        self.remotes[0].forward()
     }
 
-    /// What has passed so far in the other direction (from the server).
+    /// What has passed so far in the other direction (from the first server).
     ///
     /// # Errors
     /// [`Error::Loss`] where the counters cannot be read.
     pub fn reverse(&self) -> Result<LossCounters, Error> {
-        self.reverse.counters()
+        self.remotes[0].reverse()
+    }
+
+    /// The round-trip times of the client's connections to a remote host since the
+    /// last call.
+    pub(crate) fn take_round_trips(&self, to: IpAddr) -> Result<RoundTrips, Error> {
+        self.remotes
+            .iter()
+            .find(|remote| remote.address() == to)
+            .map_or_else(|| Ok(RoundTrips::default()), Remote::take_round_trips)
     }
 
     /// Writes a setting below `net.` of one host.
@@ -265,12 +254,14 @@ impl Pair {
         self.side(side).set_sysctl(key, value)
     }
 
-    /// Makes a congestion control the default of both hosts.
+    /// Makes a congestion control the default of all hosts.
     ///
     /// # Errors
     /// [`Error::CongestionControl`] where the kernel does not offer it.
     pub fn set_congestion_control(&self, name: &str) -> Result<(), Error> {
-        congestion::set_default(name, &[&self.client, &self.server])
+        let servers = self.remotes.iter().map(Remote::server);
+        let hosts: Vec<&Namespace> = [&self.client].into_iter().chain(servers).collect();
+        congestion::set_default(name, &hosts)
     }
 
     /// A command that will run in a host's namespace and in the cgroup, in a
@@ -280,7 +271,19 @@ impl Pair {
     /// # Errors
     /// [`Error::Io`] where the cgroup cannot be opened.
     pub fn command_in(&self, side: Side, program: &str) -> Result<Command, Error> {
-        let namespace = self.side(side).handle()?;
+        self.command_within(self.side(side), program)
+    }
+
+    /// The same on one of the servers, which is one of [`Pair::remotes`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the cgroup cannot be opened.
+    pub fn command_on(&self, remote: &Remote, program: &str) -> Result<Command, Error> {
+        self.command_within(remote.server(), program)
+    }
+
+    fn command_within(&self, namespace: &Namespace, program: &str) -> Result<Command, Error> {
+        let namespace = namespace.handle()?;
         let entrance = self.cgroup.entrance()?;
         let mut command = tool::command(program);
         process::tie(&mut command);
@@ -295,7 +298,7 @@ impl Pair {
     fn side(&self, side: Side) -> &Namespace {
         match side {
             Side::Client => &self.client,
-            Side::Server => &self.server,
+            Side::Server => self.remotes[0].server(),
         }
     }
 }

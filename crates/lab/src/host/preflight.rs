@@ -12,7 +12,8 @@ use super::{WireKind, cgroup, tool};
 use crate::error::Error;
 use crate::link::tun;
 use crate::mode::Mode;
-use crate::scenario::{Change, PathModel, Qdisc, Scenario};
+use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
+use crate::ticks::Ticks;
 use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and what they are for.
@@ -69,27 +70,36 @@ pub fn missing() -> Vec<String> {
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
-    let netem = wants(&|scenario| scenario.path.delay > Delay::ZERO);
+    let netem = wants(&|scenario| {
+        let paths = scenario.remotes();
+        paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
+    });
     if wire == WireKind::Tun {
         if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
             missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
         }
         for scenario in scenarios {
             let bottleneck = |path: &PathModel| (path.rate, path.queue);
-            let moves = |change: &Change| bottleneck(&change.path) != bottleneck(&scenario.path);
+            let paths = scenario.remotes();
+            let moves = |change: &Change| {
+                let mut own = paths.iter().filter(|(name, _)| *name == change.host);
+                own.any(|(_, path)| bottleneck(&change.path) != bottleneck(path))
+            };
             if scenario.changes.iter().any(moves) {
                 missing.push(format!(
                     "{}: a [[change]] of `rate` or `queue` (the link backend changes loss only)",
                     scenario.name
                 ));
             }
-            if scenario.path.mtu as usize > tun::MTU_BYTES {
-                missing.push(format!(
-                    "{}: an mtu of {} (the link backend carries at most {})",
-                    scenario.name,
-                    scenario.path.mtu,
-                    tun::MTU_BYTES
-                ));
+            for (_, path) in paths {
+                if path.mtu as usize > tun::MTU_BYTES {
+                    missing.push(format!(
+                        "{}: an mtu of {} (the link backend carries at most {})",
+                        scenario.name,
+                        path.mtu,
+                        tun::MTU_BYTES
+                    ));
+                }
             }
         }
     } else if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms")
@@ -97,6 +107,18 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
         missing.push(format!(
             "this kernel has no netem (CONFIG_NET_SCH_NETEM), which `delay` needs: {why}"
         ));
+    }
+    if wants(&|scenario| scenario.path.aqm == Aqm::Red) {
+        const RED: &str = "qdisc add dev lo root red limit 60000 min 5000 max 15000 \
+                           avpkt 1000 burst 9 bandwidth 10mbit probability 0.02";
+        let asked = "`aqm = \"red\"`";
+        if wire == WireKind::Tun {
+            missing.push(format!("the link backend has no red, which {asked} needs"));
+        } else if let Err(why) = try_in_new_namespace(RED) {
+            missing.push(format!(
+                "this kernel has no red (CONFIG_NET_SCH_RED), which {asked} needs: {why}"
+            ));
+        }
     }
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.kind()
@@ -125,6 +147,10 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
                 offered.join(", ")
             ));
         }
+    }
+    match Ticks::here() {
+        Ok(here) => missing.extend(here.missing(scenarios)),
+        Err(error) => missing.push(error.to_string()),
     }
     missing
 }

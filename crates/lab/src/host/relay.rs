@@ -16,12 +16,15 @@ use super::netns::Namespace;
 use super::tool::run;
 use super::veth::{FAR, NEAR};
 use crate::error::Error;
-use crate::scenario::{DEFAULT_QUEUE, PathModel};
+use crate::scenario::{Aqm, DEFAULT_QUEUE, PathModel};
 use crate::units::{Delay, Probability};
 
 /// Packets that a delay may hold. Its own limit must never be what drops: this is
 /// more than the socket memory of any host can have under way.
 const DELAY_LIMIT_PKTS: u32 = 10_000_000;
+
+/// The handle of `tbf` where another discipline takes the place of its queue.
+const TBF: &str = "1";
 
 /// One thing between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +78,14 @@ impl Relay {
                     "tc",
                     &format!("-n {name} qdisc add dev {interface} root {words}"),
                 )
-            })
+            })?;
+        match (self, red(path)) {
+            (Self::Bottleneck, Some(words)) => run(
+                "tc",
+                &format!("-n {name} qdisc add dev {FAR} parent {TBF}:1 {words}"),
+            ),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -90,7 +100,14 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
             // 1 ms of the rate, so that the kernel's timers can keep it up, and at
             // least two packets.
             let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
-            let words = format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps());
+            let handle = match path.aqm {
+                Aqm::TailDrop => String::new(),
+                Aqm::Red => format!("handle {TBF}: "),
+            };
+            let words = format!(
+                "{handle}tbf rate {}bit burst {burst} limit {queue}",
+                rate.bps()
+            );
             vec![(FAR, words)]
         }
         Relay::Delay => {
@@ -105,6 +122,26 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
             vec![(FAR, words), (NEAR, back)]
         }
     }
+}
+
+/// The words for `tc` that make `red` the queue of the bottleneck; none without it.
+///
+/// The parameters follow from the queue as tc-red(8) advises: `max` a quarter of the
+/// limit, `min` a third of that, `burst` (2·min + max) / (3·avpkt), and the higher of its
+/// two suggestions for the probability. Packets of 1000 bytes are its advice for an MTU
+/// of 1500.
+fn red(path: &PathModel) -> Option<String> {
+    const PACKET: u64 = 1000;
+    let rate = path.rate.filter(|_| path.aqm == Aqm::Red)?;
+    let limit = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
+    let (min, max) = (limit / 12, limit / 4);
+    let burst = (2 * min + max).div_ceil(3 * PACKET);
+    let mark = if path.ecn { " ecn" } else { "" };
+    Some(format!(
+        "red limit {limit} min {min} max {max} avpkt {PACKET} burst {burst} \
+         bandwidth {}bit probability 0.02{mark}",
+        rate.bps()
+    ))
 }
 
 #[cfg(test)]
@@ -144,6 +181,22 @@ mod tests {
                 (NEAR, "netem limit 10000000 delay 10000us 1000us".to_owned()),
             ]
         );
+        let mut managed = path.clone();
+        (managed.aqm, managed.ecn) = (Aqm::Red, true);
+        assert!(
+            disciplines(Relay::Bottleneck, &managed)[0]
+                .1
+                .starts_with("handle 1: tbf ")
+        );
+        // 83333 and 250000 of 1000000 bytes; 416666 / 3000 packets, rounded up.
+        assert_eq!(
+            red(&managed).as_deref(),
+            Some(
+                "red limit 1000000 min 83333 max 250000 avpkt 1000 burst 139 \
+                 bandwidth 100000000bit probability 0.02 ecn"
+            )
+        );
+        assert_eq!(red(&path), None);
         // Two packets where 1 ms is less than that.
         let slow = PathModel {
             rate: Some("1mbit".parse().unwrap()),

@@ -9,7 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::netns::Namespace;
 use super::tool::run;
-use super::veth;
+use super::veth::{self, Ends};
 use crate::error::Error;
 use crate::link::engine::{Capacity, Direction};
 use crate::link::forward::Forwarder;
@@ -26,21 +26,18 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Makes the devices, gives them the hosts' addresses and starts to forward.
-    pub(super) fn join(
-        client: &Namespace,
-        server: &Namespace,
-        path: &PathModel,
-        further_addresses: u8,
-    ) -> Result<Self, Error> {
-        let make = |host: &Namespace| {
+    pub(super) fn join(ends: &Ends<'_>, path: &PathModel) -> Result<Self, Error> {
+        let make = |host: &Namespace, interface: &str| {
             host.within(|| {
-                tun::attach(veth::INTERFACE)
+                tun::attach(interface)
                     .map_err(|(what, error)| Error::system(format!("cannot {what}"))(error))
             })
         };
-        let (near, far) = (make(client)?, make(server)?);
-        for host in [client, server] {
-            let (name, link) = (host.name(), veth::INTERFACE);
+        let hosts = ends.hosts();
+        let [(client, _, near_name), (server, _, far_name)] = &hosts;
+        let (near, far) = (make(client, near_name)?, make(server, far_name)?);
+        for (host, _, link) in &hosts {
+            let name = host.name();
             let (mtu, waiting) = (path.mtu, tun::WAITING_PACKETS);
             // No link-local address: nothing crosses the link but what the hosts send.
             run(
@@ -51,7 +48,7 @@ impl Wire {
             )?;
             run("ip", &format!("-n {name} link set {link} up"))?;
         }
-        veth::give_addresses(client, server, path, further_addresses)?;
+        veth::give_addresses(ends, path)?;
 
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let failed = EventFd::from_value_and_flags(0, flags)

@@ -9,7 +9,8 @@ use super::tool::{batch, run};
 use crate::error::Error;
 use crate::scenario::{Family, PathModel};
 
-/// The interface's name on both hosts. It never exists outside them.
+/// The interface's name on a server, and on the client towards the first server. It
+/// never exists outside them.
 pub(super) const INTERFACE: &str = "link0";
 /// A relay's interface towards the client.
 pub(super) const NEAR: &str = "near";
@@ -21,41 +22,58 @@ pub(super) const FAR: &str = "far";
 const CLIENT_MAC: &str = "02:00:00:00:00:01";
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 
-/// An address of a host. The client has one, the server several.
-pub(super) fn address(family: Family, side: Side, index: u8) -> IpAddr {
+/// The client's interface towards a server, by the server's place.
+pub(super) fn towards(place: u8) -> String {
+    format!("link{place}")
+}
+
+/// An address of a host on the link of a server's place. There the client has one,
+/// the server several.
+pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAddr {
     let host = match side {
         Side::Client => 1,
         Side::Server => 2 + u16::from(index),
     };
     match family {
-        Family::Ipv4 => Ipv4Addr::new(10, 0, 0, host as u8).into(),
+        Family::Ipv4 => Ipv4Addr::new(10, 0, place, host as u8).into(),
         // Several /64, because a learner may take a /64 as one host.
-        Family::Ipv6 => Ipv6Addr::new(0xfd00, 0, 0, host, 0, 0, 0, host).into(),
+        Family::Ipv6 => Ipv6Addr::new(0xfd00, 0, place.into(), host, 0, 0, 0, host).into(),
+    }
+}
+
+/// The two hosts of a link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub(super) client: &'a Namespace,
+    pub(super) server: &'a Namespace,
+    /// Which of the client's servers this is, counted from 0.
+    pub(super) place: u8,
+    pub(super) further_addresses: u8,
+}
+
+impl Ends<'_> {
+    /// Each host with its interface.
+    pub(super) fn hosts(&self) -> [(&Namespace, Side, String); 2] {
+        [
+            (self.client, Side::Client, towards(self.place)),
+            (self.server, Side::Server, INTERFACE.to_owned()),
+        ]
     }
 }
 
 /// Joins the hosts, through the relays in between if there are any, and gives
 /// them their addresses. Everything comes up, the loopbacks too.
-pub(super) fn join(
-    client: &Namespace,
-    server: &Namespace,
-    relays: &[Namespace],
-    path: &PathModel,
-    further_addresses: u8,
-) -> Result<(), Error> {
-    let wires = Wires {
-        family: path.family,
-        mtu: path.mtu,
-        further_addresses,
-    };
+pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> Result<(), Error> {
+    let wires = Wires::of(ends, path);
     // One call of `ip` a namespace: each costs a process, which is slow in
     // user-mode Linux.
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    let mut near = (client.name(), INTERFACE);
+    let client_interface = towards(ends.place);
+    let mut near = (ends.client.name(), client_interface.as_str());
     for far in relays
         .iter()
         .map(|relay| (relay.name(), NEAR))
-        .chain([(server.name(), INTERFACE)])
+        .chain([(ends.server.name(), INTERFACE)])
     {
         run("ip", &wires.pair(near, far))?;
         for (end, commands) in [(near, wires.near(near.1)), (far, wires.far(far.1))] {
@@ -70,14 +88,15 @@ pub(super) fn join(
             .or_default()
             .extend(wires.routes());
     }
-    for (host, side) in [(client, Side::Client), (server, Side::Server)] {
+    let hosts = ends.hosts();
+    for (host, side, interface) in &hosts {
         let commands = lines.entry(host.name()).or_default();
         if !path.offload {
             // One segment per packet. Needs no ethtool, and TCP obeys it as it
             // does a device without segmentation offload.
-            commands.push(format!("link set {INTERFACE} gso_max_segs 1"));
+            commands.push(format!("link set {interface} gso_max_segs 1"));
         }
-        commands.extend(wires.addresses(side));
+        commands.extend(wires.addresses(*side, interface));
     }
     for (namespace, mut commands) in lines {
         commands.push("link set lo up".to_owned());
@@ -86,21 +105,12 @@ pub(super) fn join(
     Ok(())
 }
 
-/// Gives the hosts their addresses on [`INTERFACE`], made by other means, and brings
-/// their loopbacks up.
-pub(super) fn give_addresses(
-    client: &Namespace,
-    server: &Namespace,
-    path: &PathModel,
-    further_addresses: u8,
-) -> Result<(), Error> {
-    let wires = Wires {
-        family: path.family,
-        mtu: path.mtu,
-        further_addresses,
-    };
-    for (host, side) in [(client, Side::Client), (server, Side::Server)] {
-        let mut commands = wires.addresses(side);
+/// Gives the hosts their addresses on their interfaces, made by other means, and
+/// brings their loopbacks up.
+pub(super) fn give_addresses(ends: &Ends<'_>, path: &PathModel) -> Result<(), Error> {
+    let wires = Wires::of(ends, path);
+    for (host, side, interface) in &ends.hosts() {
+        let mut commands = wires.addresses(*side, interface);
         commands.push("link set lo up".to_owned());
         batch(host.name(), &commands)?;
     }
@@ -111,10 +121,20 @@ pub(super) fn give_addresses(
 struct Wires {
     family: Family,
     mtu: u32,
+    place: u8,
     further_addresses: u8,
 }
 
 impl Wires {
+    fn of(ends: &Ends<'_>, path: &PathModel) -> Self {
+        Self {
+            family: path.family,
+            mtu: path.mtu,
+            place: ends.place,
+            further_addresses: ends.further_addresses,
+        }
+    }
+
     /// The words that create one veth pair between two interfaces, each a
     /// namespace and a name.
     ///
@@ -164,12 +184,12 @@ impl Wires {
     }
 
     /// What gives a host its addresses.
-    fn addresses(&self, side: Side) -> Vec<String> {
+    fn addresses(&self, side: Side, interface: &str) -> Vec<String> {
         let (bits, nodad) = match self.family {
             Family::Ipv4 => (24, ""),
             Family::Ipv6 => (48, " nodad"),
         };
-        let give = |address: IpAddr| format!("address add {address}/{bits} dev {INTERFACE}{nodad}");
+        let give = |address: IpAddr| format!("address add {address}/{bits} dev {interface}{nodad}");
         match side {
             Side::Client => vec![give(self.client())],
             Side::Server => self.servers().map(give).collect(),
@@ -177,12 +197,12 @@ impl Wires {
     }
 
     fn client(&self) -> IpAddr {
-        address(self.family, Side::Client, 0)
+        address(self.family, self.place, Side::Client, 0)
     }
 
     fn servers(&self) -> impl Iterator<Item = IpAddr> {
-        let family = self.family;
-        (0..=self.further_addresses).map(move |index| address(family, Side::Server, index))
+        let (family, place) = (self.family, self.place);
+        (0..=self.further_addresses).map(move |index| address(family, place, Side::Server, index))
     }
 }
 

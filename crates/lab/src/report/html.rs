@@ -6,6 +6,7 @@ use super::{plots, svg};
 use crate::expect::Verdict;
 use crate::measure::Measure;
 use crate::outcome::{Environment, ScenarioOutcome};
+use crate::several;
 use crate::statistic::Statistic;
 use crate::table::{self, Table};
 use crate::words;
@@ -64,46 +65,32 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
          <h1>{name}</h1>\n<p class=\"soft\">{description}</p>\n<p>{path}.</p>\n<p>{verdict}</p>\n",
         name = escape(&scenario.name),
         description = escape(&scenario.description),
-        path = escape(&scenario.path.describe()),
+        path = escape(&scenario.describe_paths()),
         verdict = verdict(outcome),
     );
     page.push_str("<h2>In words</h2>\n");
     for sentence in words::sentences(outcome) {
         let _ = writeln!(page, "<p>{}</p>", escape(&sentence));
     }
-    let course = [
-        ("Goodput of each connection", Some(svg::rounds(outcome))),
-        ("Arms over the run", plots::arms(outcome)),
-        ("Convergence", plots::convergence(outcome)),
-        ("Regret", plots::regret(outcome)),
-        ("Share of the bottleneck", plots::shares(outcome)),
-    ];
-    let spread = Measure::ALL.map(|measure| (measure.title(), svg::boxes(outcome, measure)));
-    for (heading, pictures) in [("Course", &course[..]), ("Spread", &spread[..])] {
-        let _ = writeln!(page, "<h2>{heading}</h2>");
-        for (title, picture) in pictures {
-            if let Some(picture) = picture {
-                let _ = write!(page, "<h3>{title}</h3>\n{picture}\n");
-            }
-        }
+    if let Some(hosts) = several::table(outcome) {
+        page.push_str("<h2>All hosts</h2>\n");
+        page.push_str(&html_table(&hosts, &hosts.title, ""));
     }
-    page.push_str("<h2>Modes</h2>\n");
-    page.push_str(&html_table(&table::summary(outcome), "Figures by mode", ""));
-    let measures = table::measures(outcome);
-    if !measures.rows.is_empty() {
-        page.push_str(&html_table(&measures, "Measures", ""));
-        page.push_str("<details><summary>What the measures mean</summary>\n<dl>\n");
-        for statistic in Statistic::ALL {
-            let _ = writeln!(
-                page,
-                "<dt>{} (<code>{}</code>)</dt><dd>{}</dd>",
-                escape(statistic.words()),
-                statistic.key(),
-                escape(statistic.description())
-            );
-        }
-        page.push_str("</dl>\n</details>\n");
+    let views = outcome.by_host();
+    for (place, path) in table::paths(outcome, &views).into_iter().enumerate() {
+        figures(&mut page, path, (!views.is_empty()).then_some(place));
     }
+    page.push_str("<details><summary>What the measures mean</summary>\n<dl>\n");
+    for statistic in Statistic::ALL {
+        let _ = writeln!(
+            page,
+            "<dt>{} (<code>{}</code>)</dt><dd>{}</dd>",
+            escape(statistic.words()),
+            statistic.key(),
+            escape(statistic.description())
+        );
+    }
+    page.push_str("</dl>\n</details>\n");
     if !outcome.checks.is_empty() {
         page.push_str("<h2>Expected outcome</h2>\n");
         page.push_str(&html_table(
@@ -124,6 +111,10 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         ("Wall time", format!("{:.0} s", outcome.wall_s)),
         ("Kernel", environment.kernel.clone()),
         (
+            "Timers",
+            format!("{}, {} ticks a second", environment.timers, environment.hz),
+        ),
+        (
             "Backend",
             format!("{} ({})", environment.backend.name, environment.backend.why),
         ),
@@ -133,12 +124,29 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
             environment.congestion_controls.join(", "),
         ),
         ("System's own", scenario.system.default_cc.clone()),
-        ("Traffic", scenario.traffic.describe()),
+        (
+            "Traffic",
+            match scenario.hosts.len() {
+                0 => scenario.traffic.describe(),
+                count => format!(
+                    "{}, to each of {count} hosts at once",
+                    scenario.traffic.describe()
+                ),
+            },
+        ),
         (
             "References",
             format!("in every {} round", ordinal(outcome.reference_every)),
         ),
-        ("Seed of the loss", scenario.path.seed.to_string()),
+        (
+            "Seed of the loss",
+            scenario
+                .remotes()
+                .iter()
+                .map(|(_, path)| path.seed.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        ),
         ("iperf3", environment.iperf3.clone()),
         ("Thalweg", environment.version.clone()),
     ] {
@@ -152,6 +160,52 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
     ));
     page.push_str("</details>\n</main>\n</body>\n</html>\n");
     page
+}
+
+/// The pictures and tables of one path: the scenario's, or that to one of several
+/// hosts, by its place.
+fn figures(page: &mut String, outcome: &ScenarioOutcome, host: Option<usize>) {
+    let whose = match host {
+        Some(_) => format!(", host {}", escape(&outcome.scenario.name)),
+        None => String::new(),
+    };
+    let course = [
+        ("Goodput of each connection", Some(svg::rounds(outcome))),
+        ("Arms over the run", plots::arms(outcome)),
+        ("Convergence", plots::convergence(outcome)),
+        ("Regret", plots::regret(outcome)),
+        ("Share of the bottleneck", plots::shares(outcome)),
+    ];
+    let spread = Measure::ALL.map(|measure| (measure.title(), svg::boxes(outcome, measure)));
+    for (heading, pictures) in [("Course", &course[..]), ("Spread", &spread[..])] {
+        let _ = writeln!(page, "<h2>{heading}{whose}</h2>");
+        for (title, picture) in pictures {
+            if let Some(picture) = picture {
+                let _ = write!(page, "<h3>{title}</h3>\n{}\n", unique(picture, host));
+            }
+        }
+    }
+    let _ = writeln!(page, "<h2>Modes{whose}</h2>");
+    page.push_str(&html_table(&table::summary(outcome), "Figures by mode", ""));
+    let measures = table::measures(outcome);
+    if !measures.rows.is_empty() {
+        page.push_str(&html_table(&measures, "Measures", ""));
+    }
+}
+
+/// A picture whose identifiers occur once in the page, though the same picture is
+/// there for each host.
+fn unique(picture: &str, host: Option<usize>) -> String {
+    let Some(place) = host else {
+        return picture.to_owned();
+    };
+    let (tag, rest) = picture.split_once('>').unwrap_or((picture, ""));
+    let tag = tag
+        .replace("labelledby=\"", &format!("labelledby=\"host{place}-"))
+        .replace("-title ", &format!("-title host{place}-"));
+    // Those of <title> and <desc>, which come first.
+    let rest = rest.replacen(" id=\"", &format!(" id=\"host{place}-"), 2);
+    format!("{tag}>{rest}")
 }
 
 fn ordinal(number: u32) -> String {

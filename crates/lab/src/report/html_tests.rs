@@ -12,6 +12,8 @@ fn environment() -> Environment {
         version: HOSTILE.into(),
         kernel: HOSTILE.into(),
         cpus: 2,
+        hz: 250,
+        timers: crate::ticks::Timers::HighResolution,
         congestion_controls: vec![HOSTILE.into()],
         iperf3: HOSTILE.into(),
         command: HOSTILE.into(),
@@ -37,6 +39,8 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 wall_s: 1.0,
                 error: (round == 1).then(|| HOSTILE.into()),
                 class: HOSTILE.into(),
+                rtt_us: vec![(20.5, 7), (90.0, 1)],
+                host: HOSTILE.into(),
                 srtt_us: vec![20, 40],
                 flow_bytes: Some(1000),
                 fct_us: Some(100.0),
@@ -55,6 +59,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
         }],
         least_rtt_us: Some(10.0),
         last_change: None,
+        remotes: Vec::new(),
     };
     let modes = vec![
         mode(Mode::Baseline),
@@ -129,6 +134,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
             "Regret",
             "goodput",
             "retransmission share",
+            "RTT under load",
             "smoothed RTT under load",
             "queue delay",
             "flow-completion time",
@@ -167,4 +173,53 @@ fn each_measure_has_its_picture_where_it_was_measured() {
         ]
     );
     assert!(!page.contains("<td>median flow-completion time</td>"));
+}
+
+#[test]
+fn each_host_has_its_pictures_and_every_identifier_is_there_once() {
+    let mut outcome = outcome(6);
+    let text = "name = \"x\"\n[[host]]\nname = \"near\"\n[[host]]\nname = \"far\"\n";
+    outcome.scenario = Scenario::parse(text, std::path::Path::new("x")).unwrap();
+    for mode in &mut outcome.modes {
+        mode.remotes = ["near", "far"]
+            .into_iter()
+            .zip(["10.0.0.2", "10.0.1.2"])
+            .map(|(name, address)| crate::outcome::RemoteOutcome {
+                name: name.into(),
+                address: address.parse().unwrap(),
+                forward: LossCounters::default(),
+                reverse: LossCounters::default(),
+                least_rtt_us: Some(10.0),
+                last_change: None,
+            })
+            .collect();
+        mode.hosts[0].address = "10.0.1.2".into();
+        for (place, connection) in mode.connections.iter_mut().enumerate() {
+            connection.host = if place % 2 == 0 { "near" } else { "far" }.into();
+        }
+    }
+    let page = page(&environment(), &outcome);
+    for words in [
+        "<h2>All hosts</h2>",
+        "<h2>Course, host near</h2>",
+        "<h2>Modes, host far</h2>",
+        "<td>10.0.1.2 (far)</td>",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    let quoted = |attribute: &str| -> Vec<String> {
+        page.split(&format!(" {attribute}=\""))
+            .skip(1)
+            .flat_map(|rest| rest.split('"').next().unwrap().split(' '))
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut identifiers = quoted("id");
+    identifiers.sort();
+    let mut named = quoted("aria-labelledby");
+    named.sort();
+    assert_eq!(identifiers, named);
+    let count = identifiers.len();
+    identifiers.dedup();
+    assert_eq!(identifiers.len(), count);
 }

@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::measure::Measure;
 use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
 use crate::scenario::Scenario;
-use crate::statistic::{Query, Statistic};
+use crate::several;
+use crate::statistic::{Query, Scope, Statistic};
 use crate::words;
 
 /// Where reports go unless the caller says otherwise.
@@ -74,9 +75,24 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
     let mut document = value(outcome)?;
     document["passed"] = outcome.passed().into();
     document["sentences"] = words::sentences(outcome).into();
-    document["best_fixed"] = value(outcome.best_fixed().map(|best| &best.mode))?;
+    let views = outcome.by_host();
+    if views.is_empty() {
+        document["best_fixed"] = value(outcome.best_fixed().map(|best| &best.mode))?;
+    } else {
+        let best = views.iter().map(|view| {
+            let mode = value(view.best_fixed().map(|best| &best.mode))?;
+            Ok((view.scenario.name.clone(), mode))
+        });
+        document["best_fixed_by_host"] = Value::Object(best.collect::<Result<_, Error>>()?);
+        let best = several::best_setting(&outcome.modes);
+        document["best_fixed"] = value(best.map(|(best, _)| &best.mode))?;
+    }
     for (index, mode) in outcome.modes.iter().enumerate() {
-        document["modes"][index]["summary"] = summary_json(outcome, mode)?;
+        document["modes"][index]["summary"] = if views.is_empty() {
+            summary_json(outcome, mode)?
+        } else {
+            hosts_json(outcome, mode, &views)?
+        };
     }
     Ok(document)
 }
@@ -110,6 +126,8 @@ fn statistics(outcome: &ScenarioOutcome, mode: &ModeOutcome, class: Option<&str>
         .into_iter()
         .filter(|statistic| class.is_none() || statistic.takes_class())
         .filter(|statistic| *statistic != Statistic::ArmShare)
+        // Figures of several hosts' paths are not mixed.
+        .filter(|statistic| mode.remotes.is_empty() || statistic.scope() != Scope::Path)
         .filter_map(|statistic| {
             let query = Query {
                 class,
@@ -120,6 +138,26 @@ fn statistics(outcome: &ScenarioOutcome, mode: &ModeOutcome, class: Option<&str>
         })
         .collect();
     all.into()
+}
+
+/// The figures of a mode towards several hosts: a summary each, and what can be said
+/// of all together.
+fn hosts_json(
+    outcome: &ScenarioOutcome,
+    mode: &ModeOutcome,
+    views: &[ScenarioOutcome],
+) -> Result<Value, Error> {
+    let mut hosts = serde_json::Map::new();
+    for view in views {
+        if let Some(here) = view.mode(&mode.mode) {
+            hosts.insert(view.scenario.name.clone(), summary_json(view, here)?);
+        }
+    }
+    Ok(json!({
+        "statistics": statistics(outcome, mode, None),
+        "failures": mode.failures(),
+        "hosts": hosts,
+    }))
 }
 
 fn summary_json(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Result<Value, Error> {
@@ -148,12 +186,15 @@ fn value(item: impl serde::Serialize) -> Result<Value, Error> {
 
 /// Writes a scenario's `results.json` and `report.html` into its directory.
 pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Result<(), Error> {
+    let mut scenario = scenario_json(outcome)?;
+    // Where this file is, and wherever it goes.
+    scenario["report"] = ".".into();
     let document = json!({
         "format": FORMAT,
         "passed": outcome.passed(),
         "environment": value(environment)?,
         "definitions": definitions(),
-        "scenarios": [scenario_json(outcome)?],
+        "scenarios": [scenario],
     });
     let file = outcome.report.join("results.json");
     fs::write(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;

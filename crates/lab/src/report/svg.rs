@@ -10,7 +10,7 @@ use super::html::escape;
 use crate::measure::{Measure, Unit};
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
-use crate::stats;
+use crate::stats::{self, Weighted};
 use crate::table::rate;
 
 pub(super) const WIDTH: f64 = 920.0;
@@ -262,13 +262,13 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
 pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<String> {
     const ROW: f64 = 36.0;
     const AXIS: f64 = 34.0;
-    let modes: Vec<(usize, &ModeOutcome, Vec<f64>)> = outcome
+    let modes: Vec<(usize, &ModeOutcome, Vec<Weighted>)> = outcome
         .modes
         .iter()
         .enumerate()
         .map(|(index, mode)| {
             let mut values = measure.of(mode.measured(), mode);
-            values.retain(|value| value.is_finite());
+            values.retain(|(value, _)| value.is_finite());
             (index, mode, values)
         })
         .filter(|(_, _, values)| !values.is_empty())
@@ -284,14 +284,14 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
     };
     let show = |value: f64| measure.unit().show(value / factor);
     let all = modes.iter().flat_map(|(_, _, values)| values);
-    let scale = Scale::of(all.map(|value| value * factor));
+    let scale = Scale::of(all.map(|(value, _)| value * factor));
     let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
-    let figures = |values: &[f64]| {
-        let quantile = |share| stats::quantile(values, share).unwrap_or(0.0) * factor;
-        let mean = stats::mean(values).unwrap_or(0.0) * factor;
+    let figures = |values: &[Weighted]| {
+        let quantile = |share| stats::weighted_quantile(values, share).unwrap_or(0.0) * factor;
+        let mean = stats::weighted_mean(values).unwrap_or(0.0) * factor;
         ([0.0, 0.25, 0.5, 0.75, 1.0].map(quantile), mean)
     };
-    let words = |mode: &ModeOutcome, values: &[f64]| {
+    let words = |mode: &ModeOutcome, values: &[Weighted]| {
         let ([_, low, median, high, _], mean) = figures(values);
         format!(
             "{}: median {}, quartiles {} and {}, mean {}.",

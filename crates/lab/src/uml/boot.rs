@@ -2,17 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use nix::poll::PollFlags;
+use nix::libc;
 use nix::sys::statvfs::statvfs;
 
-use super::{Kernel, workdir};
+use super::{Kernel, guest, workdir};
 use crate::error::Error;
-use crate::interrupt::{self, OnSignal};
+use crate::interrupt::OnSignal;
 use crate::process::Process;
 use crate::progress::Message;
 use crate::run::quote;
@@ -22,6 +22,8 @@ use crate::units::Size;
 pub(super) const INIT: &str = "thalweg";
 /// What the kernel writes on its console, in the work directory.
 const CONSOLE: &str = "console";
+/// How often a kernel's messages are looked for.
+const LOOK: Duration = Duration::from_millis(50);
 /// Lines of the console that an error quotes.
 const CONSOLE_LINES: usize = 40;
 
@@ -41,12 +43,14 @@ pub(super) fn can_be_a_word(text: &str) -> bool {
 }
 
 impl Machine<'_> {
-    /// The command line of the kernel, for a reader.
+    /// The command line of the kernel, for a reader; `DIR` stands for the work
+    /// directory, which is gone afterwards.
     pub(super) fn command_line(&self) -> String {
         let program = self.kernel.program.display().to_string();
+        let work = self.work.display().to_string();
         let words: Vec<String> = std::iter::once(program)
             .chain(self.arguments())
-            .map(|word| quote(&word))
+            .map(|word| quote(&word.replace(&work, "DIR")))
             .collect();
         words.join(" ")
     }
@@ -64,11 +68,9 @@ impl Machine<'_> {
             "quiet".to_owned(),
             // Named, or it would be put behind the first process's own words.
             "console=tty0".to_owned(),
-            // The console goes to standard output; tty1, the channel, to the pipe
-            // that is on standard input's place. No other terminal, no xterm.
+            // The console goes to standard output. No other terminal, no xterm.
             "con=null".to_owned(),
             "con0=null,fd:1".to_owned(),
-            "con1=null,fd:0".to_owned(),
             // Its pid file and control socket, which are otherwise in $HOME.
             workdir::uml_dir(self.work),
             "umid=kernel".to_owned(),
@@ -86,20 +88,24 @@ impl Machine<'_> {
         let failed = |path: &Path| Error::io("cannot create", path.to_owned());
         let console = File::create(&path).map_err(failed(&path))?;
         let errors = console.try_clone().map_err(failed(&path))?;
-        let (messages, channel) = std::io::pipe().map_err(Error::system("cannot create a pipe"))?;
+        let channel = self.work.join(guest::CHANNEL);
+        File::create(&channel).map_err(failed(&channel))?;
+        let messages = File::open(&channel).map_err(failed(&channel))?;
+        let mut command = Command::new(&self.kernel.program);
+        without_randomization(&mut command);
         let process = Process::spawn(
-            Command::new(&self.kernel.program)
+            command
                 .args(self.arguments())
                 .envs(self.kernel.environment.iter().cloned())
                 .env("TMPDIR", self.memory_directory()?)
                 .current_dir(self.work)
-                .stdin(Stdio::from(channel))
+                .stdin(Stdio::null())
                 .stdout(console)
                 .stderr(errors),
         )?;
         Ok(Running {
             process,
-            messages: File::from(std::os::fd::OwnedFd::from(messages)),
+            messages,
             received: Vec::new(),
             console: path,
         })
@@ -122,6 +128,20 @@ impl Machine<'_> {
             self.work.display(),
             self.memory
         )))
+    }
+}
+
+/// Has the machine lay the program's memory out the same way each time. The kernel's
+/// own memory begins behind its heap, and is larger the further away that is.
+fn without_randomization(command: &mut Command) {
+    // SAFETY: between fork and exec only personality(2) is called, a bare system call.
+    unsafe {
+        command.pre_exec(|| {
+            let asked = libc::ADDR_NO_RANDOMIZE as libc::c_ulong;
+            // A container may refuse it. Then one run is not quite as another.
+            libc::personality(asked);
+            Ok(())
+        });
     }
 }
 
@@ -148,19 +168,18 @@ impl Running {
                     ))
                 });
             }
-            let readable = interrupt::wait(
-                self.messages.as_fd(),
-                PollFlags::POLLIN,
-                deadline,
-                OnSignal::Fail,
-            )?;
-            if !readable {
-                self.process.kill();
-                return Err(self.fault(format!("{overdue} and was ended")));
-            }
+            // First whether it has ended, so that nothing it wrote before is missed.
+            let look = deadline.min(Instant::now() + LOOK);
+            let ended = self.process.wait_until(look, OnSignal::Fail)?.is_some();
             let mut bytes = [0u8; 4096];
             match self.messages.read(&mut bytes) {
-                Ok(0) => return Err(self.fault("user-mode Linux ended unexpectedly".to_owned())),
+                Ok(0) if ended => {
+                    return Err(self.fault("user-mode Linux ended unexpectedly".to_owned()));
+                }
+                Ok(0) if Instant::now() >= deadline => {
+                    self.process.kill();
+                    return Err(self.fault(format!("{overdue} and was ended")));
+                }
                 Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) => return Err(Error::system("cannot read from user-mode Linux")(error)),
             }
@@ -233,8 +252,8 @@ mod tests {
         assert_eq!(
             machine.command_line(),
             "/usr/bin/linux.uml mem=524288K root=/dev/root rootfstype=hostfs rootflags=/ rw quiet \
-             console=tty0 con=null con0=null,fd:1 con1=null,fd:0 uml_dir=/tmp/w/ umid=kernel \
-             time-travel=inf-cpu init=/tmp/w/thalweg -- lab guest /tmp/w"
+             console=tty0 con=null con0=null,fd:1 uml_dir=DIR/ umid=kernel \
+             time-travel=inf-cpu init=DIR/thalweg -- lab guest DIR"
         );
     }
 

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
@@ -21,13 +22,18 @@ use crate::error::Error;
 use crate::progress::{self, Message};
 use crate::run::Options;
 
-/// The console that is a pipe to whoever started the kernel.
-pub(super) const CHANNEL: &str = "/dev/tty1";
+/// The file of the work directory that whoever started the kernel reads. A file and
+/// no pipe: a reader of a pipe interrupts the kernel, at no moment that would be the
+/// same in the next run.
+pub(super) const CHANNEL: &str = "messages";
 /// `HOSTFS_SUPER_MAGIC`, linux/magic.h.
 const HOSTFS: FsType = FsType(0x00c0_ffee);
 const JOB: &str = "job.json";
 const RESULT: &str = "result.json";
 const ERROR: &str = "error";
+/// A kernel begins with timers that wait for ticks and has others from one of its first
+/// ticks on, which in simulated time have not come when it has booted.
+const SETTLING: Duration = Duration::from_millis(100);
 /// Temporary files of the run: in memory, not on the machine's disk.
 const TEMPORARY: &str = "/run/tmp";
 
@@ -79,9 +85,10 @@ pub fn main(work: &Path) -> Result<(), Error> {
         other => other.to_string(),
     });
     let end = Message::End { error };
-    let told = progress::open(Path::new(CHANNEL)).and_then(|channel| {
-        end.send(&channel)
-            .map_err(Error::io("cannot write to", CHANNEL))
+    let channel = work.join(CHANNEL);
+    let told = progress::open(&channel).and_then(|file| {
+        end.send(&file)
+            .map_err(Error::io("cannot write to", &channel))
     });
     if let Err(error) = told {
         eprintln!("{error}: {end:?}");
@@ -111,10 +118,11 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
         insert(module)?;
     }
     settings()?;
-    let channel = progress::open(Path::new(CHANNEL))?;
+    std::thread::sleep(SETTLING);
+    let channel = work.join(CHANNEL);
     Message::Ready
-        .send(&channel)
-        .map_err(Error::io("cannot write to", CHANNEL))?;
+        .send(&progress::open(&channel)?)
+        .map_err(Error::io("cannot write to", &channel))?;
     let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
     let mut child = Command::new(program)
         .args(["lab", "guest"])

@@ -5,8 +5,7 @@
 //! The kernel's root is the machine's file system (hostfs), so it finds this
 //! very program there and starts it as its first process ([`guest`]). That runs
 //! the scenarios as on any kernel, and its files appear where they would have.
-//! How far it has come, and how it ended, it says on a console of the kernel that
-//! is a pipe to this process.
+//! How far it has come, and how it ended, it says in a file of the work directory.
 
 mod boot;
 pub mod guest;
@@ -160,7 +159,7 @@ pub(crate) fn run(
     inner.scenarios = copy_scenarios(&options.scenarios, work.path())?;
     inner.agent_binary.clone_from(&program);
     inner.progress = false;
-    inner.channel = Some(guest::CHANNEL.into());
+    inner.channel = Some(work.path().join(guest::CHANNEL));
     inner.command = Some(options.command.clone().unwrap_or_else(run::own_command));
     inner.started = Some(options.started.clone().unwrap_or_else(run::now));
     let machine = Machine {

@@ -11,13 +11,14 @@ use crate::error::Error;
 const DIRECTORY: &str = "/usr/lib/uml/modules";
 
 /// What a run may need, whatever the scenario.
-const ALWAYS: [&str; 10] = [
+const ALWAYS: [&str; 11] = [
     "ipv6",
     "veth",
     "sch_ingress",
     "cls_bpf",
     "sch_tbf",
     "sch_netem",
+    "sch_red",
     "sch_fq",
     "tcp_bbr",
     "tcp_dctcp",

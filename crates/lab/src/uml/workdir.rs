@@ -30,7 +30,9 @@ impl WorkDir {
         let parent =
             fs::canonicalize(&parent).map_err(Error::io("cannot use the directory", &parent))?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let path = parent.join(format!("{PREFIX}{}-uml{serial}", std::process::id()));
+        // As long in each run, because the kernel has it on its command line.
+        let name = format!("{PREFIX}{:07}-uml{serial}", std::process::id());
+        let path = parent.join(name);
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&path)

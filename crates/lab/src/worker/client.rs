@@ -86,6 +86,7 @@ fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<
     let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
     flow.begun_ns = now_ns();
     let mut stream = tcp::connect(socket, server)?;
+    flow.local_port = stream.local_addr()?.port();
     let mut last_look = Instant::now();
     let mut look = |stream: &TcpStream, flow: &mut Flow, always: bool| -> io::Result<()> {
         if always || last_look.elapsed() >= SAMPLE {

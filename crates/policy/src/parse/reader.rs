@@ -47,8 +47,14 @@ impl<'a> Reader<'a> {
     /// The root table, unless the text is not TOML.
     pub fn root(&self) -> Option<Table<'_>> {
         let (root, errors) = DeTable::parse_recoverable(self.text);
+        // What follows on the same line is mostly a consequence of the first.
+        let mut line = 0;
         for error in &errors {
             let span = error.span().unwrap_or(self.text.len()..self.text.len());
+            let own = self.position(span.start).line;
+            if std::mem::replace(&mut line, own) == own {
+                continue;
+            }
             let piece = self.text.get(span.clone()).unwrap_or_default();
             let message = error.message().trim().replace('\n', "; ");
             let found = match piece.lines().next() {

@@ -17,7 +17,7 @@ pub(super) const CGROUP: &str = "the path of a cgroup below the root of the hier
      of them";
 pub(super) const NETNS: &str = "a network namespace: a name, an absolute path or a cookie";
 pub(super) const SHARE: &str =
-    "a share of the flows above \"0%\" and up to \"100%\", at most eight decimal places";
+    "a share of the flows above \"0%\" and up to \"100%\", at most six decimal places";
 /// `THALWEG_POLICY_MAX_PORTS`.
 pub(super) const PORTS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_PORTS as usize;
 /// `THALWEG_POLICY_MAX_CGROUPS`.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
 use crate::options::Global;
@@ -19,8 +19,8 @@ pub struct Options {
 
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let bytes = std::fs::read(&options.file)
-        .with_context(|| format!("reading {}", options.file.display()))?;
+    super::load(&options.file)?;
+    let bytes = super::read(&options.file)?;
     let (place, history) = super::place(global)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let outcome = history.apply(&place, &bytes, &file, options.dry_run)?;

@@ -1,0 +1,64 @@
+//! `thalweg policy diff`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use thalweg_policy::{Change, Difference};
+
+use crate::options::Global;
+use crate::output;
+
+/// Which policies.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The policy before.
+    #[arg(value_name = "A")]
+    before: PathBuf,
+    /// The policy after.
+    #[arg(value_name = "B")]
+    after: PathBuf,
+}
+
+/// Compares rules by what they say, not by how it is written.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
+    let difference = Difference::between(&before, &after);
+    if global.json {
+        return output::print_json(&difference);
+    }
+    output::print(&text(&difference))
+}
+
+fn text(difference: &Difference) -> String {
+    if difference.is_empty() {
+        return "no difference\n".to_owned();
+    }
+    let mut text = String::new();
+    for name in &difference.removed {
+        text.push_str(&format!("removed  {name}\n"));
+    }
+    for name in &difference.added {
+        text.push_str(&format!("added    {name}\n"));
+    }
+    for rule in &difference.changed {
+        text.push_str(&format!("changed  {}\n", rule.name));
+        for change in &rule.changes {
+            text.push_str(&line(change));
+        }
+    }
+    for name in &difference.moved {
+        text.push_str(&format!("moved    {name}\n"));
+    }
+    text
+}
+
+fn line(change: &Change) -> String {
+    let what = &change.what;
+    match (&change.before, &change.after) {
+        (Some(before), Some(after)) => format!("           {what}: {before} -> {after}\n"),
+        (Some(before), None) => format!("           {what}: no longer {before}\n"),
+        (None, Some(after)) => format!("           {what}: now {after}\n"),
+        (None, None) => String::new(),
+    }
+}

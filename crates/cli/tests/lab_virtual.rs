@@ -1,0 +1,215 @@
+//! `thalweg lab run` in the kernels that `thalweg lab build-kernel` makes. It makes
+//! them here where they are not there yet, some ten minutes each.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use support::{THALWEG, skip};
+
+/// Loss, queue and delay, so that a run has something to be different in.
+const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
+
+/// Ubuntu has neither the kernel nor its sources, so there it may be skipped even
+/// where tests must run.
+fn available() -> bool {
+    let needed = ["/usr/bin/linux.uml", "/usr/src/linux-source-6.1.tar.xz"];
+    let Some(absent) = needed.iter().find(|file| !Path::new(file).exists()) else {
+        return true;
+    };
+    let why = format!("no {absent} (scripts/setup.sh --kernel)");
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if release.lines().any(|line| line == "ID=debian") {
+        return skip(&why);
+    }
+    eprintln!("skipped: {why}");
+    false
+}
+
+fn thalweg(arguments: &[&str]) -> Command {
+    let mut command = Command::new(THALWEG);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn assert_success(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Builds a kernel unless that was done before. One after the other, although the
+/// tests run at once.
+fn build(hz: &str) {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock();
+    let arguments = ["lab", "build-kernel", "--hz", hz];
+    assert_success(&thalweg(&arguments).output().unwrap());
+}
+
+/// Runs a scenario and returns the directory with its report.
+fn run(place: &Path, out: &str, scenario: &str, arguments: &[&str]) -> PathBuf {
+    let file = place.join("scenario.toml");
+    fs::write(&file, format!("name = \"test\"\n{scenario}")).unwrap();
+    let out = place.join(out);
+    let mut command = thalweg(&["lab", "run"]);
+    command.arg(file).args(arguments).arg("--out").arg(&out);
+    // Named after the report, so that the kernel's command line differs too.
+    let temporary = out.with_extension("tmp");
+    fs::create_dir_all(&temporary).unwrap();
+    command.env("TMPDIR", &temporary);
+    assert_success(&command.output().unwrap());
+    assert_eq!(fs::read_dir(temporary).unwrap().count(), 0);
+    out
+}
+
+/// Every file below a directory, by its path there.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(directory).unwrap().to_owned();
+                found.insert(name, fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn results(out: &Path) -> Value {
+    serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap()
+}
+
+#[test]
+#[ignore = "builds a kernel: some ten minutes"]
+fn two_runs_with_one_seed_are_the_same_to_the_byte() {
+    if !available() {
+        return;
+    }
+    build("100");
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let arguments = [
+        "--backend",
+        "virtual",
+        "--mode",
+        "baseline",
+        "--mode",
+        "thalweg",
+    ];
+    let scenario = |seed: u32| {
+        format!("[path]\n{PATH}seed = {seed}\n[traffic]\nconnections = 4\nduration = \"1s\"\n")
+    };
+    let first = run(place, "a", &scenario(1), &arguments);
+    let second = run(place, "another-directory", &scenario(1), &arguments);
+    let (one, other) = (files(&first), files(&second));
+    let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&one), names(&other));
+    for name in [
+        "results.json",
+        "agent-thalweg.log",
+        "hosts-thalweg.json",
+        "raw/thalweg-0003.json",
+    ] {
+        assert!(one.contains_key(Path::new(name)), "{name}");
+    }
+    for (name, content) in &one {
+        let same = other[name] == *content;
+        assert!(same, "{} differs", name.display());
+    }
+    // Nothing that would be equal whatever ran.
+    let modes = |out: &Path| results(out)["scenarios"][0]["modes"].clone();
+    for mode in modes(&first).as_array().unwrap() {
+        for connection in mode["connections"].as_array().unwrap() {
+            assert!(connection["goodput_bps"].as_f64().unwrap() > 1e6);
+        }
+    }
+    let third = run(place, "b", &scenario(2), &arguments);
+    assert_ne!(
+        modes(&first)[0]["connections"],
+        modes(&third)[0]["connections"]
+    );
+    assert_ne!(
+        modes(&first)[1]["connections"],
+        modes(&third)[1]["connections"]
+    );
+}
+
+/// Traffic of the laboratory's own client and server, and a change of the path.
+#[test]
+#[ignore = "builds a kernel: some ten minutes"]
+fn the_same_holds_for_short_flows_and_changes() {
+    if !available() {
+        return;
+    }
+    build("100");
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let scenario = format!(
+        "[path]\n{PATH}[traffic]\nkind = \"short\"\nconnections = 3\nflows = 5\nbytes = \"100kb\"\n\
+         [[change]]\nat = 2\nloss = \"3%\"\n[system]\ntimers = \"tick\"\nqdisc = \"fq\"\n"
+    );
+    let arguments = [
+        "--backend",
+        "virtual",
+        "--mode",
+        "fixed:bbr",
+        "--mode",
+        "classic",
+    ];
+    let first = run(place, "a", &scenario, &arguments);
+    let second = run(place, "b", &scenario, &arguments);
+    assert!(files(&first) == files(&second));
+}
+
+/// A path without a queue takes 1 ms there and back, or with timers that wait for ticks
+/// of 1 ms nearly 2. In real time the machine may add to that.
+#[test]
+#[ignore = "builds a kernel: some ten minutes"]
+fn ticks_and_timers_are_as_asked_in_both_times() {
+    if !available() {
+        return;
+    }
+    build("1000");
+    let place = tempfile::tempdir().unwrap();
+    for (backend, timers, least_us, most_us) in [
+        ("virtual", "high-resolution", 990.0, 1010.0),
+        ("virtual", "tick", 1500.0, 2010.0),
+        ("uml", "high-resolution", 990.0, 1e6),
+        ("uml", "tick", 990.0, 1e6),
+    ] {
+        let scenario = format!(
+            "[path]\ndelay = \"500us\"\nrate = \"20mbit\"\n\
+             [traffic]\nkind = \"short\"\nconnections = 1\n\
+             [system]\nhz = 1000\ntimers = \"{timers}\"\n"
+        );
+        let out = format!("{backend}-{timers}");
+        let arguments = ["--backend", backend, "--mode", "baseline"];
+        let results = results(&run(place.path(), &out, &scenario, &arguments));
+        assert_eq!(results["environment"]["hz"], 1000);
+        assert_eq!(results["environment"]["timers"], timers);
+        let mode = &results["scenarios"][0]["modes"][0];
+        for connection in mode["connections"].as_array().unwrap() {
+            let rtt = connection["min_rtt_us"].as_f64().unwrap();
+            assert!((least_us..most_us).contains(&rtt), "{out}: {rtt} µs");
+        }
+    }
+}

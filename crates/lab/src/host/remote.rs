@@ -1,0 +1,162 @@
+//! One remote host: its namespace, what lies between it and the client, and the
+//! loss in both directions.
+
+use std::net::IpAddr;
+
+use super::loss::{Loss, LossCounters};
+use super::netns::Namespace;
+use super::relay::Relay;
+use super::rtt::{RoundTrips, Rtt};
+use super::veth::{self, Ends};
+use super::{PairOptions, Side, WireKind, tool, tun};
+use crate::error::Error;
+use crate::scenario::{Family, GilbertElliott, PathModel};
+
+/// A server, joined to the client. Dropped, it is removed with its link.
+#[derive(Debug)]
+pub struct Remote {
+    forward: Loss,
+    reverse: Loss,
+    rtt: Rtt,
+    family: Family,
+    place: u8,
+    further_addresses: u8,
+    // Fields are dropped in this order: first what forwards, then where it does.
+    wire: Option<tun::Wire>,
+    server: Namespace,
+    // What lies between it and the client.
+    relays: Vec<(Relay, Namespace)>,
+}
+
+/// The name of a namespace: the first server's have no number.
+pub(super) fn name(prefix: &str, word: &str, place: u8) -> String {
+    match place {
+        0 => format!("{prefix}-{word}"),
+        _ => format!("{prefix}-{word}-{}", place + 1),
+    }
+}
+
+impl Remote {
+    /// Puts links, relays and loss between the client and a server.
+    pub(super) fn join(
+        prefix: &str,
+        client: &Namespace,
+        server: Namespace,
+        place: u8,
+        path: &PathModel,
+        options: &PairOptions,
+    ) -> Result<Self, Error> {
+        let relays = match options.wire {
+            WireKind::Veth => Relay::of(path),
+            WireKind::Tun => Vec::new(),
+        };
+        let between = relays
+            .iter()
+            .map(|relay| Namespace::create(&name(prefix, relay.word(), place)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let ends = Ends {
+            client,
+            server: &server,
+            place,
+            further_addresses: options.further_addresses,
+        };
+        let wire = match options.wire {
+            WireKind::Veth => {
+                veth::join(&ends, &between, path)?;
+                None
+            }
+            WireKind::Tun => Some(tun::Wire::join(&ends, path)?),
+        };
+        for (relay, namespace) in relays.iter().zip(&between) {
+            relay.set_up(namespace, path)?;
+        }
+        let link = veth::towards(place);
+        if let Some(kind) = options.qdisc.kind() {
+            let near = client.name();
+            tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
+        }
+        // Each direction has its own sequence.
+        let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;
+        let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
+        Ok(Self {
+            forward: Loss::attach(client, &link, &path.forward_loss(), path.drop, path.seed)?,
+            reverse: Loss::attach(
+                &server,
+                veth::INTERFACE,
+                &reverse_chain,
+                path.drop,
+                reverse_seed,
+            )?,
+            // After the loss of that interface, which it stands behind.
+            rtt: Rtt::attach(client, &link)?,
+            family: path.family,
+            place,
+            further_addresses: options.further_addresses,
+            wire,
+            server,
+            relays: relays.into_iter().zip(between).collect(),
+        })
+    }
+
+    /// Changes the loss, the rate and the queue of the live link to those of a
+    /// path; what else the path says is not looked at.
+    ///
+    /// # Errors
+    /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
+    pub fn change(&self, path: &PathModel) -> Result<(), Error> {
+        self.forward.change(&path.forward_loss())?;
+        self.reverse
+            .change(&GilbertElliott::bernoulli(path.reverse_loss))?;
+        self.relays
+            .iter()
+            .filter(|(relay, _)| *relay == Relay::Bottleneck)
+            .try_for_each(|(relay, namespace)| relay.change(namespace, path))
+    }
+
+    /// Its first address.
+    pub fn address(&self) -> IpAddr {
+        self.address_of(Side::Server)
+    }
+
+    /// All its addresses.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        (0..=self.further_addresses)
+            .map(|index| veth::address(self.family, self.place, Side::Server, index))
+            .collect()
+    }
+
+    /// The first address at an end of its link.
+    pub(super) fn address_of(&self, side: Side) -> IpAddr {
+        veth::address(self.family, self.place, side, 0)
+    }
+
+    /// What has passed so far in the data direction (to this host).
+    ///
+    /// # Errors
+    /// [`Error::Loss`] where the counters cannot be read.
+    pub fn forward(&self) -> Result<LossCounters, Error> {
+        self.forward.counters()
+    }
+
+    /// What has passed so far in the other direction (from this host).
+    ///
+    /// # Errors
+    /// [`Error::Loss`] where the counters cannot be read.
+    pub fn reverse(&self) -> Result<LossCounters, Error> {
+        self.reverse.counters()
+    }
+
+    /// The round-trip times of the client's connections to it since the last call.
+    pub(super) fn take_round_trips(&self) -> Result<RoundTrips, Error> {
+        self.rtt.take()
+    }
+
+    pub(super) fn server(&self) -> &Namespace {
+        &self.server
+    }
+
+    /// Whether it is still joined to the client.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.wire.as_ref().map_or(Ok(()), tun::Wire::check)
+    }
+}

@@ -1,0 +1,43 @@
+//! `docs/policy.md` agrees with the program.
+
+use thalweg_policy::catalogue::{KEYS, markdown};
+
+use crate::{compile, parse};
+
+const PAGE: &str = include_str!("../../../../docs/policy.md");
+
+#[test]
+fn the_table_of_keys_is_the_catalogue() {
+    let table = markdown();
+    assert!(
+        PAGE.contains(&table),
+        "docs/policy.md must contain this table:\n{table}"
+    );
+}
+
+#[test]
+fn every_trap_is_explained() {
+    for key in KEYS.iter().filter(|key| key.trap.is_some()) {
+        let line = format!("- `{}`: {}\n", key.name, key.trap.unwrap());
+        assert!(
+            PAGE.contains(&line),
+            "docs/policy.md must contain this line:\n{line}"
+        );
+    }
+}
+
+#[test]
+fn every_example_is_a_policy() {
+    let mut examples = 0;
+    for block in PAGE.split("```toml\n").skip(1) {
+        let text = block.split("```").next().unwrap();
+        let whole = if text.contains("name = ") && !text.starts_with("[[rule]]") {
+            text.to_owned()
+        } else {
+            format!("name = \"t\"\n{text}")
+        };
+        compile(&parse(&whole));
+        examples += 1;
+    }
+    assert!(examples >= 3, "{examples} examples");
+}

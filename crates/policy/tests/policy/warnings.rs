@@ -1,0 +1,263 @@
+//! What `check` says, and what it does not.
+
+use thalweg_policy::WarningKind;
+
+use crate::rules;
+
+/// Kind, line and message of each warning that is no trap.
+fn warnings(text: &str) -> Vec<(WarningKind, usize, String)> {
+    let warnings = rules(text).warnings();
+    let real = warnings
+        .into_iter()
+        .filter(|warning| warning.kind != WarningKind::Trap);
+    // Lines of the text: the policy's name is one more.
+    real.map(|warning| (warning.kind, warning.at.line - 1, warning.message))
+        .collect()
+}
+
+fn rule(name: &str, conditions: &str, rest: &str) -> String {
+    format!("[[rule]]\nname = \"{name}\"\nmatch = {{ {conditions} }}\n{rest}\n")
+}
+
+const SET: &str = "set = { nodelay = true }";
+
+#[test]
+fn each_trap_is_told_once() {
+    let text = [
+        rule(
+            "a",
+            "remote_port = 1",
+            "set = { sndbuf = \"1MiB\", cwnd_clamp = 9 }",
+        ),
+        rule("b", "remote_port = 2", "set = { sndbuf = \"2MiB\" }"),
+        rule("c", "remote_port = 3", "set = { sndbuf = \"2MiB\" }"),
+    ];
+    let seen = rules(&text.concat()).warnings();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|warning| (&*warning.rule, &*warning.message))
+        .collect();
+    assert_eq!(seen.len(), 2);
+    assert!(
+        seen[0].1.starts_with("sndbuf: A fixed buffer switches"),
+        "{seen:?}"
+    );
+    assert!(seen[0].1.ends_with("(so in 2 other rules)"), "{seen:?}");
+    assert!(
+        seen[1]
+            .1
+            .starts_with("cwnd_clamp: It sets the slow-start threshold"),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_rule_that_an_earlier_one_covers_is_shadowed() {
+    for (earlier, later) in [
+        ("", ""),
+        ("", "remote_port = 80"),
+        ("remote_port = \"1-100\"", "remote_port = [80, \"90-95\"]"),
+        (
+            "remote = [\"10.0.0.0/8\", \"::/0\"]",
+            "remote = \"10.0.0.0/8\", local_port = 3",
+        ),
+        (
+            "local = \"10.0.0.0/8\"",
+            "local = \"10.0.0.0/8\", direction = \"active\"",
+        ),
+        ("cgroup = \"/a\"", "cgroup = [\"/a/b\", \"/a\"]"),
+        ("same_prefix = 44", "same_prefix = 44, netns = \"blue\""),
+        ("sample = \"2%\"", "sample = \"1%\""),
+    ] {
+        let text = rule("e", earlier, SET) + &rule("l", later, SET);
+        let seen = warnings(&text);
+        assert_eq!(seen.len(), 1, "{earlier} / {later}: {seen:?}");
+        let (kind, line, message) = &seen[0];
+        assert_eq!((*kind, *line), (WarningKind::Shadowed, 5), "{message}");
+        assert!(message.contains("\"e\" in line 2"), "{message}");
+    }
+}
+
+#[test]
+fn a_rule_that_can_win_is_not() {
+    for (earlier, later) in [
+        ("remote_port = 80", ""),
+        ("remote = \"10.0.0.0/8\"", "remote = \"10.1.0.0/16\""),
+        (
+            "remote = \"10.0.0.0/8\"",
+            "remote = [\"10.0.0.0/8\", \"11.0.0.0/8\"]",
+        ),
+        ("", "remote = \"10.0.0.0/8\""),
+        ("", "local = \"10.0.0.0/8\""),
+        ("", "same_prefix = 44"),
+        ("same_prefix = 44", "same_prefix = 48"),
+        ("same_prefix = 44", "remote = \"::/0\""),
+        (
+            "remote_port = [\"1-50\", \"51-100\"]",
+            "remote_port = \"40-60\"",
+        ),
+        ("cgroup = \"/a/b\"", "cgroup = \"/a\""),
+        ("sample = \"1%\"", ""),
+        ("sample = \"1%\"", "sample = \"2%\""),
+        ("direction = \"active\"", ""),
+        ("netns = \"blue\"", "netns = \"red\""),
+        ("remote = \"0.0.0.0/0\"", ""),
+    ] {
+        let text = rule("e", earlier, SET) + &rule("l", later, SET);
+        assert_eq!(warnings(&text), [], "{earlier} / {later}");
+    }
+}
+
+#[test]
+fn a_rule_that_protects_covers_longer_prefixes_and_earlier_rules() {
+    let never = "never = true";
+    for (protected, other, covered) in [
+        ("remote = \"10.0.0.0/8\"", "remote = \"10.1.0.0/16\"", true),
+        (
+            "remote = \"10.0.0.0/8\"",
+            "remote = [\"10.1.0.0/16\", \"10.2.3.4\"]",
+            true,
+        ),
+        (
+            "remote = \"10.0.0.0/8\"",
+            "remote = [\"10.1.0.0/16\", \"11.0.0.0/8\"]",
+            false,
+        ),
+        ("", "same_prefix = 44", true),
+        ("remote_port = 22", "remote = \"10.1.0.0/16\"", false),
+        ("local = \"10.0.0.0/8\"", "local = \"10.0.0.0/9\"", true),
+    ] {
+        for text in [
+            rule("o", other, SET) + &rule("n", protected, never),
+            rule("n", protected, never) + &rule("o", other, SET),
+        ] {
+            let seen = warnings(&text);
+            assert_eq!(
+                seen.len(),
+                usize::from(covered),
+                "{protected} / {other}: {seen:?}"
+            );
+            assert!(seen.iter().all(|(kind, ..)| *kind == WarningKind::Shadowed));
+        }
+    }
+}
+
+#[test]
+fn the_same_conditions_with_another_value_are_a_conflict() {
+    let text = rule("a", "remote_port = 1", "set = { mark = 1, tos = 2 }")
+        + &rule("b", "remote_port = 1", "set = { tos = 3 }");
+    let seen = warnings(&text);
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!((seen[0].0, seen[0].1), (WarningKind::Conflict, 8));
+    assert!(seen[0].2.contains("sets tos to something else"), "{seen:?}");
+}
+
+#[test]
+fn what_no_flow_can_have() {
+    for (conditions, settings, message) in [
+        (
+            "remote = \"10.0.0.0/8\", local = \"::/0\"",
+            SET,
+            "different families",
+        ),
+        (
+            "remote = \"10.0.0.0/8\", same_prefix = 8",
+            SET,
+            "different families",
+        ),
+        (
+            "remote = \"2001:db8::/32\", local = \"2001:db9::/32\", same_prefix = 44",
+            SET,
+            "within the bits that same_prefix asks for",
+        ),
+        (
+            "remote = \"10.0.0.0/8\"",
+            "set = { save_syn = true }",
+            "a listener has no peer",
+        ),
+        (
+            "direction = \"active\"",
+            "set = { save_syn = true }",
+            "direction excludes it",
+        ),
+        (
+            "direction = \"passive\"",
+            "set = { syn_count = 2 }",
+            "direction excludes it",
+        ),
+        (
+            "direction = \"active\"",
+            "set = { reflect_tos = true }",
+            "for flows that the peer opens",
+        ),
+        ("remote = \"::/0\"", "set = { tos = 2 }", "tos is for IPv4"),
+        (
+            "local = \"10.0.0.0/8\"",
+            "set = { tclass = 2 }",
+            "tclass is for IPv6",
+        ),
+    ] {
+        let seen = warnings(&rule("r", conditions, settings));
+        assert_eq!(seen.len(), 1, "{conditions} {settings}: {seen:?}");
+        assert_eq!(seen[0].0, WarningKind::Nothing);
+        assert!(seen[0].2.contains(message), "{seen:?}");
+    }
+    for (conditions, settings) in [
+        ("remote = [\"10.0.0.0/8\", \"::/0\"], local = \"::1\"", SET),
+        (
+            "remote = \"2001:db8::/32\", local = \"2001:db8:1::/48\", same_prefix = 44",
+            SET,
+        ),
+        (
+            "direction = \"passive\"",
+            "set = { sndbuf = \"1MiB\", save_syn = true }",
+        ),
+        (
+            "remote = \"0.0.0.0/0\"",
+            "set = { save_syn = true, tos = 2 }",
+        ),
+    ] {
+        assert_eq!(
+            warnings(&rule("r", conditions, settings)),
+            [],
+            "{conditions} {settings}"
+        );
+    }
+}
+
+#[test]
+fn settings_that_need_another() {
+    for (settings, message) in [
+        (
+            "set = { congestion = \"dctcp\" }",
+            Some("without `needs_ecn = true`"),
+        ),
+        (
+            "set = { congestion = \"dctcp\", needs_ecn = false }",
+            Some("without `needs_ecn = true`"),
+        ),
+        ("set = { congestion = \"dctcp\", needs_ecn = true }", None),
+        ("set = { congestion = \"cdg\" }", Some("refuses cdg")),
+        ("set = { reflect_tos = true }", None),
+        (
+            "set = { keepalive_idle = \"1m\" }",
+            Some("without `keepalive = true`"),
+        ),
+        ("set = { keepalive_idle = \"1m\", keepalive = true }", None),
+        (
+            "set = { learn_from = [\"bbr\"], congestion = \"reno\" }",
+            Some("the learner does not choose"),
+        ),
+    ] {
+        let seen = warnings(&rule("r", "", settings));
+        assert_eq!(
+            seen.len(),
+            usize::from(message.is_some()),
+            "{settings}: {seen:?}"
+        );
+        if let Some(message) = message {
+            assert_eq!(seen[0].0, WarningKind::Incomplete);
+            assert!(seen[0].2.contains(message), "{seen:?}");
+        }
+    }
+}
