@@ -25,6 +25,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define LATER                                                                                 \
 	(1u << THALWEG_STAGE_RETRANSMIT | 1u << THALWEG_STAGE_RTO | 1u << THALWEG_STAGE_RTT | \
 	 1u << THALWEG_STAGE_CLOSE)
+/* Stages of connections: all but a listener's. */
+#define CONNECTIONS (0xffu & ~(1u << THALWEG_STAGE_LISTEN))
 /* Stages before its end: what a flow was given is remembered from there on. */
 #define EARLY (1u << THALWEG_STAGE_CONNECT | 1u << THALWEG_STAGE_ASKED)
 /* A handshake that began this long ago is over or dead: its slot may be taken. */
@@ -287,14 +289,17 @@ __noinline __u32 find(struct query *q)
 }
 
 /* The bits of named cgroups that the socket lies in; their programs ran just before. */
-static __always_inline __u32 marked(struct bpf_sock_ops *ops, __u64 cookie)
+static __always_inline __u32 marked(struct bpf_sock_ops *ops)
 {
 	const struct thalweg_policy_head *h = load_head();
-	__u32 slot = cookie & (THALWEG_POLICY_MARKS - 1);
 	struct thalweg_policy_mark *mark;
+	__u64 cookie;
+	__u32 slot;
 
 	if (!(h->flags & THALWEG_POLICY_CGROUPS))
 		return 0;
+	cookie = bpf_get_socket_cookie(ops);
+	slot = cookie & (THALWEG_POLICY_MARKS - 1);
 	mark = bpf_map_lookup_elem(&marks, &slot);
 	if (!mark || mark->cookie != cookie || mark->op != ops->op)
 		return h->cgroups;
@@ -334,8 +339,9 @@ static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, 
 }
 
 /* Finds the rule of a flow: its id, or THALWEG_POLICY_NONE. */
-static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
+static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 {
+	const struct thalweg_policy_head *h = load_head();
 	struct query q = {};
 	__u32 family;
 
@@ -347,9 +353,11 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u64 cookie, __u32 di
 	/* remote_port is in network byte order, local_port is not (UAPI). */
 	q.remote_port = bpf_ntohl(ops->remote_port);
 	q.local_port = ops->local_port;
-	q.netns = bpf_get_netns_cookie(ops);
-	q.cgroups = marked(ops, cookie);
-	q.draw = bpf_get_prandom_u32();
+	if (h->flags & THALWEG_POLICY_NETNS)
+		q.netns = bpf_get_netns_cookie(ops);
+	if (h->flags & THALWEG_POLICY_SAMPLES)
+		q.draw = bpf_get_prandom_u32();
+	q.cgroups = marked(ops);
 	return find(&q);
 }
 
@@ -447,7 +455,7 @@ static __noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 di
 	__u32 probe = probe_of(cookie);
 
 	if (!probe)
-		probe = remember(cookie, give(look_up(ops, cookie, direction)));
+		probe = remember(cookie, give(look_up(ops, direction)));
 	return probe;
 }
 
@@ -617,7 +625,8 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 	switch (op->kind) {
 	case THALWEG_OP_SET_INT:
 		/* A traffic class is set by two operations: one is the family's. */
-		if (op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
+		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
+		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
 			return 0;
 		error = set_int(ops, op);
 		break;
@@ -672,13 +681,6 @@ __noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
 	return -1;
 }
 
-/* Whether it sends the option. */
-static __always_inline int sends_option(struct thalweg_policy_flow *flow)
-{
-	return op_of(flow, THALWEG_OP_SEND_OPTION) >= 0 ||
-	       op_of(flow, THALWEG_OP_SEND_OPTION_CC) >= 0;
-}
-
 /* Asks for (or gives back) callbacks without touching what others asked for. */
 static __always_inline void callbacks(struct bpf_sock_ops *ops, int on, int off)
 {
@@ -697,12 +699,12 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	flow = handshake_flow(ops, bpf_get_socket_cookie(ops), THALWEG_RULE_ACTIVE);
 	if (!flow)
 		return;
-	if (flow->flags & THALWEG_RULE_NEVER) {
+	if (flow->flags & THALWEG_FLOW_NEVER) {
 		own(ops);
 		return;
 	}
 	carry_out(ops, flow, THALWEG_STAGE_CONNECT);
-	if (sends_option(flow))
+	if (flow->flags & THALWEG_FLOW_SENDS)
 		callbacks(ops, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG, 0);
 }
 
@@ -723,9 +725,9 @@ static __always_inline void listening(struct bpf_sock_ops *ops)
 	}
 	if (!(h->stages & 1u << THALWEG_STAGE_LISTEN))
 		return;
-	rule = look_up(ops, bpf_get_socket_cookie(ops), THALWEG_RULE_PASSIVE);
+	rule = look_up(ops, THALWEG_RULE_PASSIVE);
 	flow = bpf_map_lookup_elem(&actions, &rule);
-	if (flow && !(flow->flags & THALWEG_RULE_NEVER))
+	if (flow && !(flow->flags & THALWEG_FLOW_NEVER))
 		carry_out(ops, flow, THALWEG_STAGE_LISTEN);
 }
 
@@ -799,13 +801,11 @@ static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 {
 	if (!flow)
 		return 0;
-	if (flow->flags & THALWEG_RULE_NEVER) {
+	if (flow->flags & THALWEG_FLOW_NEVER) {
 		own(ops);
 		return 0;
 	}
-	/* Base round-trip times are asked for after the handshake. */
-	if (flow->stages & LATER || op_of(flow, THALWEG_OP_READ_OPTION) >= 0 ||
-	    op_of(flow, THALWEG_OP_BASE_RTT) >= 0)
+	if (flow->flags & THALWEG_FLOW_KEEPS)
 		keep(ops, flow);
 	carry_out(ops, flow, THALWEG_STAGE_ESTABLISHED);
 	return 1;
@@ -818,8 +818,7 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_flow *flow;
 	struct bpf_sock *sk = ops->sk;
-	__u64 cookie;
-	__u32 *mark;
+	__u32 *mark, reads;
 
 	if (!sk)
 		return;
@@ -829,27 +828,32 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		if (mark)
 			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	}
-	cookie = bpf_get_socket_cookie(ops);
 	if (h->flags & THALWEG_POLICY_REMEMBERS)
-		slot = handshake_of(cookie);
+		slot = handshake_of(bpf_get_socket_cookie(ops));
 	if (slot) {
 		flow = &slot->flow;
-		if (flow->rule != THALWEG_POLICY_NONE) {
-			if (direction == THALWEG_RULE_ACTIVE && sends_option(flow))
-				callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-			settle(ops, flow);
+		if (flow->rule == THALWEG_POLICY_NONE) {
+			slot->cookie = 0;
+			return;
 		}
+		if (direction == THALWEG_RULE_ACTIVE && flow->flags & THALWEG_FLOW_SENDS)
+			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		reads = flow->flags & THALWEG_FLOW_READS;
+		settle(ops, flow);
 		slot->cookie = 0;
 	} else {
-		if (!h->stages)
+		if (!(h->stages & CONNECTIONS))
 			return;
-		flow = give(look_up(ops, cookie, direction));
+		flow = give(look_up(ops, direction));
 		if (!flow)
 			return;
+		reads = flow->flags & THALWEG_FLOW_READS;
 		settle(ops, flow);
 	}
+	if (!reads)
+		return;
 	flow = bpf_sk_storage_get(&flows, sk, 0, 0);
-	if (!flow || op_of(flow, THALWEG_OP_READ_OPTION) < 0 || !read_option(ops, flow))
+	if (!flow || !read_option(ops, flow))
 		return;
 	count = counters_of(flow);
 	if (count)
@@ -877,7 +881,7 @@ static __always_inline struct thalweg_policy_flow *sending(struct bpf_sock_ops *
 		return 0;
 	flow = handshake_flow(ops, bpf_get_socket_cookie(ops),
 			      ops->is_fullsock ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE);
-	return flow && sends_option(flow) ? flow : 0;
+	return flow && flow->flags & THALWEG_FLOW_SENDS ? flow : 0;
 }
 
 static __always_inline void reserve_option(struct bpf_sock_ops *ops)

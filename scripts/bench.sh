@@ -4,6 +4,7 @@
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
 #   cost     kernel time, connection rate, agent's footprint  (three minutes)
+#   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
@@ -14,7 +15,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost link lab)
+((${#parts[@]})) || parts=(regret cost policy link lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -28,6 +29,10 @@ for part in "${parts[@]}"; do
 			target/release/thalweg-bench "$what" || status=1
 		done
 		;;
+	policy)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench policy || status=1
+		;;
 	link)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench link || status=1
@@ -40,7 +45,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, link, lab)" >&2
+		echo "error: no part $part (regret, cost, policy, link, lab)" >&2
 		exit 2
 		;;
 	esac

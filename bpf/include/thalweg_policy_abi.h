@@ -183,16 +183,26 @@ struct thalweg_policy_head {
 enum thalweg_policy_head_flag {
 	/* The actions are empty: what would match is counted, and nothing done. */
 	THALWEG_POLICY_DRY_RUN = 1 << 0,
-	/* Some rule answers at stage ASKED: request sockets must be remembered. */
-	THALWEG_POLICY_REQUESTS = 1 << 1,
 	/* This policy or an earlier one remembers flows in their handshake. */
 	THALWEG_POLICY_REMEMBERS = 1 << 2,
 	/* Some rule needs the peer's SYN: listeners save it. */
 	THALWEG_POLICY_SAVE_SYN = 1 << 3,
 	/* Some rule sends an option with the SYN-ACK: listeners write options. */
 	THALWEG_POLICY_OPTIONS = 1 << 4,
-	/* Some rule names a cgroup. */
+	/* Some rule names a cgroup, a network namespace, a share of flows. */
 	THALWEG_POLICY_CGROUPS = 1 << 5,
+	THALWEG_POLICY_NETNS = 1 << 6,
+	THALWEG_POLICY_SAMPLES = 1 << 7,
+};
+
+enum thalweg_policy_flow_flag {
+	/* It is protected: no operations, and the learner keeps off. */
+	THALWEG_FLOW_NEVER = 1 << 0,
+	/* What it was given is needed after the handshake. */
+	THALWEG_FLOW_KEEPS = 1 << 1,
+	/* It sends, it reads the option. */
+	THALWEG_FLOW_SENDS = 1 << 2,
+	THALWEG_FLOW_READS = 1 << 3,
 };
 
 /* What a flow is given (table `actions`) and keeps (`handshakes`, `flows`). */
@@ -201,7 +211,7 @@ struct thalweg_policy_flow {
 	__u32 rule; /* its id, or THALWEG_POLICY_NONE: looked up, none matched */
 	__u8 count; /* of ops */
 	__u8 stages; /* at which it has something to do */
-	__u8 flags; /* enum thalweg_policy_rule_flag: NEVER */
+	__u8 flags; /* enum thalweg_policy_flow_flag */
 	__u8 has_received; /* the peer's option came */
 	__u32 received; /* its value */
 	__u64 told_ns; /* last STATISTICS event */

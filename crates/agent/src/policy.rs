@@ -27,8 +27,8 @@ pub use events::{FlowStatistics, watch};
 pub use report::{Failure, FailureLog, Report, RuleReport};
 
 use crate::system;
-use pins::Pins;
 pub(crate) use pins::DIRECTORY;
+use pins::Pins;
 use tables::Tables;
 
 /// Maps that all policies share; `owned` is the learner's too, and lies beside its pins.
@@ -262,7 +262,11 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
     let pin = directory.join(format!("cgroup_{bit}"));
-    drop(crate::kernel::attach_and_pin(&mut program, &directory_of_cgroup, &pin)?);
+    drop(crate::kernel::attach_and_pin(
+        &mut program,
+        &directory_of_cgroup,
+        &pin,
+    )?);
     Ok(())
 }
 
@@ -323,8 +327,7 @@ fn memory(maps: impl Iterator<Item = MapHandle>) -> u64 {
 fn lock(pin: &Path) -> Result<Flock<File>> {
     let pins = Pins::create(pin)?;
     let directory = pins.directory();
-    let file =
-        File::open(directory).with_context(|| format!("opening {}", directory.display()))?;
+    let file = File::open(directory).with_context(|| format!("opening {}", directory.display()))?;
     Flock::lock(file, FlockArg::LockExclusive)
         .map_err(|(_, errno)| errno)
         .with_context(|| format!("locking {}", directory.display()))

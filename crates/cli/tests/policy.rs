@@ -134,7 +134,10 @@ sys.stdin.readline()
     assert_eq!(server.line(), "listening");
     let mut client = run(Side::Client, &bed.server_address());
     let read = |traffic: &mut Traffic| -> Vec<i64> {
-        texts.iter().map(|_| traffic.line().parse().unwrap()).collect()
+        texts
+            .iter()
+            .map(|_| traffic.line().parse().unwrap())
+            .collect()
     };
     (read(&mut client), read(&mut server))
 }
@@ -250,7 +253,11 @@ fn options_of_sockets_are_set_on_both_ends() {
     let rule = bed.rule("all");
     assert_eq!(client, values, "{rule}");
     assert_eq!(server, values, "{rule}");
-    assert_eq!((&rule["matched"], &rule["failed"]), (&2.into(), &0.into()), "{rule}");
+    assert_eq!(
+        (&rule["matched"], &rule["failed"]),
+        (&2.into(), &0.into()),
+        "{rule}"
+    );
 }
 
 #[test]
@@ -409,9 +416,7 @@ connection.recv(200)
         let packets = until(&mut capture, |packet| {
             packet["sent"] == false && packet["payload"] == 100
         });
-        assert_eq!(
-            packets.last().unwrap()["tos"], 0x48, "{}", bed.rule("all")
-        );
+        assert_eq!(packets.last().unwrap()["tos"], 0x48, "{}", bed.rule("all"));
     }
 }
 
@@ -427,7 +432,15 @@ fn statistics_come_each_second() {
     let _sink = bed.sink(&bed.server_address());
     let client = "import socket, sys, time\nc = socket.create_connection((sys.argv[1], 5001))\nend = time.monotonic() + 4.5\nwhile time.monotonic() < end:\n    c.sendall(bytes(10000))\n    time.sleep(0.01)\n";
     let _client = bed.python(Side::Client, client, &[&bed.server_address()]);
-    let output = bed.thalweg(&["--json", "policy", "statistics", "--limit", "4", "--seconds", "8"]);
+    let output = bed.thalweg(&[
+        "--json",
+        "policy",
+        "statistics",
+        "--limit",
+        "4",
+        "--seconds",
+        "8",
+    ]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let reports: Vec<Value> = text
         .lines()
@@ -437,9 +450,7 @@ fn statistics_come_each_second() {
     for pair in reports.windows(2) {
         let ms = pair[1]["time_ms"].as_i64().unwrap() - pair[0]["time_ms"].as_i64().unwrap();
         assert!((990..1300).contains(&ms), "{ms} ms between {pair:?}");
-        let grown = |name: &str| {
-            pair[1][name].as_u64().unwrap() > pair[0][name].as_u64().unwrap()
-        };
+        let grown = |name: &str| pair[1][name].as_u64().unwrap() > pair[0][name].as_u64().unwrap();
         assert!(grown("bytes_acked") && grown("delivered"), "{pair:?}");
     }
     assert_eq!(reports[0]["remote"], bed.server_address().as_str());
@@ -638,7 +649,13 @@ fn the_header_option_goes_both_ways_and_harms_nobody() {
     let with = |packet: &&Value| packet["options"].as_str().unwrap().contains(OPTION);
     let sent: Vec<&Value> = packets.iter().filter(with).collect();
     assert_eq!(sent.len(), 1, "{sent:?}");
-    assert!(is_syn(sent[0]) && sent[0]["options"].as_str().unwrap().contains("fd08545711223344"));
+    assert!(
+        is_syn(sent[0])
+            && sent[0]["options"]
+                .as_str()
+                .unwrap()
+                .contains("fd08545711223344")
+    );
 
     let server = "import socket\nl = socket.create_server((\"\", 5004))\nprint(\"listening\")\nc = l.accept()[0]\nwhile True:\n    d = c.recv(1 << 20)\n    if not d:\n        break\n    c.sendall(d)\nc.close()\n";
     let mut server = bed.python(Side::Server, server, &[]);
@@ -651,7 +668,13 @@ fn the_header_option_goes_both_ways_and_harms_nobody() {
     let packets = until(&mut wire, |packet| flags(packet) & 1 != 0);
     let sent: Vec<&Value> = packets.iter().filter(with).collect();
     assert_eq!(sent.len(), 2, "in the SYN and the SYN-ACK alone: {sent:?}");
-    assert!(is_syn_ack(sent[1]) && sent[1]["options"].as_str().unwrap().contains("fd08545755667788"));
+    assert!(
+        is_syn_ack(sent[1])
+            && sent[1]["options"]
+                .as_str()
+                .unwrap()
+                .contains("fd08545755667788")
+    );
 
     let output = bed.thalweg(&["--json", "policy", "statistics", "--seconds", "1"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -727,7 +750,8 @@ fn policies_come_and_go_and_come_back() {
     }
     let mut bed = bed("back");
     let mark = |bed: &Bed| options_of(bed, &[(1, 36)]).0[0];
-    let named = |mark: u32| one_rule(&format!("mark = {mark}")).replace("test", &format!("p{mark}"));
+    let named =
+        |mark: u32| one_rule(&format!("mark = {mark}")).replace("test", &format!("p{mark}"));
     assert_eq!(bed.json(&["policy", "show"]), Value::Null);
     for number in 1..=3 {
         bed.apply(&named(number));
@@ -745,7 +769,11 @@ fn policies_come_and_go_and_come_back() {
 
     // A policy with a fault changes nothing.
     let file = bed.directory.path().join("fault.toml");
-    fs::write(&file, "name = \"x\"\n[[rule]]\nname = \"r\"\nset = { mark = -1 }\n").unwrap();
+    fs::write(
+        &file,
+        "name = \"x\"\n[[rule]]\nname = \"r\"\nset = { mark = -1 }\n",
+    )
+    .unwrap();
     let refused = bed.thalweg(&["policy", "apply", file.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("fault.toml:4:"), "{text}");
@@ -838,8 +866,14 @@ print(sorted(seen))
         assert_eq!(said, "[(1, 200000, 1000, 10, 1), (2, 400000, 2000, 20, 2)]");
         swapped
     });
-    assert_eq!(server.line(), "[(200000, 1000, 10, 1), (400000, 2000, 20, 2)]");
+    assert_eq!(
+        server.line(),
+        "[(200000, 1000, 10, 1), (400000, 2000, 20, 2)]"
+    );
     let rate = f64::from(swaps) / took.as_secs_f64();
     println!("{swaps} swaps, {rate:.0} a second");
-    assert!(swaps > 50 && rate > 50.0, "{swaps} swaps, {rate:.0} a second");
+    assert!(
+        swaps > 50 && rate > 50.0,
+        "{swaps} swaps, {rate:.0} a second"
+    );
 }

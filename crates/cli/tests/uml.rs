@@ -286,7 +286,10 @@ ls /sys/fs/bpf
 "#,
     );
     let flow = json_after(&text, "STATISTICS");
-    assert!(flow["delivered_ce"].as_u64() >= Some(1), "no mark came back:\n{text}");
+    assert!(
+        flow["delivered_ce"].as_u64() >= Some(1),
+        "no mark came back:\n{text}"
+    );
     assert_eq!(flow["received_option"], 7, "{text}");
     for marker in ["DCTCP", "NV"] {
         let rule = json_after(&text, marker)["rules"][0].clone();

@@ -67,7 +67,13 @@ impl History {
     /// # Errors
     /// Faults of the policy, all of them, a line each; what [`Place::apply`] says; a state
     /// directory that cannot be written to.
-    pub fn apply(&self, place: &Place, bytes: &[u8], file: &Path, dry_run: bool) -> Result<Outcome> {
+    pub fn apply(
+        &self,
+        place: &Place,
+        bytes: &[u8],
+        file: &Path,
+        dry_run: bool,
+    ) -> Result<Outcome> {
         let compiled = compile(bytes, file)?;
         let previous = self.in_force(&place.pin)?.map(|entry| entry.number);
         self.put(place, bytes, compiled, file, dry_run, previous)
@@ -193,13 +199,15 @@ impl History {
         let Some(head) = super::in_force(pin)? else {
             return Ok(None);
         };
-        Ok(Some(self.entry(head.generation).unwrap_or_else(|_| Entry {
-            number: head.generation,
-            name: String::new(),
-            file: PathBuf::new(),
-            applied_ms: 0,
-            dry_run: false,
-            previous: None,
+        Ok(Some(self.entry(head.generation).unwrap_or_else(|_| {
+            Entry {
+                number: head.generation,
+                name: String::new(),
+                file: PathBuf::new(),
+                applied_ms: 0,
+                dry_run: false,
+                previous: None,
+            }
         })))
     }
 
@@ -226,9 +234,7 @@ impl History {
     fn numbers(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => {
-                entries.with_context(|| format!("reading {}", self.directory.display()))?
-            }
+            entries => entries.with_context(|| format!("reading {}", self.directory.display()))?,
         };
         let mut numbers: Vec<u32> = entries
             .flatten()

@@ -6,8 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use libbpf_rs::Program;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use thalweg_abi::{from_bytes, raw};
 
 use super::SHARED;
@@ -82,9 +82,7 @@ impl Pins {
     fn generations(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => {
-                entries.with_context(|| format!("reading {}", self.directory.display()))?
-            }
+            entries => entries.with_context(|| format!("reading {}", self.directory.display()))?,
         };
         Ok(entries
             .flatten()

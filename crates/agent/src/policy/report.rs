@@ -180,14 +180,14 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
             .and_then(|rule| rule.ops.get(usize::from(failure.op)));
         let stage = catalogue::Stage::ALL.get(usize::from(failure.stage));
         found.entry(failure.rule).or_default().push(Failure {
-            key: op.map_or_else(|| format!("operation {}", failure.op), |op| op.key.to_owned()),
+            key: op.map_or_else(
+                || format!("operation {}", failure.op),
+                |op| op.key.to_owned(),
+            ),
             option: op.map_or_else(String::new, |op| op.option.to_owned()),
             stage: stage.map_or("?", |stage| stage.name()).to_owned(),
             error: errno_name(failure.error),
-            count: count
-                .try_into()
-                .map(u64::from_ne_bytes)
-                .unwrap_or_default(),
+            count: count.try_into().map(u64::from_ne_bytes).unwrap_or_default(),
         });
     }
     for list in found.values_mut() {

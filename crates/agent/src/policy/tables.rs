@@ -6,6 +6,10 @@ use thalweg_abi::{Pod, bytes_of, from_bytes, raw};
 use thalweg_policy::Compiled;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
+const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+    | 1 << raw::THALWEG_STAGE_RTO
+    | 1 << raw::THALWEG_STAGE_RTT
+    | 1 << raw::THALWEG_STAGE_CLOSE;
 const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 
 /// What goes into the maps.
@@ -33,6 +37,14 @@ impl<'c> Tables<'c> {
             flags: 0,
             stages: compiled.stages,
         };
+        for rule in &compiled.rules {
+            if rule.netns != 0 {
+                tables.flags |= raw::THALWEG_POLICY_NETNS;
+            }
+            if rule.sample != 0 {
+                tables.flags |= raw::THALWEG_POLICY_SAMPLES;
+            }
+        }
         if dry_run {
             tables.flags |= raw::THALWEG_POLICY_DRY_RUN;
         } else {
@@ -51,7 +63,13 @@ impl<'c> Tables<'c> {
         let Some(action) = self.actions.get_mut(rule.id as usize) else {
             return;
         };
-        action.flags = (rule.flags & raw::THALWEG_RULE_NEVER) as u8;
+        let mut flags = 0;
+        if rule.flags & raw::THALWEG_RULE_NEVER != 0 {
+            flags |= raw::THALWEG_FLOW_NEVER;
+        }
+        if u32::from(rule.stages) & LATER != 0 {
+            flags |= raw::THALWEG_FLOW_KEEPS;
+        }
         action.stages = rule.stages;
         let ops = self.compiled.ops.iter().skip(rule.first_op as usize);
         action.count = 0;
@@ -63,10 +81,16 @@ impl<'c> Tables<'c> {
                 raw::THALWEG_OP_REFLECT_TOS => {
                     self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
                 }
-                raw::THALWEG_OP_READ_OPTION if passive => {
-                    self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
+                // Asked for once the handshake is over.
+                raw::THALWEG_OP_BASE_RTT => flags |= raw::THALWEG_FLOW_KEEPS,
+                raw::THALWEG_OP_READ_OPTION => {
+                    flags |= raw::THALWEG_FLOW_READS | raw::THALWEG_FLOW_KEEPS;
+                    if passive {
+                        self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
+                    }
                 }
                 raw::THALWEG_OP_SEND_OPTION | raw::THALWEG_OP_SEND_OPTION_CC => {
+                    flags |= raw::THALWEG_FLOW_SENDS;
                     // Both directions are looked up when the SYN or the SYN-ACK is written.
                     self.stages |= EARLY;
                     if passive {
@@ -76,6 +100,8 @@ impl<'c> Tables<'c> {
                 _ => {}
             }
         }
+        // The flags are bits of a byte.
+        action.flags = flags as u8;
     }
 
     /// Size of a map that is this policy's own.
@@ -121,14 +147,25 @@ impl<'c> Tables<'c> {
 }
 
 fn fill_array<T: Pod>(map: &MapHandle, values: &[T]) -> Result<()> {
-    let keys: Vec<u8> = (0..values.len() as u32).flat_map(u32::to_ne_bytes).collect();
-    let values_bytes: Vec<u8> = values.iter().flat_map(|value| bytes_of(value).to_vec()).collect();
+    let keys: Vec<u8> = (0..values.len() as u32)
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let values_bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|value| bytes_of(value).to_vec())
+        .collect();
     fill(map, &keys, &values_bytes, values.len())
 }
 
 fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
-    let keys: Vec<u8> = prefixes.iter().flat_map(|(key, _)| bytes_of(key).to_vec()).collect();
-    let values: Vec<u8> = prefixes.iter().flat_map(|(_, node)| node.to_ne_bytes()).collect();
+    let keys: Vec<u8> = prefixes
+        .iter()
+        .flat_map(|(key, _)| bytes_of(key).to_vec())
+        .collect();
+    let values: Vec<u8> = prefixes
+        .iter()
+        .flat_map(|(_, node)| node.to_ne_bytes())
+        .collect();
     fill(map, &keys, &values, prefixes.len())
 }
 

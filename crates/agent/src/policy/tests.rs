@@ -152,7 +152,10 @@ fn the_kernel_finds_the_rule_that_the_reference_finds() {
                 draw: vector.draw,
             };
             let id = find(&object, &query(&flow, vector.netns, &compiled));
-            let name = compiled.about.get(id as usize).map(|rule| rule.name.as_str());
+            let name = compiled
+                .about
+                .get(id as usize)
+                .map(|rule| rule.name.as_str());
             assert_eq!(name, vector.rule.as_deref(), "{}: {flow:?}", case.name);
             flows += 1;
         }
@@ -166,7 +169,8 @@ fn a_text_keeps_its_place() {
         return;
     }
     let policy = |name: &str| {
-        let text = format!("name = \"t\"\n[[rule]]\nname = \"r\"\nset = {{ congestion = \"{name}\" }}\n");
+        let text =
+            format!("name = \"t\"\n[[rule]]\nname = \"r\"\nset = {{ congestion = \"{name}\" }}\n");
         let policy = Policy::parse(text.as_bytes(), Path::new("t")).unwrap();
         policy.compile().unwrap()
     };
