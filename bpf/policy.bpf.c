@@ -82,6 +82,14 @@ struct {
 	__type(value, struct thalweg_policy_counters);
 } counters SEC(".maps");
 
+/* Arms of each set that rules name, by the number of the set; the loader and the agent write it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_POLICY_MAX_ARM_SETS + 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} arm_sets SEC(".maps");
+
 /* What the programs of named cgroups (policy_mark.bpf.c) say of the event under way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -133,7 +141,7 @@ struct {
 	__type(value, __u32);
 } listeners SEC(".maps");
 
-/* learn's map of that name: sockets whose congestion control it leaves alone. */
+/* learn's map of that name: sockets that it leaves alone (0), or may give some arms (a mask). */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -497,8 +505,28 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 {
 	struct bpf_sock *sk = ops->sk;
 
-	if (sk)
-		bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	__u32 *arms;
+
+	if (!sk)
+		return;
+	arms = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (arms)
+		*arms = 0;
+}
+
+/* The learner gives the socket one of a set of arms, unless the application has chosen. */
+static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
+{
+	struct bpf_sock *sk = ops->sk;
+	__u32 *from, mask;
+
+	from = bpf_map_lookup_elem(&arm_sets, &set);
+	if (!from || !sk || bpf_sk_storage_get(&owned, sk, 0, 0))
+		return;
+	mask = *from;
+	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (from)
+		*from = mask;
 }
 
 static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
@@ -637,6 +665,10 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 		if (ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 			return 0;
 		error = reflect_tos(ops);
+		break;
+	case THALWEG_OP_LEARN_FROM:
+		learn_from(ops, op->value);
+		error = 0;
 		break;
 	case THALWEG_OP_STATISTICS:
 		return tell(ops, flow, op->value);

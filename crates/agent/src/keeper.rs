@@ -197,6 +197,13 @@ impl Keeper {
         }
     }
 
+    /// A policy may have come, and arms with it.
+    fn refresh_arm_sets(&self) -> Result<()> {
+        let pin = &self.shared.kernel.setup().pin;
+        let history = policy::history::History::at(&self.shared.config.paths.state);
+        policy::refresh_arm_sets(pin, &history, &self.shared.kernel.arms()?)
+    }
+
     /// What a policy could not set, each kind of failure once.
     fn report_policy(&mut self) {
         let pin = &self.shared.kernel.setup().pin;
@@ -212,6 +219,7 @@ impl Keeper {
             .shared
             .kernel
             .refresh_arms(&wanted_arms(&self.shared.config)?)?;
+        self.refresh_arm_sets()?;
         for name in came {
             tracing::info!(arm = name, "congestion control has become available");
         }

@@ -377,9 +377,13 @@ pub(crate) fn cgroup_id(cgroup: &File) -> Result<u64> {
 /// runs twice; a connection that is established then counts twice.
 pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
     let path = pin.join("link_sockops");
-    let Some(old) = pinned_link(&path, cgroup_id(cgroup)?)? else {
+    if !path.exists() {
         return Ok(());
-    };
+    }
+    let old = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
+    if attached_to(&old)? != cgroup_id(cgroup)? {
+        return Ok(());
+    }
     let program = libbpf_rs::Program::fd_from_id(old.info()?.prog_id)
         .context("opening the learner's program (CAP_SYS_ADMIN)")?;
     let new = link_program(program.as_fd(), cgroup)?;
@@ -427,15 +431,19 @@ pub(crate) fn pinned_link(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
         return Ok(None);
     }
     let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-    let attached_to = match link.info()?.info {
-        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => info.cgroup_id,
-        _ => 0,
-    };
-    if attached_to == cgroup_id {
+    if attached_to(&link)? == cgroup_id {
         return Ok(Some(link));
     }
     remove_pin(path)?;
     Ok(None)
+}
+
+/// The cgroup that a link is on, by its number; 0 if that is gone.
+fn attached_to(link: &Link) -> Result<u64> {
+    Ok(match link.info()?.info {
+        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => info.cgroup_id,
+        _ => 0,
+    })
 }
 
 pub(crate) fn attach_and_pin(

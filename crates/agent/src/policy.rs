@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 use nix::fcntl::{Flock, FlockArg};
 use thalweg_abi::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
@@ -26,7 +26,9 @@ use thalweg_policy::{Compiled, Namespace};
 pub use events::{FlowStatistics, watch};
 pub use report::{Failure, FailureLog, Report, RuleReport};
 
+use crate::kernel::ArmTable;
 use crate::system;
+use history::History;
 pub(crate) use pins::DIRECTORY;
 use pins::Pins;
 use tables::Tables;
@@ -41,7 +43,8 @@ const SHARED: [&str; 6] = [
     "events",
 ];
 /// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
-const OWN: [(&str, &str); 8] = [
+const OWN: [(&str, &str); 9] = [
+    ("arm_sets", "arm_sets"),
     ("counters", "counters"),
     (".rodata.head", "head"),
     ("nodes", "nodes"),
@@ -122,6 +125,12 @@ impl Place {
             notes,
             map_bytes: tables.fill(&object, generation)?,
         };
+        let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
+        let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
+        // Without a learner there is nobody to choose; the agent writes them when it starts.
+        if let Ok(arms) = ArmTable::from_pinned(&self.pin.join("arms")) {
+            write_arm_sets(&arm_sets, &compiled.arm_sets, &arms)?;
+        }
         // Marks lie in maps of this policy alone: the programs of its predecessor's cgroups and
         // its own may run side by side until the swap.
         pins.start_generation(generation)?;
@@ -198,6 +207,38 @@ impl Prepared {
         }
         Ok(())
     }
+}
+
+/// Tells the policy in force which numbers its sets of arms stand for.
+///
+/// # Errors
+/// Pins that cannot be read or written.
+pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -> Result<()> {
+    let pins = Pins::at(pin);
+    let Some(head) = pins.head()? else {
+        return Ok(());
+    };
+    let Some(compiled) = history.compiled(head.generation) else {
+        return Ok(());
+    };
+    if compiled.arm_sets.is_empty() {
+        return Ok(());
+    }
+    let map = MapHandle::from_pinned_path(pins.generation(head.generation).join("arm_sets"))?;
+    write_arm_sets(&map, &compiled.arm_sets, arms)
+}
+
+/// Masks by number of the set, from 1; arms that the learner does not have are left out.
+fn write_arm_sets(map: &MapHandle, sets: &[Vec<String>], arms: &ArmTable) -> Result<()> {
+    for (number, set) in (1u32..).zip(sets) {
+        let mask = set
+            .iter()
+            .filter_map(|name| arms.index(name))
+            .fold(0u32, |mask, index| mask | 1 << index);
+        map.update(&number.to_ne_bytes(), &mask.to_ne_bytes(), MapFlags::ANY)
+            .context("writing the sets of arms")?;
+    }
+    Ok(())
 }
 
 fn main_program<'o>(programs: &mut impl Iterator<Item = ProgramMut<'o>>) -> Result<ProgramMut<'o>> {

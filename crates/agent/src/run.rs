@@ -209,7 +209,8 @@ fn restore_policy(shared: &Shared) {
         pin: setup.pin.clone(),
         cgroup: setup.cgroup.clone(),
     };
-    match History::at(&shared.config.paths.state).restore(&place) {
+    let history = History::at(&shared.config.paths.state);
+    match history.restore(&place) {
         Ok(None) => {}
         Ok(Some(outcome)) => {
             tracing::info!(policy = outcome.entry.name, "policy is in force again");
@@ -218,6 +219,12 @@ fn restore_policy(shared: &Shared) {
             }
         }
         Err(error) => shared.problem("policy", Some(format!("not in force: {error:#}"))),
+    }
+    let arms = shared.kernel.arms();
+    if let Err(error) =
+        arms.and_then(|arms| crate::policy::refresh_arm_sets(&place.pin, &history, &arms))
+    {
+        tracing::warn!("the policy's sets of arms are not known to it: {error:#}");
     }
 }
 

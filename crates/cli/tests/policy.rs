@@ -540,6 +540,30 @@ connection.recv(1)
 }
 
 #[test]
+fn the_learner_chooses_from_the_arms_of_the_rule() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("learnfrom", "");
+    bed.apply(&policy(
+        "[[rule]]\nname = \"two\"\nmatch.direction = \"active\"\nset = { learn_from = [\"cubic\", \"reno\"] }\n",
+    ));
+    let _sink = bed.sink(&bed.server_address());
+    bed.connect(&bed.server_address(), 60, 1_200_000);
+    bed.counter_reaches("closed", 120);
+    let chosen: std::collections::BTreeSet<String> = bed
+        .events(60)
+        .iter()
+        .filter(|event| event["kind"] == "decision" && event["passive"] == false)
+        .map(|event| event["arm"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(chosen.contains("reno"), "{chosen:?}");
+    assert!(!chosen.contains("bbr"), "{chosen:?}");
+    assert_eq!(bed.rule("two")["matched"], 60);
+    assert_eq!(bed.counter("app_owned"), 0);
+}
+
+#[test]
 fn half_of_the_flows_are_sampled() {
     if !privileged() {
         return;

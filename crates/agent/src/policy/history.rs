@@ -230,6 +230,11 @@ impl History {
         fs::read(&path).with_context(|| format!("reading {}", path.display()))
     }
 
+    /// The tables of a policy by its number, if it is kept.
+    pub(super) fn compiled(&self, number: u32) -> Option<Compiled> {
+        compile(&self.text(number).ok()?, Path::new("")).ok()
+    }
+
     /// Numbers of all that are kept, in order.
     fn numbers(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.directory) {

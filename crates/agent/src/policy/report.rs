@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
 use thalweg_abi::{from_bytes, raw};
-use thalweg_policy::{About, Policy, catalogue};
+use thalweg_policy::{About, catalogue};
 
 use super::history::History;
 use super::pins::Pins;
@@ -155,10 +155,7 @@ impl FailureLog {
 
 /// Names of rules and operations, as far as the history has the policy.
 fn about(history: &History, generation: u32) -> Vec<About> {
-    let compiled = history.text(generation).ok().and_then(|text| {
-        let policy = Policy::parse(&text, Path::new("")).ok()?;
-        policy.compile().ok()
-    });
+    let compiled = history.compiled(generation);
     compiled.map_or_else(Vec::new, |compiled| compiled.about)
 }
 
