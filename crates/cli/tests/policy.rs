@@ -702,19 +702,19 @@ fn the_header_option_goes_both_ways_and_harms_nobody() {
 
     let output = bed.thalweg(&["--json", "policy", "statistics", "--seconds", "1"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let received = |port: &str, local: bool| {
+    let received = |port: u16, local: bool| {
         text.lines()
             .map(|line| serde_json::from_str::<Value>(line).unwrap())
             .filter(|flow| {
                 let field = if local { "local_port" } else { "remote_port" };
-                flow[field].to_string() == port
+                flow[field] == port
             })
             .map(|flow| flow["received_option"].clone())
             .next_back()
     };
-    assert_eq!(received("5004", false), Some(0x5566_7788.into()), "{text}");
-    assert_eq!(received("5004", true), Some(0x1122_3344.into()), "{text}");
-    assert_eq!(received("5001", false), Some(Value::Null), "{text}");
+    assert_eq!(received(5004, false), Some(0x5566_7788.into()), "{text}");
+    assert_eq!(received(5004, true), Some(0x1122_3344.into()), "{text}");
+    assert_eq!(received(5001, false), Some(Value::Null), "{text}");
 }
 
 #[test]
