@@ -347,7 +347,8 @@ print(info(connection, 8))
             })
             .collect();
         delays.sort_by(f64::total_cmp);
-        (rto, delays.pop().unwrap())
+        // The first 16 are answered at once; a busy machine may delay a few others.
+        (rto, delays[delays.len() * 3 / 4])
     };
     let (rto, delay) = run();
     assert!(rto >= 200_000, "{rto} us");
