@@ -99,8 +99,10 @@ struct {
 } conns SEC(".maps");
 
 /*
- * Sockets whose application chose its congestion control itself. BPF_F_CLONE: a
- * listener's mark passes to what it accepts.
+ * Sockets that are not free: 0 where the application chose its congestion control
+ * itself, or a policy did; otherwise the mask of the arms that a policy leaves to
+ * choose from (policy.bpf.c has this map too). BPF_F_CLONE: a listener's mark passes
+ * to what it accepts.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -284,10 +286,18 @@ static __always_inline void keep_conn(struct context *c, struct thalweg_conn *co
 		*oldest = *conn;
 }
 
-/* Whether the application chose the socket's congestion control itself. */
+/* Mask of the arms that the socket may be given, 0 where it is to be left alone. */
+static __always_inline __u32 permitted_arms(struct context *c)
+{
+	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+
+	return arms ? *arms : ~0u;
+}
+
+/* Whether the application, or a policy, chose the socket's congestion control. */
 static __always_inline int app_owned(struct context *c)
 {
-	return bpf_sk_storage_get(&owned, c->sk, 0, 0) != 0;
+	return !permitted_arms(c);
 }
 
 /*
@@ -658,7 +668,7 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 	struct thalweg_conn conn = {};
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
-	__u32 *default_arm, arm, ecn;
+	__u32 *default_arm, arm, ecn, permitted;
 	int error = 0, want = BPF_SOCK_OPS_STATE_CB_FLAG;
 
 	if (!prepare(&c, ops) || !find_key(&c))
@@ -676,7 +686,8 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 		conn.flags |= THALWEG_CONN_PASSIVE;
 	conn.system_arm = current_arm(&c);
-	if (app_owned(&c)) {
+	permitted = permitted_arms(&c);
+	if (!permitted) {
 		conn.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
 		return;
@@ -687,7 +698,7 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 		return;
 	}
 	c.request.arm = conn.system_arm;
-	c.request.allowed = allowed_arms(c.arms, ecn);
+	c.request.allowed = allowed_arms(c.arms, ecn) & permitted;
 	decision = &c.request.decision;
 	if (!choose(&c.request)) {
 		COUNT(&c, hosts_missed);
@@ -756,7 +767,7 @@ static __always_inline void retransmitted(struct bpf_sock_ops *ops)
 {
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
-	__u32 target, ecn;
+	__u32 target, ecn, permitted;
 	__u64 segs, retrans;
 	int classic, error = 0;
 
@@ -783,12 +794,13 @@ static __always_inline void retransmitted(struct bpf_sock_ops *ops)
 		return;
 	ecn = c.conn->flags & THALWEG_CONN_ECN;
 	callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
-	if (app_owned(&c) || !find_key(&c))
+	permitted = permitted_arms(&c);
+	if (!permitted || !find_key(&c))
 		return;
 	c.request.arm = c.conn->arm;
 	c.request.segs = segs;
 	c.request.retrans = retrans;
-	c.request.allowed = allowed_arms(c.arms, ecn);
+	c.request.allowed = allowed_arms(c.arms, ecn) & permitted;
 	target = rescue(&c.request);
 	if (target >= THALWEG_MAX_ARMS)
 		return;
@@ -885,8 +897,13 @@ int learn_sockops(struct bpf_sock_ops *ops)
 SEC("cgroup/setsockopt")
 int learn_setsockopt(struct bpf_sockopt *ctx)
 {
-	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk)
-		bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	__u32 *arms;
+
+	if (ctx->level == IPPROTO_TCP && ctx->optname == TCP_CONGESTION && ctx->sk) {
+		arms = bpf_sk_storage_get(&owned, ctx->sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (arms)
+			*arms = 0;
+	}
 	/* The kernel copied one page of the value at most; 0 = take the original. */
 	if (ctx->optlen > 4096)
 		ctx->optlen = 0;

@@ -4,6 +4,7 @@
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
 #   cost     kernel time, connection rate, agent's footprint  (three minutes)
+#   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   limit    what a limited cgroup sends, set and measured    (five minutes)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
@@ -15,7 +16,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost link limit lab)
+((${#parts[@]})) || parts=(regret cost policy link limit lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -28,6 +29,10 @@ for part in "${parts[@]}"; do
 		for what in kernel rate agent; do
 			target/release/thalweg-bench "$what" || status=1
 		done
+		;;
+	policy)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench policy || status=1
 		;;
 	link)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
@@ -45,7 +50,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, link, limit, lab)" >&2
+		echo "error: no part $part (regret, cost, policy, link, limit, lab)" >&2
 		exit 2
 		;;
 	esac

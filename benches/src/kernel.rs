@@ -28,6 +28,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     route(&pair)?;
     let agent = Agent::start(binary, &pair, "kernel")?;
     let _statistics = enable_statistics()?;
+    let link = agent.pin.join("link_sockops");
 
     let mut server = Worker::start(
         &pair,
@@ -47,20 +48,20 @@ pub fn run(binary: &Path) -> Result<bool> {
     let mut closed = Vec::new();
     let (mut open_runs, mut flow_runs, mut close_runs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let start = run_time(&agent)?;
+        let start = run_time(&link)?;
         client.go_on()?;
         client.line()?;
         // Both ends of each connection run the programs, and accept() is done in softirq.
         wait_for_counter(&agent, "/counters/established")?;
-        let open = run_time(&agent)?;
+        let open = run_time(&link)?;
         client.go_on()?;
         client.line()?;
-        let sent = run_time(&agent)?;
+        let sent = run_time(&link)?;
         client.go_on()?;
         client.line()?;
         server.line()?;
         wait_for_counter(&agent, "/counters/closed")?;
-        let end = run_time(&agent)?;
+        let end = run_time(&link)?;
         let ends = 2.0 * CONNECTIONS as f64;
         established.push((open.0 - start.0) as f64 / ends / 1000.0);
         closed.push((end.0 - sent.0) as f64 / ends / 1000.0);
@@ -170,7 +171,7 @@ fn wait_for_counter(agent: &Agent, pointer: &str) -> Result<()> {
 }
 
 /// The kernel counts run time of BPF programs while this is open.
-fn enable_statistics() -> Result<OwnedFd> {
+pub fn enable_statistics() -> Result<OwnedFd> {
     // SAFETY: a plain system call; a negative answer is checked below.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
     if fd < 0 {
@@ -180,9 +181,9 @@ fn enable_statistics() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Total run time (ns) and runs of the attached sockops program.
-fn run_time(agent: &Agent) -> Result<(u64, u64)> {
-    let link = Link::open(agent.pin.join("link_sockops"))?;
+/// Total run time (ns) and runs of the program of a pinned link.
+pub fn run_time(link: &Path) -> Result<(u64, u64)> {
+    let link = Link::open(link)?;
     let id = link.info()?.prog_id;
     // SAFETY: a plain system call; a negative answer is checked below.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };

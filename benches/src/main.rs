@@ -4,6 +4,7 @@
 //! thalweg-bench kernel   kernel time per establishment and per close, 50,000 hosts in the map
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
+//! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set
 //! ```
@@ -15,6 +16,7 @@ mod bed;
 mod kernel;
 mod limit;
 mod link;
+mod policy;
 mod rate;
 mod table;
 mod worker;
@@ -43,6 +45,8 @@ enum What {
     Rate,
     /// Memory and CPU of the agent.
     Agent,
+    /// What a policy of 10,000 rules costs.
+    Policy,
     /// What a link carries, and how late packets are.
     Link,
     /// What a limited cgroup sends.
@@ -58,6 +62,7 @@ fn main() -> Result<ExitCode> {
         What::Kernel => kernel::run(&arguments.binary)?,
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
+        What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
         What::Limit => limit::run(&arguments.binary)?,
         What::Worker(work) => {

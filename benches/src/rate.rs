@@ -14,13 +14,15 @@ const SECONDS: f64 = 0.25;
 /// A transfer of this size is scored: from then on there is something to decide.
 const BULK: usize = 4_000_000;
 
-struct Lane {
+/// A client that connects and closes in a loop, and its server.
+pub struct Lane {
     _server: Worker,
     client: Worker,
 }
 
 impl Lane {
-    fn new(pair: &Pair, server_cgroup: &Path) -> Result<Self> {
+    /// Starts both.
+    pub fn new(pair: &Pair, server_cgroup: &Path) -> Result<Self> {
         let arguments = ["greet".to_string()];
         let mut server = Worker::start_in(pair, Side::Server, server_cgroup, &arguments)?;
         server.line()?;
@@ -34,11 +36,21 @@ impl Lane {
     }
 
     /// Connections per second of one round.
-    fn round(&mut self) -> Result<f64> {
+    pub fn round(&mut self) -> Result<f64> {
+        let (number, seconds) = self.run()?;
+        Ok(number / seconds)
+    }
+
+    /// Connections of one round.
+    pub fn connections(&mut self) -> Result<f64> {
+        Ok(self.run()?.0)
+    }
+
+    fn run(&mut self) -> Result<(f64, f64)> {
         self.client.go_on()?;
         let line = self.client.line()?;
         let (number, seconds) = line.split_once(' ').context("two numbers")?;
-        Ok(number.parse::<f64>()? / seconds.parse::<f64>()?)
+        Ok((number.parse()?, seconds.parse()?))
     }
 }
 

@@ -15,8 +15,14 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define SOL_IP 0
 #define SOL_TCP 6
+#define SOL_IPV6 41
+#define IP_TOS 1
+#define IPV6_TCLASS 67
 #define TCP_CONGESTION 13
+#define TCP_SAVE_SYN 27
+#define ENOSPC 28
 #define ETIMEDOUT 110
 /* tcp_sock.ecn_flags: ECN was negotiated. */
 #define TCP_ECN_OK 1

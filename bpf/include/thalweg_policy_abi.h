@@ -3,18 +3,21 @@
  * The part of thalweg_abi.h that concerns policy (included there, under its rules):
  * a compiled policy, as user space writes it into maps and policy.bpf.c reads it.
  *
- * A policy is compiled into tables, one set of inner maps per slot:
- *   tries4, tries6   longest matching remote prefix -> index of a node
- *   nodes            the rules of that prefix, and the next shorter prefix
- *   rules            conditions, and which operations
- *   ops              the operations
- *   counters         what became of each rule, of each operation
- * `policy_head` names the slot that counts. User space fills the other slot, writes
- * the head, and only then, after all running programs have ended, clears the old one.
+ * A policy is compiled into tables:
+ *   prefixes4, prefixes6   longest matching remote prefix -> index of a node
+ *   nodes                  the rules of that prefix, and the next shorter prefix
+ *   rules                  conditions, and which rule of the file it is
+ *   actions                by rule of the file: what a flow is given
+ *   counters               by rule of the file: what became of it
+ * Each policy in force is a program instance with tables of its own, sized for it and
+ * filled before it is attached; a new policy takes the old one's place in the link. So
+ * a run of the program sees one policy and never a table that is gone, without slots,
+ * retries or waiting for grace periods, and tables are read without an outer map.
  *
- * A flow is given its rule once, at the first stage it passes, and keeps a copy of
- * that rule's operations (struct thalweg_policy_flow): whatever becomes of the
- * policy meanwhile, it never sees parts of two.
+ * A flow is given its rule once, at the first stage that the policy has anything for,
+ * and what it was given is kept until its handshake is over (`handshakes`), then, if
+ * its rule asks for more, in socket storage (`flows`): whatever becomes of the policy
+ * meanwhile, it never sees parts of two.
  *
  * Which rule: among those whose conditions all hold, a `never` rule before any
  * other; then the longest remote prefix (same_prefix counts as one of its length),
@@ -26,7 +29,6 @@
 
 #include <linux/types.h>
 
-#define THALWEG_POLICY_SLOTS 2
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
 /* Rules looked at for one flow; a policy that could need more is refused. */
@@ -41,6 +43,14 @@
 #define THALWEG_POLICY_MAX_ARM_SETS 63
 /* Names of congestion controls and devices: TCP_CA_NAME_MAX and IFNAMSIZ. */
 #define THALWEG_POLICY_NAME 16
+/* Texts of all policies since the program was first attached. */
+#define THALWEG_POLICY_MAX_TEXTS 1024
+/* Handshakes under way whose flow is remembered (a power of two). */
+#define THALWEG_POLICY_HANDSHAKES 8192
+/* Slots one handshake may lie in. */
+#define THALWEG_POLICY_PROBES 4
+/* Marks that cgroups' programs leave for the main one, on each CPU (a power of two). */
+#define THALWEG_POLICY_MARKS 64
 /* No node, no rule. */
 #define THALWEG_POLICY_NONE 0xffffffffu
 
@@ -93,7 +103,7 @@ struct thalweg_policy_op {
 	__u8 stages; /* mask of 1 << enum thalweg_stage */
 	__u16 level; /* of setsockopt: SOL_SOCKET, SOL_TCP, SOL_IP, SOL_IPV6 */
 	__u16 name; /* of setsockopt */
-	__u16 text; /* SET_TEXT: index into the slot's texts */
+	__u16 text; /* SET_TEXT: index into the texts */
 	__u32 value;
 };
 
@@ -160,34 +170,67 @@ struct thalweg_policy_text {
 	char text[THALWEG_POLICY_NAME];
 };
 
-/* Value of the one-element `policy_head` map. */
+/* What a program instance knows of its policy, written before load. */
 struct thalweg_policy_head {
-	__u32 generation; /* counts policies; 0 = none is in force */
-	__u32 slot;
+	__u32 generation; /* counts policies, from 1 */
 	__u32 stages; /* union of all rules' stages: others need no look */
 	__u32 flags; /* enum thalweg_policy_head_flag */
+	__u32 jiffy_us; /* the kernel takes TIMEOUT_INIT in ticks */
+	__u32 cgroups; /* bits that all flows have: of the cgroup it is attached to */
+	__u32 reserved; /* 0 */
 };
 
 enum thalweg_policy_head_flag {
-	/* Count what would match, and do nothing. */
+	/* The actions are empty: what would match is counted, and nothing done. */
 	THALWEG_POLICY_DRY_RUN = 1 << 0,
-	/* Some rule answers at stage ASKED: request sockets must be remembered. */
-	THALWEG_POLICY_REQUESTS = 1 << 1,
+	/* This policy or an earlier one remembers flows in their handshake. */
+	THALWEG_POLICY_REMEMBERS = 1 << 2,
+	/* Some rule needs the peer's SYN: listeners save it. */
+	THALWEG_POLICY_SAVE_SYN = 1 << 3,
+	/* Some rule sends an option with the SYN-ACK: listeners write options. */
+	THALWEG_POLICY_OPTIONS = 1 << 4,
+	/* Some rule names a cgroup, a network namespace, a share of flows. */
+	THALWEG_POLICY_CGROUPS = 1 << 5,
+	THALWEG_POLICY_NETNS = 1 << 6,
+	THALWEG_POLICY_SAMPLES = 1 << 7,
 };
 
-/* What a flow was given: socket storage, and for request sockets an LRU map. */
+enum thalweg_policy_flow_flag {
+	/* It is protected: no operations, and the learner keeps off. */
+	THALWEG_FLOW_NEVER = 1 << 0,
+	/* What it was given is needed after the handshake. */
+	THALWEG_FLOW_KEEPS = 1 << 1,
+	/* It sends, it reads the option. */
+	THALWEG_FLOW_SENDS = 1 << 2,
+	THALWEG_FLOW_READS = 1 << 3,
+};
+
+/* What a flow is given (table `actions`) and keeps (`handshakes`, `flows`). */
 struct thalweg_policy_flow {
 	__u32 generation;
 	__u32 rule; /* its id, or THALWEG_POLICY_NONE: looked up, none matched */
-	__u8 slot;
 	__u8 count; /* of ops */
-	__u8 stages;
-	__u8 flags; /* enum thalweg_policy_rule_flag: NEVER */
-	__u32 received; /* the peer's option, valid if has_received */
-	__u32 has_received;
-	__u32 reserved;
+	__u8 stages; /* at which it has something to do */
+	__u8 flags; /* enum thalweg_policy_flow_flag */
+	__u8 has_received; /* the peer's option came */
+	__u32 received; /* its value */
 	__u64 told_ns; /* last STATISTICS event */
+	__u64 reserved;
 	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
+};
+
+/* A flow in its handshake; it may lie in THALWEG_POLICY_PROBES slots from its cookie on. */
+struct thalweg_policy_handshake {
+	__u64 cookie; /* of the socket (a request's passes to the connection); 0 = free */
+	__u64 since_ns;
+	struct thalweg_policy_flow flow;
+};
+
+/* Left by the programs of named cgroups, for the main program in the same event. */
+struct thalweg_policy_mark {
+	__u64 cookie; /* of the socket */
+	__u32 op; /* enum of the kernel: BPF_SOCK_OPS_... */
+	__u32 cgroups; /* bits */
 };
 
 /* One per rule id. */
@@ -236,6 +279,8 @@ _Static_assert(sizeof(struct thalweg_policy_rule) == 88, "size of struct thalweg
 _Static_assert(sizeof(struct thalweg_policy_node) == 16, "size of struct thalweg_policy_node");
 _Static_assert(sizeof(struct thalweg_policy_flow) == 32 + 12 * THALWEG_POLICY_MAX_OPS,
 	       "size of struct thalweg_policy_flow");
+_Static_assert(sizeof(struct thalweg_policy_handshake) == 240,
+	       "size of struct thalweg_policy_handshake");
 _Static_assert(sizeof(struct thalweg_policy_event) == 120, "size of struct thalweg_policy_event");
 
 #endif

@@ -26,25 +26,14 @@ fn main() -> Result<()> {
         .write_to_file(out.join("raw.rs"))?;
 
     // One source, two objects: against the UAPI alone, and with the kernel's own BTF.
-    let learn = bpf.join("learn.bpf.c");
-    build_object(&learn, &include, &out, "learn", &[])?;
-    build_object(
-        &learn,
-        &include,
-        &out,
-        "learn_btf",
-        &["-DTHALWEG_KERNEL_BTF"],
-    )?;
-    build_object(&bpf.join("limit.bpf.c"), &include, &out, "limit", &[])
+    build_object(&bpf, &include, &out, "learn", &[])?;
+    build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
+    build_object(&bpf, &include, &out, "policy", &[])?;
+    build_object(&bpf, &include, &out, "policy_mark", &[])?;
+    build_object(&bpf, &include, &out, "limit", &[])
 }
 
-fn build_object(
-    source: &Path,
-    include: &Path,
-    out: &Path,
-    name: &str,
-    flags: &[&str],
-) -> Result<()> {
+fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {
     let mut arguments = vec![
         "-mcpu=v3".to_string(),
         "-Wall".to_string(),
@@ -52,16 +41,14 @@ fn build_object(
         format!("-I{}", include.display()),
         format!("-I/usr/include/{}", multiarch()?),
     ];
+    let source = format!("{}.bpf.c", name.trim_end_matches("_btf"));
     arguments.extend(flags.iter().map(ToString::to_string));
     SkeletonBuilder::new()
-        .source(source)
+        .source(bpf.join(&source))
         .obj(out.join(format!("{name}.bpf.o")))
         .clang_args(arguments)
         .build()
-        .with_context(|| {
-            let source = source.display();
-            format!("cannot build {name} from {source} (is clang installed?)")
-        })
+        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
 }
 
 /// Debian and Ubuntu keep <asm/types.h> in a directory named after the machine.

@@ -29,3 +29,9 @@ pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf
 
 /// The egress limiter (`limit.bpf.c`), against the UAPI alone.
 pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o"));
+
+/// The program `policy`: needs no kernel BTF.
+pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o"));
+
+/// The program `policy_mark`, for each cgroup that a policy names.
+pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));

@@ -28,6 +28,16 @@ pod!(
     thalweg_limit_settings,
     thalweg_limit_state,
     thalweg_pacing,
+    thalweg_policy_head,
+    thalweg_policy_key4,
+    thalweg_policy_key6,
+    thalweg_policy_node,
+    thalweg_policy_rule,
+    thalweg_policy_flow,
+    thalweg_policy_text,
+    thalweg_policy_counters,
+    thalweg_policy_failure,
+    thalweg_policy_event,
 );
 
 /// The bytes of a value.

@@ -17,8 +17,8 @@ use crate::events::Decoder;
 use crate::kernel::ArmSpec;
 use crate::shared::Shared;
 use crate::store::PRUNE_STEP;
-use crate::system;
 use crate::view::Event;
+use crate::{policy, system};
 
 /// Longest wait for events. The programs wake the keeper only when much has gathered, so
 /// that establishing a connection never pays for a wake-up.
@@ -64,6 +64,7 @@ pub struct Keeper {
     pruned: Instant,
     dropped: u64,
     log: LogLimit,
+    policy_failures: policy::FailureLog,
 }
 
 impl Keeper {
@@ -82,6 +83,7 @@ impl Keeper {
             pruned: now,
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
+            policy_failures: policy::FailureLog::default(),
             shared,
         }
     }
@@ -173,6 +175,7 @@ impl Keeper {
             self.shared
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
+            self.report_policy();
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         let due = since.is_none_or(|age| age >= NAMESPACES)
@@ -194,11 +197,29 @@ impl Keeper {
         }
     }
 
+    /// A policy may have come, and arms with it.
+    fn refresh_arm_sets(&self) -> Result<()> {
+        let pin = &self.shared.kernel.setup().pin;
+        let history = policy::history::History::at(&self.shared.config.paths.state);
+        policy::refresh_arm_sets(pin, &history, &self.shared.kernel.arms()?)
+    }
+
+    /// What a policy could not set, each kind of failure once.
+    fn report_policy(&mut self) {
+        let pin = &self.shared.kernel.setup().pin;
+        let history = policy::history::History::at(&self.shared.config.paths.state);
+        match self.policy_failures.look(pin, &history) {
+            Ok(new) => new.iter().for_each(|text| tracing::warn!("policy: {text}")),
+            Err(error) => tracing::debug!("reading the policy's failures: {error:#}"),
+        }
+    }
+
     fn discover(&mut self) -> Result<()> {
         let (came, went) = self
             .shared
             .kernel
             .refresh_arms(&wanted_arms(&self.shared.config)?)?;
+        self.refresh_arm_sets()?;
         for name in came {
             tracing::info!(arm = name, "congestion control has become available");
         }

@@ -10,7 +10,8 @@ mod maps;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -157,7 +158,7 @@ impl Kernel {
     fn attach(&mut self) -> Result<()> {
         let cgroup = File::open(&self.setup.cgroup)
             .with_context(|| format!("opening cgroup {}", self.setup.cgroup.display()))?;
-        let cgroup_id = cgroup.metadata()?.ino();
+        let cgroup_id = cgroup_id(&cgroup)?;
         for (program, file) in LINKS {
             let path = self.setup.pin.join(file);
             let mut programs = self._object.progs_mut();
@@ -256,7 +257,7 @@ impl Carried {
                 hosts: maps::read_all(&MapHandle::from_pinned_path(&hosts_path)?)?,
             });
             // Arm numbers and costs mean something else now: new maps, the links stay.
-            for map in MAPS {
+            for map in MAPS.iter().filter(|map| !is_lent(&setup.pin, map)) {
                 remove_pin(&setup.pin.join(map))?;
             }
             return Ok(carried);
@@ -366,26 +367,90 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
     }
 }
 
+/// The number by which the kernel knows a cgroup.
+pub(crate) fn cgroup_id(cgroup: &File) -> Result<u64> {
+    Ok(cgroup.metadata()?.ino())
+}
+
+/// Puts the learner's program behind the policy's, which has just been attached: the programs
+/// of a cgroup run in the order in which they came. For the moment between the two steps it
+/// runs twice; a connection that is established then counts twice.
+pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
+    let path = pin.join("link_sockops");
+    if !path.exists() {
+        return Ok(());
+    }
+    let old = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
+    if attached_to(&old)? != cgroup_id(cgroup)? {
+        return Ok(());
+    }
+    let program = libbpf_rs::Program::fd_from_id(old.info()?.prog_id)
+        .context("opening the learner's program (CAP_SYS_ADMIN)")?;
+    let new = link_program(program.as_fd(), cgroup)?;
+    let beside = pin.join("link_sockops_new");
+    remove_pin(&beside)?;
+    pin_object(new.as_fd(), &beside)?;
+    fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
+    // The agent may hold the old link open: closing it here would not detach it.
+    old.detach().context("detaching the learner's former link")
+}
+
+/// A new link of a program that is loaded already.
+fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
+    // SAFETY: both descriptors are open for the whole call; no options are passed.
+    let fd = unsafe {
+        libbpf_rs::libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            cgroup.as_raw_fd(),
+            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            std::ptr::null(),
+        )
+    };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("attaching the learner anew");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn pin_object(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
+    let failed = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .with_context(|| format!("pinning {}", path.display()));
+    }
+    Ok(())
+}
+
 /// The pinned link, if there is one and it is on this cgroup; one on another cgroup (or on a
 /// cgroup that was removed) is taken away.
-fn pinned_link(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
+pub(crate) fn pinned_link(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
     if !path.exists() {
         return Ok(None);
     }
     let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-    let attached_to = match link.info()?.info {
-        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => info.cgroup_id,
-        _ => 0,
-    };
-    if attached_to == cgroup_id {
+    if attached_to(&link)? == cgroup_id {
         return Ok(Some(link));
     }
     remove_pin(path)?;
     Ok(None)
 }
 
-fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<Link> {
-    use std::os::fd::AsRawFd;
+/// The cgroup that a link is on, by its number; 0 if that is gone.
+fn attached_to(link: &Link) -> Result<u64> {
+    Ok(match link.info()?.info {
+        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => info.cgroup_id,
+        _ => 0,
+    })
+}
+
+pub(crate) fn attach_and_pin(
+    program: &mut ProgramMut<'_>,
+    cgroup: &File,
+    path: &Path,
+) -> Result<Link> {
     let name = program.name().to_string_lossy().into_owned();
     let mut link = program
         .attach_cgroup(cgroup.as_fd().as_raw_fd())
@@ -395,7 +460,7 @@ fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> R
     Ok(link)
 }
 
-fn remove_pin(path: &Path) -> Result<()> {
+pub(crate) fn remove_pin(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
@@ -409,11 +474,23 @@ pub fn is_attached(pin: &Path) -> bool {
     LINKS.iter().any(|(_, file)| pin.join(file).exists())
 }
 
+fn policy_directory(pin: &Path) -> PathBuf {
+    pin.join(crate::policy::DIRECTORY)
+}
+
+/// Whether a map must stay because the policy program uses it too.
+fn is_lent(pin: &Path, map: &str) -> bool {
+    map == "owned" && policy_directory(pin).exists()
+}
+
 /// Removes everything that an agent pinned under `pin` and so, once no agent holds it,
-/// everything from the kernel. Returns the names of what was removed. Connections keep the
+/// everything from the kernel, but for a policy, which stays in force. Returns the names of what was removed. Connections keep the
 /// congestion control they have.
 pub fn detach(pin: &Path) -> Result<Vec<String>> {
     let removed = clear(pin)?;
+    if policy_directory(pin).exists() {
+        return Ok(removed);
+    }
     match fs::remove_dir(pin) {
         // Limits and other people's programs live below and are not the agent's.
         Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(removed),
@@ -430,7 +507,7 @@ fn clear(pin: &Path) -> Result<Vec<String>> {
     // Links first: the programs stop before their maps go.
     for name in links.chain(MAPS) {
         let path = pin.join(name);
-        if path.exists() {
+        if path.exists() && !is_lent(pin, name) {
             remove_pin(&path)?;
             removed.push(name.to_string());
         }

@@ -9,6 +9,7 @@ mod events;
 mod keeper;
 pub mod kernel;
 pub mod limit;
+pub mod policy;
 mod present;
 pub mod run;
 mod shared;

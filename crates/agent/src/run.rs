@@ -14,6 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
+use crate::policy::Place;
+use crate::policy::history::History;
 use crate::shared::Shared;
 use crate::store::{HostRow, Snapshot, Store};
 use crate::{api, system};
@@ -56,6 +58,7 @@ pub fn run(config: Config) -> Result<()> {
         restore(&shared)?;
     }
     log_start(&shared)?;
+    restore_policy(&shared);
 
     let keeper = Keeper::new(Arc::clone(&shared));
     let server = {
@@ -196,6 +199,33 @@ fn restore(shared: &Shared) -> Result<()> {
         }
     );
     Ok(())
+}
+
+/// Puts the policy back in force that a restart of the machine has taken away. Where that
+/// fails the agent runs without, and says so.
+fn restore_policy(shared: &Shared) {
+    let setup = shared.kernel.setup();
+    let place = Place {
+        pin: setup.pin.clone(),
+        cgroup: setup.cgroup.clone(),
+    };
+    let history = History::at(&shared.config.paths.state);
+    match history.restore(&place) {
+        Ok(None) => {}
+        Ok(Some(outcome)) => {
+            tracing::info!(policy = outcome.entry.name, "policy is in force again");
+            for note in outcome.applied.notes {
+                tracing::warn!("policy: {note}");
+            }
+        }
+        Err(error) => shared.problem("policy", Some(format!("not in force: {error:#}"))),
+    }
+    let arms = shared.kernel.arms();
+    if let Err(error) =
+        arms.and_then(|arms| crate::policy::refresh_arm_sets(&place.pin, &history, &arms))
+    {
+        tracing::warn!("the policy's sets of arms are not known to it: {error:#}");
+    }
 }
 
 fn log_start(shared: &Shared) -> Result<()> {

@@ -182,6 +182,18 @@ pub fn namespace_defaults() -> Vec<(u64, String)> {
     worker.join().unwrap_or_default()
 }
 
+/// Cookie of the network namespace of a file such as `/run/netns/NAME`.
+pub fn netns_cookie_of(path: &Path) -> Result<u64> {
+    let file = fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let worker = std::thread::spawn(move || {
+        nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET)?;
+        netns_cookie()
+    });
+    worker
+        .join()
+        .unwrap_or_else(|_| bail!("reading the cookie panicked"))
+}
+
 /// Enters a namespace with the calling thread (which must be a throw-away) and reads there.
 fn in_namespace(path: &Path) -> Option<(u64, String)> {
     let file = fs::File::open(path).ok()?;

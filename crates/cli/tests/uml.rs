@@ -310,3 +310,59 @@ echo "left: $(ls /sys/fs/bpf)."
     assert_eq!(limit["mark_at_us"], 20_000);
     assert!(text.contains("\nlimits removed: 1\nleft: .\n"), "{text}");
 }
+
+/// What only this kernel can show: DCTCP with marks that routers set, and a congestion control
+/// that asks for a base round-trip time. No agent runs.
+#[test]
+fn policy_needs_neither_kernel_btf_nor_an_agent() {
+    if !available() {
+        return;
+    }
+    let text = boot(
+        r#"
+module tcp_dctcp
+module tcp_nv
+module sch_netem
+cat > /run/agent.toml <<'TOML'
+cgroup = "/run/cgroup"
+[paths]
+pin = "/sys/fs/bpf/thalweg"
+state = "/run/state"
+socket = "/run/agent.sock"
+TOML
+cat > /run/dctcp.toml <<'TOML'
+name = "dctcp"
+[[rule]]
+name = "all"
+match.remote = "192.0.2.0/24"
+set = { needs_ecn = true, congestion = "dctcp", statistics = "1ms", timeout_init = "50ms", rwnd_init = 10, initial_window = 4, sndbuf = "100kB", send_option = 7, read_option = true, reflect_tos = true }
+TOML
+sed 's/dctcp/nv/; s/"dctcp"/"nv"/; s/needs_ecn = true/base_rtt = "80us"/' /run/dctcp.toml > /run/nv.toml
+sysctl -qw net.ipv4.tcp_ecn=0
+tc qdisc add dev lo root netem ecn loss 20%
+thalweg policy apply /run/dctcp.toml
+transfer
+echo STATISTICS; thalweg --json policy statistics --seconds 1 | grep -v bytes_acked.:[01], | tail -n 1
+echo DCTCP; thalweg --json policy show
+thalweg policy apply /run/nv.toml
+transfer
+echo NV; thalweg --json policy show
+thalweg policy remove
+ls /sys/fs/bpf
+"#,
+    );
+    let flow = json_after(&text, "STATISTICS");
+    assert!(
+        flow["delivered_ce"].as_u64() >= Some(1),
+        "no mark came back:\n{text}"
+    );
+    assert_eq!(flow["received_option"], 7, "{text}");
+    for marker in ["DCTCP", "NV"] {
+        let rule = json_after(&text, marker)["rules"][0].clone();
+        assert_eq!(rule["matched"], 2, "{text}");
+        assert_eq!(rule["failed"], 0, "{text}");
+        // Both ends: timeout, window; and one more: ECN, or the base round-trip time.
+        assert!(rule["asked"].as_u64() >= Some(6), "{text}");
+    }
+    assert!(text.contains("removed from the kernel"), "{text}");
+}

@@ -216,8 +216,10 @@ impl Rig {
         self.pair.check()?;
         let remotes = self.pair.remotes();
         for (running, remote) in self.servers.iter_mut().zip(remotes) {
-            if running.ended()? {
+            if !running.await_turn()? {
+                running.stop();
                 *running = server(options, scenario, &self.pair, remote, &self.mode)?;
+                running.await_turn()?;
             }
         }
         let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;

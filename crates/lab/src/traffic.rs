@@ -29,6 +29,12 @@ const GRACE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
+    /// What it has said and nobody has looked at yet.
+    lines: mpsc::Receiver<String>,
+    /// What it says before each client it can take; none: it takes several.
+    announces: Option<&'static str>,
+    /// Whether it has said so since the last client.
+    ready: bool,
 }
 
 impl Server {
@@ -45,7 +51,10 @@ impl Server {
             .args(["--bind", &remote.address().to_string()]);
         // iperf3 says so after listen(2). A connection made to find out would be
         // one more for an agent to learn from.
-        Self::start(command, "Server listening", mode)
+        let announces = "Server listening";
+        let mut server = Self::start(command, announces, mode)?;
+        server.announces = Some(announces);
+        Ok(server)
     }
 
     /// Starts the worker on a server and waits until it listens.
@@ -89,7 +98,12 @@ impl Server {
         }
         drop(sender);
         if await_line(&lines, listening, Instant::now() + START)? {
-            return Ok(Self { process });
+            return Ok(Self {
+                process,
+                lines,
+                announces: None,
+                ready: true,
+            });
         }
         process.kill();
         let said: Vec<String> = lines.try_iter().collect();
@@ -100,13 +114,27 @@ impl Server {
         }))
     }
 
+    /// Waits until it can take a client, which is then taken to come. False where it
+    /// has ended, or does not come to an end with the last client.
+    pub(crate) fn await_turn(&mut self) -> Result<bool, Error> {
+        if self.ended()? {
+            return Ok(false);
+        }
+        let Some(text) = self.announces else {
+            return Ok(true);
+        };
+        let ready = self.ready || await_line(&self.lines, text, Instant::now() + START)?;
+        self.ready = false;
+        Ok(ready)
+    }
+
     /// Ends it and frees its port.
     pub(crate) fn stop(&mut self) {
         self.process.kill();
     }
 
     /// Whether it has ended.
-    pub(crate) fn ended(&mut self) -> Result<bool, Error> {
+    fn ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
     }
 }

@@ -125,9 +125,6 @@ impl<'p> Compiler<'p> {
 
         let stages = rule.stages();
         self.out.stages |= u32::from(stages);
-        if stages & Stage::Asked.bit() != 0 {
-            self.out.flags |= raw::THALWEG_POLICY_REQUESTS;
-        }
         if rule.never {
             // Where the learner chooses, it must know of the rule.
             self.out.stages |= u32::from(Stage::Established.bit());

@@ -8,7 +8,7 @@ use crate::Version;
 use crate::model::{Flow, FlowKind, Namespace, is_below};
 use crate::prefix::{bits, is_ipv4, mask};
 
-/// The tables of one slot, and what user space must know to fill and explain them.
+/// The tables, and what user space must know to fill and explain them.
 ///
 /// How a flow finds its rule:
 /// 1. The longest prefix in `prefixes4` or `prefixes6` (an IPv4-mapped peer is IPv4) that the
@@ -42,8 +42,6 @@ pub struct Compiled {
     pub texts: Vec<raw::thalweg_policy_text>,
     /// `stages` of the head: of all rules, and ESTABLISHED where a `never` rule exists.
     pub stages: u32,
-    /// `flags` of the head: `THALWEG_POLICY_REQUESTS` or 0.
-    pub flags: u32,
     /// Paths below the root of the cgroup hierarchy; bit i of a rule's mask is `cgroups[i]`.
     /// A flow has the bit of its own cgroup and of every ancestor.
     pub cgroups: Vec<String>,

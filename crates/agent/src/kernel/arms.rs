@@ -77,7 +77,8 @@ impl ArmTable {
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    pub(super) fn from_pinned(path: &Path) -> Result<Self> {
+    /// The table that an agent has pinned.
+    pub(crate) fn from_pinned(path: &Path) -> Result<Self> {
         let map = MapHandle::from_pinned_path(path)
             .with_context(|| format!("opening pinned map {}", path.display()))?;
         Self::read(&map)

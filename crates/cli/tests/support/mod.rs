@@ -216,6 +216,21 @@ impl Bed {
         })
     }
 
+    /// Puts a policy in force.
+    pub fn apply(&self, policy: &str) -> Value {
+        let file = self.directory.path().join("policy.toml");
+        fs::write(&file, policy).expect("writing the policy");
+        self.json(&["policy", "apply", file.to_str().expect("plain path")])
+    }
+
+    /// A rule of the policy in force.
+    pub fn rule(&self, name: &str) -> Value {
+        let report = self.json(&["policy", "show"]);
+        let rules = report["rules"].as_array().expect("rules").clone();
+        let found = rules.into_iter().find(|rule| rule["name"] == name);
+        found.unwrap_or_else(|| panic!("no rule {name} in {report}"))
+    }
+
     /// The record of a host, if there is one.
     pub fn host(&self, address: &str) -> Option<Value> {
         let hosts = self.json(&["hosts"]);
@@ -278,6 +293,7 @@ impl Drop for Bed {
             let _ = child.kill();
             let _ = child.wait();
         }
+        let _ = self.thalweg(&["policy", "remove"]);
         let _ = self.thalweg(&["detach"]);
         if std::thread::panicking() {
             eprintln!("agent's log:\n{}", self.logged());

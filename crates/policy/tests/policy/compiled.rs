@@ -145,7 +145,6 @@ fn operations_say_what_the_file_says() {
     );
     assert_eq!(compiled.arm_sets, [["bbr", "cubic"]]);
     assert_eq!(compiled.cgroups, ["/b", "/a"]);
-    assert_eq!(compiled.flags, raw::THALWEG_POLICY_REQUESTS);
     assert_eq!(
         compiled.stages & u32::from(Stage::Rto.bit()),
         u32::from(Stage::Rto.bit())
@@ -214,7 +213,6 @@ fn namespaces_are_resolved_later() {
 fn only_never_rules_still_ask_for_a_look() {
     let compiled = compile(&rules("[[rule]]\nname = \"n\"\nnever = true\n"));
     assert_eq!(compiled.stages, u32::from(Stage::Established.bit()));
-    assert_eq!(compiled.flags, 0);
 }
 
 fn many(count: usize, conditions: impl Fn(usize) -> String) -> String {

@@ -1,0 +1,217 @@
+//! What a policy costs: kernel time of a connection, connection rate, memory, time to apply.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use thalweg_lab::host::Pair;
+
+use crate::bed;
+use crate::kernel::{enable_statistics, run_time};
+use crate::rate::Lane;
+use crate::table::{Target, line, spread};
+
+/// Prefixes of the policy, each a rule.
+const PREFIXES: u32 = 10_000;
+const ROUNDS: usize = 20;
+
+/// Policies in the kernel, by the command line, on a pair's cgroup.
+struct Policies {
+    binary: PathBuf,
+    pin: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+impl Policies {
+    fn new(binary: &Path, pair: &Pair) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let pin = PathBuf::from(format!(
+            "/sys/fs/bpf/thalweg-bench-{}-policy",
+            std::process::id()
+        ));
+        fs::write(
+            directory.path().join("agent.toml"),
+            format!(
+                "cgroup = {:?}\n[paths]\npin = {pin:?}\nstate = {:?}\n",
+                pair.cgroup(),
+                directory.path().join("state")
+            ),
+        )?;
+        Ok(Self {
+            binary: binary.to_owned(),
+            pin,
+            directory,
+        })
+    }
+
+    fn thalweg(&self, arguments: &[&str]) -> Result<Value> {
+        let output = Command::new(&self.binary)
+            .arg("--config")
+            .arg(self.directory.path().join("agent.toml"))
+            .args(["--json", "policy"])
+            .args(arguments)
+            .output()
+            .with_context(|| format!("running {}", self.binary.display()))?;
+        if !output.status.success() {
+            bail!("{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Puts a policy in force; returns how long that took, ms, and what its tables take, MB.
+    fn apply(&self, policy: &str) -> Result<(f64, f64)> {
+        let file = self.directory.path().join("policy.toml");
+        fs::write(&file, policy)?;
+        let file = file.to_str().context("the path is not text")?;
+        let started = Instant::now();
+        let said = self.thalweg(&["apply", file])?;
+        let took = started.elapsed().as_secs_f64() * 1e3;
+        let bytes = said["map_bytes"].as_f64().context("no map_bytes")?;
+        Ok((took, bytes / 1e6))
+    }
+
+    /// Kernel time, ns per end of a connection, over the rounds of a lane.
+    fn cost(&self, lane: &mut Lane) -> Result<Vec<f64>> {
+        let link = self.pin.join("policy/link");
+        lane.round()?;
+        (0..ROUNDS)
+            .map(|_| {
+                let before = run_time(&link)?;
+                let connections = lane.connections()?;
+                let after = run_time(&link)?;
+                Ok((after.0 - before.0) as f64 / (2.0 * connections))
+            })
+            .collect()
+    }
+}
+
+impl Drop for Policies {
+    fn drop(&mut self) {
+        if let Err(error) = self.thalweg(&["remove"]) {
+            eprintln!("could not remove {}: {error:#}", self.pin.display());
+        }
+    }
+}
+
+/// A policy of [`PREFIXES`] rules that set `set`, and one for the hosts of a pair if wanted.
+fn policy(set: &str, own: bool) -> Result<String> {
+    let mut text = "name = \"bench\"\n".to_owned();
+    for index in 0..PREFIXES {
+        let prefix = format!("172.{}.{}.0/24", 16 + index / 256, index % 256);
+        writeln!(
+            text,
+            "[[rule]]\nname = \"r{index}\"\nmatch.remote = {prefix:?}\nset = {{ {set} }}"
+        )?;
+    }
+    if own {
+        writeln!(
+            text,
+            "[[rule]]\nname = \"own\"\nmatch.remote = \"10.0.0.0/24\"\nset = {{ {set} }}"
+        )?;
+    }
+    Ok(text)
+}
+
+/// Runs the measurement; returns whether all targets are met.
+pub fn run(binary: &Path) -> Result<bool> {
+    let with = bed::pair("with")?;
+    let without = bed::pair("without")?;
+    let policies = Policies::new(binary, &with)?;
+    let established = "cwnd_clamp = 1000";
+    let whole = "cwnd_clamp = 1000, rwnd_init = 40, sndbuf = \"1MB\", timeout_init = \"50ms\"";
+
+    let mut took = Vec::new();
+    let mut megabytes = Vec::new();
+    for _ in 0..10 {
+        let (ms, mb) = policies.apply(&policy(established, true)?)?;
+        took.push(ms);
+        megabytes.push(mb);
+    }
+    let mut met = line(
+        "apply 10,000 rules, the whole command",
+        "ms",
+        &spread(&took),
+        &Target::AtMost(1000.0),
+    );
+    met &= line(
+        "its tables in the kernel",
+        "MB",
+        &spread(&megabytes),
+        &Target::AtMost(16.0),
+    );
+
+    let statistics = enable_statistics()?;
+    let mut lane = Lane::new(&with, with.cgroup())?;
+    // What the kernel takes to enter the program, and to read the clock for the statistics, at
+    // each of three or four hooks, is in every figure; a policy without rules for connections
+    // shows it alone.
+    policies.apply(&policy("save_syn = true", true)?)?;
+    let idle = policies.cost(&mut lane)?;
+    let floor = spread(&idle).median;
+    met &= line(
+        "ns per end of a connection, nothing to do: entry and measurement",
+        "ns",
+        &spread(&idle),
+        &Target::AtMost(500.0),
+    );
+    for (name, set, own, most) in [
+        ("no rule matches", established, false, 200.0),
+        (
+            "a rule sets one option when established",
+            established,
+            true,
+            500.0,
+        ),
+        (
+            "no rule matches, all stages looked at",
+            whole,
+            false,
+            1000.0,
+        ),
+        (
+            "a rule gives two answers, sets two options",
+            whole,
+            true,
+            2000.0,
+        ),
+    ] {
+        policies.apply(&policy(set, own)?)?;
+        let cost: Vec<f64> = policies
+            .cost(&mut lane)?
+            .iter()
+            .map(|cost| cost - floor)
+            .collect();
+        let name = format!("above that: {name}");
+        met &= line(&name, "ns", &spread(&cost), &Target::AtMost(most));
+    }
+    drop((lane, statistics));
+
+    policies.apply(&policy(established, true)?)?;
+    let mut with = Lane::new(&with, with.cgroup())?;
+    let mut without = Lane::new(&without, without.cgroup())?;
+    let mut ratios = Vec::new();
+    for round in 0..=2 * ROUNDS {
+        // Turn about, so that neither always comes first; the first round warms caches up.
+        let (fast, slow) = if round % 2 == 0 {
+            let with = with.round()?;
+            (with, without.round()?)
+        } else {
+            let without = without.round()?;
+            (with.round()?, without)
+        };
+        if round > 0 {
+            ratios.push(fast / slow);
+        }
+    }
+    met &= line(
+        "connections/s with the policy at both ends / without",
+        "",
+        &spread(&ratios),
+        &Target::AtLeast(0.98),
+    );
+    Ok(met)
+}

@@ -1,0 +1,385 @@
+//! Policies in the kernel: applied, watched, taken away; with or without a running agent.
+//!
+//! Everything lies in the directory `policy` below the agent's pins: the link, the maps that
+//! all policies share, and a directory for the policy in force, named by its number, with the
+//! maps that are its own. A new policy is loaded beside the old one and takes its place in the
+//! link, in one step; a fault before that step leaves the old one as it was.
+
+mod events;
+pub mod history;
+mod pins;
+mod report;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
+use nix::fcntl::{Flock, FlockArg};
+use thalweg_abi::{bytes_of, raw};
+use thalweg_policy::{Compiled, Namespace};
+
+pub use events::{FlowStatistics, watch};
+pub use report::{Failure, FailureLog, Report, RuleReport};
+
+use crate::kernel::ArmTable;
+use crate::system;
+use history::History;
+pub(crate) use pins::DIRECTORY;
+use pins::Pins;
+use tables::Tables;
+
+/// Maps that all policies share; `owned` is the learner's too, and lies beside its pins.
+const SHARED: [&str; 6] = [
+    "texts",
+    "failures",
+    "handshakes",
+    "flows",
+    "listeners",
+    "events",
+];
+/// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
+const OWN: [(&str, &str); 9] = [
+    ("arm_sets", "arm_sets"),
+    ("counters", "counters"),
+    (".rodata.head", "head"),
+    ("nodes", "nodes"),
+    ("rules", "rules"),
+    ("actions", "actions"),
+    ("prefixes4", "prefixes4"),
+    ("prefixes6", "prefixes6"),
+    ("marks", "marks"),
+];
+
+/// Where policies are applied.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The agent's directory of pins, on a bpffs.
+    pub pin: PathBuf,
+    /// cgroup v2 directory whose sockets are reached.
+    pub cgroup: PathBuf,
+}
+
+/// What an application of a policy has to say.
+#[derive(Clone, Debug, Default)]
+pub struct Applied {
+    /// Things that the operator should know: namespaces that do not exist, and the like.
+    pub notes: Vec<String>,
+    /// Kernel memory of the policy's own maps, bytes.
+    pub map_bytes: u64,
+}
+
+/// A policy that is loaded, and one step away from being in force.
+pub struct Prepared {
+    pins: Pins,
+    place: Place,
+    generation: u32,
+    object: Object,
+    applied: Applied,
+}
+
+impl Place {
+    /// Loads a policy beside the one in force. `generation` is its number, not used before.
+    ///
+    /// # Errors
+    /// Missing privileges, a full table, a refusal of the kernel. Nothing is changed.
+    pub fn prepare(
+        &self,
+        mut compiled: Compiled,
+        generation: u32,
+        dry_run: bool,
+    ) -> Result<Prepared> {
+        system::check_cgroup2(&self.cgroup)?;
+        let pins = Pins::create(&self.pin)?;
+        let mut notes: Vec<String> = compiled
+            .resolve(|namespace| cookie_of(namespace).ok())
+            .into_iter()
+            .map(|namespace| {
+                format!("network namespace {namespace:?} does not exist: its rules match nothing")
+            })
+            .collect();
+        let marks = Marks::find(&self.cgroup, &compiled.cgroups, &mut notes)?;
+        let tables = Tables::new(&compiled, dry_run);
+        let previous = pins.head()?;
+        let mut flags = tables.flags;
+        if previous.is_some_and(|head| head.flags & raw::THALWEG_POLICY_REMEMBERS != 0) {
+            flags |= raw::THALWEG_POLICY_REMEMBERS;
+        }
+        if !compiled.cgroups.is_empty() {
+            flags |= raw::THALWEG_POLICY_CGROUPS;
+        }
+        let head = raw::thalweg_policy_head {
+            generation,
+            stages: tables.stages,
+            flags,
+            jiffy_us: system::jiffy_us(),
+            cgroups: marks.everywhere,
+            reserved: 0,
+        };
+        let object = load(&pins, &tables, &head)?;
+        let applied = Applied {
+            notes,
+            map_bytes: tables.fill(&object, generation)?,
+        };
+        let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
+        let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
+        // Without a learner there is nobody to choose; the agent writes them when it starts.
+        if let Ok(arms) = ArmTable::from_pinned(&self.pin.join("arms")) {
+            write_arm_sets(&arm_sets, &compiled.arm_sets, &arms)?;
+        }
+        // Marks lie in maps of this policy alone: the programs of its predecessor's cgroups and
+        // its own may run side by side until the swap.
+        pins.start_generation(generation)?;
+        let prepared = Prepared {
+            pins,
+            place: self.clone(),
+            generation,
+            object,
+            applied,
+        };
+        prepared.pin_own(&marks).inspect_err(|_| {
+            // The fault itself is what matters.
+            let _ = prepared.pins.remove_generation(generation);
+        })?;
+        Ok(prepared)
+    }
+
+    /// Loads a policy and puts it in force.
+    ///
+    /// # Errors
+    /// As [`Place::prepare`].
+    pub fn apply(&self, compiled: Compiled, generation: u32, dry_run: bool) -> Result<Applied> {
+        let _lock = lock(&self.pin)?;
+        self.prepare(compiled, generation, dry_run)?.commit()
+    }
+}
+
+impl Prepared {
+    /// Puts the policy in force, in place of another. It may be done again, later, to return to
+    /// it.
+    ///
+    /// # Errors
+    /// A refusal of the kernel; the policy that was in force stays so.
+    pub fn commit(&self) -> Result<Applied> {
+        let path = self.pins.link();
+        let cgroup = File::open(&self.place.cgroup)
+            .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
+        let mut programs = self.object.progs_mut();
+        let mut program = main_program(&mut programs)?;
+        match crate::kernel::pinned_link(&path, crate::kernel::cgroup_id(&cgroup)?)? {
+            Some(mut link) => link
+                .update_prog(&program)
+                .with_context(|| format!("swapping the program of {}", path.display()))?,
+            None => {
+                // Its pin keeps it.
+                drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?);
+                // What policy sets and whom it protects must be known before the learner looks.
+                crate::kernel::learn_after_policy(&self.place.pin, &cgroup)?;
+            }
+        }
+        self.pins.keep_only(self.generation)?;
+        Ok(self.applied.clone())
+    }
+
+    fn pin_own(&self, marks: &Marks) -> Result<()> {
+        let directory = self.pins.generation(self.generation);
+        for map in self.object.maps() {
+            if let Some((_, file)) = OWN.iter().find(|(name, _)| map.name() == *name) {
+                let path = directory.join(file);
+                MapHandle::try_from(&map)?
+                    .pin(&path)
+                    .with_context(|| format!("pinning {}", path.display()))?;
+            }
+        }
+        let mut programs = self.object.progs_mut();
+        main_program(&mut programs)?.pin(directory.join("program"))?;
+        let shared = self
+            .object
+            .maps()
+            .find(|map| map.name() == "marks")
+            .context("the BPF object lacks map marks")?;
+        for (bit, cgroup) in &marks.named {
+            attach_mark(shared.as_fd(), *bit, cgroup, &directory)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells the policy in force which numbers its sets of arms stand for.
+///
+/// # Errors
+/// Pins that cannot be read or written.
+pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -> Result<()> {
+    let pins = Pins::at(pin);
+    let Some(head) = pins.head()? else {
+        return Ok(());
+    };
+    let Some(compiled) = history.compiled(head.generation) else {
+        return Ok(());
+    };
+    if compiled.arm_sets.is_empty() {
+        return Ok(());
+    }
+    let map = MapHandle::from_pinned_path(pins.generation(head.generation).join("arm_sets"))?;
+    write_arm_sets(&map, &compiled.arm_sets, arms)
+}
+
+/// Masks by number of the set, from 1; arms that the learner does not have are left out.
+fn write_arm_sets(map: &MapHandle, sets: &[Vec<String>], arms: &ArmTable) -> Result<()> {
+    for (number, set) in (1u32..).zip(sets) {
+        let mask = set
+            .iter()
+            .filter_map(|name| arms.index(name))
+            .fold(0u32, |mask, index| mask | 1 << index);
+        map.update(&number.to_ne_bytes(), &mask.to_ne_bytes(), MapFlags::ANY)
+            .context("writing the sets of arms")?;
+    }
+    Ok(())
+}
+
+fn main_program<'o>(programs: &mut impl Iterator<Item = ProgramMut<'o>>) -> Result<ProgramMut<'o>> {
+    programs
+        .find(|program| program.name() == "policy_sockops")
+        .context("the BPF object lacks program policy_sockops")
+}
+
+/// cgroups that rules name.
+struct Marks {
+    /// Bits of those that hold all sockets that the policy can see.
+    everywhere: u32,
+    /// Bits and directories of the others.
+    named: Vec<(u32, PathBuf)>,
+}
+
+impl Marks {
+    fn find(root: &Path, names: &[String], notes: &mut Vec<String>) -> Result<Self> {
+        let mount = system::cgroup2_mount()?;
+        let mut marks = Self {
+            everywhere: 0,
+            named: Vec::new(),
+        };
+        for (bit, name) in names.iter().enumerate() {
+            let path = mount.join(name.trim_start_matches('/'));
+            if root.starts_with(&path) {
+                marks.everywhere |= 1 << bit;
+            } else if !path.starts_with(root) {
+                notes.push(format!(
+                    "cgroup {name} is not below {}: its rules match nothing",
+                    root.display()
+                ));
+            } else if !path.is_dir() {
+                notes.push(format!(
+                    "cgroup {name} does not exist: its rules match nothing until the policy is \
+                     applied again"
+                ));
+            } else {
+                marks.named.push((bit as u32, path));
+            }
+        }
+        Ok(marks)
+    }
+}
+
+/// Attaches the program that tells the main one of a named cgroup.
+fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path) -> Result<()> {
+    let mut object = ObjectBuilder::default()
+        .name("thalweg_mark")
+        .and_then(|builder| builder.open_memory(thalweg_abi::POLICY_MARK))
+        .context("opening the BPF object")?;
+    for mut map in object.maps_mut() {
+        match map.name().to_string_lossy().as_ref() {
+            ".rodata.mark" => map.set_initial_value(&(1u32 << bit).to_ne_bytes())?,
+            "marks" => map.reuse_fd(marks)?,
+            _ => {}
+        }
+    }
+    let object = object.load().context("the kernel refused policy_mark")?;
+    let directory_of_cgroup =
+        File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
+    let mut programs = object.progs_mut();
+    let mut program = programs.next().context("the BPF object is empty")?;
+    let pin = directory.join(format!("cgroup_{bit}"));
+    drop(crate::kernel::attach_and_pin(
+        &mut program,
+        &directory_of_cgroup,
+        &pin,
+    )?);
+    Ok(())
+}
+
+fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result<Object> {
+    let mut object = ObjectBuilder::default()
+        .name("thalweg_policy")
+        .and_then(|builder| builder.open_memory(thalweg_abi::POLICY))
+        .context("opening the BPF object")?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        match name.as_str() {
+            ".rodata.head" => map.set_initial_value(bytes_of(head))?,
+            "owned" => map.set_pin_path(pins.owned())?,
+            shared if SHARED.contains(&shared) => map.set_pin_path(pins.shared(shared))?,
+            _ => {
+                if let Some(entries) = tables.entries(&name) {
+                    map.set_max_entries(entries)?;
+                }
+            }
+        }
+    }
+    object.load().context(
+        "the kernel refused the policy's program (see the lines above; if maps of another version \
+         of Thalweg are pinned, `thalweg policy remove` takes them away)",
+    )
+}
+
+/// The policy in force, as the kernel has it; `None` where there is none.
+///
+/// # Errors
+/// Pins that cannot be read.
+pub fn in_force(pin: &Path) -> Result<Option<raw::thalweg_policy_head>> {
+    Pins::at(pin).head()
+}
+
+/// Takes the policy out of the kernel; false where there was none. Connections keep what they
+/// were given.
+///
+/// # Errors
+/// Pins that cannot be removed.
+pub fn remove(pin: &Path) -> Result<bool> {
+    let pins = Pins::at(pin);
+    if !pins.exists() {
+        return Ok(false);
+    }
+    let _lock = lock(pin)?;
+    pins.remove()?;
+    Ok(true)
+}
+
+/// Kernel memory of the maps that all policies share and of those in force, bytes.
+fn memory(maps: impl Iterator<Item = MapHandle>) -> u64 {
+    maps.filter_map(|map| map.query_fdinfo().ok()?.memlock)
+        .sum()
+}
+
+/// One at a time changes what is pinned.
+fn lock(pin: &Path) -> Result<Flock<File>> {
+    let pins = Pins::create(pin)?;
+    let directory = pins.directory();
+    let file = File::open(directory).with_context(|| format!("opening {}", directory.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| errno)
+        .with_context(|| format!("locking {}", directory.display()))
+}
+
+/// The cookie of a network namespace.
+fn cookie_of(namespace: &Namespace) -> Result<u64> {
+    let path = match namespace {
+        Namespace::Cookie(cookie) => return Ok(*cookie),
+        Namespace::Name(name) => Path::new("/run/netns").join(name),
+        Namespace::Path(path) => PathBuf::from(path),
+    };
+    system::netns_cookie_of(&path)
+}

@@ -1,0 +1,130 @@
+//! Statistics of flows whose rules ask for them.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapHandle, RingBufferBuilder};
+use serde::{Deserialize, Serialize};
+use thalweg_abi::{from_bytes, raw};
+
+use super::pins::Pins;
+use crate::system;
+
+/// One report of one flow; counts are since it began.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FlowStatistics {
+    /// When, ms since 1970.
+    pub time_ms: i64,
+    /// The kernel's number of the socket.
+    pub connection: u64,
+    /// This machine's address.
+    pub local: IpAddr,
+    /// This machine's port.
+    pub local_port: u16,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// The peer's port.
+    pub remote_port: u16,
+    /// Place of its rule in the policy, from 0.
+    pub rule: u32,
+    /// Number of the policy.
+    pub policy: u32,
+    /// Bytes that the peer has acknowledged.
+    pub bytes_acked: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Segments delivered.
+    pub delivered: u32,
+    /// Those of them that a router marked (ECN).
+    pub delivered_ce: u32,
+    /// Segments sent again.
+    pub retransmitted: u32,
+    /// Segments that the peer had twice.
+    pub dsack_dups: u32,
+    /// Smoothed round-trip time, us.
+    pub srtt_us: u32,
+    /// Least round-trip time, us.
+    pub min_rtt_us: u32,
+    /// Congestion window, segments.
+    pub snd_cwnd: u32,
+    /// Slow-start threshold, segments.
+    pub snd_ssthresh: u32,
+    /// Value of the peer's header option, if its rule reads it and it came.
+    pub received_option: Option<u32>,
+}
+
+impl FlowStatistics {
+    fn new(event: &raw::thalweg_policy_event) -> Self {
+        let now = system::monotonic_ns();
+        let age_ns = now.saturating_sub(event.time_ns);
+        Self {
+            time_ms: (system::wall_ns().saturating_sub(age_ns) / 1_000_000) as i64,
+            connection: event.connection,
+            local: address(event.local),
+            local_port: event.local_port as u16,
+            remote: address(event.remote),
+            remote_port: event.remote_port as u16,
+            rule: event.rule,
+            policy: event.generation,
+            bytes_acked: event.bytes_acked,
+            bytes_received: event.bytes_received,
+            delivered: event.delivered,
+            delivered_ce: event.delivered_ce,
+            retransmitted: event.retrans,
+            dsack_dups: event.dsack_dups,
+            srtt_us: event.srtt_us,
+            min_rtt_us: event.min_rtt_us,
+            snd_cwnd: event.snd_cwnd,
+            snd_ssthresh: event.snd_ssthresh,
+            received_option: (event.has_received != 0).then_some(event.received),
+        }
+    }
+}
+
+fn address(bytes: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(bytes).to_canonical()
+}
+
+/// Calls `each` with statistics as they come, until it fails or `until` says so; between two
+/// looks at the ring at most 200 ms pass. One reader at a time: each report is read once.
+///
+/// # Errors
+/// No policy is in force; whatever `each` fails with.
+pub fn watch(
+    pin: &Path,
+    until: impl Fn() -> bool,
+    mut each: impl FnMut(FlowStatistics) -> Result<()>,
+) -> Result<()> {
+    let path = Pins::at(pin).shared("events");
+    let map = MapHandle::from_pinned_path(&path).context("no policy is in force")?;
+    let failure = std::cell::RefCell::new(None);
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&map, |bytes| {
+        let Some(event) = from_bytes::<raw::thalweg_policy_event>(bytes) else {
+            return 0;
+        };
+        match each(FlowStatistics::new(&event)) {
+            Ok(()) => 0,
+            Err(error) => {
+                *failure.borrow_mut() = Some(error);
+                -1
+            }
+        }
+    })?;
+    let ring = builder.build()?;
+    while !until() {
+        let polled = ring.poll(Duration::from_millis(200));
+        if let Some(error) = failure.borrow_mut().take() {
+            return Err(error);
+        }
+        match polled {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
+                return Err(error).context("reading the ring of statistics");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

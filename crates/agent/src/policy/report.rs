@@ -1,0 +1,219 @@
+//! What has become of the policy in force, rule by rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use serde::{Deserialize, Serialize};
+use thalweg_abi::{from_bytes, raw};
+use thalweg_policy::{About, catalogue};
+
+use super::history::History;
+use super::pins::Pins;
+
+/// The policy in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// Its number: counts up with each application.
+    pub number: u32,
+    /// The file it came from.
+    pub file: String,
+    /// When it came into force, ms since 1970.
+    pub applied_ms: i64,
+    /// What matches is counted, and nothing set.
+    pub dry_run: bool,
+    /// Kernel memory of its maps and of those that all policies share, bytes.
+    pub map_bytes: u64,
+    /// Its rules, in the order of the file.
+    pub rules: Vec<RuleReport>,
+}
+
+/// A rule of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RuleReport {
+    /// Its name.
+    pub name: String,
+    /// It protects.
+    pub never: bool,
+    /// Flows that were given this rule.
+    pub matched: u64,
+    /// Operations that succeeded.
+    pub done: u64,
+    /// Operations that failed.
+    pub failed: u64,
+    /// Answers given to the kernel.
+    pub asked: u64,
+    /// What failed.
+    pub failures: Vec<Failure>,
+}
+
+/// Operations that failed alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Failure {
+    /// Key in the file.
+    pub key: String,
+    /// The kernel's name of the option.
+    pub option: String,
+    /// When.
+    pub stage: String,
+    /// Name of the error, such as EINVAL.
+    pub error: String,
+    /// How many.
+    pub count: u64,
+}
+
+impl Report {
+    /// What the kernel says of the policy in force; `None` where there is none.
+    ///
+    /// # Errors
+    /// Pins that cannot be read.
+    pub fn read(pin: &Path, history: &History) -> Result<Option<Self>> {
+        let pins = Pins::at(pin);
+        let Some(head) = pins.head()? else {
+            return Ok(None);
+        };
+        let Some(entry) = history.in_force(pin)? else {
+            return Ok(None);
+        };
+        let about = about(history, head.generation);
+        let counters =
+            MapHandle::from_pinned_path(pins.generation(head.generation).join("counters"))?;
+        let mut failures = failures(&pins, head.generation, &about)?;
+        let rules = (0..counters.max_entries())
+            .map(|id| {
+                let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
+                let count: raw::thalweg_policy_counters = bytes
+                    .and_then(|bytes| from_bytes(&bytes))
+                    .context("the counters of a policy have an unexpected size")?;
+                let known = about.get(id as usize);
+                Ok(RuleReport {
+                    name: known.map_or_else(|| format!("rule {id}"), |rule| rule.name.clone()),
+                    never: known.is_some_and(|rule| rule.never),
+                    matched: count.matched,
+                    done: count.done,
+                    failed: count.failed,
+                    asked: count.asked,
+                    failures: failures.remove(&id).unwrap_or_default(),
+                })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Some(Self {
+            name: entry.name,
+            number: head.generation,
+            file: entry.file.display().to_string(),
+            applied_ms: entry.applied_ms,
+            dry_run: head.flags & raw::THALWEG_POLICY_DRY_RUN != 0,
+            map_bytes: pins.memory(),
+            rules,
+        }))
+    }
+}
+
+/// Failures that were told already.
+#[derive(Debug, Default)]
+pub struct FailureLog {
+    policy: u32,
+    told: BTreeSet<(String, Failure)>,
+}
+
+impl FailureLog {
+    /// A line for each kind of failure that was not told before.
+    ///
+    /// # Errors
+    /// As [`Report::read`].
+    pub fn look(&mut self, pin: &Path, history: &History) -> Result<Vec<String>> {
+        let Some(report) = Report::read(pin, history)? else {
+            return Ok(Vec::new());
+        };
+        if self.policy != report.number {
+            *self = Self {
+                policy: report.number,
+                ..Self::default()
+            };
+        }
+        let mut lines = Vec::new();
+        for rule in report.rules {
+            for failure in rule.failures {
+                let kind = Failure {
+                    count: 0,
+                    ..failure.clone()
+                };
+                if self.told.insert((rule.name.clone(), kind)) {
+                    lines.push(format!(
+                        "rule {:?}: {} ({}) at {} fails with {}; `thalweg policy show` counts",
+                        rule.name, failure.key, failure.option, failure.stage, failure.error
+                    ));
+                }
+            }
+        }
+        Ok(lines)
+    }
+}
+
+/// Names of rules and operations, as far as the history has the policy.
+fn about(history: &History, generation: u32) -> Vec<About> {
+    let compiled = history.compiled(generation);
+    compiled.map_or_else(Vec::new, |compiled| compiled.about)
+}
+
+fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
+    let map = MapHandle::from_pinned_path(pins.shared("failures"))?;
+    let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
+    for key in map.keys() {
+        let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(&key) else {
+            continue;
+        };
+        if failure.generation != generation {
+            continue;
+        }
+        let Some(count) = map.lookup(&key, MapFlags::ANY)? else {
+            continue;
+        };
+        let op = about
+            .get(failure.rule as usize)
+            .and_then(|rule| rule.ops.get(usize::from(failure.op)));
+        let stage = catalogue::Stage::ALL.get(usize::from(failure.stage));
+        found.entry(failure.rule).or_default().push(Failure {
+            key: op.map_or_else(
+                || format!("operation {}", failure.op),
+                |op| op.key.to_owned(),
+            ),
+            option: op.map_or_else(String::new, |op| op.option.to_owned()),
+            stage: stage.map_or("?", |stage| stage.name()).to_owned(),
+            error: errno_name(failure.error),
+            count: count.try_into().map(u64::from_ne_bytes).unwrap_or_default(),
+        });
+    }
+    for list in found.values_mut() {
+        list.sort_by(|a, b| (&a.key, &a.stage, &a.error).cmp(&(&b.key, &b.stage, &b.error)));
+    }
+    Ok(found)
+}
+
+/// The name of a negative errno; the kernel's own numbers beyond those of user space too.
+fn errno_name(error: i32) -> String {
+    /// include/linux/errno.h
+    const ENOTSUPP: i32 = 524;
+    if error == -ENOTSUPP {
+        return "ENOTSUPP".to_owned();
+    }
+    match nix::errno::Errno::from_raw(-error) {
+        nix::errno::Errno::UnknownErrno => format!("error {}", -error),
+        known => format!("{known:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::errno_name;
+
+    #[test]
+    fn errors_have_names() {
+        assert_eq!(errno_name(-22), "EINVAL");
+        assert_eq!(errno_name(-524), "ENOTSUPP");
+        assert_eq!(errno_name(-9999), "error 9999");
+    }
+}

@@ -1,0 +1,215 @@
+//! From a compiled policy to the maps of a program instance.
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use thalweg_abi::{Pod, bytes_of, from_bytes, raw};
+use thalweg_policy::Compiled;
+
+const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
+const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
+    | 1 << raw::THALWEG_STAGE_RTO
+    | 1 << raw::THALWEG_STAGE_RTT
+    | 1 << raw::THALWEG_STAGE_CLOSE;
+const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
+
+/// What goes into the maps.
+pub(super) struct Tables<'c> {
+    compiled: &'c Compiled,
+    /// By id of a rule; operations that refer to texts still use the policy's own numbers.
+    actions: Vec<raw::thalweg_policy_flow>,
+    /// For the head.
+    pub flags: u32,
+    /// For the head.
+    pub stages: u32,
+}
+
+impl<'c> Tables<'c> {
+    /// The tables of a policy; of a dry run all actions are empty.
+    pub fn new(compiled: &'c Compiled, dry_run: bool) -> Self {
+        let mut tables = Self {
+            compiled,
+            actions: (0..compiled.about.len())
+                .map(|id| raw::thalweg_policy_flow {
+                    rule: id as u32,
+                    ..Default::default()
+                })
+                .collect(),
+            flags: 0,
+            stages: compiled.stages,
+        };
+        for rule in &compiled.rules {
+            if rule.netns != 0 {
+                tables.flags |= raw::THALWEG_POLICY_NETNS;
+            }
+            if rule.sample != 0 {
+                tables.flags |= raw::THALWEG_POLICY_SAMPLES;
+            }
+        }
+        if dry_run {
+            tables.flags |= raw::THALWEG_POLICY_DRY_RUN;
+        } else {
+            for rule in &compiled.rules {
+                tables.give(rule);
+            }
+        }
+        if tables.stages & EARLY != 0 {
+            tables.flags |= raw::THALWEG_POLICY_REMEMBERS;
+        }
+        tables
+    }
+
+    fn give(&mut self, rule: &raw::thalweg_policy_rule) {
+        // Copies of a rule differ in prefixes alone.
+        let Some(action) = self.actions.get_mut(rule.id as usize) else {
+            return;
+        };
+        let mut flags = 0;
+        if rule.flags & raw::THALWEG_RULE_NEVER != 0 {
+            flags |= raw::THALWEG_FLOW_NEVER;
+        }
+        if u32::from(rule.stages) & LATER != 0 {
+            flags |= raw::THALWEG_FLOW_KEEPS;
+        }
+        action.stages = rule.stages;
+        let ops = self.compiled.ops.iter().skip(rule.first_op as usize);
+        action.count = 0;
+        for (to, op) in action.ops.iter_mut().zip(ops.take(rule.ops as usize)) {
+            *to = *op;
+            action.count += 1;
+            let passive = rule.flags & raw::THALWEG_RULE_PASSIVE != 0;
+            match u32::from(op.kind) {
+                raw::THALWEG_OP_REFLECT_TOS => {
+                    self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
+                }
+                // Asked for once the handshake is over.
+                raw::THALWEG_OP_BASE_RTT => flags |= raw::THALWEG_FLOW_KEEPS,
+                raw::THALWEG_OP_READ_OPTION => {
+                    flags |= raw::THALWEG_FLOW_READS | raw::THALWEG_FLOW_KEEPS;
+                    if passive {
+                        self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
+                    }
+                }
+                raw::THALWEG_OP_SEND_OPTION | raw::THALWEG_OP_SEND_OPTION_CC => {
+                    flags |= raw::THALWEG_FLOW_SENDS;
+                    // Both directions are looked up when the SYN or the SYN-ACK is written.
+                    self.stages |= EARLY;
+                    if passive {
+                        self.flags |= raw::THALWEG_POLICY_OPTIONS;
+                    }
+                }
+                _ => {}
+            }
+        }
+        // The flags are bits of a byte.
+        action.flags = flags as u8;
+    }
+
+    /// Size of a map that is this policy's own.
+    pub fn entries(&self, map: &str) -> Option<u32> {
+        let entries = match map {
+            "prefixes4" => self.compiled.prefixes4.len(),
+            "prefixes6" => self.compiled.prefixes6.len(),
+            "nodes" => self.compiled.nodes.len(),
+            "rules" => self.compiled.rules.len(),
+            "actions" | "counters" => self.actions.len(),
+            _ => return None,
+        };
+        Some(entries.max(1) as u32)
+    }
+
+    /// Fills the maps of a loaded object; returns what they take, bytes.
+    pub fn fill(mut self, object: &Object, generation: u32) -> Result<u64> {
+        let map = |name: &str| -> Result<MapHandle> {
+            let map = object.maps().find(|map| map.name() == name);
+            Ok(MapHandle::try_from(&map.with_context(|| {
+                format!("the BPF object lacks map {name}")
+            })?)?)
+        };
+        let texts = place_texts(&map("texts")?, &self.compiled.texts)?;
+        for action in &mut self.actions {
+            action.generation = generation;
+            for op in &mut action.ops[..usize::from(action.count).min(OPS_MAX)] {
+                if u32::from(op.kind) == raw::THALWEG_OP_SET_TEXT {
+                    op.text = *texts
+                        .get(usize::from(op.text))
+                        .context("an operation refers to a text that does not exist")?;
+                }
+            }
+        }
+        fill_array(&map("nodes")?, &self.compiled.nodes)?;
+        fill_array(&map("rules")?, &self.compiled.rules)?;
+        fill_array(&map("actions")?, &self.actions)?;
+        fill_trie(&map("prefixes4")?, &self.compiled.prefixes4)?;
+        fill_trie(&map("prefixes6")?, &self.compiled.prefixes6)?;
+        let own = super::OWN.into_iter();
+        Ok(super::memory(own.filter_map(|(name, _)| map(name).ok())))
+    }
+}
+
+fn fill_array<T: Pod>(map: &MapHandle, values: &[T]) -> Result<()> {
+    let keys: Vec<u8> = (0..values.len() as u32)
+        .flat_map(u32::to_ne_bytes)
+        .collect();
+    let values_bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|value| bytes_of(value).to_vec())
+        .collect();
+    fill(map, &keys, &values_bytes, values.len())
+}
+
+fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
+    let keys: Vec<u8> = prefixes
+        .iter()
+        .flat_map(|(key, _)| bytes_of(key).to_vec())
+        .collect();
+    let values: Vec<u8> = prefixes
+        .iter()
+        .flat_map(|(_, node)| node.to_ne_bytes())
+        .collect();
+    fill(map, &keys, &values, prefixes.len())
+}
+
+/// One system call for all of a table.
+fn fill(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    map.update_batch(keys, values, count as u32, MapFlags::ANY, MapFlags::ANY)
+        .with_context(|| format!("filling map {:?}", map.name()))
+}
+
+/// Numbers of texts in the shared map, which flows of earlier policies still refer to: a
+/// text keeps its place for good.
+pub(super) fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -> Result<Vec<u16>> {
+    let mut placed = Vec::new();
+    let mut have: Vec<raw::thalweg_policy_text> = Vec::new();
+    if !texts.is_empty() {
+        for index in 0..raw::THALWEG_POLICY_MAX_TEXTS {
+            let bytes = map.lookup(&index.to_ne_bytes(), MapFlags::ANY)?;
+            let text: raw::thalweg_policy_text = bytes
+                .and_then(|bytes| from_bytes(&bytes))
+                .context("the texts have an unexpected size")?;
+            if text.text[0] == 0 {
+                break;
+            }
+            have.push(text);
+        }
+    }
+    for text in texts {
+        let known = have.iter().position(|other| other.text == text.text);
+        let index = known.unwrap_or(have.len());
+        if index >= raw::THALWEG_POLICY_MAX_TEXTS as usize {
+            bail!(
+                "more than {} names of congestion controls and devices since the first policy; \
+                 `thalweg policy remove` and apply again",
+                raw::THALWEG_POLICY_MAX_TEXTS
+            );
+        }
+        if known.is_none() {
+            map.update(&(index as u32).to_ne_bytes(), bytes_of(text), MapFlags::ANY)?;
+            have.push(*text);
+        }
+        placed.push(index as u16);
+    }
+    Ok(placed)
+}

@@ -1,0 +1,185 @@
+//! The kernel program's choice of a rule, against the reference.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput};
+use serde::Deserialize;
+use thalweg_abi::raw;
+use thalweg_policy::{Compiled, Flow, FlowKind, Namespace, Policy};
+
+use super::tables::Tables;
+
+/// Policies and flows that `tests/vectors/policy.py` makes, with its own evaluator's answers.
+#[derive(Deserialize)]
+struct Vectors {
+    policies: Vec<VectorPolicy>,
+}
+
+#[derive(Deserialize)]
+struct VectorPolicy {
+    name: String,
+    toml: String,
+    flows: Vec<VectorFlow>,
+}
+
+#[derive(Deserialize)]
+struct VectorFlow {
+    remote: IpAddr,
+    local: IpAddr,
+    remote_port: u16,
+    local_port: u16,
+    kind: String,
+    cgroup: Option<String>,
+    netns: u64,
+    draw: u32,
+    rule: Option<String>,
+}
+
+/// False where BPF programs cannot be loaded, after saying so.
+fn privileged() -> bool {
+    let missing = crate::system::missing_capabilities().unwrap();
+    if missing.is_empty() {
+        return true;
+    }
+    assert!(
+        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+        "this test must run here, but: missing {missing:?}"
+    );
+    eprintln!("skipped: missing {missing:?}");
+    false
+}
+
+/// The program that only finds, with the tables of a policy.
+fn finder(compiled: &Compiled) -> Object {
+    let tables = Tables::new(compiled, false);
+    let mut object = ObjectBuilder::default()
+        .open_memory(thalweg_abi::POLICY)
+        .unwrap();
+    for mut program in object.progs_mut() {
+        let wanted = program.name() == "policy_find";
+        program.set_autoload(wanted);
+    }
+    for mut map in object.maps_mut() {
+        if let Some(entries) = tables.entries(&map.name().to_string_lossy()) {
+            map.set_max_entries(entries).unwrap();
+        }
+    }
+    let object = object.load().unwrap();
+    tables.fill(&object, 1).unwrap();
+    object
+}
+
+/// A query as policy.bpf.c has it (struct query).
+fn query(flow: &Flow, netns: u64, compiled: &Compiled) -> Vec<u8> {
+    let six = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let ipv4 = flow.remote.to_canonical().is_ipv4();
+    let needs = match flow.kind {
+        FlowKind::Active => raw::THALWEG_RULE_ACTIVE,
+        FlowKind::Passive | FlowKind::Listener => raw::THALWEG_RULE_PASSIVE,
+    } | if ipv4 {
+        raw::THALWEG_RULE_IPV4
+    } else {
+        raw::THALWEG_RULE_IPV6
+    };
+    let mut cgroups = 0u32;
+    for (bit, path) in compiled.cgroups.iter().enumerate() {
+        let lies_in = flow
+            .cgroup
+            .as_ref()
+            .is_some_and(|own| Path::new(own).starts_with(path));
+        cgroups |= u32::from(lies_in) << bit;
+    }
+    let mut bytes = Vec::new();
+    bytes.extend(six(flow.remote).octets());
+    bytes.extend(six(flow.local).octets());
+    bytes.extend(netns.to_ne_bytes());
+    for word in [
+        needs,
+        cgroups,
+        flow.draw,
+        u32::from(flow.kind == FlowKind::Listener),
+        u32::from(flow.remote_port),
+        u32::from(flow.local_port),
+    ] {
+        bytes.extend(word.to_ne_bytes());
+    }
+    bytes
+}
+
+fn find(object: &Object, query: &[u8]) -> u32 {
+    let mut programs = object.progs_mut();
+    let program = programs
+        .find(|program| program.name() == "policy_find")
+        .unwrap();
+    let input = ProgramInput {
+        data_in: Some(query),
+        ..Default::default()
+    };
+    program.test_run(input).unwrap().return_value
+}
+
+#[test]
+fn the_kernel_finds_the_rule_that_the_reference_finds() {
+    if !privileged() {
+        return;
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors/policy.json");
+    let vectors: Vectors = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let mut flows = 0;
+    for case in &vectors.policies {
+        let policy = Policy::parse(case.toml.as_bytes(), Path::new("vector")).unwrap();
+        let compiled = policy.compile().unwrap();
+        let object = finder(&compiled);
+        for vector in &case.flows {
+            let flow = Flow {
+                remote: vector.remote,
+                local: vector.local,
+                remote_port: vector.remote_port,
+                local_port: vector.local_port,
+                kind: match vector.kind.as_str() {
+                    "active" => FlowKind::Active,
+                    "passive" => FlowKind::Passive,
+                    _ => FlowKind::Listener,
+                },
+                cgroup: vector.cgroup.clone(),
+                netns: Some(Namespace::Cookie(vector.netns)),
+                draw: vector.draw,
+            };
+            let id = find(&object, &query(&flow, vector.netns, &compiled));
+            let name = compiled
+                .about
+                .get(id as usize)
+                .map(|rule| rule.name.as_str());
+            assert_eq!(name, vector.rule.as_deref(), "{}: {flow:?}", case.name);
+            flows += 1;
+        }
+    }
+    assert!(flows > 100, "only {flows} flows in the vectors");
+}
+
+#[test]
+fn a_text_keeps_its_place() {
+    if !privileged() {
+        return;
+    }
+    let policy = |name: &str| {
+        let text =
+            format!("name = \"t\"\n[[rule]]\nname = \"r\"\nset = {{ congestion = \"{name}\" }}\n");
+        let policy = Policy::parse(text.as_bytes(), Path::new("t")).unwrap();
+        policy.compile().unwrap()
+    };
+    let object = finder(&policy("reno"));
+    let map = object.maps().find(|map| map.name() == "texts").unwrap();
+    let map = MapHandle::try_from(&map).unwrap();
+    let place = |name: &str| super::tables::place_texts(&map, &policy(name).texts).unwrap();
+    assert_eq!(place("reno"), [0]);
+    assert_eq!(place("cubic"), [1]);
+    assert_eq!(place("bbr"), [2]);
+    assert_eq!(place("cubic"), [1]);
+}

@@ -1,0 +1,11 @@
+//! `thalweg policy rollback`.
+
+use anyhow::Result;
+
+use crate::options::Global;
+
+/// Returns to the policy before the present one.
+pub fn run(global: &Global) -> Result<()> {
+    let (place, history) = super::place(global)?;
+    super::tell(global, &history.rollback(&place)?)
+}

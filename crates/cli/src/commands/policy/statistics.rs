@@ -1,0 +1,78 @@
+//! `thalweg policy statistics`.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use thalweg_agent::policy::{self, FlowStatistics};
+
+use crate::options::Global;
+use crate::output;
+
+/// How long.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// End after so many reports.
+    ///
+    /// Default: never.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// End after so many seconds.
+    ///
+    /// Default: never.
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<u64>,
+}
+
+/// Prints reports, a line each, with `--json` a document each.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let (place, _) = super::place(global)?;
+    let end = options
+        .seconds
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let left = Cell::new(options.limit.unwrap_or(u64::MAX));
+    let until = || left.get() == 0 || end.is_some_and(|end| Instant::now() >= end);
+    policy::watch(&place.pin, until, |flow| {
+        if left.get() == 0 {
+            return Ok(());
+        }
+        left.set(left.get() - 1);
+        if global.json {
+            output::print(&format!("{}\n", serde_json::to_string(&flow)?))
+        } else {
+            output::print(&line(&flow))
+        }
+    })
+}
+
+fn line(flow: &FlowStatistics) -> String {
+    let option = flow
+        .received_option
+        .map_or_else(String::new, |value| format!(" option {value}"));
+    format!(
+        "{} {}:{} {}:{} rule {} sent {} received {} delivered {} marked {} again {} twice {} \
+         rtt {} cwnd {}{option}\n",
+        output::time(flow.time_ms),
+        bracketed(flow.local),
+        flow.local_port,
+        bracketed(flow.remote),
+        flow.remote_port,
+        flow.rule,
+        output::bytes(flow.bytes_acked),
+        output::bytes(flow.bytes_received),
+        flow.delivered,
+        flow.delivered_ce,
+        flow.retransmitted,
+        flow.dsack_dups,
+        output::milliseconds(flow.srtt_us),
+        flow.snd_cwnd
+    )
+}
+
+fn bracketed(address: std::net::IpAddr) -> String {
+    match address {
+        std::net::IpAddr::V6(address) => format!("[{address}]"),
+        std::net::IpAddr::V4(address) => address.to_string(),
+    }
+}
