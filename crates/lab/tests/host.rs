@@ -476,3 +476,28 @@ fn a_fault_of_a_further_path_leaves_nothing() {
     assert!(matches!(error, Error::Command { .. }), "{error}");
     assert_eq!(common::leftovers("farther"), Vec::<String>::new());
 }
+
+#[test]
+fn cgroups_that_others_made_below_go_too_with_what_runs_there() {
+    if !common::possible() {
+        return;
+    }
+    let pair = Pair::new(&PairOptions {
+        label: "nested".into(),
+        ..Default::default()
+    })
+    .unwrap();
+    let cgroup = pair.cgroup().to_owned();
+    let inner = cgroup.join("service/worker");
+    std::fs::create_dir_all(&inner).unwrap();
+    let mut sleeper = pair
+        .command_in(Side::Client, "sleep")
+        .unwrap()
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    std::fs::write(inner.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+    drop(pair);
+    assert!(!cgroup.exists());
+    assert!(!sleeper.wait().unwrap().success());
+}

@@ -1,7 +1,7 @@
 //! A cgroup (version 2) per mode: what an agent is attached to.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -46,8 +46,13 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills what runs in a cgroup and removes it.
+/// Kills what runs in a cgroup and in those below it, and removes them all.
 pub(crate) fn remove(path: &Path) {
+    for child in fs::read_dir(path).into_iter().flatten().flatten() {
+        if child.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove(&child.path());
+        }
+    }
     let deadline = Instant::now() + Duration::from_secs(5);
     let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     loop {
@@ -66,8 +71,11 @@ pub(crate) fn remove(path: &Path) {
 /// Kills the processes of a cgroup and waits until the kernel says that none is
 /// left, or for 100 ms, whichever is first.
 fn empty(path: &Path, deadline: Instant) {
-    // Opened before the kill, so that the change is not missed.
-    let events = File::open(path.join("cgroup.events"));
+    // Opened and read before the kill: the kernel tells of changes since the last read.
+    let mut events = File::open(path.join("cgroup.events"));
+    if let Ok(events) = &mut events {
+        let _ = events.read_to_string(&mut String::new());
+    }
     let processes = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| line.parse().ok()) {
         // 0 stands for a process outside this process's PID namespace.
