@@ -27,7 +27,7 @@
 
 #include "thalweg_policy_abi.h"
 
-#define THALWEG_ABI_VERSION 2
+#define THALWEG_ABI_VERSION 3
 
 /* Congestion controls one agent chooses from. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
