@@ -5,8 +5,10 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
+use std::time::Instant;
 
 use thalweg_lab::Error;
 use thalweg_lab::host::loss::rehearse;
@@ -38,6 +40,78 @@ fn send_datagrams(pair: &Pair, address: &str, count: u32) {
         .status()
         .unwrap();
     assert!(status.success());
+}
+
+/// Sends datagrams to `THALWEG_FLOOD` as fast as it can, until it is killed.
+#[test]
+#[ignore = "helper process of other tests"]
+fn flood_process() {
+    let Ok(address) = std::env::var("THALWEG_FLOOD") else {
+        return;
+    };
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect((address, 9)).unwrap();
+    loop {
+        // Nobody listens there, which the peer says now and then.
+        let _ = socket.send(&[0; 1400]);
+    }
+}
+
+/// Datagrams that reached a host's UDP, and found nobody.
+fn unclaimed_datagrams(pair: &Pair) -> u64 {
+    let output = pair
+        .command_in(Side::Server, "nstat")
+        .unwrap()
+        .args(["-asz", "UdpNoPorts"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("UdpNoPorts"));
+    line.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn a_change_leaves_no_moment_without_a_limit() {
+    if !common::possible() {
+        return;
+    }
+    let path = |rate: &str| PathModel {
+        rate: Some(rate.parse().unwrap()),
+        queue: Some("50kb".parse().unwrap()),
+        ..PathModel::default()
+    };
+    let pair = pair("change", path("10mbit"));
+    let started = Instant::now();
+    let mut flood = pair
+        .command_in(
+            Side::Client,
+            std::env::current_exe().unwrap().to_str().unwrap(),
+        )
+        .unwrap()
+        .args(["--ignored", "--exact", "flood_process"])
+        .env("THALWEG_FLOOD", pair.address(Side::Server).to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    while unclaimed_datagrams(&pair) == 0 {}
+    const CHANGES: u64 = 20;
+    for change in 0..CHANGES {
+        pair.change(&path(["11mbit", "10mbit"][change as usize % 2]))
+            .unwrap();
+    }
+    let arrived = 1428 * unclaimed_datagrams(&pair);
+    let elapsed = started.elapsed();
+    flood.kill().unwrap();
+    flood.wait().unwrap();
+    // The rate, and the bucket of each bottleneck; 3 ms of the bare link would be
+    // hundreds of kilobytes each time.
+    let most = 11e6 / 8.0 * elapsed.as_secs_f64() + ((CHANGES + 1) * 3028) as f64;
+    assert!((arrived as f64) < most, "{arrived} of {most} bytes");
 }
 
 #[test]

@@ -12,6 +12,8 @@
 //! One namespace each, and not `tbf` below `netem`: before Linux 6.13 netem
 //! miscounts, and in the end blocks, when a discipline below it splits packets.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use super::netns::Namespace;
 use super::tool::run;
 use super::veth::{FAR, NEAR};
@@ -22,9 +24,6 @@ use crate::units::{Delay, Probability};
 /// Packets that a delay may hold. Its own limit must never be what drops: this is
 /// more than the socket memory of any host can have under way.
 const DELAY_LIMIT_PKTS: u32 = 10_000_000;
-
-/// The handle of `tbf` where another discipline takes the place of its queue.
-const TBF: &str = "1";
 
 /// One thing between the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,39 +53,44 @@ impl Relay {
         }
     }
 
-    /// Replaces its queueing disciplines; what waits in them is dropped. `tc qdisc replace`
-    /// would keep it, and with it packets larger than a smaller bucket, which `tbf` then never
-    /// sends.
+    /// Replaces its queueing disciplines; what waits in them is dropped. Kept, packets larger
+    /// than a smaller bucket would never be sent by `tbf`.
     pub(super) fn change(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
-        let name = namespace.name();
-        for (interface, _) in disciplines(self, path) {
-            run(
-                "tc",
-                &format!("-n {name} qdisc delete dev {interface} root"),
-            )?;
-        }
         self.set_up(namespace, path)
     }
 
-    /// Puts its queueing disciplines on the links of its namespace.
+    /// Puts its queueing disciplines on the links of its namespace, in one step where there
+    /// were others: between the end of one and the begin of the next a link would send as fast
+    /// as it can, megabytes in a few milliseconds.
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         let name = namespace.name();
+        let handle = fresh_handle();
         disciplines(self, path)
             .into_iter()
             .try_for_each(|(interface, words)| {
                 run(
                     "tc",
-                    &format!("-n {name} qdisc add dev {interface} root {words}"),
+                    &format!(
+                        "-n {name} qdisc replace dev {interface} root handle {handle:x}: {words}"
+                    ),
                 )
             })?;
         match (self, red(path)) {
             (Self::Bottleneck, Some(words)) => run(
                 "tc",
-                &format!("-n {name} qdisc add dev {FAR} parent {TBF}:1 {words}"),
+                &format!("-n {name} qdisc add dev {FAR} parent {handle:x}:1 {words}"),
             ),
             _ => Ok(()),
         }
     }
+}
+
+/// A handle that no discipline of a relay has. `tc qdisc replace` changes the discipline that has
+/// its handle, and puts a new one in place of one with another (`tc_modify_qdisc`,
+/// net/sched/sch_api.c). The kernel gives its own from 8001 on.
+fn fresh_handle() -> u16 {
+    static LAST: AtomicU16 = AtomicU16::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) % 0x7fff + 1
 }
 
 /// The queueing disciplines of a relay: an interface and the words for `tc`.
@@ -100,14 +104,7 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
             // 1 ms of the rate, so that the kernel's timers can keep it up, and at
             // least two packets.
             let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
-            let handle = match path.aqm {
-                Aqm::TailDrop => String::new(),
-                Aqm::Red => format!("handle {TBF}: "),
-            };
-            let words = format!(
-                "{handle}tbf rate {}bit burst {burst} limit {queue}",
-                rate.bps()
-            );
+            let words = format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps());
             vec![(FAR, words)]
         }
         Relay::Delay => {
@@ -183,11 +180,6 @@ mod tests {
         );
         let mut managed = path.clone();
         (managed.aqm, managed.ecn) = (Aqm::Red, true);
-        assert!(
-            disciplines(Relay::Bottleneck, &managed)[0]
-                .1
-                .starts_with("handle 1: tbf ")
-        );
         // 83333 and 250000 of 1000000 bytes; 416666 / 3000 packets, rounded up.
         assert_eq!(
             red(&managed).as_deref(),
