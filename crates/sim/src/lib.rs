@@ -1,0 +1,11 @@
+//! A deterministic packet-level simulator of a datacenter network.
+//!
+//! Hosts send the packets of their flows at rates and windows that a controller per flow
+//! ([`cc::Controller`]) sets; switches queue, mark and measure them. The same scenario and
+//! seed give the same run, to the last event, on any machine and any number of threads.
+#![forbid(unsafe_code)]
+
+pub mod cc;
+mod time;
+
+pub use time::Time;
