@@ -468,3 +468,6 @@ fn ports(
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
