@@ -6,6 +6,16 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+pub mod engine;
+pub mod metrics;
+mod rng;
+pub mod scenario;
+mod sim;
 mod time;
+mod topology;
+mod workload;
 
+pub use metrics::Outcome;
+pub use scenario::Scenario;
+pub use sim::{Decision, External, Pending, Simulation};
 pub use time::Time;

@@ -33,7 +33,8 @@ pub struct Command {
     /// Rate at which packets leave, bits per second.
     pub rate_bps: f64,
     /// Bytes that may be under way; infinite where the controller knows no window. Less than
-    /// one packet means one packet, spaced by `rate_bps`.
+    /// one packet means one packet, spaced by `rate_bps`. Without [`Needs::acks`] nobody counts
+    /// what is under way, and there is no window.
     pub window_bytes: f64,
 }
 
@@ -79,9 +80,10 @@ pub struct Ack<'a> {
     pub acked_bytes: u64,
     /// Whether the packet carried a congestion mark.
     pub marked: bool,
-    /// Sequence number after the last byte acknowledged in order, bytes.
+    /// Bytes that the flow had sent when the acknowledged packet left, that packet and
+    /// repetitions included.
     pub ack_bytes: u64,
-    /// Sequence number after the last byte that was ever sent, bytes.
+    /// Bytes that the flow has sent by now, repetitions included.
     pub sent_bytes: u64,
     /// As [`Response::hops`].
     pub hops: &'a [Hop],
@@ -164,5 +166,40 @@ pub trait Controller: Send {
     /// Bytes have left.
     fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
         let _ = (bytes, context);
+    }
+}
+
+/// A controller whose kind is known at run time only.
+impl<T: Controller + ?Sized> Controller for Box<T> {
+    fn needs(&self) -> Needs {
+        (**self).needs()
+    }
+
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        (**self).start(setup, context);
+    }
+
+    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        (**self).on_response(response, context);
+    }
+
+    fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
+        (**self).on_ack(ack, context);
+    }
+
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        (**self).on_notification(context);
+    }
+
+    fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
+        (**self).on_loss(loss, context);
+    }
+
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        (**self).on_timer(timer, context);
+    }
+
+    fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
+        (**self).on_sent(bytes, context);
     }
 }

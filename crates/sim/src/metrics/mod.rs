@@ -1,0 +1,360 @@
+//! What is measured, and what a run reports.
+
+mod histogram;
+mod outcome;
+
+use std::collections::BTreeMap;
+
+use crate::Time;
+use crate::scenario::{Scenario, Workload};
+use crate::workload::Plan;
+
+use histogram::Histogram;
+pub use outcome::{
+    Completion, Counts, FlowOutcome, Latency, LongShort, Outcome, PortOutcome, QueueSeries, Series,
+};
+
+/// Distance in which the long flow's rate is watched for its recovery.
+const RECOVERY_BIN: Time = Time::from_us(10);
+/// The long flow has recovered when it is back at this share of the line rate.
+const RECOVERED: f64 = 0.95;
+
+/// Counts while a simulation runs.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    scenario: String,
+    seed: u64,
+    duration: Time,
+    warmup: Time,
+    packet_bytes: u32,
+    /// Packets, since the begin.
+    pub sent: u64,
+    pub dropped: u64,
+    pub delivered: u64,
+    /// Arrived, but nothing new.
+    pub wasted: u64,
+    /// Would arrive after the end.
+    pub late: u64,
+    pub underway: u64,
+    pub decisions: u64,
+    pub notifications: u64,
+    queued: Histogram,
+    completions: Vec<Completion>,
+    /// When each flow's current data began; by flow.
+    begun: Vec<Time>,
+    /// Ports at which flows end.
+    last_ports: Vec<u32>,
+    interval: Option<Time>,
+    /// Packets that arrived in each interval, by flow.
+    arrivals: Vec<Vec<u32>>,
+    queues: BTreeMap<u32, Vec<(Time, u64)>>,
+    interruptions: Option<Interruptions>,
+}
+
+/// When short flows were at work, and what the long one got.
+#[derive(Debug)]
+struct Interruptions {
+    active: u32,
+    /// Begin and end of each time in which short flows were active.
+    times: Vec<(Time, Option<Time>)>,
+    /// Packets of the long flow in each bin.
+    bins: Vec<u32>,
+}
+
+impl Meter {
+    pub fn new(scenario: &Scenario, plan: &Plan, seed: u64) -> Self {
+        let flows = plan.flows.len();
+        let bins = |width: Time| scenario.duration.ps().div_ceil(width.ps()) as usize;
+        let mut last_ports: Vec<u32> = plan.flows.iter().map(|flow| flow.to).collect();
+        last_ports.sort_unstable();
+        last_ports.dedup();
+        Self {
+            scenario: scenario.name.clone(),
+            seed,
+            duration: scenario.duration,
+            warmup: scenario.warmup,
+            packet_bytes: scenario.network.packet_bytes,
+            sent: 0,
+            dropped: 0,
+            delivered: 0,
+            wasted: 0,
+            late: 0,
+            underway: 0,
+            decisions: 0,
+            notifications: 0,
+            queued: Histogram::new(),
+            completions: Vec::new(),
+            begun: vec![Time::ZERO; flows],
+            last_ports,
+            interval: scenario.series,
+            arrivals: scenario
+                .series
+                .map_or(Vec::new(), |width| vec![vec![0; bins(width)]; flows]),
+            queues: BTreeMap::new(),
+            interruptions: matches!(scenario.workload, Workload::LongShort { .. }).then(|| {
+                Interruptions {
+                    active: 0,
+                    times: Vec::new(),
+                    bins: vec![0; bins(RECOVERY_BIN)],
+                }
+            }),
+        }
+    }
+
+    /// A flow begins, or begins to send more.
+    pub fn started(&mut self, flow: usize, at: Time) {
+        self.begun[flow] = at;
+        if let Some(interruptions) = &mut self.interruptions
+            && flow > 0
+        {
+            if interruptions.active == 0 {
+                interruptions.times.push((at, None));
+            }
+            interruptions.active += 1;
+        }
+    }
+
+    /// All of a flow's data has arrived.
+    pub fn completed(&mut self, flow: usize, at: Time) {
+        let begun = self.begun[flow];
+        self.completions.push(Completion {
+            flow: flow as u32,
+            start_us: begun.us(),
+            time_us: (at - begun).us(),
+        });
+        if let Some(interruptions) = &mut self.interruptions {
+            interruptions.active -= 1;
+            if interruptions.active == 0
+                && let Some(last) = interruptions.times.last_mut()
+            {
+                last.1 = Some(at);
+            }
+        }
+    }
+
+    /// A packet arrived at its receiver.
+    #[inline]
+    pub fn delivered(&mut self, flow: usize, at: Time, new: bool, measured: bool, queued: Time) {
+        self.delivered += 1;
+        if measured {
+            self.queued.record(queued);
+        }
+        if !new {
+            self.wasted += 1;
+            return;
+        }
+        if let Some(interval) = self.interval {
+            self.arrivals[flow][(at.ps() / interval.ps()) as usize] += 1;
+        }
+        if let Some(interruptions) = &mut self.interruptions
+            && flow == 0
+        {
+            interruptions.bins[(at.ps() / RECOVERY_BIN.ps()) as usize] += 1;
+        }
+    }
+
+    pub fn sample_interval(&self) -> Option<Time> {
+        self.interval
+    }
+
+    pub fn sampled_ports(&self) -> &[u32] {
+        &self.last_ports
+    }
+
+    pub fn sampled(&mut self, port: u32, at: Time, bytes: u64) {
+        self.queues.entry(port).or_default().push((at, bytes));
+    }
+
+    /// The report. `measured` is what arrived for each flow within the measured time, `ports`
+    /// the rate of each port and the packets that left and were dropped there in that time.
+    pub fn finish(
+        self,
+        plan: &Plan,
+        measured: &[u64],
+        ports: &[(f64, u64, u64)],
+        events: u64,
+    ) -> Outcome {
+        let seconds = (self.duration - self.warmup).secs();
+        let bits = f64::from(self.packet_bytes) * 8.0;
+        let rate = |packets: u64| packets as f64 * bits / seconds;
+        // Fairness is about flows that always have something to send.
+        let endless = plan.flows.iter().any(|flow| flow.packets.is_none());
+        let compared: Vec<(u32, f64)> = plan
+            .flows
+            .iter()
+            .zip(measured)
+            .filter(|(flow, _)| !endless || flow.packets.is_none())
+            .map(|(flow, packets)| (flow.from, rate(*packets)))
+            .collect();
+        let mut by_host = BTreeMap::new();
+        for (host, rate) in &compared {
+            *by_host.entry(*host).or_insert(0.0) += rate;
+        }
+        let flow_rates: Vec<f64> = compared.iter().map(|(_, rate)| *rate).collect();
+        let host_rates: Vec<f64> = by_host.into_values().collect();
+        let last: Vec<f64> = self
+            .last_ports
+            .iter()
+            .map(|port| {
+                let (line, packets, _) = ports[*port as usize];
+                rate(packets) / line * 100.0
+            })
+            .collect();
+        let dropped_measured: u64 = ports.iter().map(|port| port.2).sum();
+        let left_measured: u64 = self
+            .last_ports
+            .iter()
+            .map(|port| ports[*port as usize].1)
+            .sum();
+        let outcome = Outcome {
+            scenario: self.scenario.clone(),
+            seed: self.seed,
+            duration_s: self.duration.secs(),
+            warmup_s: self.warmup.secs(),
+            utilisation_percent: last.iter().sum::<f64>() / last.len().max(1) as f64,
+            fairness_percent: fairness(&flow_rates),
+            host_fairness_percent: fairness(&host_rates),
+            jain: jain(&flow_rates),
+            queue_latency: Latency {
+                mean_us: self.queued.mean_us(),
+                p50_us: self.queued.quantile_us(0.5),
+                p90_us: self.queued.quantile_us(0.9),
+                p99_us: self.queued.quantile_us(0.99),
+                p999_us: self.queued.quantile_us(0.999),
+                max_us: self.queued.max_us(),
+            },
+            dropped_gbps: rate(dropped_measured) * 1e-9,
+            dropped_percent: match dropped_measured + left_measured {
+                0 => 0.0,
+                all => dropped_measured as f64 / all as f64 * 100.0,
+            },
+            counts: Counts {
+                packet_bytes: self.packet_bytes,
+                sent_packets: self.sent,
+                delivered_packets: self.delivered,
+                wasted_packets: self.wasted,
+                dropped_packets: self.dropped,
+                underway_packets: self.underway,
+                decisions: self.decisions,
+                notifications: self.notifications,
+                events,
+            },
+            long_short: self
+                .interruptions
+                .as_ref()
+                .map(|interruptions| self.long_short(interruptions, ports[0].0, rate(measured[0]))),
+            flows: plan
+                .flows
+                .iter()
+                .zip(measured)
+                .map(|(flow, packets)| FlowOutcome {
+                    from: flow.from,
+                    to: flow.to,
+                    gbps: rate(*packets) * 1e-9,
+                })
+                .collect(),
+            ports: (0u32..)
+                .zip(ports)
+                .filter(|(_, (_, left, dropped))| left + dropped > 0)
+                .map(|(port, (line, left, dropped))| PortOutcome {
+                    port,
+                    utilisation_percent: rate(*left) / line * 100.0,
+                    dropped_packets: *dropped,
+                })
+                .collect(),
+            series: self.interval.map(|interval| Series {
+                interval_us: interval.us(),
+                flow_gbps: self
+                    .arrivals
+                    .iter()
+                    .map(|bins| {
+                        bins.iter()
+                            .map(|packets| (f64::from(*packets) * bits / interval.secs()) * 1e-9)
+                            .collect()
+                    })
+                    .collect(),
+                queues: self
+                    .queues
+                    .iter()
+                    .map(|(port, samples)| QueueSeries {
+                        port: *port,
+                        at_us: samples.iter().map(|(at, _)| at.us()).collect(),
+                        bytes: samples.iter().map(|(_, bytes)| *bytes).collect(),
+                    })
+                    .collect(),
+            }),
+            completions: self.completions,
+        };
+        debug_assert!(outcome.counts.conserved(), "{:?}", outcome.counts);
+        outcome
+    }
+
+    fn long_short(&self, interruptions: &Interruptions, line_bps: f64, long_bps: f64) -> LongShort {
+        let full = line_bps * RECOVERY_BIN.secs() / (f64::from(self.packet_bytes) * 8.0);
+        let times = &interruptions.times;
+        let mut recoveries = Vec::new();
+        let mut missed = 0;
+        for (number, (_, end)) in times.iter().enumerate() {
+            let Some(end) = *end else { continue };
+            if end < self.warmup {
+                continue;
+            }
+            let next = times
+                .get(number + 1)
+                .map_or(self.duration, |(begin, _)| *begin);
+            // Whole bins between the end and the next interruption.
+            let first = end.ps().div_ceil(RECOVERY_BIN.ps()) as usize;
+            let last = (next.ps() / RECOVERY_BIN.ps()) as usize;
+            let back = (first..last.min(interruptions.bins.len()))
+                .find(|bin| f64::from(interruptions.bins[*bin]) >= RECOVERED * full);
+            match back {
+                Some(bin) => {
+                    let at = Time::from_ps(bin as u64 * RECOVERY_BIN.ps());
+                    recoveries.push(at.saturating_sub(end).secs());
+                }
+                None => missed += 1,
+            }
+        }
+        LongShort {
+            recovery_s: (!recoveries.is_empty())
+                .then(|| recoveries.iter().sum::<f64>() / recoveries.len() as f64),
+            recovered: recoveries.len() as u32,
+            not_recovered: missed,
+            long_gbps: long_bps * 1e-9,
+        }
+    }
+}
+
+/// Least over greatest, percent; of nothing 100.
+fn fairness(rates: &[f64]) -> f64 {
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let greatest = rates.iter().copied().fold(0.0, f64::max);
+    if greatest == 0.0 {
+        return 100.0;
+    }
+    least / greatest * 100.0
+}
+
+/// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; of nothing 1.
+fn jain(rates: &[f64]) -> f64 {
+    let sum: f64 = rates.iter().sum();
+    let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
+    if squares == 0.0 {
+        return 1.0;
+    }
+    sum * sum / (rates.len() as f64 * squares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_measures() {
+        assert_eq!(fairness(&[1.0, 2.0, 4.0]), 25.0);
+        assert_eq!(fairness(&[]), 100.0);
+        // (1+3)² / (2·(1+9)) = 16/20.
+        assert!((jain(&[1.0, 3.0]) - 0.8).abs() < 1e-12);
+        assert!((jain(&[5.0; 7]) - 1.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,473 @@
+//! A simulation: who does what when.
+
+mod control;
+mod network;
+mod receiver;
+mod sender;
+mod state;
+#[cfg(test)]
+pub(crate) mod test_support;
+
+use crate::Time;
+use crate::cc::{Controller, Needs, Setup, TIMERS};
+use crate::engine::{Event, EventQueue, Wheel};
+use crate::metrics::{Meter, Outcome};
+use crate::rng::Rng;
+use crate::scenario::{Recovery, Scenario};
+use crate::topology::{Wiring, crossing, transmission};
+use crate::workload::{self, Plan};
+
+use state::{ENDLESS, Flow, Host, Losses, MAX_HOPS, Port, Slab, Telemetry};
+
+pub use control::{Decision, External, Pending};
+
+/// What happens, in the upper bits of [`Event::what`]; whom it concerns is below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+enum Kind {
+    /// A flow begins, or goes on after a pause.
+    Start,
+    /// A flow may send.
+    Turn,
+    /// A flow's next packet begins to leave its host.
+    Depart,
+    /// A packet (argument) reaches a port.
+    Arrive,
+    /// A packet (argument) leaves a port; with telemetry only.
+    Leave,
+    /// A flow's probe was answered.
+    Response,
+    /// An acknowledgement (argument) reaches the sender.
+    Ack,
+    /// An acknowledgement (argument) reaches the controller.
+    Acked,
+    /// A report of a gap (argument) reaches the sender.
+    Gap,
+    /// A dropped packet (argument) has timed out.
+    Timeout,
+    /// The controller hears of a loss (argument: how it was found).
+    Lost,
+    /// A congestion notification reaches the controller.
+    Notify,
+    /// A controller's timer (argument) goes off.
+    Timer,
+    /// The controller hears of a packet that has left.
+    Sent,
+    /// All of a flow's data has arrived.
+    Complete,
+    /// The queue of a port is sampled.
+    Sample,
+}
+
+const KINDS: [Kind; 16] = [
+    Kind::Start,
+    Kind::Turn,
+    Kind::Depart,
+    Kind::Arrive,
+    Kind::Leave,
+    Kind::Response,
+    Kind::Ack,
+    Kind::Acked,
+    Kind::Gap,
+    Kind::Timeout,
+    Kind::Lost,
+    Kind::Notify,
+    Kind::Timer,
+    Kind::Sent,
+    Kind::Complete,
+    Kind::Sample,
+];
+
+const SUBJECT_BITS: u32 = 28;
+
+/// A simulation of one scenario with one kind of controller.
+///
+/// Monomorphic in both: the calls per packet are direct. `Box<dyn Controller>` is a controller
+/// too where that does not matter.
+pub struct Simulation<C, Q = Wheel> {
+    now: Time,
+    end: Time,
+    warmup: Time,
+    reaction: Time,
+    timeout: Time,
+    packet_bytes: u32,
+    burst: u32,
+    min_rate_bps: f64,
+    recovery: Recovery,
+    needs: Needs,
+    events: Q,
+    flows: Vec<Flow>,
+    controllers: Vec<C>,
+    setups: Vec<Setup>,
+    timers: Vec<[Time; TIMERS]>,
+    /// When each timer's event goes off; others are stale.
+    timer_events: Vec<[Time; TIMERS]>,
+    /// Whether any controller has ever set a timer.
+    timed: bool,
+    hosts: Vec<Host>,
+    ports: Vec<Port>,
+    paths: Vec<u32>,
+    packets: Slab,
+    telemetry: Vec<Telemetry>,
+    answer_telemetry: Vec<Telemetry>,
+    losses: Vec<Losses>,
+    plan: Plan,
+    meter: Meter,
+    /// Where pending decisions go, if they are made outside.
+    pending: Option<Vec<Pending>>,
+    /// An event that waits for a decision.
+    held: Option<Event>,
+    handled: u64,
+}
+
+impl<C: Controller> Simulation<C> {
+    /// A simulation at its begin. `factory` makes the controller of a flow, given by its number.
+    /// The same scenario, factory and seed give the same run.
+    pub fn new(scenario: &Scenario, factory: impl FnMut(u32, &Setup) -> C, seed: u64) -> Self {
+        Self::with_queue(scenario, factory, seed)
+    }
+}
+
+impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
+    /// As [`Simulation::new`], with another event queue.
+    pub fn with_queue(
+        scenario: &Scenario,
+        mut factory: impl FnMut(u32, &Setup) -> C,
+        seed: u64,
+    ) -> Self {
+        let wiring = Wiring::new(scenario);
+        let plan = workload::plan(scenario, seed);
+        let packet_bytes = scenario.network.packet_bytes;
+        let (paths, mut flows) = flows(scenario, &wiring, &plan);
+        let setups = setups(scenario, &wiring, &plan, &flows, &paths, seed);
+        let hosts = hosts(&wiring, packet_bytes);
+        let ports = ports(scenario, &wiring, &hosts, &flows, &paths, seed);
+        let controllers: Vec<C> = (0..)
+            .zip(&setups)
+            .map(|(flow, setup)| factory(flow, setup))
+            .collect();
+        let needs = controllers
+            .first()
+            .map_or_else(Needs::default, Controller::needs);
+        for (flow, setup) in flows.iter_mut().zip(&setups) {
+            flow.command.rate_bps = setup.line_rate_bps;
+        }
+        let count = flows.len();
+        let mut simulation = Self {
+            now: Time::ZERO,
+            end: scenario.duration,
+            warmup: scenario.warmup,
+            reaction: scenario.hosts.reaction,
+            timeout: scenario.hosts.timeout,
+            packet_bytes,
+            burst: scenario.hosts.burst_packets,
+            min_rate_bps: scenario.hosts.min_rate_bps as f64,
+            recovery: scenario.hosts.recovery,
+            needs,
+            events: Q::new(),
+            timers: vec![[Time::MAX; TIMERS]; count],
+            timer_events: vec![[Time::MAX; TIMERS]; count],
+            timed: false,
+            telemetry: Vec::new(),
+            answer_telemetry: if needs.telemetry {
+                vec![[crate::cc::Hop::default(); MAX_HOPS]; count]
+            } else {
+                Vec::new()
+            },
+            losses: (0..count).map(|_| Losses::default()).collect(),
+            meter: Meter::new(scenario, &plan, seed),
+            plan,
+            flows,
+            controllers,
+            setups,
+            hosts,
+            ports,
+            paths,
+            packets: Slab::default(),
+            pending: None,
+            held: None,
+            handled: 0,
+        };
+        for flow in 0..count {
+            let start = simulation.plan.flows[flow].start;
+            simulation.schedule(start, Kind::Start, flow as u32, 0);
+        }
+        simulation.schedule_samples();
+        simulation
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self) -> Outcome {
+        while self.step() {}
+        self.outcome()
+    }
+
+    /// The time of the last event.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Handles the next event; whether there was one before the end.
+    fn step(&mut self) -> bool {
+        match self.events.pop() {
+            Some(event) if event.time < self.end => {
+                self.handle(event);
+                true
+            }
+            other => {
+                self.held = other;
+                false
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.now = event.time;
+        self.handled += 1;
+        let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
+        match KINDS[(event.what >> SUBJECT_BITS) as usize] {
+            Kind::Start => self.start(subject),
+            Kind::Turn => self.turn(subject),
+            Kind::Depart => self.depart(subject),
+            Kind::Arrive => self.arrive(subject, event.argument),
+            Kind::Leave => self.leave(subject, event.argument),
+            Kind::Response => self.response(subject),
+            Kind::Ack => self.ack(subject, event.argument),
+            Kind::Acked => self.acked(subject, event.argument),
+            Kind::Gap => self.gap(subject, event.argument),
+            Kind::Timeout => self.timed_out(subject, event.argument),
+            Kind::Lost => self.lost(subject, event.argument),
+            Kind::Notify => self.notify(subject),
+            Kind::Timer => self.timer(subject, event.argument as usize),
+            Kind::Sent => self.sent(subject),
+            Kind::Complete => self.complete(subject),
+            Kind::Sample => self.sample(subject),
+        }
+    }
+
+    #[inline]
+    fn schedule(&mut self, time: Time, kind: Kind, subject: u32, argument: u32) {
+        self.events.push(Event {
+            time,
+            what: ((kind as u32) << SUBJECT_BITS) | subject,
+            argument,
+        });
+    }
+
+    /// All of a flow's data has arrived: it may have to send again.
+    fn complete(&mut self, flow: usize) {
+        self.meter.completed(flow, self.now);
+        for (flow, at) in self.plan.completed(flow as u32, self.now) {
+            self.schedule(at, Kind::Start, flow, 1);
+        }
+    }
+
+    fn schedule_samples(&mut self) {
+        let Some(interval) = self.meter.sample_interval() else {
+            return;
+        };
+        for port in self.meter.sampled_ports().to_vec() {
+            // What is known about a port is ahead of the clock by its shift.
+            let mut at = interval;
+            while at < self.ports[port as usize].shift {
+                at += interval;
+            }
+            let shift = self.ports[port as usize].shift;
+            self.schedule(at - shift, Kind::Sample, port, 0);
+        }
+    }
+
+    fn sample(&mut self, port: usize) {
+        let Some(interval) = self.meter.sample_interval() else {
+            return;
+        };
+        let at = self.now + self.ports[port].shift;
+        let waiting = self.ports[port].busy.saturating_sub(at);
+        let bytes = waiting.ps() * u64::from(self.packet_bytes) / self.ports[port].tx.ps();
+        self.meter.sampled(port as u32, at, bytes);
+        let next = self.now + interval;
+        if next < self.end {
+            self.schedule(next, Kind::Sample, port as u32, 0);
+        }
+    }
+
+    fn outcome(mut self) -> Outcome {
+        // What is under way is counted, not inferred: nothing may be lost without a trace.
+        let mut underway = 0;
+        while let Some(event) = self.held.take().or_else(|| self.events.pop()) {
+            let kind = KINDS[(event.what >> SUBJECT_BITS) as usize];
+            underway += u64::from(matches!(kind, Kind::Arrive | Kind::Leave));
+        }
+        self.meter.underway = underway + self.meter.late;
+        let ports: Vec<_> = self
+            .ports
+            .iter()
+            .map(|port| (port.rate_bps, port.measured, port.dropped))
+            .collect();
+        let rates: Vec<u64> = self.flows.iter().map(|flow| flow.measured).collect();
+        self.meter.finish(&self.plan, &rates, &ports, self.handled)
+    }
+}
+
+/// The flows at rest, and the list of their paths.
+fn flows(scenario: &Scenario, wiring: &Wiring, plan: &Plan) -> (Vec<u32>, Vec<Flow>) {
+    let mut paths = Vec::new();
+    let extra = answer_delay(scenario, wiring);
+    let flows = plan
+        .flows
+        .iter()
+        .enumerate()
+        .map(|(number, flow)| {
+            let path = wiring.path(flow.from, flow.to, number as u64);
+            let back = wiring.links(flow.to, flow.from);
+            let first = paths.len() as u32;
+            let hops = path.len() as u8;
+            paths.extend(path);
+            Flow::new(
+                first,
+                hops,
+                flow.from,
+                flow.packets.unwrap_or(ENDLESS),
+                crossing(&back, scenario.network.answer_bytes) + extra,
+            )
+        })
+        .collect();
+    (paths, flows)
+}
+
+/// What a receiver takes to answer, so that the longest path has the scenario's base RTT.
+fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
+    let longest = wiring.longest();
+    scenario
+        .network
+        .base_rtt
+        .unwrap_or(Time::ZERO)
+        .saturating_sub(
+            crossing(&longest, scenario.network.packet_bytes)
+                + crossing(&longest, scenario.network.answer_bytes),
+        )
+}
+
+fn setups(
+    scenario: &Scenario,
+    wiring: &Wiring,
+    plan: &Plan,
+    flows: &[Flow],
+    paths: &[u32],
+    seed: u64,
+) -> Vec<Setup> {
+    let mut sharing = vec![0u32; wiring.ports.len()];
+    let mut sending = vec![0u32; wiring.hosts as usize];
+    let way = |flow: &Flow| {
+        let first = flow.path as usize;
+        first..first + usize::from(flow.hops)
+    };
+    for flow in flows {
+        sending[flow.host as usize] += 1;
+        for port in &paths[way(flow)] {
+            sharing[*port as usize] += 1;
+        }
+    }
+    let packet_bytes = scenario.network.packet_bytes;
+    (0u64..)
+        .zip(flows.iter().zip(&plan.flows))
+        .map(|(number, (flow, plan))| {
+            // The narrowest link is the one with the least rate a flow.
+            let own = wiring.ports[plan.from as usize].link.rate_bps;
+            let links = std::iter::once((own, sending[flow.host as usize])).chain(
+                paths[way(flow)].iter().map(|port| {
+                    (
+                        wiring.ports[*port as usize].link.rate_bps,
+                        sharing[*port as usize],
+                    )
+                }),
+            );
+            let expected = links
+                .min_by_key(|(rate, flows)| rate / u64::from((*flows).max(1)))
+                .map_or(1, |(_, flows)| flows);
+            Setup {
+                line_rate_bps: own as f64,
+                min_rate_bps: scenario.hosts.min_rate_bps as f64,
+                packet_bytes,
+                base_rtt: crossing(
+                    &path_links(wiring, plan.from, &paths[way(flow)]),
+                    packet_bytes,
+                ) + flow.back,
+                hops: flow.hops + 1,
+                expected_flows: expected,
+                seed: Rng::new(seed, number).next(),
+            }
+        })
+        .collect()
+}
+
+fn path_links(wiring: &Wiring, from: u32, path: &[u32]) -> Vec<crate::scenario::Link> {
+    std::iter::once(wiring.ports[from as usize].link)
+        .chain(path.iter().map(|port| wiring.ports[*port as usize].link))
+        .collect()
+}
+
+fn hosts(wiring: &Wiring, packet_bytes: u32) -> Vec<Host> {
+    (0..wiring.hosts as usize)
+        .map(|host| {
+            // A host's link is the same in both directions.
+            let link = wiring.ports[host].link;
+            Host {
+                busy: Time::ZERO,
+                tx: transmission(packet_bytes, link.rate_bps),
+                delay: link.delay,
+                rate_bps: link.rate_bps as f64,
+                sent_bytes: 0,
+            }
+        })
+        .collect()
+}
+
+fn ports(
+    scenario: &Scenario,
+    wiring: &Wiring,
+    hosts: &[Host],
+    flows: &[Flow],
+    paths: &[u32],
+    seed: u64,
+) -> Vec<Port> {
+    let packet_bytes = scenario.network.packet_bytes;
+    let shifts = network::shifts(wiring, hosts, flows, paths);
+    (0u64..)
+        .zip(wiring.ports.iter().zip(shifts))
+        .map(|(number, (plan, shift))| {
+            let tx = transmission(packet_bytes, plan.link.rate_bps);
+            let waiting = |bytes: u64| {
+                let ps = u128::from(bytes) * u128::from(tx.ps()) / u128::from(packet_bytes);
+                Time::from_ps(ps as u64)
+            };
+            let (mark_from, mark_all, mark_slope) = match scenario.network.ecn {
+                None => (Time::MAX, Time::MAX, 0.0),
+                Some(ecn) => {
+                    let (from, all) = (waiting(ecn.min_bytes), waiting(ecn.max_bytes));
+                    // Equal thresholds are a step; then the slope is not used.
+                    let slope = ecn.max_probability / (all - from).ps().max(1) as f64;
+                    (from, all, slope)
+                }
+            };
+            Port {
+                busy: Time::ZERO,
+                tx,
+                delay: plan.link.delay,
+                limit: waiting(plan.link.queue_bytes),
+                shift,
+                rate_bps: plan.link.rate_bps as f64,
+                mark_from,
+                mark_all,
+                mark_slope,
+                accepted: 0,
+                measured: 0,
+                dropped: 0,
+                rng: Rng::new(seed, (1 << 40) + number),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! The sending side: pacing, windows, turns, and what becomes of losses.
+//!
+//! A host serves its flows in turn: a flow that may send joins the end of the line and leaves a
+//! burst when it is its turn. As the line is served in order, the moment of the turn is known
+//! when the flow joins it.
+
+use crate::Time;
+use crate::cc::{Controller, Hop, Loss};
+use crate::engine::EventQueue;
+use crate::scenario::Recovery;
+
+use super::state::{Drop, Flow, MAX_HOPS, Packet, Probe};
+use super::{Kind, Simulation};
+
+impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
+    /// A flow begins, or gets more to send.
+    pub(super) fn start(&mut self, flow: usize) {
+        self.meter.started(flow, self.now);
+        if self.flows[flow].started {
+            let more = self.plan.flows[flow].packets.unwrap_or(0);
+            self.flows[flow].end += more;
+            self.reschedule(flow);
+        } else {
+            self.flows[flow].started = true;
+            self.begin(flow);
+        }
+    }
+
+    /// How many packets the flow may send now.
+    fn allowed(&self, flow: &Flow) -> u32 {
+        let data = flow.data();
+        if flow.command.window_bytes == f64::INFINITY || !self.needs.acks {
+            return data;
+        }
+        let underway = match self.recovery {
+            Recovery::GoBackN => flow.next - flow.unacknowledged,
+            Recovery::SelectiveRepeat => flow.underway,
+        };
+        // A window of less than one packet means one packet, spaced by the rate.
+        let window = ((flow.command.window_bytes / f64::from(self.packet_bytes)) as u32).max(1);
+        data.min(window.saturating_sub(underway))
+    }
+
+    /// Sees to it that the flow's turn comes when it may send.
+    #[inline]
+    pub(super) fn reschedule(&mut self, index: usize) {
+        let flow = &self.flows[index];
+        if flow.burst_left > 0 || !flow.started || self.allowed(flow) == 0 {
+            return;
+        }
+        let at = flow.eligible().max(self.now);
+        // The answer to a probe comes first, and this is called again then.
+        if flow.answer_at > self.now && flow.answer_at <= at {
+            return;
+        }
+        if at < flow.turn_at {
+            self.flows[index].turn_at = at;
+            self.schedule(at, Kind::Turn, index as u32, 0);
+        }
+    }
+
+    /// The flow joins its host's line, if it still may send.
+    pub(super) fn turn(&mut self, index: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[index];
+        if flow.turn_at != now {
+            return;
+        }
+        flow.turn_at = Time::MAX;
+        if now < flow.eligible() {
+            self.reschedule(index);
+            return;
+        }
+        let flow = &self.flows[index];
+        let packets = self.allowed(flow).min(self.burst);
+        if packets == 0 {
+            return;
+        }
+        let host = &mut self.hosts[flow.host as usize];
+        let begin = host.busy.max(now);
+        host.busy = begin + Time::from_ps(u64::from(packets) * host.tx.ps());
+        let flow = &mut self.flows[index];
+        flow.paced_from = begin;
+        flow.paced_packets = packets;
+        flow.burst_left = packets;
+        if begin == now {
+            self.depart(index);
+        } else {
+            self.schedule(begin, Kind::Depart, index as u32, 0);
+        }
+    }
+
+    /// The next packet of a burst begins to leave.
+    pub(super) fn depart(&mut self, index: usize) {
+        let now = self.now;
+        let flow = &mut self.flows[index];
+        if flow.data() == 0 {
+            // What the burst was for has been acknowledged meanwhile.
+            flow.burst_left = 0;
+            return;
+        }
+        let data = if flow.repairs > 0 {
+            flow.repairs -= 1;
+            let repair = self.losses[index].repairs.pop_front();
+            repair.unwrap_or_default()
+        } else {
+            flow.next += 1;
+            flow.next - 1
+        };
+        let number = flow.number;
+        flow.number += 1;
+        flow.underway += 1;
+        flow.burst_left -= 1;
+        let more = flow.burst_left > 0;
+        let probe = self.needs.probes && flow.probe == Probe::Idle;
+        if probe {
+            flow.probe = Probe::Underway;
+            flow.probe_sent = now;
+            flow.probe_number = number;
+        }
+        let packet = Packet {
+            sent: now,
+            queued: Time::ZERO,
+            flow: index as u32,
+            index: data,
+            number,
+            acked: 0,
+            ever: 0,
+            hop: 0,
+            marked: false,
+            probe,
+        };
+        let packet_bytes = u64::from(self.packet_bytes);
+        let host = &mut self.hosts[flow.host as usize];
+        host.sent_bytes += packet_bytes;
+        let tx = host.tx;
+        let left = now + tx;
+        let arrival = left + host.delay;
+        self.meter.sent += 1;
+        if self.needs.telemetry {
+            let own = Hop {
+                queue_bytes: host.busy.saturating_sub(left).ps() * packet_bytes / tx.ps(),
+                sent_bytes: host.sent_bytes,
+                at: left,
+                rate_bps: host.rate_bps,
+            };
+            let place = self.packets.insert(packet);
+            if self.telemetry.len() < self.packets.capacity() {
+                self.telemetry
+                    .resize(self.packets.capacity(), [Hop::default(); MAX_HOPS]);
+            }
+            self.telemetry[place as usize][0] = own;
+            self.forward(packet, Some(place), arrival);
+        } else {
+            self.forward(packet, None, arrival);
+        }
+        if more {
+            self.schedule(left, Kind::Depart, index as u32, 0);
+        } else {
+            self.reschedule(index);
+        }
+        if self.needs.sent {
+            if self.reaction == Time::ZERO {
+                self.sent(index);
+            } else {
+                self.schedule(now + self.reaction, Kind::Sent, index as u32, 0);
+            }
+        }
+    }
+
+    /// A queue was full.
+    pub(super) fn dropped(&mut self, packet: Packet) {
+        self.meter.dropped += 1;
+        let index = packet.flow as usize;
+        let flow = &mut self.flows[index];
+        if packet.probe {
+            flow.probe = Probe::Dropped;
+        }
+        self.events.push(crate::engine::Event {
+            time: (packet.sent + self.timeout).max(self.now),
+            what: ((Kind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
+            argument: packet.number,
+        });
+        if packet.number < flow.missed_from {
+            return;
+        }
+        flow.dropped += 1;
+        let drops = &mut self.losses[index].drops;
+        let place = drops
+            .iter()
+            .rposition(|drop| drop.number < packet.number)
+            .map_or(0, |place| place + 1);
+        drops.insert(
+            place,
+            Drop {
+                number: packet.number,
+                index: packet.index,
+            },
+        );
+    }
+
+    /// A receiver's report: what left before number `argument` has arrived or is lost
+    /// (selective repeat), or packet `argument` is missing (go-back-N).
+    pub(super) fn gap(&mut self, index: usize, argument: u32) {
+        match self.recovery {
+            Recovery::SelectiveRepeat => {
+                let flow = &mut self.flows[index];
+                let losses = &mut self.losses[index];
+                let mut found = 0;
+                while let Some(drop) = losses.drops.front()
+                    && drop.number < argument
+                {
+                    losses.repairs.push_back(drop.index);
+                    losses.drops.pop_front();
+                    found += 1;
+                }
+                flow.dropped -= found;
+                flow.repairs += found;
+                flow.underway -= found;
+                if flow.probe == Probe::Dropped && flow.probe_number < argument {
+                    flow.probe = Probe::Idle;
+                }
+                if found == 0 {
+                    // Time-outs were quicker.
+                    return;
+                }
+            }
+            Recovery::GoBackN => {
+                let flow = &mut self.flows[index];
+                flow.unacknowledged = flow.unacknowledged.max(argument);
+                if argument >= flow.next {
+                    return;
+                }
+                self.go_back(index, argument);
+            }
+        }
+        self.tell_loss(index, Loss::Gap);
+        self.reschedule(index);
+    }
+
+    /// Nothing was heard of a dropped packet for a time-out.
+    pub(super) fn timed_out(&mut self, index: usize, number: u32) {
+        let flow = &mut self.flows[index];
+        if flow.probe == Probe::Dropped && flow.probe_number == number {
+            flow.probe = Probe::Idle;
+        }
+        let drops = &mut self.losses[index].drops;
+        let Ok(place) = drops.binary_search_by_key(&number, |drop| drop.number) else {
+            return;
+        };
+        match self.recovery {
+            Recovery::SelectiveRepeat => {
+                if let Some(drop) = drops.remove(place) {
+                    self.losses[index].repairs.push_back(drop.index);
+                }
+                flow.dropped -= 1;
+                flow.repairs += 1;
+                flow.underway -= 1;
+            }
+            Recovery::GoBackN => {
+                let back_to = drops[place].index;
+                self.go_back(index, back_to);
+            }
+        }
+        self.tell_loss(index, Loss::Timeout);
+        self.reschedule(index);
+    }
+
+    /// Sends from this packet on again.
+    fn go_back(&mut self, index: usize, to: u32) {
+        let flow = &mut self.flows[index];
+        self.losses[index].drops.clear();
+        flow.dropped = 0;
+        flow.next = flow.next.min(to);
+        flow.missed_from = flow.number;
+        if flow.probe == Probe::Dropped {
+            flow.probe = Probe::Idle;
+        }
+    }
+
+    /// An acknowledgement reaches the sender.
+    pub(super) fn ack(&mut self, index: usize, place: u32) {
+        let flow = &mut self.flows[index];
+        let packet = self.packets.get_mut(place);
+        match self.recovery {
+            Recovery::SelectiveRepeat => {
+                packet.acked = 1;
+                flow.underway -= 1;
+            }
+            Recovery::GoBackN => {
+                packet.acked = packet.index.saturating_sub(flow.unacknowledged);
+                flow.unacknowledged = flow.unacknowledged.max(packet.index);
+                flow.next = flow.next.max(flow.unacknowledged);
+            }
+        }
+        packet.ever = flow.number;
+        if self.reaction == Time::ZERO {
+            self.acked(index, place);
+        } else {
+            self.schedule(self.now + self.reaction, Kind::Acked, index as u32, place);
+            self.reschedule(index);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Which flows there are, and when they send how much.
+
+use crate::Time;
+use crate::rng::Rng;
+use crate::scenario::{Scenario, Workload};
+
+/// One flow as the workload wants it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Planned {
+    pub from: u32,
+    pub to: u32,
+    /// What it sends, and sends again when it goes on; none: without end.
+    pub packets: Option<u32>,
+    /// When it begins.
+    pub start: Time,
+}
+
+/// When flows that have sent all go on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Again {
+    Never,
+    /// So long after its own end.
+    Each(Time),
+    /// So long after the last has ended, each at a random moment of the time given second.
+    Together(Time, Time),
+}
+
+/// The flows of a run, in order, and what happens when one has sent all.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub flows: Vec<Planned>,
+    again: Again,
+    /// Flows that have not sent all.
+    unfinished: u32,
+    rng: Rng,
+}
+
+/// The flows that a scenario asks for.
+pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
+    let mut rng = Rng::new(seed, 1 << 41);
+    let spread = scenario.hosts.start_spread;
+    let packets = |bytes: u64| {
+        // The check of the scenario keeps this below 2^32.
+        bytes
+            .div_ceil(u64::from(scenario.network.packet_bytes))
+            .max(1) as u32
+    };
+    let mut flows = Vec::new();
+    let mut again = Again::Never;
+    let mut add = |from, to, packets, start: Option<Time>| {
+        let random = Time::from_ps(rng.below(spread.ps()));
+        flows.push(Planned {
+            from,
+            to,
+            packets,
+            start: start.unwrap_or(random),
+        });
+    };
+    match &scenario.workload {
+        Workload::ManyToOne {
+            senders,
+            flows: count,
+        } => {
+            for flow in 0..*count {
+                add(1 + flow % senders, 0, None, None);
+            }
+        }
+        Workload::AllToAll { flows_per_pair } => {
+            let hosts = scenario.topology.hosts() as u32;
+            for from in 0..hosts {
+                for to in (0..hosts).filter(|to| *to != from) {
+                    for _ in 0..*flows_per_pair {
+                        add(from, to, None, None);
+                    }
+                }
+            }
+        }
+        Workload::LongShort {
+            senders,
+            flows: count,
+            burst_bytes,
+            idle,
+            together,
+        } => {
+            add(1, 0, None, Some(Time::ZERO));
+            for flow in 1..*count {
+                // The long flow has a host of its own.
+                let from = 2 + (flow - 1) % (senders - 1);
+                add(from, 0, Some(packets(*burst_bytes)), None);
+            }
+            // The long flow is alone at first, for as long as between two rounds.
+            for flow in &mut flows[1..] {
+                flow.start += *idle;
+            }
+            again = if *together {
+                Again::Together(*idle, spread)
+            } else {
+                Again::Each(*idle)
+            };
+        }
+        Workload::Flows(list) => {
+            for flow in list {
+                add(flow.from, flow.to, flow.bytes.map(packets), flow.start);
+            }
+        }
+    }
+    let unfinished = flows.iter().filter(|flow| flow.packets.is_some()).count() as u32;
+    Plan {
+        flows,
+        again,
+        unfinished,
+        rng,
+    }
+}
+
+impl Plan {
+    /// A flow's data has all arrived: who goes on, and when.
+    pub fn completed(&mut self, flow: u32, at: Time) -> Vec<(u32, Time)> {
+        match self.again {
+            Again::Never => Vec::new(),
+            Again::Each(idle) => vec![(flow, at + idle)],
+            Again::Together(idle, spread) => {
+                self.unfinished -= 1;
+                if self.unfinished > 0 {
+                    return Vec::new();
+                }
+                let short: Vec<u32> = (0u32..)
+                    .zip(&self.flows)
+                    .filter(|(_, flow)| flow.packets.is_some())
+                    .map(|(number, _)| number)
+                    .collect();
+                self.unfinished = short.len() as u32;
+                short
+                    .into_iter()
+                    .map(|flow| {
+                        let random = Time::from_ps(self.rng.below(spread.ps()));
+                        (flow, at + idle + random)
+                    })
+                    .collect()
+            }
+        }
+    }
+}
