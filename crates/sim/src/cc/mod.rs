@@ -5,6 +5,7 @@
 //! To add one: a file here, and a line in the list of `registry.rs` that scenario files and
 //! `--cc` look names up in.
 
+pub mod dcqcn;
 pub mod fixed;
 mod parameter;
 #[cfg(test)]
