@@ -7,6 +7,7 @@
 
 pub mod dcqcn;
 pub mod fixed;
+pub mod hpcc;
 mod parameter;
 #[cfg(test)]
 mod testing;
