@@ -9,6 +9,7 @@ pub mod dcqcn;
 pub mod fixed;
 pub mod hpcc;
 mod parameter;
+pub mod swift;
 #[cfg(test)]
 mod testing;
 
