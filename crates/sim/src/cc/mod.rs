@@ -12,6 +12,7 @@ mod parameter;
 pub mod swift;
 #[cfg(test)]
 mod testing;
+pub mod timely;
 
 pub use parameter::ParameterError;
 
