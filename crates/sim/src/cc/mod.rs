@@ -6,6 +6,7 @@
 //! `--cc` look names up in.
 
 pub mod dcqcn;
+pub mod dctcp;
 pub mod fixed;
 pub mod hpcc;
 mod parameter;
