@@ -10,6 +10,7 @@ pub mod dctcp;
 pub mod fixed;
 pub mod hpcc;
 mod parameter;
+pub mod proportional;
 pub mod swift;
 #[cfg(test)]
 mod testing;
