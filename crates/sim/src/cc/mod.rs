@@ -9,6 +9,7 @@ pub mod dcqcn;
 pub mod dctcp;
 pub mod fixed;
 pub mod hpcc;
+pub mod learned;
 mod parameter;
 pub mod proportional;
 pub mod swift;
