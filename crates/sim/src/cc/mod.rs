@@ -12,12 +12,14 @@ pub mod hpcc;
 pub mod learned;
 mod parameter;
 pub mod proportional;
+mod registry;
 pub mod swift;
 #[cfg(test)]
 mod testing;
 pub mod timely;
 
 pub use parameter::ParameterError;
+pub use registry::{AnyController, Kind, Spec, SpecError};
 
 use crate::Time;
 
