@@ -49,6 +49,8 @@ impl Parameters {
 pub struct Hpcc {
     parameters: Parameters,
     base_rtt_secs: f64,
+    min_rate_bps: f64,
+    line_rate_bps: f64,
     /// W_init, the base window at the line rate; also the largest.
     init_bytes: f64,
     /// The base window at the lowest rate.
@@ -72,6 +74,8 @@ impl Hpcc {
         Self {
             parameters: parameters.clone(),
             base_rtt_secs: 0.0,
+            min_rate_bps: 0.0,
+            line_rate_bps: 0.0,
             init_bytes: 0.0,
             min_bytes: 0.0,
             additive_bytes: 0.0,
@@ -145,6 +149,8 @@ impl Controller for Hpcc {
             flows => flows,
         };
         self.base_rtt_secs = setup.base_rtt.max(Time::from_ps(1)).secs();
+        self.min_rate_bps = setup.min_rate_bps;
+        self.line_rate_bps = setup.line_rate_bps;
         self.init_bytes = self.base_rtt_secs * setup.line_rate_bps / 8.0;
         self.min_bytes = self.base_rtt_secs * setup.min_rate_bps / 8.0;
         self.additive_bytes = self.init_bytes * (1.0 - self.parameters.eta) / f64::from(flows);
@@ -174,8 +180,10 @@ impl Controller for Hpcc {
         }
         self.last.copy_from_slice(hops);
         *context.command = Command {
-            // §3.4: R = W/T.
-            rate_bps: window_bytes * 8.0 / self.base_rtt_secs,
+            // §3.4: R = W/T. The limits hold to the last bit.
+            rate_bps: (window_bytes * 8.0 / self.base_rtt_secs)
+                .max(self.min_rate_bps)
+                .min(self.line_rate_bps),
             window_bytes,
         };
     }
