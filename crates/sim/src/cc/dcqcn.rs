@@ -18,7 +18,9 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Shortest time between two CNPs of a flow, microseconds (§3.1, NP; 50 in §5).
+    /// Shortest time between two CNPs of a flow, microseconds (§3.1, NP; 50 in the paper). Cards
+    /// decide as often as they may be notified: with 50 µs between CNPs, α's period of 1 µs
+    /// would forget all but a fiftieth of the congestion.
     pub cnp_interval_us: f64,
     /// Gain of α (§5: 1/256).
     pub g: f64,
@@ -42,7 +44,7 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
-            cnp_interval_us: 50.0,
+            cnp_interval_us: 4.0,
             g: 1.0 / 256.0,
             alpha_timer_us: 1.0,
             decrease_timer_us: 4.0,
@@ -60,6 +62,7 @@ impl Parameters {
     /// card's: those of the paper are for 40 Gbit/s.
     pub fn paper() -> Self {
         Self {
+            cnp_interval_us: 50.0,
             alpha_timer_us: 55.0,
             decrease_timer_us: 0.0,
             increase_timer_us: 55.0,
