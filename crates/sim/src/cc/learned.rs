@@ -28,6 +28,8 @@ pub struct Parameters {
     pub target: f64,
     /// Factor of the error that the network sees.
     pub scale: f64,
+    /// First rate, as a share of the line rate.
+    pub initial_fraction: f64,
 }
 
 impl Default for Parameters {
@@ -36,6 +38,7 @@ impl Default for Parameters {
             offset: 1.0,
             target: 0.05,
             scale: 1.0,
+            initial_fraction: 1.0,
         }
     }
 }
@@ -45,7 +48,8 @@ impl Parameters {
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("offset", self.offset, 0.0..=1e3)?;
         within("target", self.target, 1e-6..=1e3)?;
-        within("scale", self.scale, 1e-6..=1e6)
+        within("scale", self.scale, 1e-6..=1e6)?;
+        within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
     }
 }
 
@@ -173,7 +177,7 @@ impl Controller for Learned {
         self.base_rtt_ps = setup.base_rtt.ps().max(1) as f64;
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
-        self.rate_bps = setup.line_rate_bps;
+        self.rate_bps = setup.limit(self.parameters.initial_fraction * setup.line_rate_bps);
         *context.command = Command {
             rate_bps: self.rate_bps,
             window_bytes: f64::INFINITY,

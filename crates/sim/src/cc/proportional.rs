@@ -23,6 +23,8 @@ pub struct Parameters {
     pub target: f64,
     /// Action for each unit of distance from the target. The action is at most 1.
     pub gain: f64,
+    /// First rate, as a share of the line rate.
+    pub initial_fraction: f64,
 }
 
 impl Default for Parameters {
@@ -30,7 +32,8 @@ impl Default for Parameters {
         Self {
             offset: 1.0,
             target: 0.05,
-            gain: 4.0,
+            gain: 10.0,
+            initial_fraction: 1.0,
         }
     }
 }
@@ -40,7 +43,8 @@ impl Parameters {
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("offset", self.offset, 0.0..=1e3)?;
         within("target", self.target, 1e-6..=1e3)?;
-        within("gain", self.gain, 1e-6..=1e6)
+        within("gain", self.gain, 1e-6..=1e6)?;
+        within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
     }
 }
 
@@ -95,7 +99,7 @@ impl Controller for Proportional {
         self.base_rtt_ps = setup.base_rtt.ps().max(1) as f64;
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
-        self.rate_bps = setup.line_rate_bps;
+        self.rate_bps = setup.limit(self.parameters.initial_fraction * setup.line_rate_bps);
         *context.command = Command {
             rate_bps: self.rate_bps,
             window_bytes: f64::INFINITY,
@@ -138,6 +142,7 @@ mod tests {
             offset: 1.5,
             target: 0.25,
             gain: 2.0,
+            ..Parameters::default()
         };
         let mut flow = start(&parameters);
         // Inflation 24/12 = 2, share 1: s = 0.5, error −0.25, action −0.5: / 1.1.
@@ -155,12 +160,13 @@ mod tests {
 
     #[test]
     fn rests_at_the_fixed_point() {
-        // A share of 1/16: inflation 1 + 0.05 · 4 = 1.2, 14.4 µs. From 100 Gbit/s the action
-        // is small there, so begin near it: 14.4 µs must raise what is lower and lower what is
-        // higher, and leave 6.25 Gbit/s as they are.
+        // A share of 1/16: inflation 1 + 0.05 · 4 = 1.2, 14.4 µs. It must raise what is lower,
+        // lower what is higher, and leave 6.25 Gbit/s as they are.
         for (gbps, expected) in [(6.25, 0), (6.2, 1), (6.3, -1)] {
-            let mut flow = start(&Parameters::default());
-            flow.controller.rate_bps = gbps * 1e9;
+            let mut flow = start(&Parameters {
+                initial_fraction: gbps / 100.0,
+                ..Parameters::default()
+            });
             flow.respond(Time::from_ns(14_400));
             let change = flow.gbps() / gbps - 1.0;
             let sign = if change.abs() < 1e-12 {
