@@ -551,6 +551,38 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_all_parameters() {
+        let manual = include_str!("../../../../docs/controllers.md");
+        for kind in Kind::ALL {
+            let name = format!("`{kind}`");
+            let section = (manual.split("\n## "))
+                .find(|section| {
+                    section
+                        .lines()
+                        .next()
+                        .is_some_and(|line| line.contains(&name))
+                })
+                .unwrap_or_else(|| panic!("no section for {kind}"));
+            let rows: Vec<Vec<&str>> = (section.lines())
+                .filter(|line| line.starts_with('|'))
+                .map(|line| line.split('|').map(str::trim).collect())
+                .collect();
+            // Variants have a column each, under their name.
+            let column = (rows[0].iter().position(|cell| *cell == name)).unwrap_or(2);
+            let listed: toml::Table = rows[2..]
+                .iter()
+                .map(|row| {
+                    (
+                        row[1].trim_matches('`').to_owned(),
+                        scalar(row[column]).unwrap(),
+                    )
+                })
+                .collect();
+            assert_eq!(listed, kind.spec().parameters(), "{kind}");
+        }
+    }
+
+    #[test]
     fn a_flow_takes_little_memory() {
         // 8192 flows of any kind fit into a second-level cache of 2 MiB.
         assert!(
