@@ -117,19 +117,30 @@ fn layer<const N: usize>(weights: &[[f32; HIDDEN]; N], inputs: &[f32; N]) -> [f3
     sums.map(|sum| sum.max(0.0))
 }
 
+/// 1/11! to 1/1!: the series of (e^r − 1)/r, highest power first.
+const INVERSE_FACTORIALS: [f64; 11] = {
+    let mut coefficients = [1.0; 11];
+    let mut n = 2;
+    while n <= 11 {
+        coefficients[11 - n] = coefficients[12 - n] / n as f64;
+        n += 1;
+    }
+    coefficients
+};
+
 /// The hyperbolic tangent. The system's own may differ from machine to machine in its last
 /// bit, and with it a whole run.
 fn tanh(x: f32) -> f32 {
     // From 10 on it is 1 in single precision.
     let y = 2.0 * f64::from(x).abs().min(10.0);
     // e^y − 1 = 2^k (e^r − 1) + (2^k − 1), |r| ≤ ln 2/2; the series' remainder is below 1e−12.
-    let k = (y * std::f64::consts::LOG2_E).round();
-    let r = y - k * std::f64::consts::LN_2;
-    let mut series = 1.0;
-    for n in (2..=11).rev() {
-        series = 1.0 + series * r / f64::from(n);
+    let k = (y * std::f64::consts::LOG2_E + 0.5) as u32;
+    let r = y - f64::from(k) * std::f64::consts::LN_2;
+    let mut series = 0.0;
+    for coefficient in INVERSE_FACTORIALS {
+        series = series * r + coefficient;
     }
-    let power = (1_u64 << k as u32) as f64;
+    let power = (1_u64 << k) as f64;
     let grown = power * (series * r) + (power - 1.0);
     ((grown / (grown + 2.0)) as f32).copysign(x)
 }
