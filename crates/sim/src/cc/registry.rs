@@ -449,6 +449,30 @@ mod tests {
     }
 
     #[test]
+    fn no_parameter_is_anything() {
+        for kind in Kind::ALL {
+            for (field, default) in kind.spec().parameters() {
+                if default.is_bool() || field == "byte_counter_bytes" || field == "flows" {
+                    // Any whole number is a count.
+                    continue;
+                }
+                let extremes = match default {
+                    toml::Value::Integer(_) => vec![toml::Value::Integer(1_000_000)],
+                    _ => [f64::NAN, -1.0, 1e12].map(toml::Value::Float).to_vec(),
+                };
+                for value in extremes {
+                    let given = toml::Table::from_iter([(field.clone(), value.clone())]);
+                    let error = kind.with_parameters(given).unwrap_err();
+                    let SpecError::Parameter { controller, source } = &error else {
+                        panic!("{kind} {field} {value}: {error}");
+                    };
+                    assert_eq!((*controller, source.field), (kind.name(), field.as_str()));
+                }
+            }
+        }
+    }
+
+    #[test]
     fn parameters_from_the_command_line() {
         let spec: Spec = "swift:base_target_us=25, timeouts_to_reset=3"
             .parse()
