@@ -1,6 +1,6 @@
 //! DCTCP: TCP that backs off by the share of marked bytes.
 //!
-//! RFC 8257, §3.3 to §3.5; Alizadeh et al., "Data Center TCP", SIGCOMM 2010, §3.1. Between
+//! RFC 8257, §3.3 and §3.5; Alizadeh et al., "Data Center TCP", SIGCOMM 2010, §3.1. Between
 //! marks it is Reno: RFC 5681, §3.1, with byte counting.
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::{Ack, Command, Context, Controller, Loss, Needs, ParameterError, Setu
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Gain of α (RFC 8257, §4.2: 1/16).
+    /// Gain of α (RFC 8257: 1/16).
     pub g: f64,
     /// First α (RFC 8257, §3.3: 1).
     pub initial_alpha: f64,
@@ -93,7 +93,7 @@ impl Dctcp {
     /// RFC 5681, §3.1, equations 2 and 3; RFC 3465, §2.2, L = 2 packets in slow start.
     fn grow(&mut self, acked_bytes: f64, flight_bytes: f64) {
         if self.cwnd_bytes < self.ssthresh_bytes {
-            // RFC 7661, §4.1: a window that is not used says nothing about the network. In
+            // RFC 7661: a window that is not used says nothing about the network. In
             // slow start half of it may lag behind.
             if 2.0 * flight_bytes >= self.cwnd_bytes {
                 self.cwnd_bytes += acked_bytes.min(2.0 * self.packet_bytes);
@@ -131,7 +131,7 @@ impl Controller for Dctcp {
         if ack.marked {
             self.marked_bytes += ack.acked_bytes;
         }
-        // RFC 8257, §3.3, steps 5 to 9: at the end of an observation window M is the share of
+        // RFC 8257, §3.3: at the end of an observation window M is the share of
         // marked bytes, and α = α(1−g) + gM.
         if ack.ack_bytes > self.window_ends_bytes {
             if self.acked_bytes > 0 {
@@ -147,7 +147,7 @@ impl Controller for Dctcp {
         }
         if self.reduced_until_bytes.is_none() {
             if ack.marked {
-                // §3.3, step 9, and §3.4: cwnd(1 − α/2), once for a window of data.
+                // §3.3: cwnd(1 − α/2), once for a window of data.
                 self.reduce(1.0 - self.alpha / 2.0);
             } else {
                 let under_way = ack.sent_bytes.saturating_sub(ack.ack_bytes);

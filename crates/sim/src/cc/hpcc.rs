@@ -1,6 +1,6 @@
 //! HPCC: windows from the telemetry of every link on the way.
 //!
-//! Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, §3.2 to §3.4,
+//! Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, §3.2 and §3.3,
 //! algorithm 1. All in floating point; links stamp what they have sent at dequeue.
 
 use serde::{Deserialize, Serialize};
@@ -180,7 +180,7 @@ impl Controller for Hpcc {
         }
         self.last.copy_from_slice(hops);
         *context.command = Command {
-            // §3.4: R = W/T. The limits hold to the last bit.
+            // §3.2: R = W/T. The limits hold to the last bit.
             rate_bps: (window_bytes * 8.0 / self.base_rtt_secs)
                 .max(self.min_rate_bps)
                 .min(self.line_rate_bps),

@@ -1,8 +1,8 @@
 //! Swift: windows that hold the round-trip time at a target.
 //!
 //! Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
-//! Datacenter", SIGCOMM 2020, §3.1 to §3.6, algorithm 1. The simulator has no delays inside of
-//! hosts, so there is the fabric's window only (§3.2 splits both).
+//! Datacenter", SIGCOMM 2020, §3.2 to §3.6, algorithm 1. The simulator has no delays inside of
+//! hosts, so there is the fabric's window only (§3.3 has both).
 
 use serde::{Deserialize, Serialize};
 
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn flow_scaling_at_chosen_windows() {
-        // §3.5, figure 6: nothing at fs_max_cwnd and above, all at fs_min_cwnd and below,
+        // §3.5: nothing at fs_max_cwnd and above, all at fs_min_cwnd and below,
         // α/√w + b between: at 1 packet 32.65548 − 3.26555 = 29.38993 µs; at 4 packets
         // 16.32774 − 3.26555 = 13.06219 µs.
         for (cwnd, scaling_us) in [

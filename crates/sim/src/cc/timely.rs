@@ -13,26 +13,26 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// α, weight of the newest difference of round-trip times (§4.3; 0.875 is that of Zhu et
+    /// α, weight of the newest difference of round-trip times (0.875 is that of Zhu et
     /// al., "ECN or Delay", CoNEXT 2016, table 2).
     pub alpha: f64,
     /// β, multiplicative decrease (§4.3: 0.8).
     pub beta: f64,
-    /// δ, additive increase, Mbit/s (§5: 10).
+    /// δ, additive increase, Mbit/s (10).
     pub additive_mbps: f64,
-    /// Round-trip time below which the rate only grows, microseconds (§4.4: 50).
+    /// Round-trip time below which the rate only grows, microseconds (§4.3: 50).
     pub low_us: f64,
-    /// Round-trip time above which the rate falls whatever the gradient, microseconds (§4.4:
+    /// Round-trip time above which the rate falls whatever the gradient, microseconds (§4.3:
     /// 500).
     pub high_us: f64,
-    /// Round-trip time that gradients are measured in, microseconds (§4.3: 20).
+    /// Round-trip time that gradients are measured in, microseconds (§4.2; 20).
     pub min_rtt_us: f64,
     /// Completion events without a positive gradient after which the increase is larger (§4.3:
     /// 5).
     pub hyper_after: u32,
     /// How many times larger (§4.3: N = 5).
     pub hyper_factor: f64,
-    /// First rate, as a share of the line rate (§4.1: C/(N+1) with N other flows of the host).
+    /// First rate, as a share of the line rate (the paper: C/(N+1) with N other flows of the host).
     pub initial_fraction: f64,
 }
 
@@ -114,7 +114,7 @@ impl Timely {
             self.falling = 0;
         }
         if rtt < self.low {
-            // §4.4: below the threshold differences are bursts, not queues.
+            // §4.3: below the threshold differences are bursts, not queues.
             self.falling = 0;
             return self.rate_bps + additive_bps;
         }
