@@ -2,8 +2,24 @@
 //!
 //! One file each. A controller is a value per flow that implements [`Controller`]; the
 //! simulator calls it when something happens to the flow, and obeys the [`Command`] it leaves.
-//! To add one: a file here, and a line in the list that scenario files and `--cc` look names
-//! up in.
+//! To add one: a file here, and a line in the list of `registry.rs` that scenario files and
+//! `--cc` look names up in.
+
+pub mod dcqcn;
+pub mod dctcp;
+pub mod fixed;
+pub mod hpcc;
+pub mod learned;
+mod parameter;
+pub mod proportional;
+mod registry;
+pub mod swift;
+#[cfg(test)]
+mod testing;
+pub mod timely;
+
+pub use parameter::ParameterError;
+pub use registry::{AnyController, Kind, Spec, SpecError};
 
 use crate::Time;
 
@@ -25,6 +41,19 @@ pub struct Setup {
     pub expected_flows: u32,
     /// Seed of this flow's randomness, if it needs any.
     pub seed: u64,
+}
+
+impl Setup {
+    /// The nearest rate that a flow may have, bits per second; what is not a number becomes
+    /// the lowest.
+    pub fn limit(&self, rate_bps: f64) -> f64 {
+        rate_bps.max(self.min_rate_bps).min(self.line_rate_bps)
+    }
+
+    /// What a flow has under way at a rate and the base round-trip time, bytes.
+    pub fn base_window_bytes(&self, rate_bps: f64) -> f64 {
+        rate_bps * self.base_rtt.secs() / 8.0
+    }
 }
 
 /// What a controller asks of the sender. The smaller of both limits holds.

@@ -1,0 +1,450 @@
+//! DCQCN: rates that follow congestion notification packets (CNPs).
+//!
+//! Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, §3; the
+//! increase is that of QCN (IEEE 802.1Qau). Network cards do the same with periods instead of
+//! reactions, and other timers: Li et al., "HPCC", SIGCOMM 2019, §2.3, gives 4 µs and 300 µs
+//! as a vendor's defaults.
+//!
+//! No timer runs for α, and none for a decrease that has no notification to act on: both are
+//! worked out when they matter, with the same result.
+
+use serde::{Deserialize, Serialize};
+
+use super::parameter::{time, within};
+use super::{Command, Context, Controller, Needs, ParameterError, Setup};
+use crate::Time;
+
+/// Parameters. The default is the network card's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// Shortest time between two CNPs of a flow, microseconds (§3.1, NP; 50 in the paper). Cards
+    /// decide as often as they may be notified: with 50 µs between CNPs, α's period of 1 µs
+    /// would forget all but a fiftieth of the congestion.
+    pub cnp_interval_us: f64,
+    /// Gain of α (§5: 1/256).
+    pub g: f64,
+    /// Period of α's update, microseconds (§5: 55, longer than the interval of CNPs).
+    pub alpha_timer_us: f64,
+    /// Period of decreases, microseconds. With 0, each CNP decreases the rate and raises α at
+    /// once and restarts α's timer, as in the paper.
+    pub decrease_timer_us: f64,
+    /// Period of increases, microseconds (§5: 55).
+    pub increase_timer_us: f64,
+    /// Bytes sent that cause an increase as well (§5: 10 MB); 0: none.
+    pub byte_counter_bytes: u64,
+    /// F, increases after a decrease that only return towards the target (§3.1: 5).
+    pub recovery_stages: u32,
+    /// Additive increase at a line rate of 100 Gbit/s, Mbit/s; scales with the line rate.
+    pub additive_mbps: f64,
+    /// Hyper increase at a line rate of 100 Gbit/s, Mbit/s; scales with the line rate.
+    pub hyper_mbps: f64,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            cnp_interval_us: 4.0,
+            g: 1.0 / 256.0,
+            alpha_timer_us: 1.0,
+            decrease_timer_us: 4.0,
+            increase_timer_us: 300.0,
+            byte_counter_bytes: 0,
+            recovery_stages: 1,
+            additive_mbps: 20.0,
+            hyper_mbps: 200.0,
+        }
+    }
+}
+
+impl Parameters {
+    /// Those of the paper (§5), but for the steps of the increase, which are the network
+    /// card's: those of the paper are for 40 Gbit/s.
+    pub fn paper() -> Self {
+        Self {
+            cnp_interval_us: 50.0,
+            alpha_timer_us: 55.0,
+            decrease_timer_us: 0.0,
+            increase_timer_us: 55.0,
+            byte_counter_bytes: 10_000_000,
+            recovery_stages: 5,
+            ..Self::default()
+        }
+    }
+
+    /// Refuses what is out of range.
+    pub fn validate(&self) -> Result<(), ParameterError> {
+        within("cnp_interval_us", self.cnp_interval_us, 0.0..=1e6)?;
+        within("g", self.g, 1e-6..=1.0)?;
+        within("alpha_timer_us", self.alpha_timer_us, 0.1..=1e6)?;
+        within("decrease_timer_us", self.decrease_timer_us, 0.0..=1e6)?;
+        within("increase_timer_us", self.increase_timer_us, 0.1..=1e6)?;
+        within("recovery_stages", self.recovery_stages.into(), 0.0..=1e3)?;
+        within("additive_mbps", self.additive_mbps, 0.0..=1e5)?;
+        within("hyper_mbps", self.hyper_mbps, 0.0..=1e5)
+    }
+}
+
+/// Timer of decreases.
+const DECREASE: usize = 0;
+/// Timer of increases.
+const INCREASE: usize = 1;
+
+/// DCQCN's reaction point.
+#[derive(Debug, Clone)]
+pub struct Dcqcn {
+    cnp_interval: Time,
+    g: f64,
+    alpha_period: Time,
+    decrease_period: Time,
+    increase_period: Time,
+    byte_counter_bytes: u64,
+    recovery_stages: u32,
+    additive_bps: f64,
+    hyper_bps: f64,
+    min_rate_bps: f64,
+    line_rate_bps: f64,
+
+    /// R_C.
+    rate_bps: f64,
+    /// R_T.
+    target_bps: f64,
+    alpha: f64,
+    /// The last end of a period that `alpha` includes.
+    alpha_at: Time,
+    /// Whether a CNP has come since `alpha_at`.
+    alpha_cnp: bool,
+    /// When the first CNP came: periods count from there.
+    first_cnp: Option<Time>,
+    /// T, increases by the timer since the last decrease.
+    timer_stage: u32,
+    /// BC, increases by the byte counter since the last decrease.
+    byte_stage: u32,
+    sent_bytes: u64,
+}
+
+impl Dcqcn {
+    /// A controller for one flow.
+    pub fn new(parameters: &Parameters) -> Self {
+        Self {
+            cnp_interval: time(parameters.cnp_interval_us),
+            g: parameters.g,
+            alpha_period: time(parameters.alpha_timer_us),
+            decrease_period: time(parameters.decrease_timer_us),
+            increase_period: time(parameters.increase_timer_us),
+            byte_counter_bytes: parameters.byte_counter_bytes,
+            recovery_stages: parameters.recovery_stages,
+            // Of a line rate that `start` learns.
+            additive_bps: parameters.additive_mbps * 1e6 / 100e9,
+            hyper_bps: parameters.hyper_mbps * 1e6 / 100e9,
+            min_rate_bps: 0.0,
+            line_rate_bps: 0.0,
+            rate_bps: 0.0,
+            target_bps: 0.0,
+            alpha: 1.0,
+            alpha_at: Time::ZERO,
+            alpha_cnp: false,
+            first_cnp: None,
+            timer_stage: 0,
+            byte_stage: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Brings α to now: at the end of each period α = (1−g)α + g if a CNP came in it (§3.1,
+    /// equation 1), otherwise α = (1−g)α (equation 2).
+    fn update_alpha(&mut self, now: Time) {
+        let periods = now.saturating_sub(self.alpha_at).ps() / self.alpha_period.ps();
+        if periods == 0 {
+            return;
+        }
+        self.alpha *= power(1.0 - self.g, periods);
+        if self.alpha_cnp {
+            // The first of these periods added g, the others have shrunk it since.
+            self.alpha += self.g * power(1.0 - self.g, periods - 1);
+            self.alpha_cnp = false;
+        }
+        self.alpha_at += Time::from_ps(periods * self.alpha_period.ps());
+    }
+
+    /// R_T = R_C, R_C = R_C(1−α/2), and the increase starts again (§3.1, equation 1).
+    fn decrease(&mut self, context: &mut Context<'_>) {
+        self.target_bps = self.rate_bps;
+        self.rate_bps = (self.rate_bps * (1.0 - self.alpha / 2.0)).max(self.min_rate_bps);
+        self.timer_stage = 0;
+        self.byte_stage = 0;
+        self.sent_bytes = 0;
+        context.timers[INCREASE] = context.now + self.increase_period;
+        context.command.rate_bps = self.rate_bps;
+    }
+
+    /// Fast recovery, additive or hyper increase (§3.1, equations 3 and 4; figure 7), by how
+    /// often timer and byte counter have each come round.
+    fn increase(&mut self, context: &mut Context<'_>) {
+        let timer = self.timer_stage;
+        let bytes = match self.byte_counter_bytes {
+            0 => timer,
+            _ => self.byte_stage,
+        };
+        if timer.min(bytes) > self.recovery_stages {
+            self.target_bps += self.hyper_bps;
+        } else if timer.max(bytes) >= self.recovery_stages {
+            self.target_bps += self.additive_bps;
+        }
+        self.target_bps = self.target_bps.min(self.line_rate_bps);
+        self.rate_bps = (self.rate_bps + self.target_bps) / 2.0;
+        context.command.rate_bps = self.rate_bps;
+    }
+}
+
+impl Controller for Dcqcn {
+    fn needs(&self) -> Needs {
+        Needs {
+            notifications: Some(self.cnp_interval),
+            sent: self.byte_counter_bytes > 0,
+            ..Needs::default()
+        }
+    }
+
+    /// §3.1: a flow starts at its line rate.
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        self.additive_bps *= setup.line_rate_bps;
+        self.hyper_bps *= setup.line_rate_bps;
+        self.min_rate_bps = setup.min_rate_bps;
+        self.line_rate_bps = setup.line_rate_bps;
+        self.rate_bps = setup.line_rate_bps;
+        self.target_bps = setup.line_rate_bps;
+        *context.command = Command {
+            rate_bps: self.rate_bps,
+            window_bytes: f64::INFINITY,
+        };
+    }
+
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        let Some(first_cnp) = self.first_cnp else {
+            self.first_cnp = Some(context.now);
+            self.alpha = 1.0;
+            self.alpha_at = context.now;
+            self.decrease(context);
+            return;
+        };
+        self.update_alpha(context.now);
+        if self.decrease_period == Time::ZERO {
+            self.decrease(context);
+            self.alpha = (1.0 - self.g) * self.alpha + self.g;
+            self.alpha_at = context.now;
+        } else {
+            self.alpha_cnp = true;
+            if context.timers[DECREASE] == Time::MAX {
+                let period = self.decrease_period.ps();
+                let periods = (context.now - first_cnp).ps() / period + 1;
+                context.timers[DECREASE] = first_cnp + Time::from_ps(periods * period);
+            }
+        }
+    }
+
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        if timer == DECREASE {
+            // Where both periods end at once, α goes first.
+            self.update_alpha(context.now);
+            self.decrease(context);
+            return;
+        }
+        self.increase(context);
+        self.timer_stage = self.timer_stage.saturating_add(1);
+        // At the line rate there is nothing to increase until the next decrease.
+        if self.rate_bps < self.line_rate_bps {
+            context.timers[INCREASE] = context.now + self.increase_period;
+        }
+    }
+
+    fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
+        self.sent_bytes += u64::from(bytes);
+        if self.sent_bytes >= self.byte_counter_bytes && self.rate_bps < self.line_rate_bps {
+            self.sent_bytes = 0;
+            self.increase(context);
+            self.byte_stage = self.byte_stage.saturating_add(1);
+        }
+    }
+}
+
+/// `base` to the power of `exponent`, by multiplications alone: the same on every machine.
+fn power(mut base: f64, mut exponent: u64) -> f64 {
+    let mut result = 1.0;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result *= base;
+        }
+        base *= base;
+        exponent >>= 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Flow, assert_near, setup};
+    use super::*;
+
+    fn us(microseconds: u64) -> Time {
+        Time::from_us(microseconds)
+    }
+
+    fn notify(flow: &mut Flow<Dcqcn>, at: Time) {
+        flow.advance(at);
+        flow.call(|controller, context| controller.on_notification(context));
+    }
+
+    #[test]
+    fn first_notification_halves_then_recovery_additive_and_hyper_increase() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup());
+        assert_near(flow.gbps(), 100.0);
+        // α = 1: target 100, rate 100 (1 − 1/2) = 50.
+        notify(&mut flow, us(10));
+        assert_near(flow.gbps(), 50.0);
+        flow.advance(us(309));
+        assert_near(flow.gbps(), 50.0);
+        // Stage 0 < F = 1, fast recovery: (50 + 100)/2.
+        flow.advance(us(310));
+        assert_near(flow.gbps(), 75.0);
+        // A second cut, to see the target move: it comes 4 µs after a multiple of 4 µs since
+        // the first CNP, at 10 + 304 = 314. α: ticks at 11 to 313 without CNP are 303, of
+        // which none saw one; the CNP of 313.5 is seen by the tick of 314.
+        notify(&mut flow, Time::from_ns(313_500));
+        assert_near(flow.gbps(), 75.0);
+        flow.advance(us(314));
+        let alpha = (255.0_f64 / 256.0).powf(304.0) + 1.0 / 256.0;
+        let cut = 75.0 * (1.0 - alpha / 2.0);
+        assert_near(flow.gbps(), cut);
+        // 300 µs: recovery towards 75; 600 µs: stage 1 = F, target 75.02; 900 µs: stage 2 > F,
+        // target 75.22; each time half of the way.
+        let recovered = (cut + 75.0) / 2.0;
+        flow.advance(us(614));
+        assert_near(flow.gbps(), recovered);
+        let additive = (recovered + 75.02) / 2.0;
+        flow.advance(us(914));
+        assert_near(flow.gbps(), additive);
+        let hyper = (additive + 75.22) / 2.0;
+        flow.advance(us(1214));
+        assert_near(flow.gbps(), hyper);
+        flow.advance(us(1514));
+        assert_near(flow.gbps(), (hyper + 75.42) / 2.0);
+    }
+
+    #[test]
+    fn periods_with_and_without_notifications() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup());
+        notify(&mut flow, us(0));
+        // α's ticks: 1 to 50 see nothing, 51 sees the CNP of 50.5, 52 nothing; the decrease of
+        // 52 comes after that. With k = 255/256: α = (k^51 + g) k.
+        notify(&mut flow, Time::from_ns(50_500));
+        flow.advance(Time::from_ns(51_999));
+        assert_near(flow.gbps(), 50.0);
+        flow.advance(us(52));
+        let k = 255.0_f64 / 256.0;
+        let alpha = (k.powf(51.0) + 1.0 / 256.0) * k;
+        assert_near(flow.gbps(), 50.0 * (1.0 - alpha / 2.0));
+        // No further CNP, no further decrease.
+        flow.advance(us(300));
+        assert_near(flow.gbps(), 50.0 * (1.0 - alpha / 2.0));
+    }
+
+    #[test]
+    fn two_notifications_in_one_period_are_one_decrease() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup());
+        notify(&mut flow, us(0));
+        notify(&mut flow, Time::from_ns(1_100));
+        notify(&mut flow, Time::from_ns(1_200));
+        flow.advance(us(20));
+        // Ticks: 1 nothing, 2 the CNPs, 3 and 4 nothing.
+        let k = 255.0_f64 / 256.0;
+        let alpha = (k * k + 1.0 / 256.0) * k * k;
+        assert_near(flow.gbps(), 50.0 * (1.0 - alpha / 2.0));
+    }
+
+    #[test]
+    fn paper_reacts_at_once() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::paper()), &setup());
+        notify(&mut flow, us(0));
+        assert_near(flow.gbps(), 50.0);
+        // 50 µs later α has not decayed (55 µs): 50 (1 − 1/2), and α = (1−g) + g = 1.
+        notify(&mut flow, us(50));
+        assert_near(flow.gbps(), 25.0);
+        // 120 µs after that α has decayed twice; rate: increases at 105 and 160, both fast
+        // recovery towards 50: 37.5, 43.75.
+        flow.advance(us(170));
+        assert_near(flow.gbps(), 43.75);
+        notify(&mut flow, us(170));
+        let k = 255.0_f64 / 256.0;
+        assert_near(flow.gbps(), 43.75 * (1.0 - k * k / 2.0));
+        // Then α = k·k² + g, and its timer starts again: 54 µs later it has not changed.
+        let rate = 43.75 * (1.0 - k * k / 2.0);
+        notify(&mut flow, us(224));
+        assert_near(flow.gbps(), rate * (1.0 - (k * k * k + 1.0 / 256.0) / 2.0));
+    }
+
+    #[test]
+    fn paper_takes_the_byte_counter_into_account() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::paper()), &setup());
+        notify(&mut flow, us(0));
+        // Timer alone, five times: fast recovery, 50 of the distance to 100 left each time.
+        flow.advance(us(275));
+        let recovered = 100.0 - 50.0 / 32.0;
+        assert_near(flow.gbps(), recovered);
+        // A cut to see the target: α has decayed at 55, 110, … 275, five times.
+        notify(&mut flow, us(275));
+        let k = 255.0_f64 / 256.0;
+        let mut rate = recovered * (1.0 - k.powf(5.0) / 2.0);
+        let mut target = recovered;
+        assert_near(flow.gbps(), rate);
+        // The byte counter comes round seven times before the timer does once. Five times
+        // fast recovery; then max(T, BC) = BC ≥ 5 but min = 0: additive, 20 Mbit/s each.
+        for round in 0..7 {
+            flow.call(|controller, context| controller.on_sent(9_999_000, context));
+            assert_near(flow.gbps(), rate);
+            flow.call(|controller, context| controller.on_sent(1_000, context));
+            if round >= 5 {
+                target += 0.02;
+            }
+            rate = (rate + target) / 2.0;
+            assert_near(flow.gbps(), rate);
+        }
+        // The timer, six times (T = 0 to 5): additive still, min(T, BC) ≤ 5; the seventh finds
+        // T = 6 and BC = 7: hyper, 200 Mbit/s.
+        for stage in 0..7 {
+            flow.advance(us(275 + 55 * (stage + 1)));
+            target = f64::min(target + if stage < 6 { 0.02 } else { 0.2 }, 100.0);
+            rate = (rate + target) / 2.0;
+            assert_near(flow.gbps(), rate);
+        }
+    }
+
+    #[test]
+    fn steps_scale_with_the_line_rate_and_stop_there() {
+        let mut setup = setup();
+        setup.line_rate_bps = 400e9;
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup);
+        notify(&mut flow, us(0));
+        flow.advance(us(300));
+        assert_near(flow.gbps(), 300.0);
+        notify(&mut flow, us(302));
+        flow.advance(us(304));
+        let cut = flow.gbps();
+        flow.advance(us(904));
+        // Recovery to (cut + 300)/2, then the target grows by 4 · 20 Mbit/s.
+        assert_near(flow.gbps(), ((cut + 300.0) / 2.0 + 300.08) / 2.0);
+        flow.advance(Time::from_us(2_000_000));
+        assert_eq!(flow.command.rate_bps, 400e9);
+        assert_eq!(flow.timers, [Time::MAX; 3]);
+    }
+
+    #[test]
+    fn not_below_the_lowest_rate() {
+        let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup());
+        for round in 0..100 {
+            notify(&mut flow, us(4 * round));
+        }
+        flow.advance(us(400));
+        assert_near(flow.command.rate_bps, 1e6);
+    }
+}

@@ -1,0 +1,351 @@
+//! HPCC: windows from the telemetry of every link on the way.
+//!
+//! Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, §3.2 and §3.3,
+//! algorithm 1. All in floating point; links stamp what they have sent at dequeue.
+
+use serde::{Deserialize, Serialize};
+
+use super::parameter::within;
+use super::{Ack, Command, Context, Controller, Hop, Needs, ParameterError, Setup};
+use crate::Time;
+
+/// Parameters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Parameters {
+    /// η, the utilisation to aim at (§3.3: 0.95).
+    pub eta: f64,
+    /// Additive increases in a row before a multiplicative one (§3.3: 5).
+    pub max_stage: u32,
+    /// N, flows that the additive increase W_AI = W_init (1−η)/N allows for (§3.3). 0: as
+    /// many as the scenario lets share the narrowest link.
+    pub flows: u32,
+    /// Whether the sender's own link counts as one on the way. In the paper only switches
+    /// stamp packets.
+    pub own_link: bool,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            eta: 0.95,
+            max_stage: 5,
+            flows: 0,
+            own_link: false,
+        }
+    }
+}
+
+impl Parameters {
+    /// Refuses what is out of range.
+    pub fn validate(&self) -> Result<(), ParameterError> {
+        within("eta", self.eta, 0.01..=1.0)?;
+        within("max_stage", self.max_stage.into(), 0.0..=1e3)
+    }
+}
+
+/// HPCC's sender.
+#[derive(Debug, Clone)]
+pub struct Hpcc {
+    parameters: Parameters,
+    base_rtt_secs: f64,
+    min_rate_bps: f64,
+    line_rate_bps: f64,
+    /// W_init, the base window at the line rate; also the largest.
+    init_bytes: f64,
+    /// The base window at the lowest rate.
+    min_bytes: f64,
+    /// W_AI.
+    additive_bytes: f64,
+    /// W^c, the window that adjustments start from, until a round trip has shown their effect.
+    reference_bytes: f64,
+    /// U.
+    utilisation: f64,
+    stage: u32,
+    /// An acknowledgement of more than this ends the round trip.
+    round_ends_bytes: u64,
+    /// L, the last telemetry; empty before the first.
+    last: Vec<Hop>,
+}
+
+impl Hpcc {
+    /// A controller for one flow.
+    pub fn new(parameters: &Parameters) -> Self {
+        Self {
+            parameters: parameters.clone(),
+            base_rtt_secs: 0.0,
+            min_rate_bps: 0.0,
+            line_rate_bps: 0.0,
+            init_bytes: 0.0,
+            min_bytes: 0.0,
+            additive_bytes: 0.0,
+            reference_bytes: 0.0,
+            utilisation: 0.0,
+            stage: 0,
+            round_ends_bytes: 0,
+            last: Vec::new(),
+        }
+    }
+
+    /// Algorithm 1, `MeasureInflight`: each link's u = rate of sending / B + min(q)/(B·T); the
+    /// largest goes into U's moving average with the weight τ/T.
+    fn measure(&mut self, hops: &[Hop]) {
+        let mut utilisation: f64 = 0.0;
+        let mut elapsed_secs = 0.0;
+        for (hop, last) in hops.iter().zip(&self.last) {
+            let secs = hop.at.saturating_sub(last.at).secs();
+            if secs <= 0.0 {
+                // The same packet's telemetry, or that of a packet which was overtaken: no
+                // rate can be had from it.
+                continue;
+            }
+            let sent_bytes = hop.sent_bytes.saturating_sub(last.sent_bytes) as f64;
+            let queue_bytes = hop.queue_bytes.min(last.queue_bytes) as f64;
+            let link_bytes_per_sec = hop.rate_bps / 8.0;
+            let link = sent_bytes / secs / link_bytes_per_sec
+                + queue_bytes / (link_bytes_per_sec * self.base_rtt_secs);
+            if link > utilisation {
+                utilisation = link;
+                elapsed_secs = secs;
+            }
+        }
+        let weight = f64::min(elapsed_secs / self.base_rtt_secs, 1.0);
+        self.utilisation = (1.0 - weight) * self.utilisation + weight * utilisation;
+    }
+
+    /// Algorithm 1, `ComputeWind`.
+    fn window_bytes(&mut self, commit: bool) -> f64 {
+        let eta = self.parameters.eta;
+        let multiplicative = self.utilisation >= eta || self.stage >= self.parameters.max_stage;
+        let window = if multiplicative {
+            // Infinite where nothing was sent; limited below.
+            self.reference_bytes / (self.utilisation / eta) + self.additive_bytes
+        } else {
+            self.reference_bytes + self.additive_bytes
+        };
+        // §3.2: no more than the line rate fills.
+        let window = window.max(self.min_bytes).min(self.init_bytes);
+        if commit {
+            self.stage = if multiplicative { 0 } else { self.stage + 1 };
+            self.reference_bytes = window;
+        }
+        window
+    }
+}
+
+impl Controller for Hpcc {
+    fn needs(&self) -> Needs {
+        Needs {
+            acks: true,
+            telemetry: true,
+            ..Needs::default()
+        }
+    }
+
+    /// §3.2: a flow starts with the window that fills its own link, W_init = B·T.
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        let flows = match self.parameters.flows {
+            0 => setup.expected_flows.max(1),
+            flows => flows,
+        };
+        self.base_rtt_secs = setup.base_rtt.max(Time::from_ps(1)).secs();
+        self.min_rate_bps = setup.min_rate_bps;
+        self.line_rate_bps = setup.line_rate_bps;
+        self.init_bytes = self.base_rtt_secs * setup.line_rate_bps / 8.0;
+        self.min_bytes = self.base_rtt_secs * setup.min_rate_bps / 8.0;
+        self.additive_bytes = self.init_bytes * (1.0 - self.parameters.eta) / f64::from(flows);
+        self.reference_bytes = self.init_bytes;
+        *context.command = Command {
+            rate_bps: setup.line_rate_bps,
+            window_bytes: self.init_bytes,
+        };
+    }
+
+    /// Algorithm 1, `NewAck`: every acknowledgement sets window and rate, but from the same
+    /// reference until all that was under way at the last commit has been acknowledged.
+    fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
+        let own_links = usize::from(!self.parameters.own_link && ack.hops.len() > 1);
+        let hops = &ack.hops[own_links..];
+        if self.last.len() != hops.len() {
+            // The first, or another way: nothing to compare with.
+            self.last = hops.to_vec();
+            self.round_ends_bytes = ack.sent_bytes;
+            return;
+        }
+        self.measure(hops);
+        let commit = ack.ack_bytes > self.round_ends_bytes;
+        let window_bytes = self.window_bytes(commit);
+        if commit {
+            self.round_ends_bytes = ack.sent_bytes;
+        }
+        self.last.copy_from_slice(hops);
+        *context.command = Command {
+            // §3.2: R = W/T. The limits hold to the last bit.
+            rate_bps: (window_bytes * 8.0 / self.base_rtt_secs)
+                .max(self.min_rate_bps)
+                .min(self.line_rate_bps),
+            window_bytes,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Flow, assert_near, setup};
+    use super::*;
+
+    /// A link of 100 Gbit/s: 12,500 bytes a microsecond.
+    fn hop(at_us: u64, sent_bytes: u64, queue_bytes: u64) -> Hop {
+        Hop {
+            queue_bytes,
+            sent_bytes,
+            at: Time::from_us(at_us),
+            rate_bps: 100e9,
+        }
+    }
+
+    fn ack(flow: &mut Flow<Hpcc>, ack_bytes: u64, sent_bytes: u64, hops: &[Hop]) {
+        flow.ack(Ack {
+            rtt: Time::from_us(12),
+            acked_bytes: 1000,
+            marked: false,
+            ack_bytes,
+            sent_bytes,
+            hops,
+        });
+    }
+
+    /// W_init = 100 Gbit/s · 12 µs = 150,000 bytes; W_AI = 150,000 · 0.05/4 = 1875 bytes.
+    fn start(max_stage: u32) -> Flow<Hpcc> {
+        let parameters = Parameters {
+            max_stage,
+            ..Parameters::default()
+        };
+        Flow::start(Hpcc::new(&parameters), &setup())
+    }
+
+    #[test]
+    fn multiplicative_decrease_from_one_reference_per_round_trip() {
+        let mut flow = start(5);
+        assert_near(flow.command.window_bytes, 150_000.0);
+        assert_near(flow.gbps(), 100.0);
+        ack(&mut flow, 1_000, 150_000, &[hop(12, 0, 0), hop(12, 0, 0)]);
+        assert_near(flow.command.window_bytes, 150_000.0);
+        // 6 µs at the full 12,500 B/µs, min(75,000, 150,000) waiting: u = 1 + 75/150 = 1.5;
+        // weight 6/12: U = 0.75 < η, stage 0 < 5: additive, but at most W_init.
+        let first = [hop(18, 0, 0), hop(18, 75_000, 150_000)];
+        // Not yet acknowledged beyond 150,000: no commit.
+        let start = [hop(12, 0, 0), hop(12, 0, 75_000)];
+        ack(&mut flow, 2_000, 150_000, &start);
+        ack(&mut flow, 3_000, 150_000, &first);
+        assert_near(flow.command.window_bytes, 150_000.0);
+        // 6 µs more of the same, min(150,000, 150,000): u = 2; U = 0.375 + 1 = 1.375 ≥ η:
+        // W = 150,000/(1.375/0.95) + 1875. Reference unchanged.
+        ack(
+            &mut flow,
+            4_000,
+            150_000,
+            &[hop(24, 0, 0), hop(24, 150_000, 150_000)],
+        );
+        let window = 150_000.0 * 0.95 / 1.375 + 1_875.0;
+        assert_near(flow.command.window_bytes, window);
+        assert_near(flow.gbps(), window * 8.0 / 12e-6 / 1e9);
+        // 12 µs: weight 1, u = 1 + 1 = 2, U = 2. From the same reference, and committed.
+        ack(
+            &mut flow,
+            150_001,
+            260_000,
+            &[hop(36, 0, 0), hop(36, 300_000, 150_000)],
+        );
+        let window = 150_000.0 * 0.95 / 2.0 + 1_875.0;
+        assert_near(flow.command.window_bytes, window);
+        // The same again: from the new reference, not committed as 260,000 is not passed.
+        for at in [48, 60] {
+            let sent = 12_500 * (at - 12);
+            ack(
+                &mut flow,
+                260_000,
+                300_000,
+                &[hop(at, 0, 0), hop(at, sent, 150_000)],
+            );
+            assert_near(flow.command.window_bytes, window * 0.95 / 2.0 + 1_875.0);
+        }
+    }
+
+    #[test]
+    fn additive_stages_then_a_multiplicative_increase() {
+        let mut flow = start(2);
+        // Bring the reference down first: u = 1 + 150/150 = 2, 73,125 bytes.
+        ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 150_000)]);
+        ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
+        assert_near(flow.command.window_bytes, 73_125.0);
+        // Then the link carries 60,000 of 150,000 bytes: u = 0.4. Two additive stages.
+        ack(&mut flow, 3_000, 3_000, &[hop(24, 210_000, 0)]);
+        assert_near(flow.command.window_bytes, 75_000.0);
+        ack(&mut flow, 4_000, 4_000, &[hop(36, 270_000, 0)]);
+        assert_near(flow.command.window_bytes, 76_875.0);
+        // stage = 2 = maxStage: 76,875/(0.4/0.95) + 1875 is more than W_init.
+        ack(&mut flow, 5_000, 5_000, &[hop(48, 330_000, 0)]);
+        assert_near(flow.command.window_bytes, 150_000.0);
+        // The full rate without, then with a queue at both ends of the interval.
+        ack(&mut flow, 6_000, 6_000, &[hop(60, 480_000, 150_000)]);
+        ack(&mut flow, 7_000, 7_000, &[hop(72, 630_000, 150_000)]);
+        // U = 1, then 2: 150,000 · 0.95/1 + 1875 = 144,375, then
+        // 144,375 · 0.95/2 + 1875.
+        assert_near(flow.command.window_bytes, 144_375.0 * 0.475 + 1_875.0);
+    }
+
+    #[test]
+    fn deployed_without_stages_is_multiplicative_both_ways() {
+        let mut flow = start(0);
+        ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 150_000)]);
+        ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
+        // u = 0.9: 73,125/(0.9/0.95) + 1875.
+        ack(&mut flow, 3_000, 3_000, &[hop(24, 285_000, 0)]);
+        assert_near(flow.command.window_bytes, 73_125.0 * 0.95 / 0.9 + 1_875.0);
+    }
+
+    #[test]
+    fn the_busiest_link_counts_and_the_own_link_only_on_request() {
+        // Own link: u = 1.6, switches: 0.5 and 1; W_AI = 7500. 150,000 · 0.95 + 7500 = 150,000;
+        // 150,000 · 0.95/1.6 + 7500 = 96,562.5.
+        for (own_link, expected) in [(false, 150_000.0), (true, 96_562.5)] {
+            let parameters = Parameters {
+                own_link,
+                max_stage: 0,
+                flows: 1,
+                ..Parameters::default()
+            };
+            let mut flow = Flow::start(Hpcc::new(&parameters), &setup());
+            let before = [hop(0, 0, 90_000), hop(0, 0, 0), hop(0, 0, 0)];
+            let after = [
+                hop(12, 150_000, 90_000),
+                hop(12, 75_000, 0),
+                hop(12, 150_000, 0),
+            ];
+            ack(&mut flow, 1_000, 1_000, &before);
+            ack(&mut flow, 2_000, 2_000, &after);
+            assert_near(flow.command.window_bytes, expected);
+        }
+    }
+
+    #[test]
+    fn not_below_the_lowest_rate() {
+        let mut flow = start(5);
+        let parameters = Parameters {
+            eta: 1.0,
+            ..Parameters::default()
+        };
+        // η = 1 leaves no additive increase that would hold the window up.
+        flow.controller = Hpcc::new(&parameters);
+        flow.call(|controller, context| controller.start(&setup(), context));
+        ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 100_000_000)]);
+        for round in 1..20 {
+            let hops = [hop(12 * round, 150_000 * round, 100_000_000)];
+            ack(&mut flow, 1_000 + round, 1_000 + round, &hops);
+        }
+        // 1 Mbit/s · 12 µs = 1.5 bytes.
+        assert_near(flow.command.rate_bps, 1e6);
+        assert_near(flow.command.window_bytes, 1.5);
+    }
+}

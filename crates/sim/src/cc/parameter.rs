@@ -1,0 +1,55 @@
+//! Checks of parameters.
+
+use std::ops::RangeInclusive;
+
+use crate::Time;
+
+/// A parameter that no controller can work with.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("`{field}` is {found}; {expected} is expected")]
+pub struct ParameterError {
+    /// Name of the parameter, as scenario files have it.
+    pub field: &'static str,
+    /// What it is.
+    pub found: String,
+    /// What it should be.
+    pub expected: String,
+}
+
+/// Refuses a value outside of a range, and what is not a number.
+pub(super) fn within(
+    field: &'static str,
+    value: f64,
+    range: RangeInclusive<f64>,
+) -> Result<(), ParameterError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(ParameterError {
+        field,
+        found: value.to_string(),
+        expected: format!("a number from {} to {}", range.start(), range.end()),
+    })
+}
+
+/// Refuses a value that is not below another parameter's.
+pub(super) fn below(
+    field: &'static str,
+    value: f64,
+    other: &'static str,
+    limit: f64,
+) -> Result<(), ParameterError> {
+    if value < limit {
+        return Ok(());
+    }
+    Err(ParameterError {
+        field,
+        found: value.to_string(),
+        expected: format!("less than `{other}`, {limit},"),
+    })
+}
+
+/// A parameter in microseconds as simulated time.
+pub(super) fn time(microseconds: f64) -> Time {
+    Time::from_secs(microseconds * 1e-6)
+}

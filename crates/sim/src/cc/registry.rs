@@ -1,0 +1,618 @@
+//! The list of controllers, and how scenario files and `--cc` name them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::{
+    Ack, Context, Controller, Loss, Needs, ParameterError, Response, Setup, dcqcn, dctcp, fixed,
+    hpcc, learned, proportional, swift, timely,
+};
+
+/// Writes out the enums over all controllers.
+macro_rules! controllers {
+    ($($kind:ident, $module:ident :: $controller:ident, $name:literal, $default:expr,
+       $description:literal;)*) => {
+        /// The controllers that can be named.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $(#[doc = $description] $kind,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
+
+            /// As scenario files and `--cc` have it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+
+            /// What it does, in a line.
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $description,)*
+                }
+            }
+
+            /// With the parameters that hold unless others are given.
+            pub fn spec(self) -> Spec {
+                match self {
+                    $(Self::$kind => Spec::$kind($default),)*
+                }
+            }
+
+            /// Parameters by name, from a table that has them all.
+            fn with_all_parameters(self, table: toml::Table) -> Result<Spec, SpecError> {
+                let fault = |error: toml::de::Error| SpecError::Value {
+                    controller: self.name(),
+                    message: error.message().to_owned(),
+                };
+                match self {
+                    $(Self::$kind => {
+                        let parameters: $module::Parameters =
+                            table.try_into().map_err(fault)?;
+                        parameters.validate().map_err(|source| SpecError::Parameter {
+                            controller: self.name(),
+                            source,
+                        })?;
+                        Ok(Spec::$kind(parameters))
+                    })*
+                }
+            }
+        }
+
+        /// A controller with its parameters; [`Spec::build`] gives each flow one.
+        #[derive(Debug, Clone)]
+        pub enum Spec {
+            $(#[doc = $description] $kind($module::Parameters),)*
+            /// A network; it comes from a model file and not by name.
+            Learned(learned::Learned),
+        }
+
+        impl Spec {
+            /// Its name.
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$kind(_) => $name,)*
+                    Self::Learned(_) => LEARNED,
+                }
+            }
+
+            /// Which it is, if it can be named.
+            fn kind(&self) -> Option<Kind> {
+                match self {
+                    $(Self::$kind(_) => Some(Kind::$kind),)*
+                    Self::Learned(_) => None,
+                }
+            }
+
+            /// Its parameters, by name; none of a network.
+            pub fn parameters(&self) -> toml::Table {
+                match self {
+                    $(Self::$kind(parameters) => toml::Table::try_from(parameters)
+                        .expect("parameters are numbers and switches by name"),)*
+                    Self::Learned(_) => toml::Table::new(),
+                }
+            }
+
+            /// A controller for one flow. It takes the flow's [`Setup`] when it starts.
+            pub fn build(&self) -> AnyController {
+                match self {
+                    $(Self::$kind(parameters) => {
+                        AnyController::$kind($module::$controller::new(parameters))
+                    })*
+                    Self::Learned(controller) => AnyController::Learned(controller.clone()),
+                }
+            }
+        }
+
+        /// One of all controllers, without an indirection for each call.
+        #[derive(Debug, Clone)]
+        pub enum AnyController {
+            $(#[doc = $description] $kind($module::$controller),)*
+            /// A network.
+            Learned(learned::Learned),
+        }
+
+        impl Controller for AnyController {
+            #[inline]
+            fn needs(&self) -> Needs {
+                match self {
+                    $(Self::$kind(controller) => controller.needs(),)*
+                    Self::Learned(controller) => controller.needs(),
+                }
+            }
+
+            #[inline]
+            fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.start(setup, context),)*
+                    Self::Learned(controller) => controller.start(setup, context),
+                }
+            }
+
+            #[inline]
+            fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_response(response, context),)*
+                    Self::Learned(controller) => controller.on_response(response, context),
+                }
+            }
+
+            #[inline]
+            fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_ack(ack, context),)*
+                    Self::Learned(controller) => controller.on_ack(ack, context),
+                }
+            }
+
+            #[inline]
+            fn on_notification(&mut self, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_notification(context),)*
+                    Self::Learned(controller) => controller.on_notification(context),
+                }
+            }
+
+            #[inline]
+            fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_loss(loss, context),)*
+                    Self::Learned(controller) => controller.on_loss(loss, context),
+                }
+            }
+
+            #[inline]
+            fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_timer(timer, context),)*
+                    Self::Learned(controller) => controller.on_timer(timer, context),
+                }
+            }
+
+            #[inline]
+            fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_sent(bytes, context),)*
+                    Self::Learned(controller) => controller.on_sent(bytes, context),
+                }
+            }
+        }
+    };
+}
+
+// A controller a line: the kind its controller, its name in files, the parameters
+// that hold unless others are given, and what it does.
+controllers! {
+    Dcqcn, dcqcn::Dcqcn, "dcqcn", dcqcn::Parameters::default(),
+        "rates that follow congestion notifications, as network cards do it";
+    DcqcnPaper, dcqcn::Dcqcn, "dcqcn-paper", dcqcn::Parameters::paper(),
+        "rates that follow congestion notifications, as first published";
+    Hpcc, hpcc::Hpcc, "hpcc", hpcc::Parameters::default(),
+        "windows from the telemetry of every link on the way";
+    Swift, swift::Swift, "swift", swift::Parameters::default(),
+        "windows that hold the round-trip time at a target";
+    Timely, timely::Timely, "timely", timely::Parameters::default(),
+        "rates that follow the gradient of the round-trip time";
+    Dctcp, dctcp::Dctcp, "dctcp", dctcp::Parameters::default(),
+        "TCP that backs off by the share of marked bytes";
+    Fixed, fixed::Fixed, "fixed", fixed::Parameters::default(),
+        "a fixed share of the line rate";
+    Proportional, proportional::Proportional, "proportional", proportional::Parameters::default(),
+        "ADPG's fixed point by a proportional rule";
+}
+
+/// Name of [`Spec::Learned`].
+const LEARNED: &str = "learned";
+
+/// Why a name or its parameters are no controller.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SpecError {
+    /// No such controller.
+    #[error("no controller is called `{name}`; there are {}", names(Kind::ALL.iter().map(|kind| kind.name())))]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+    },
+    /// A table without a name.
+    #[error("a controller is expected: a name, or a table with `name` and its parameters")]
+    NoName,
+    /// Not of the form NAME or NAME:parameter=value,….
+    #[error("`{text}` is not of the form parameter=value, with a number, true or false")]
+    Syntax {
+        /// The part that is not.
+        text: String,
+    },
+    /// The same parameter twice.
+    #[error("`{field}` is given twice")]
+    Twice {
+        /// The parameter.
+        field: String,
+    },
+    /// No such parameter.
+    #[error("{controller} has no parameter `{field}`; there are {}", names(known.iter().map(String::as_str)))]
+    UnknownParameter {
+        /// Name of the controller.
+        controller: &'static str,
+        /// What was given.
+        field: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// A word where a number is expected, and the like.
+    #[error("{controller}: `{field}` is {found}; {expected} is expected, such as {default}")]
+    Type {
+        /// Name of the controller.
+        controller: &'static str,
+        /// The parameter.
+        field: String,
+        /// What was given.
+        found: String,
+        /// What kind of value it should be.
+        expected: &'static str,
+        /// The default.
+        default: String,
+    },
+    /// A whole number that does not fit.
+    #[error("{controller}: {message}")]
+    Value {
+        /// Name of the controller.
+        controller: &'static str,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value out of range.
+    #[error("{controller}: {source}")]
+    Parameter {
+        /// Name of the controller.
+        controller: &'static str,
+        /// Which, and its range.
+        source: ParameterError,
+    },
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
+
+impl Kind {
+    /// The kind of that name.
+    ///
+    /// # Errors
+    /// There is none; the error lists those that there are.
+    pub fn named(name: &str) -> Result<Self, SpecError> {
+        (Self::ALL.iter().copied())
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| SpecError::UnknownName {
+                name: name.to_owned(),
+            })
+    }
+
+    /// This controller with some parameters; the others are as published.
+    ///
+    /// # Errors
+    /// A parameter that there is not, or a value that it cannot have.
+    pub fn with_parameters(self, given: toml::Table) -> Result<Spec, SpecError> {
+        let mut parameters = self.spec().parameters();
+        for (field, value) in given {
+            let Some(default) = parameters.get(&field) else {
+                return Err(SpecError::UnknownParameter {
+                    controller: self.name(),
+                    field,
+                    known: parameters.keys().cloned().collect(),
+                });
+            };
+            let (fits, expected) = match default {
+                toml::Value::Float(_) => (value.is_float() || value.is_integer(), "a number"),
+                toml::Value::Integer(_) => (value.is_integer(), "a whole number"),
+                _ => (value.same_type(default), "true or false"),
+            };
+            if !fits {
+                return Err(SpecError::Type {
+                    controller: self.name(),
+                    field,
+                    found: value.to_string(),
+                    expected,
+                    default: default.to_string(),
+                });
+            }
+            parameters.insert(field, value);
+        }
+        self.with_all_parameters(parameters)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `NAME` or `NAME:parameter=value,parameter=value`, as on a command line.
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
+        let kind = Kind::named(name.trim())?;
+        let mut table = toml::Table::new();
+        for parameter in parameters
+            .split(',')
+            .filter(|_| !parameters.trim().is_empty())
+        {
+            let syntax = || SpecError::Syntax {
+                text: parameter.trim().to_owned(),
+            };
+            let (field, value) = parameter.split_once('=').ok_or_else(syntax)?;
+            let field = field.trim();
+            if field.is_empty() {
+                return Err(syntax());
+            }
+            if table.contains_key(field) {
+                return Err(SpecError::Twice {
+                    field: field.to_owned(),
+                });
+            }
+            table.insert(field.to_owned(), scalar(value.trim()).ok_or_else(syntax)?);
+        }
+        kind.with_parameters(table)
+    }
+}
+
+/// A number or a switch.
+fn scalar(text: &str) -> Option<toml::Value> {
+    if let Ok(switch) = text.parse() {
+        Some(toml::Value::Boolean(switch))
+    } else if let Ok(whole) = text.parse() {
+        Some(toml::Value::Integer(whole))
+    } else {
+        text.parse().ok().map(toml::Value::Float)
+    }
+}
+
+/// A name as in [`FromStr`], or a table of `name` and parameters.
+impl TryFrom<toml::Value> for Spec {
+    type Error = SpecError;
+
+    fn try_from(value: toml::Value) -> Result<Self, SpecError> {
+        match value {
+            toml::Value::String(text) => text.parse(),
+            toml::Value::Table(mut table) => match table.remove("name") {
+                Some(toml::Value::String(name)) => Kind::named(&name)?.with_parameters(table),
+                _ => Err(SpecError::NoName),
+            },
+            _ => Err(SpecError::NoName),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Spec {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = toml::Value::deserialize(deserializer)?;
+        Self::try_from(value).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The name and what is not as published, in the form of [`FromStr`].
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        let Some(kind) = self.kind() else {
+            return Ok(());
+        };
+        let published = kind.spec().parameters();
+        let mut separator = ':';
+        for (field, value) in self.parameters() {
+            if published.get(&field) != Some(&value) {
+                write!(f, "{separator}{field}={value}")?;
+                separator = ',';
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Spec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        text.parse::<Spec>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn names_are_found_and_all_different() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::named(kind.name()).unwrap(), *kind);
+            assert_eq!(kind.name().parse::<Spec>().unwrap().name(), kind.name());
+            assert_eq!(kind.spec().to_string(), kind.name());
+        }
+    }
+
+    #[test]
+    fn published_parameters_are_in_range() {
+        for kind in Kind::ALL {
+            let spec = kind.with_parameters(kind.spec().parameters()).unwrap();
+            assert_eq!(spec.to_string(), kind.name());
+        }
+    }
+
+    #[test]
+    fn no_parameter_is_anything() {
+        for kind in Kind::ALL {
+            for (field, default) in kind.spec().parameters() {
+                if default.is_bool() || field == "byte_counter_bytes" || field == "flows" {
+                    // Any whole number is a count.
+                    continue;
+                }
+                let extremes = match default {
+                    toml::Value::Integer(_) => vec![toml::Value::Integer(1_000_000)],
+                    _ => [f64::NAN, -1.0, 1e12].map(toml::Value::Float).to_vec(),
+                };
+                for value in extremes {
+                    let given = toml::Table::from_iter([(field.clone(), value.clone())]);
+                    let error = kind.with_parameters(given).unwrap_err();
+                    let SpecError::Parameter { controller, source } = &error else {
+                        panic!("{kind} {field} {value}: {error}");
+                    };
+                    assert_eq!((*controller, source.field), (kind.name(), field.as_str()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_from_the_command_line() {
+        let spec: Spec = "swift:base_target_us=25, timeouts_to_reset=3"
+            .parse()
+            .unwrap();
+        let Spec::Swift(parameters) = &spec else {
+            panic!("{spec}");
+        };
+        let expected = swift::Parameters {
+            base_target_us: 25.0,
+            timeouts_to_reset: 3,
+            ..swift::Parameters::default()
+        };
+        assert_eq!(*parameters, expected);
+        let text = spec.to_string();
+        assert_eq!(text, "swift:base_target_us=25.0,timeouts_to_reset=3");
+        let again: Spec = text.parse().unwrap();
+        assert_eq!(again.parameters(), spec.parameters());
+    }
+
+    #[test]
+    fn variants_differ_in_what_is_not_given() {
+        let spec: Spec = "dcqcn-paper:g=0.5".parse().unwrap();
+        let Spec::DcqcnPaper(parameters) = spec else {
+            panic!("{spec}");
+        };
+        assert_eq!(parameters.g, 0.5);
+        assert_eq!(parameters.byte_counter_bytes, 10_000_000);
+    }
+
+    #[test]
+    fn from_a_scenario_file() {
+        #[derive(Debug, Deserialize)]
+        struct Scenario {
+            controller: Spec,
+        }
+        let text = "controller = { name = \"hpcc\", eta = 0.9, own_link = true }";
+        let scenario: Scenario = toml::from_str(text).unwrap();
+        assert_eq!(
+            scenario.controller.to_string(),
+            "hpcc:eta=0.9,own_link=true"
+        );
+        let scenario: Scenario = toml::from_str("controller = \"fixed:fraction=1\"").unwrap();
+        assert_eq!(scenario.controller.to_string(), "fixed");
+        for (text, expected) in [
+            ("controller = { eta = 0.9 }", "a table with `name`"),
+            ("controller = 3", "a name, or a table"),
+            ("controller = \"cubic\"", "no controller is called `cubic`"),
+        ] {
+            let error = toml::from_str::<Scenario>(text).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+            // The faulty value's place.
+            assert!(error.to_string().contains("line 1, column 14"), "{error}");
+        }
+    }
+
+    #[test]
+    fn faults_say_what_is_expected() {
+        assert_eq!(
+            error("cubic"),
+            "no controller is called `cubic`; there are dcqcn, dcqcn-paper, hpcc, swift, \
+             timely, dctcp, fixed, proportional"
+        );
+        assert_eq!(
+            error("timely:gain=1"),
+            "timely has no parameter `gain`; there are additive_mbps, alpha, beta, high_us, \
+             hyper_after, hyper_factor, initial_fraction, low_us, min_rtt_us"
+        );
+        assert_eq!(
+            error("dctcp:g=2"),
+            "dctcp: `g` is 2; a number from 0.000001 to 1 is expected"
+        );
+        assert_eq!(
+            error("dctcp:g=true"),
+            "dctcp: `g` is true; a number is expected, such as 0.0625"
+        );
+        assert_eq!(
+            error("hpcc:max_stage=1.5"),
+            "hpcc: `max_stage` is 1.5; a whole number is expected, such as 5"
+        );
+        assert_eq!(
+            error("hpcc:own_link=1"),
+            "hpcc: `own_link` is 1; true or false is expected, such as false"
+        );
+        assert_eq!(
+            error("dctcp:g=nan"),
+            "dctcp: `g` is NaN; a number from 0.000001 to 1 is expected"
+        );
+        for (text, part) in [
+            ("dctcp:g", "g"),
+            ("dctcp:g=", "g="),
+            ("dctcp:=1", "=1"),
+            ("dctcp:g=0.5,", ""),
+            ("dctcp:g=half", "g=half"),
+        ] {
+            let expected = format!("`{part}` is not of the form parameter=value");
+            assert!(error(text).starts_with(&expected), "{}", error(text));
+        }
+        assert_eq!(error("dctcp:g=0.5,g=0.5"), "`g` is given twice");
+        assert!(error("hpcc:max_stage=-1").starts_with("hpcc: "));
+    }
+
+    #[test]
+    fn the_manual_has_all_parameters() {
+        let manual = include_str!("../../../../docs/controllers.md");
+        for kind in Kind::ALL {
+            let name = format!("`{kind}`");
+            let section = (manual.split("\n## "))
+                .find(|section| {
+                    section
+                        .lines()
+                        .next()
+                        .is_some_and(|line| line.contains(&name))
+                })
+                .unwrap_or_else(|| panic!("no section for {kind}"));
+            let rows: Vec<Vec<&str>> = (section.lines())
+                .filter(|line| line.starts_with('|'))
+                .map(|line| line.split('|').map(str::trim).collect())
+                .collect();
+            // Variants have a column each, under their name.
+            let column = (rows[0].iter().position(|cell| *cell == name)).unwrap_or(2);
+            let listed: toml::Table = rows[2..]
+                .iter()
+                .map(|row| {
+                    (
+                        row[1].trim_matches('`').to_owned(),
+                        scalar(row[column]).unwrap(),
+                    )
+                })
+                .collect();
+            assert_eq!(listed, kind.spec().parameters(), "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_flow_takes_little_memory() {
+        // 8192 flows of any kind fit into a second-level cache of 2 MiB.
+        assert!(
+            size_of::<AnyController>() <= 256,
+            "{}",
+            size_of::<AnyController>()
+        );
+    }
+}

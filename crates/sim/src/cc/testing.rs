@@ -1,0 +1,100 @@
+//! What unit tests of controllers share: a flow without a network.
+
+use super::{Ack, Command, Context, Controller, Response, Setup, TIMERS};
+use crate::Time;
+
+/// 100 Gbit/s, packets of 1000 bytes, 12 µs, at least 1 Mbit/s. The base window is 150,000
+/// bytes, or 150 packets.
+pub fn setup() -> Setup {
+    Setup {
+        line_rate_bps: 100e9,
+        min_rate_bps: 1e6,
+        packet_bytes: 1000,
+        base_rtt: Time::from_us(12),
+        hops: 2,
+        expected_flows: 4,
+        seed: 1,
+    }
+}
+
+/// A controller, and what it has asked for.
+pub struct Flow<C> {
+    pub controller: C,
+    pub command: Command,
+    pub timers: [Time; TIMERS],
+    pub now: Time,
+}
+
+impl<C: Controller> Flow<C> {
+    /// Starts at time zero.
+    pub fn start(controller: C, setup: &Setup) -> Self {
+        let mut flow = Self {
+            controller,
+            command: Command {
+                rate_bps: f64::NAN,
+                window_bytes: f64::NAN,
+            },
+            timers: [Time::MAX; TIMERS],
+            now: Time::ZERO,
+        };
+        flow.call(|controller, context| controller.start(setup, context));
+        flow
+    }
+
+    /// Calls the controller, now.
+    pub fn call(&mut self, event: impl FnOnce(&mut C, &mut Context<'_>)) {
+        event(
+            &mut self.controller,
+            &mut Context {
+                now: self.now,
+                command: &mut self.command,
+                timers: &mut self.timers,
+            },
+        );
+    }
+
+    /// Lets time pass; timers go off in their order, of equal ones the first.
+    pub fn advance(&mut self, until: Time) {
+        while let Some((timer, at)) = (self.timers.iter().copied().enumerate())
+            .filter(|(_, at)| *at <= until)
+            .min_by_key(|(_, at)| *at)
+        {
+            self.now = at;
+            self.timers[timer] = Time::MAX;
+            self.call(|controller, context| controller.on_timer(timer, context));
+        }
+        self.now = until;
+    }
+
+    /// A probe comes back at `now`.
+    pub fn respond(&mut self, rtt: Time) {
+        let response = Response {
+            rtt,
+            sent_at: self.now.saturating_sub(rtt),
+            acked_bytes: 1000,
+            marked_bytes: 0,
+            lost_bytes: 0,
+            hops: &[],
+        };
+        self.call(|controller, context| controller.on_response(&response, context));
+    }
+
+    /// An acknowledgement comes at `now`.
+    pub fn ack(&mut self, ack: Ack<'_>) {
+        self.call(|controller, context| controller.on_ack(&ack, context));
+    }
+
+    /// The rate asked for, Gbit/s.
+    pub fn gbps(&self) -> f64 {
+        self.command.rate_bps / 1e9
+    }
+}
+
+/// Whether two numbers agree to a billionth.
+#[track_caller]
+pub fn assert_near(found: f64, expected: f64) {
+    assert!(
+        (found - expected).abs() <= 1e-9 * expected.abs().max(1e-3),
+        "{found} is not {expected}"
+    );
+}
