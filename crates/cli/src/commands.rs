@@ -14,5 +14,6 @@ pub mod link;
 pub mod policy;
 pub mod reset;
 pub mod run;
+pub mod sim;
 pub mod sockops;
 pub mod status;

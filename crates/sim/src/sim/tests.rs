@@ -266,10 +266,11 @@ fn marks_grow_with_the_queue() {
     scenario.network.base_rtt = None;
     let run = |until_us: u64| {
         let marks = std::sync::Arc::default();
+        let shared = std::sync::Arc::clone(&marks);
         let mut scenario = scenario.clone();
         // Acknowledgements of what arrived at the port by then: waited ≤ 400 µs, way back.
         scenario.duration = Time::from_us(until_us);
-        Simulation::new(&scenario, |_, _| Marks(std::sync::Arc::clone(&marks)), 5).run();
+        Simulation::new(&scenario, move |_, _| Marks(std::sync::Arc::clone(&shared)), 5).run();
         marks.load(std::sync::atomic::Ordering::Relaxed)
     };
     // The packet that finds 1 MB leaves 80 µs later, the one that finds 5 MB 400 µs later.
@@ -321,7 +322,7 @@ fn what_is_lost_is_repeated() {
             scenario.hosts.reaction = reaction;
             scenario.hosts.timeout = Time::from_us(500);
             let losses = Losses::default();
-            let lossy = |flow: u32, _: &Setup| Losses {
+            let lossy = move |flow: u32, _: &Setup| Losses {
                 rate_bps: 40e9 + 7.3e9 * f64::from(flow),
                 ..losses.clone()
             };
@@ -360,7 +361,7 @@ fn a_lost_tail_times_out() {
         rate_bps: LINE,
         ..Losses::default()
     };
-    let outcome = Simulation::new(&scenario, |_, _| losses.clone(), 1).run();
+    let outcome = Simulation::new(&scenario, move |_, _| losses.clone(), 1).run();
     assert_eq!(outcome.completions.len(), 2);
     // The last packet of the second flow is dropped: it left at 5·81.92 + 1 ns, times out
     // 100 µs later, and arrives 2163.84 ns after that.
