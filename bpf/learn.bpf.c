@@ -291,7 +291,7 @@ static __always_inline __u32 permitted_arms(struct context *c)
 {
 	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
 
-	return arms ? *arms : ~0u;
+	return arms ? *arms & ~THALWEG_OWNED_BY_POLICY : ~0u;
 }
 
 /* Whether the application, or a policy, chose the socket's congestion control. */

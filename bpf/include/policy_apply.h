@@ -18,7 +18,7 @@ static __always_inline void own(struct bpf_sock_ops *ops)
 		return;
 	arms = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (arms)
-		*arms = 0;
+		*arms = THALWEG_OWNED_BY_POLICY;
 }
 
 /* The learner gives the socket one of a set of arms, unless the application has chosen. */
@@ -33,7 +33,7 @@ static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
 	mask = *from;
 	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
 	if (from)
-		*from = mask;
+		*from = mask | THALWEG_OWNED_BY_POLICY;
 }
 
 static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
