@@ -6,6 +6,7 @@
 //! link, in one step; a fault before that step leaves the old one as it was.
 
 mod events;
+mod existing;
 pub mod history;
 mod pins;
 mod report;
@@ -24,10 +25,12 @@ use thalweg_abi::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
-pub use report::{Failure, FailureLog, Report, RuleReport};
+pub use existing::Reached;
+pub use report::{ExistingReport, Failure, FailureLog, Report, RuleReport};
 
 use crate::kernel::ArmTable;
 use crate::system;
+use existing::Existing;
 use history::History;
 pub(crate) use pins::DIRECTORY;
 use pins::Pins;
@@ -71,6 +74,17 @@ pub struct Applied {
     pub notes: Vec<String>,
     /// Kernel memory of the policy's own maps, bytes.
     pub map_bytes: u64,
+    /// What became of connections that were open already, where that was asked for.
+    pub reached: Option<Reached>,
+}
+
+/// How a policy is applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// What matches is counted, and nothing set.
+    pub dry_run: bool,
+    /// Connections that are open already are reached, too.
+    pub existing: bool,
 }
 
 /// A policy that is loaded, and one step away from being in force.
@@ -78,6 +92,8 @@ pub struct Prepared {
     pins: Pins,
     place: Place,
     generation: u32,
+    head: raw::thalweg_policy_head,
+    marks: Marks,
     object: Object,
     applied: Applied,
 }
@@ -124,6 +140,7 @@ impl Place {
         let applied = Applied {
             notes,
             map_bytes: tables.fill(&object, generation)?,
+            reached: None,
         };
         let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
         let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
@@ -138,13 +155,12 @@ impl Place {
             pins,
             place: self.clone(),
             generation,
+            head,
+            marks,
             object,
             applied,
         };
-        prepared.pin_own(&marks).inspect_err(|_| {
-            // The fault itself is what matters.
-            let _ = prepared.pins.remove_generation(generation);
-        })?;
+        prepared.pin_own().inspect_err(|_| prepared.abandon())?;
         Ok(prepared)
     }
 
@@ -152,9 +168,17 @@ impl Place {
     ///
     /// # Errors
     /// As [`Place::prepare`].
-    pub fn apply(&self, compiled: Compiled, generation: u32, dry_run: bool) -> Result<Applied> {
+    pub fn apply(&self, compiled: Compiled, generation: u32, how: How) -> Result<Applied> {
         let _lock = lock(&self.pin)?;
-        self.prepare(compiled, generation, dry_run)?.commit()
+        let prepared = self.prepare(compiled, generation, how.dry_run)?;
+        if !how.existing {
+            return prepared.commit();
+        }
+        // Whatever this kernel lacks for it shows before anything changes.
+        let existing = Existing::load(&prepared).inspect_err(|_| prepared.abandon())?;
+        let mut applied = prepared.commit()?;
+        applied.reached = Some(existing.run());
+        Ok(applied)
     }
 }
 
@@ -185,7 +209,19 @@ impl Prepared {
         Ok(self.applied.clone())
     }
 
-    fn pin_own(&self, marks: &Marks) -> Result<()> {
+    /// Takes away what is pinned of a policy that never was in force.
+    fn abandon(&self) {
+        // The fault that led here is what matters.
+        let _ = self.pins.remove_generation(self.generation);
+    }
+
+    fn map(&self, name: &str) -> Result<MapHandle> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
+        Ok(MapHandle::try_from(&map)?)
+    }
+
+    fn pin_own(&self) -> Result<()> {
         let directory = self.pins.generation(self.generation);
         for map in self.object.maps() {
             if let Some((_, file)) = OWN.iter().find(|(name, _)| map.name() == *name) {
@@ -197,12 +233,8 @@ impl Prepared {
         }
         let mut programs = self.object.progs_mut();
         main_program(&mut programs)?.pin(directory.join("program"))?;
-        let shared = self
-            .object
-            .maps()
-            .find(|map| map.name() == "marks")
-            .context("the BPF object lacks map marks")?;
-        for (bit, cgroup) in &marks.named {
+        let shared = self.map("marks")?;
+        for (bit, cgroup) in &self.marks.named {
             attach_mark(shared.as_fd(), *bit, cgroup, &directory)?;
         }
         Ok(())
