@@ -170,6 +170,9 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	} else {
 		if (!(h->stages & CONNECTIONS))
 			return;
+		/* Then it is remembered, unless it began before. */
+		if (h->stages & early_stages(direction) && began_before())
+			return;
 		flow = give(look_up(ops, direction));
 		if (!flow)
 			return;

@@ -9,8 +9,6 @@
 
 /* Stages before its end: what a flow was given is remembered from there on. */
 #define EARLY (1u << THALWEG_STAGE_CONNECT | 1u << THALWEG_STAGE_ASKED)
-/* A handshake that began this long ago is over or dead: its slot may be taken. */
-#define HANDSHAKE_NS (130 * 1000 * 1000 * 1000ull)
 
 /* What the programs of named cgroups (policy_mark.bpf.c) say of the event under way. */
 struct {
@@ -19,6 +17,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct thalweg_policy_mark);
 } marks SEC(".maps");
+
+/*
+ * Until when (bpf_ktime_get_ns) flows that nobody remembers began before this policy; 0 where
+ * the policy before it remembered them. User space writes it just before each swap.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} swap SEC(".maps");
 
 /*
  * Flows in their handshake, in an array like learn's: socket storage and hash maps cost
@@ -149,7 +158,7 @@ static __always_inline __u32 remember(__u64 cookie, const struct thalweg_policy_
 		if (!slot)
 			return 0;
 		taken_by = slot->cookie;
-		if (taken_by && now - slot->since_ns < HANDSHAKE_NS)
+		if (taken_by && now - slot->since_ns < THALWEG_POLICY_HANDSHAKE_NS)
 			continue;
 		if (__sync_val_compare_and_swap(&slot->cookie, taken_by, cookie) != taken_by)
 			continue;
@@ -168,6 +177,29 @@ static __always_inline __u32 remember(__u64 cookie, const struct thalweg_policy_
 	return 0;
 }
 
+/* The stages of a policy for which flows of a direction are remembered from the beginning. */
+static __always_inline __u32 early_stages(__u32 direction)
+{
+	return direction == THALWEG_RULE_ACTIVE ? EARLY : 1u << THALWEG_STAGE_ASKED;
+}
+
+/* Whether a flow that nobody remembers, past its beginning, may have begun before this policy. */
+static __always_inline int began_before(void)
+{
+	__u32 zero = 0;
+	__u64 *until = bpf_map_lookup_elem(&swap, &zero);
+
+	return until && *until && bpf_ktime_get_ns() < *until;
+}
+
+/* Whether this call can be the first that the kernel makes for a flow. */
+static __always_inline int begins(struct bpf_sock_ops *ops)
+{
+	if (ops->is_fullsock)
+		return ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB;
+	return ops->op == BPF_SOCK_OPS_NEEDS_ECN || ops->op == BPF_SOCK_OPS_RWND_INIT;
+}
+
 /*
  * The rule of a flow in its handshake: what is remembered, or else looked up now. Which
  * of its slots it lies in, from 1; 0 if it could not be remembered.
@@ -176,7 +208,7 @@ static __noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 di
 {
 	__u32 probe = probe_of(cookie);
 
-	if (!probe)
+	if (!probe && (begins(ops) || !began_before()))
 		probe = remember(cookie, give(look_up(ops, direction)));
 	return probe;
 }

@@ -17,7 +17,10 @@
  * A flow is given its rule once, at the first stage that the policy has anything for,
  * and what it was given is kept until its handshake is over (`handshakes`), then, if
  * its rule asks for more, in socket storage (`flows`): whatever becomes of the policy
- * meanwhile, it never sees parts of two.
+ * meanwhile, it never sees parts of two. Only a policy with something for the handshake
+ * remembers flows in theirs. So that a flow does not get the later part alone of a policy
+ * that came in the middle of its handshake, such a policy knows until when flows that
+ * nobody remembers began before it (`swap`), and leaves them alone.
  *
  * Which rule: among those whose conditions all hold, a `never` rule before any
  * other; then the longest remote prefix (same_prefix counts as one of its length),
@@ -49,6 +52,8 @@
 #define THALWEG_POLICY_HANDSHAKES 8192
 /* Slots one handshake may lie in. */
 #define THALWEG_POLICY_PROBES 4
+/* A handshake that began this long ago, in ns, is over or dead. */
+#define THALWEG_POLICY_HANDSHAKE_NS 130000000000ull
 /* Marks that cgroups' programs leave for the main one, on each CPU (a power of two). */
 #define THALWEG_POLICY_MARKS 64
 /* No node, no rule. */

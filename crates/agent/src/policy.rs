@@ -46,7 +46,7 @@ const SHARED: [&str; 6] = [
     "events",
 ];
 /// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
-const OWN: [(&str, &str); 9] = [
+const OWN: [(&str, &str); 10] = [
     ("arm_sets", "arm_sets"),
     ("counters", "counters"),
     (".rodata.head", "head"),
@@ -56,7 +56,11 @@ const OWN: [(&str, &str); 9] = [
     ("prefixes4", "prefixes4"),
     ("prefixes6", "prefixes6"),
     ("marks", "marks"),
+    ("swap", "swap"),
 ];
+
+/// The stage for which a policy remembers flows of both directions from their beginning.
+const ASKED: u32 = 1 << raw::THALWEG_STAGE_ASKED;
 
 /// Where policies are applied.
 #[derive(Clone, Debug)]
@@ -194,6 +198,7 @@ impl Prepared {
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
         let mut programs = self.object.progs_mut();
         let mut program = main_program(&mut programs)?;
+        self.tell_what_began_before()?;
         match crate::kernel::pinned_link(&path, crate::kernel::cgroup_id(&cgroup)?)? {
             Some(mut link) => link
                 .update_prog(&program)
@@ -207,6 +212,26 @@ impl Prepared {
         }
         self.pins.keep_only(self.generation)?;
         Ok(self.applied.clone())
+    }
+
+    /// Writes until when flows that nobody remembers began before this policy.
+    fn tell_what_began_before(&self) -> Result<()> {
+        let key = 0u32.to_ne_bytes();
+        let until_ns = match self.pins.head()? {
+            // It remembers those that began under it, of both directions; perhaps not yet those
+            // from before.
+            Some(head) if head.stages & ASKED != 0 => {
+                let swap = self.pins.generation(head.generation).join("swap");
+                let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
+                until_ns.context("the map of the last swap is empty")?
+            }
+            _ => {
+                let until_ns = system::monotonic_ns() + raw::THALWEG_POLICY_HANDSHAKE_NS;
+                until_ns.to_ne_bytes().to_vec()
+            }
+        };
+        self.map("swap")?.update(&key, &until_ns, MapFlags::ANY)?;
+        Ok(())
     }
 
     /// Takes away what is pinned of a policy that never was in force.
