@@ -285,6 +285,48 @@ pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -
     write_arm_sets(&map, &compiled.arm_sets, arms)
 }
 
+/// Tells the policy in force of named cgroups that were made, or made anew, since it came; returns
+/// their directories.
+///
+/// # Errors
+/// Pins or cgroups that cannot be read, a refusal of the kernel.
+pub(crate) fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
+    let names_cgroups =
+        |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
+    let pins = Pins::at(&place.pin);
+    if !pins.head()?.is_some_and(|head| names_cgroups(&head)) {
+        return Ok(Vec::new());
+    }
+    let _lock = lock(&place.pin)?;
+    // Another may have come meanwhile.
+    let Some(head) = pins.head()?.filter(names_cgroups) else {
+        return Ok(Vec::new());
+    };
+    let Some(compiled) = history.compiled(head.generation) else {
+        return Ok(Vec::new());
+    };
+    let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+    let directory = pins.generation(head.generation);
+    let shared = MapHandle::from_pinned_path(directory.join("marks"))?;
+    let mut renewed = Vec::new();
+    for (bit, cgroup) in marks.named {
+        let id = File::open(&cgroup)
+            .map_err(anyhow::Error::from)
+            .and_then(|file| crate::kernel::cgroup_id(&file))
+            .with_context(|| format!("opening cgroup {}", cgroup.display()))?;
+        if crate::kernel::pinned_link(&directory.join(mark_pin(bit)), id)?.is_none() {
+            attach_mark(shared.as_fd(), bit, &cgroup, &directory)?;
+            renewed.push(cgroup);
+        }
+    }
+    Ok(renewed)
+}
+
+/// Name of the pin of a named cgroup's program.
+fn mark_pin(bit: u32) -> String {
+    format!("cgroup_{bit}")
+}
+
 /// Masks by number of the set, from 1; arms that the learner does not have are left out.
 fn write_arm_sets(map: &MapHandle, sets: &[Vec<String>], arms: &ArmTable) -> Result<()> {
     for (number, set) in (1u32..).zip(sets) {
@@ -330,8 +372,8 @@ impl Marks {
                 ));
             } else if !path.is_dir() {
                 notes.push(format!(
-                    "cgroup {name} does not exist: its rules match nothing until the policy is \
-                     applied again"
+                    "cgroup {name} does not exist: its rules match nothing until it does and an \
+                     agent that runs sees it, or the policy is applied again"
                 ));
             } else {
                 marks.named.push((bit as u32, path));
@@ -359,7 +401,7 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
         File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
-    let pin = directory.join(format!("cgroup_{bit}"));
+    let pin = directory.join(mark_pin(bit));
     drop(crate::kernel::attach_and_pin(
         &mut program,
         &directory_of_cgroup,

@@ -175,6 +175,47 @@ print(connection.getsockopt(1, 36))
 }
 
 #[test]
+fn a_cgroup_that_is_made_anew_is_the_one_of_its_name() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::running("renew", "");
+    let directory = bed.pair.cgroup().join("app");
+    let mount = thalweg_lab::host::cgroup_mount().unwrap();
+    let name = directory
+        .strip_prefix(&mount)
+        .unwrap()
+        .display()
+        .to_string();
+    fs::create_dir(&directory).unwrap();
+    bed.apply(&policy(&format!(
+        "[[rule]]\nname = \"app\"\nmatch.cgroup = \"/{name}\"\nset = {{ mark = 1 }}\n"
+    )));
+    let _sink = bed.sink(&bed.server_address());
+    let mark = || {
+        let client = r#"
+import socket, sys
+open(sys.argv[2] + "/cgroup.procs", "w").write("0")
+connection = socket.create_connection((sys.argv[1], 5001))
+print(connection.getsockopt(1, 36))
+"#;
+        let arguments = [&bed.server_address(), directory.to_str().unwrap()];
+        let client = bed.python(Side::Client, client, &arguments);
+        client.finish().trim().to_owned()
+    };
+    assert_eq!(mark(), "1");
+    wait_for("the end of what ran in it", || {
+        fs::remove_dir(&directory).ok()
+    });
+    fs::create_dir(&directory).unwrap();
+    wait_for("the agent to see the cgroup", || {
+        bed.logged().contains("cgroup of a rule").then_some(())
+    });
+    assert_eq!(mark(), "1", "after it was made anew");
+    let _ = fs::remove_dir(&directory);
+}
+
+#[test]
 fn network_namespaces_are_told_apart() {
     if !privileged() {
         return;
