@@ -170,6 +170,41 @@ fn open_connections_get_what_new_ones_would() {
 }
 
 #[test]
+fn each_of_many_is_reached_once_and_samples_stay_the_same() {
+    if !privileged() {
+        return;
+    }
+    const MANY: &str = "400";
+    let bed = Bed::new(&plain("oldmany"), "");
+    let _holder = holder(&bed, &["5001"]);
+    let program = r#"
+import socket, sys
+held = [socket.create_connection((sys.argv[1], 5001)) for _ in range(int(sys.argv[2]))]
+print("connected")
+for line in sys.stdin:
+    print("".join(str(c.getsockopt(1, 36)) for c in held))
+"#;
+    let mut old = bed.python(Side::Client, program, &[&bed.server_address(), MANY]);
+    assert_eq!(old.line(), "connected");
+    let policy = rules(
+        "[[rule]]\nname = \"half\"\nmatch = { remote_port = 5001, sample = \"50%\" }\nset = { mark = 1 }\n\
+         [[rule]]\nname = \"rest\"\nmatch.remote_port = 5001\nset = { mark = 2 }\n",
+    );
+    apply(&bed, &policy, &["--existing"]);
+    let marks = ask(&mut old);
+    let ones = marks.matches('1').count() as u64;
+    assert_eq!(marks.matches('2').count() as u64, 400 - ones, "{marks}");
+    // Five standard deviations.
+    assert!((150..=250).contains(&ones), "{ones} of 400");
+    assert_eq!(existing(&bed, "half"), [ones, ones, 0, 0, 0]);
+    assert_eq!(existing(&bed, "rest"), [400 - ones, 400 - ones, 0, 0, 0]);
+
+    apply(&bed, &policy, &["--existing"]);
+    assert_eq!(ask(&mut old), marks);
+    assert_eq!(existing(&bed, "half"), [ones, 0, ones, 0, 0]);
+}
+
+#[test]
 fn cgroups_bound_what_is_reached() {
     if !privileged() {
         return;
