@@ -416,7 +416,8 @@ fn a_rate_has_its_cap() {
     let started = Instant::now();
     bed.connect(&bed.server_address(), 1, 5_000_000);
     let rate = 5_000_000.0 * 8.0 / started.elapsed().as_secs_f64() / 1e6;
-    assert!((13.0..22.0).contains(&rate), "{rate} Mbit/s");
+    // A busy machine may be slow to start the client; bits taken for bytes would be 2.5.
+    assert!((6.0..22.0).contains(&rate), "{rate} Mbit/s");
 }
 
 #[test]
