@@ -72,7 +72,7 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 	const struct thalweg_policy_head *h = load_head();
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_flow *flow = 0;
-	__u32 tick = h->jiffy_us, direction;
+	__u32 tick = h->jiffy_us, direction, rule;
 	struct bpf_sock *sk = ops->sk;
 	__u64 cookie, value;
 	int place;
@@ -91,6 +91,16 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 	} else {
 		direction = sk ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;
 		flow = handshake_flow(ops, cookie, direction);
+		/*
+		 * The kernel asks about ECN before the call that begins a flow (of a SYN that
+		 * offers it), and again with each SYN-ACK. Answered without being remembered, it
+		 * is right for the former, and marks no more than a SYN-ACK of an older flow.
+		 */
+		if (!flow && !sk && kind == THALWEG_OP_NEEDS_ECN && began_before() &&
+		    !probe_of(cookie)) {
+			rule = look_up(ops, direction);
+			flow = bpf_map_lookup_elem(&actions, &rule);
+		}
 	}
 	if (!flow)
 		return;

@@ -192,12 +192,10 @@ static __always_inline int began_before(void)
 	return until && *until && bpf_ktime_get_ns() < *until;
 }
 
-/* Whether this call can be the first that the kernel makes for a flow. */
+/* Whether the kernel makes this call for a flow at its beginning, and then no more. */
 static __always_inline int begins(struct bpf_sock_ops *ops)
 {
-	if (ops->is_fullsock)
-		return ops->op == BPF_SOCK_OPS_TCP_CONNECT_CB;
-	return ops->op == BPF_SOCK_OPS_NEEDS_ECN || ops->op == BPF_SOCK_OPS_RWND_INIT;
+	return ops->op == (ops->is_fullsock ? BPF_SOCK_OPS_TCP_CONNECT_CB : BPF_SOCK_OPS_RWND_INIT);
 }
 
 /*
