@@ -30,6 +30,7 @@ fn main() -> Result<()> {
     build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
     build_object(&bpf, &include, &out, "policy", &[])?;
     build_object(&bpf, &include, &out, "policy_mark", &[])?;
+    build_object(&bpf, &include, &out, "policy_existing", &[])?;
     build_object(&bpf, &include, &out, "limit", &[])
 }
 

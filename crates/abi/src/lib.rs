@@ -35,3 +35,7 @@ pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o
 
 /// The program `policy_mark`, for each cgroup that a policy names.
 pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));
+
+/// The iterator `policy_existing`, for connections that were open before a policy: needs kernel BTF.
+pub const POLICY_EXISTING: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/policy_existing.bpf.o"));

@@ -176,6 +176,7 @@ impl Keeper {
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
             self.report_policy();
+            self.refresh_cgroups();
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         let due = since.is_none_or(|age| age >= NAMESPACES)
@@ -211,6 +212,22 @@ impl Keeper {
         match self.policy_failures.look(pin, &history) {
             Ok(new) => new.iter().for_each(|text| tracing::warn!("policy: {text}")),
             Err(error) => tracing::debug!("reading the policy's failures: {error:#}"),
+        }
+    }
+
+    /// Named cgroups come and go, like the services that they belong to.
+    fn refresh_cgroups(&self) {
+        let setup = self.shared.kernel.setup();
+        let place = policy::Place {
+            pin: setup.pin.clone(),
+            cgroup: setup.cgroup.clone(),
+        };
+        let history = policy::history::History::at(&self.shared.config.paths.state);
+        match policy::refresh_cgroups(&place, &history) {
+            Ok(new) => new.iter().for_each(|cgroup| {
+                tracing::info!(cgroup = %cgroup.display(), "policy: cgroup of a rule has come");
+            }),
+            Err(error) => tracing::warn!("policy: cgroups of rules: {error:#}"),
         }
     }
 

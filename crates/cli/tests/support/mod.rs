@@ -1,6 +1,8 @@
 //! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod policies;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
