@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::outcome::{Connection, INCUMBENT};
 use crate::process::Process;
-use crate::scenario::{INCAST, Kind, Traffic};
+use crate::scenario::{INCAST, Kind, SMALL_CALLS, Traffic};
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
 
@@ -40,16 +40,29 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
             let incumbents = (0..against.flows).map(|_| sender(INCUMBENT, cc, stream));
             incumbents.chain(newcomers).collect()
         }
-        Kind::Incast { senders } => (0..*senders as usize)
-            .map(|place| {
-                let (class, bytes) = INCAST[place % INCAST.len()];
+        Kind::Incast { senders, rpcs } => {
+            let of_sort = |sort: usize| {
+                let (class, bytes) = INCAST[sort];
                 let load = match bytes {
                     Some(bytes) => Load::FlowsFor { ms, bytes },
                     None => Load::Stream { ms },
                 };
                 sender(class, None, load)
-            })
-            .collect(),
+            };
+            let sorts: Vec<usize> = match rpcs {
+                None => (0..INCAST.len()).collect(),
+                Some(rpcs) => [*rpcs, SMALL_CALLS, 1]
+                    .into_iter()
+                    .enumerate()
+                    .flat_map(|(sort, loops)| (0..loops).map(move |_| sort))
+                    .collect(),
+            };
+            let flows = match rpcs {
+                None => *senders as usize,
+                Some(_) => *senders as usize * sorts.len(),
+            };
+            sorts.into_iter().cycle().take(flows).map(of_sort).collect()
+        }
     };
     Some(Plan { server, senders })
 }
@@ -130,13 +143,33 @@ pub(crate) fn transfer(
         None => return Err(Error::Worker("it did not end in time".into())),
     };
     let mut round_trips = pair.take_round_trips(plan.server.ip())?;
+    let begun_ns = flows.iter().map(|flow| flow.begun_ns).min().unwrap_or(0);
     Ok(flows
         .into_iter()
         .map(|flow| Connection {
             rtt_us: round_trips.take(plan.server.ip(), flow.local_port),
+            part_bps: plan.ms().map(|ms| part_bps(&flow, begun_ns, ms)),
             ..connection(flow, round, wall_s)
         })
         .collect())
+}
+
+/// What a flow adds to the goodput of a round that lasts for a time, bit/s. Of a call
+/// that is not over by then only the part of its own time within the round counts.
+fn part_bps(flow: &Flow, begun_ns: u64, ms: u64) -> f64 {
+    if flow.error.is_some() || flow.took_us <= 0.0 {
+        return 0.0;
+    }
+    let within = match flow.flow_bytes {
+        Some(_) => {
+            let before_us = flow.begun_ns.saturating_sub(begun_ns) as f64 / 1e3;
+            let left_us = ms as f64 * 1e3 - before_us;
+            (left_us / flow.took_us).clamp(0.0, 1.0)
+        }
+        // A stream stops in time.
+        None => 1.0,
+    };
+    flow.received_bytes as f64 * 8e3 * within / ms as f64
 }
 
 fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
@@ -159,6 +192,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         rtt_us: Vec::new(),
         srtt_us: flow.srtt_us,
         min_rtt_us: flow.min_rtt_us.map(f64::from),
+        part_bps: None,
         flow_bytes: flow.flow_bytes,
         fct_us: flow.flow_bytes.filter(|_| fine).map(|_| flow.took_us),
         wall_s,
@@ -211,7 +245,7 @@ mod tests {
             senders,
             [incumbent.clone(), incumbent, (String::new(), None)]
         );
-        let classes: Vec<String> = of(Kind::Incast { senders: 4 })
+        let classes: Vec<String> = of(incast(4, None))
             .unwrap()
             .senders
             .into_iter()

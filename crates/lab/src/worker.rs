@@ -60,6 +60,17 @@ pub(crate) struct Plan {
     pub(crate) senders: Vec<Sender>,
 }
 
+impl Plan {
+    /// How long its senders go on, where that is a time, milliseconds.
+    pub(crate) fn ms(&self) -> Option<u64> {
+        let times = self.senders.iter().map(|sender| match sender.load {
+            Load::FlowsFor { ms, .. } | Load::Stream { ms } => Some(ms),
+            Load::Flows { .. } => None,
+        });
+        times.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+}
+
 /// One sender: connections one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sender {
