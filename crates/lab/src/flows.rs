@@ -43,9 +43,10 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
         Kind::Incast { senders, rpcs } => {
             let of_sort = |sort: usize| {
                 let (class, bytes) = INCAST[sort];
-                let load = match bytes {
-                    Some(bytes) => Load::FlowsFor { ms, bytes },
-                    None => Load::Stream { ms },
+                let load = match (bytes, rpcs) {
+                    (Some(bytes), None) => Load::FlowsFor { ms, bytes },
+                    (Some(bytes), Some(_)) => Load::Calls { ms, bytes },
+                    (None, _) => Load::Stream { ms },
                 };
                 sender(class, None, load)
             };
@@ -75,7 +76,7 @@ fn allowed(plan: &Plan) -> Duration {
         .iter()
         .map(|sender| match sender.load {
             Load::Flows { count, .. } => 3 * patience * count,
-            Load::FlowsFor { ms, .. } | Load::Stream { ms } => {
+            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms } => {
                 Duration::from_millis(ms) + 3 * patience
             }
         })

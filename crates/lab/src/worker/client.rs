@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use super::calls::calls;
 use super::{Flow, Load, PATIENCE_MS, Plan, Receipt, Sender, now_ns, tcp};
 use crate::error::Error;
 
 /// How often the connection is looked at.
-const SAMPLE: Duration = Duration::from_millis(100);
+pub(super) const SAMPLE: Duration = Duration::from_millis(100);
 /// What is handed to the kernel at once.
-static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+pub(super) static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Reads the plan, sends, writes the result.
 pub(super) fn run(result: &Path) -> Result<(), Error> {
@@ -51,6 +52,9 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
 }
 
 fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
+    if let Load::Calls { ms, bytes } = sender.load {
+        return calls(server, sender, ms, bytes);
+    }
     let begun = Instant::now();
     let mut flows = Vec::new();
     loop {
@@ -61,7 +65,7 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
                 let failed = flows.last().is_some_and(|flow: &Flow| flow.error.is_some());
                 failed || begun.elapsed() >= Duration::from_millis(ms)
             }
-            Load::Stream { .. } => !flows.is_empty(),
+            Load::Stream { .. } | Load::Calls { .. } => !flows.is_empty(),
         };
         if done {
             return flows;
