@@ -246,13 +246,65 @@ mod tests {
             senders,
             [incumbent.clone(), incumbent, (String::new(), None)]
         );
-        let classes: Vec<String> = of(incast(4, None))
-            .unwrap()
-            .senders
-            .into_iter()
-            .map(|sender| sender.class)
-            .collect();
+        let classes: Vec<String> = of(Kind::Incast {
+            senders: 4,
+            rpcs: None,
+        })
+        .unwrap()
+        .senders
+        .into_iter()
+        .map(|sender| sender.class)
+        .collect();
         assert_eq!(classes, ["rpc-1mb", "rpc-10kb", "stream", "rpc-1mb"]);
+    }
+
+    #[test]
+    fn senders_that_do_all_have_every_sort_over_connections_that_stay() {
+        let plan = of(Kind::Incast {
+            senders: 3,
+            rpcs: Some(4),
+        })
+        .unwrap();
+        let count = |wanted: &str, load: Load| {
+            let alike = |one: &&Sender| one.class == wanted && one.load == load;
+            plan.senders.iter().filter(alike).count()
+        };
+        let calls = |bytes| Load::Calls { ms: 2000, bytes };
+        assert_eq!(count("rpc-1mb", calls(1_000_000)), 12);
+        assert_eq!(count("rpc-10kb", calls(10_000)), 6);
+        assert_eq!(count("stream", Load::Stream { ms: 2000 }), 3);
+        // 3 (X + 3) flows, as in the slides.
+        assert_eq!(plan.senders.len(), 21);
+        assert_eq!(plan.ms(), Some(2000));
+        let short = of(Kind::Short {
+            flows: 1,
+            bytes: Size::from_bytes(1),
+        });
+        assert_eq!(short.unwrap().ms(), None);
+    }
+
+    #[test]
+    fn of_a_call_that_outlasts_its_round_only_a_part_counts() {
+        let flow = |begun_ms: u64, took_ms: f64, bytes: Option<u64>| Flow {
+            begun_ns: 1_000_000_000 + begun_ms * 1_000_000,
+            took_us: took_ms * 1e3,
+            flow_bytes: bytes,
+            received_bytes: 1_000_000,
+            ..Flow::default()
+        };
+        let part = |flow: &Flow| part_bps(flow, 1_000_000_000, 2000);
+        let size = Some(1_000_000);
+        // 8 Mbit in 2 s; half of it; nothing.
+        assert_eq!(part(&flow(500, 100.0, size)), 4e6);
+        assert_eq!(part(&flow(1900, 200.0, size)), 2e6);
+        assert_eq!(part(&flow(2100, 100.0, size)), 0.0);
+        // A stream's bytes are those of its time.
+        assert_eq!(part(&flow(5, 2000.0, None)), 4e6);
+        let failed = Flow {
+            error: Some("x".into()),
+            ..flow(500, 100.0, size)
+        };
+        assert_eq!(part(&failed), 0.0);
     }
 
     #[test]

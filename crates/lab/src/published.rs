@@ -4,7 +4,9 @@
 //! repeat them. [`make`] runs what has no result yet, by the very command that the page then
 //! shows, and writes the page from the results. Rows are kept one directory each, with a stamp
 //! of everything that went into them: an interrupted call goes on where it stopped, and a row
-//! whose scenario changed is run again.
+//! whose scenario or policy changed is run again.
+
+mod incast;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +19,7 @@ use serde_json::Value;
 
 use crate::compare;
 use crate::error::Error;
-use crate::scenario::{ScenarioError, position};
+use crate::scenario::{Scenario, ScenarioError, position};
 use crate::stats;
 
 /// What to make.
@@ -46,6 +48,7 @@ impl Document {
         let runs = |table: &Table| match table {
             Table::Tuned { row, .. } => row.len(),
             Table::Kernels { row, .. } => 2 * row.len(),
+            Table::Incast { row, .. } => row.len(),
             Table::Grid { row, .. } => row.iter().map(|row| row.cell.len()).sum(),
         };
         self.table.iter().map(runs).sum()
@@ -66,6 +69,14 @@ enum Table {
         #[serde(flatten)]
         head: Head,
         row: Vec<KernelsRow>,
+    },
+    /// Flows that meet in one queue, over how many they are.
+    Incast {
+        #[serde(flatten)]
+        head: Head,
+        #[serde(flatten)]
+        sweep: incast::Sweep,
+        row: Vec<incast::Row>,
     },
     /// Our own runs: a condition a row, a column each for what varies.
     Grid {
@@ -164,6 +175,7 @@ pub fn make(options: &Options) -> Result<usize, Error> {
         match table {
             Table::Tuned { head, row } => page.tuned(head, row)?,
             Table::Kernels { head, row } => page.kernels(head, row)?,
+            Table::Incast { head, sweep, row } => page.incast(head, sweep, row)?,
             Table::Grid { head, columns, row } => page.grid(head, columns, row)?,
         }
     }
@@ -371,7 +383,10 @@ impl<'a> Page<'a> {
         let command = format!("thalweg {}", arguments.join(" "));
         arguments.extend(["--out".to_owned(), directory.display().to_string()]);
 
-        let stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
+        let mut stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
+        for policy in Scenario::load(&scenario)?.policies {
+            stamp.push_str(&policy.text);
+        }
         let stamp_file = directory.join("stamp");
         let results = directory.join("results.json");
         let line = format!("- `{command}`");

@@ -681,6 +681,11 @@ mod tests {
             ]
         );
         assert_eq!(schedule(&modes, 4, 1).len(), 12);
+        // A policy learns nothing: it has the turns of a reference.
+        let modes = [Mode::Policy("clamp".into()), Mode::Thalweg];
+        let turns = schedule(&modes, 3, 2);
+        let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
     }
 
     #[test]

@@ -709,3 +709,7 @@ pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
 #[cfg(test)]
 #[path = "scenario_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "scenario_policy_tests.rs"]
+mod policy_tests;
