@@ -53,7 +53,7 @@ struct Place {
 impl Place {
     fn new(duration: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let policy = manifest_path("../../policies/clamp.toml");
+        let policy = manifest_path("policies/clamp.toml");
         fs::copy(policy, directory.path().join("clamp.toml")).unwrap();
         fs::write(directory.path().join("s.toml"), scenario(duration)).unwrap();
         Self { directory }

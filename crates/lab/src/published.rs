@@ -643,6 +643,46 @@ cell = [
     }
 
     #[test]
+    fn a_picture_lies_beside_the_page_and_a_changed_policy_runs_again() {
+        let flow = json!({
+            "round": 0, "class": "rpc-10kb", "part_bps": 2e6, "fct_us": 7e3,
+            "retransmits": 1, "sent_segments": 4,
+        });
+        let result = json!({
+            "environment": {"kernel": "Linux 0.0"},
+            "scenarios": [{"modes": [{"mode": "policy:p", "connections": [flow]}]}],
+        });
+        let script = format!(
+            "echo x >>\"$(dirname \"$0\")/calls\"\nfor last; do :; done\nmkdir -p \"$last\"\n\
+             cat >\"$last/results.json\" <<'E'\n{result}\nE\n"
+        );
+        let (directory, options) = bed(&script);
+        let at = |name: &str| directory.path().join(name);
+        let tables = "[[table]]\nkind = \"incast\"\ntitle = \"T\"\nsource = \"S\"\nnote = \"N\"\n\
+                      across = \"X\"\npicture = \"p.svg\"\n\
+                      compared = [{ mode = \"policy:p\", name = \"with\" }]\n\
+                      [[table.row]]\nacross = 4\n\
+                      run = { scenario = \"s.toml\", backend = \"host\", connections = 1 }\n";
+        fs::write(at("tables.toml"), tables).unwrap();
+        let policy = "name = \"p\"\n[[rule]]\nname = \"r\"\nset = { cwnd_clamp = 10 }\n";
+        fs::write(at("p.toml"), policy).unwrap();
+        let scenario = "name = \"s\"\n[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
+        fs::write(at("s.toml"), scenario).unwrap();
+        let calls = || fs::read_to_string(at("calls")).unwrap().lines().count();
+
+        assert_eq!(make(&options).unwrap(), 0);
+        let page = fs::read_to_string(&options.page).unwrap();
+        assert!(page.contains("![T](p.svg)"), "{page}");
+        let row = "| 4 | with | 2 [2 … 2] | – | 2.0 [2.0 … 2.0] | – | 25.000 [25.000 … 25.000] |";
+        assert!(page.contains(row), "{page}");
+        let picture = fs::read_to_string(at("p.svg")).unwrap();
+        assert!(picture.contains(">with</text>"), "{picture}");
+        assert_eq!((make(&options).unwrap(), calls()), (0, 1));
+        fs::write(at("p.toml"), policy.replace("10", "20")).unwrap();
+        assert_eq!((make(&options).unwrap(), calls()), (0, 2));
+    }
+
+    #[test]
     fn what_cannot_be_run_is_said_and_tried_again() {
         let (_directory, options) = bed("echo 'thalweg: this kernel has no netem' >&2\nexit 3\n");
         for _ in 0..2 {
