@@ -144,33 +144,22 @@ pub(crate) fn transfer(
         None => return Err(Error::Worker("it did not end in time".into())),
     };
     let mut round_trips = pair.take_round_trips(plan.server.ip())?;
-    let begun_ns = flows.iter().map(|flow| flow.begun_ns).min().unwrap_or(0);
     Ok(flows
         .into_iter()
         .map(|flow| Connection {
             rtt_us: round_trips.take(plan.server.ip(), flow.local_port),
-            part_bps: plan.ms().map(|ms| part_bps(&flow, begun_ns, ms)),
+            part_bps: plan.ms().map(|ms| part_bps(&flow, ms)),
             ..connection(flow, round, wall_s)
         })
         .collect())
 }
 
-/// What a flow adds to the goodput of a round that lasts for a time, bit/s. Of a call
-/// that is not over by then only the part of its own time within the round counts.
-fn part_bps(flow: &Flow, begun_ns: u64, ms: u64) -> f64 {
-    if flow.error.is_some() || flow.took_us <= 0.0 {
-        return 0.0;
+/// What a flow adds to the goodput of a round that lasts for a time, bit/s.
+fn part_bps(flow: &Flow, ms: u64) -> f64 {
+    match flow.error {
+        Some(_) => 0.0,
+        None => flow.in_time_bytes as f64 * 8e3 / ms as f64,
     }
-    let within = match flow.flow_bytes {
-        Some(_) => {
-            let before_us = flow.begun_ns.saturating_sub(begun_ns) as f64 / 1e3;
-            let left_us = ms as f64 * 1e3 - before_us;
-            (left_us / flow.took_us).clamp(0.0, 1.0)
-        }
-        // A stream stops in time.
-        None => 1.0,
-    };
-    flow.received_bytes as f64 * 8e3 * within / ms as f64
 }
 
 fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
@@ -284,27 +273,16 @@ mod tests {
     }
 
     #[test]
-    fn of_a_call_that_outlasts_its_round_only_a_part_counts() {
-        let flow = |begun_ms: u64, took_ms: f64, bytes: Option<u64>| Flow {
-            begun_ns: 1_000_000_000 + begun_ms * 1_000_000,
-            took_us: took_ms * 1e3,
-            flow_bytes: bytes,
+    fn only_what_came_in_time_counts_for_a_round() {
+        let flow = Flow {
             received_bytes: 1_000_000,
+            in_time_bytes: 500_000,
             ..Flow::default()
         };
-        let part = |flow: &Flow| part_bps(flow, 1_000_000_000, 2000);
-        let size = Some(1_000_000);
-        // 8 Mbit in 2 s; half of it; nothing.
-        assert_eq!(part(&flow(500, 100.0, size)), 4e6);
-        assert_eq!(part(&flow(1900, 200.0, size)), 2e6);
-        assert_eq!(part(&flow(2100, 100.0, size)), 0.0);
-        // A stream's bytes are those of its time.
-        assert_eq!(part(&flow(5, 2000.0, None)), 4e6);
-        let failed = Flow {
-            error: Some("x".into()),
-            ..flow(500, 100.0, size)
-        };
-        assert_eq!(part(&failed), 0.0);
+        // 4 Mbit in 2 s.
+        assert_eq!(part_bps(&flow, 2000), 2e6);
+        let error = Some("x".into());
+        assert_eq!(part_bps(&Flow { error, ..flow }, 2000), 0.0);
     }
 
     #[test]

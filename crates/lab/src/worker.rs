@@ -108,6 +108,9 @@ pub(crate) struct Flow {
     pub(crate) flow_bytes: Option<u64>,
     /// Bytes that the receiver read; of a stream, within its time.
     pub(crate) received_bytes: u64,
+    /// Those of them that it had read when the sender's time was over.
+    #[serde(default)]
+    pub(crate) in_time_bytes: u64,
     /// When connect was called, or for [`Load::Calls`] the call begun, on the clock that
     /// all flows share, ns.
     pub(crate) begun_ns: u64,
@@ -247,6 +250,10 @@ mod tests {
             }
             let sum: f64 = own.iter().map(|flow| flow.took_us).sum();
             assert!(sum < wall_us, "{sum} of {wall_us} µs");
+            // Only the last may have come too late.
+            let (last, others) = own.split_last().unwrap();
+            assert!(others.iter().all(|flow| flow.in_time_bytes == bytes));
+            assert!(last.in_time_bytes <= bytes);
         }
         assert!(flows.iter().any(|flow| flow.received_bytes == 8));
     }

@@ -24,7 +24,7 @@ pub(super) fn length(head: &[u8]) -> Option<u64> {
 /// Calls of so many bytes until the time is over; the last is finished. A call that fails is
 /// the last.
 pub(super) fn calls(server: SocketAddr, sender: &Sender, ms: u64, bytes: u64) -> Vec<Flow> {
-    let begun = Instant::now();
+    let end_ns = now_ns() + ms * 1_000_000;
     let mut flows = Vec::new();
     let flow = || Flow {
         class: sender.class.clone(),
@@ -39,9 +39,9 @@ pub(super) fn calls(server: SocketAddr, sender: &Sender, ms: u64, bytes: u64) ->
             return vec![Flow { error, ..flow() }];
         }
     };
-    while begun.elapsed() < Duration::from_millis(ms) {
+    while now_ns() < end_ns {
         let mut flow = flow();
-        let failed = caller.call(bytes, &mut flow).err();
+        let failed = caller.call(bytes, end_ns, &mut flow).err();
         flow.error = failed.map(|error| error.to_string());
         let last = flow.error.is_some();
         flows.push(flow);
@@ -71,7 +71,7 @@ impl Caller {
         })
     }
 
-    fn call(&mut self, bytes: u64, flow: &mut Flow) -> io::Result<()> {
+    fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
         flow.local_port = self.answers.get_ref().local_addr()?.port();
         flow.begun_ns = now_ns();
         let head = bytes.to_le_bytes();
@@ -102,6 +102,7 @@ impl Caller {
         self.before = self.look(flow, true)?;
         flow.cc = tcp::congestion_control(self.answers.get_ref())?;
         flow.received_bytes = receipt.bytes;
+        flow.in_time_bytes = receipt.bytes_at(end_ns);
         flow.took_us = receipt.last_ns.saturating_sub(flow.begun_ns) as f64 / 1e3;
         if receipt.bytes == bytes {
             Ok(())

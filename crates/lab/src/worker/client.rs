@@ -55,15 +55,18 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
     if let Load::Calls { ms, bytes } = sender.load {
         return calls(server, sender, ms, bytes);
     }
-    let begun = Instant::now();
+    let end_ns = match sender.load {
+        Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
+        _ => u64::MAX,
+    };
     let mut flows = Vec::new();
     loop {
         let done = match sender.load {
             Load::Flows { count, .. } => flows.len() >= count as usize,
             // A sender that fails at once must not spin until its time is over.
-            Load::FlowsFor { ms, .. } => {
+            Load::FlowsFor { .. } => {
                 let failed = flows.last().is_some_and(|flow: &Flow| flow.error.is_some());
-                failed || begun.elapsed() >= Duration::from_millis(ms)
+                failed || now_ns() >= end_ns
             }
             Load::Stream { .. } | Load::Calls { .. } => !flows.is_empty(),
         };
@@ -77,7 +80,7 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
         if let Load::Flows { bytes, .. } | Load::FlowsFor { bytes, .. } = sender.load {
             flow.flow_bytes = Some(bytes);
         }
-        if let Err(error) = transfer(server, sender, &mut flow) {
+        if let Err(error) = transfer(server, sender, end_ns, &mut flow) {
             flow.error = Some(error.to_string());
         }
         flows.push(flow);
@@ -85,7 +88,7 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
 }
 
 /// One connection.
-fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<()> {
+fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
     let patience = Duration::from_millis(PATIENCE_MS);
     let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
     flow.begun_ns = now_ns();
@@ -150,10 +153,12 @@ fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<
     match stream_ns {
         Some(stream_ns) => {
             flow.received_bytes = receipt.bytes_at(flow.begun_ns + stream_ns);
+            flow.in_time_bytes = flow.received_bytes;
             flow.took_us = stream_ns as f64 / 1e3;
         }
         None => {
             flow.received_bytes = receipt.bytes;
+            flow.in_time_bytes = receipt.bytes_at(end_ns);
             flow.took_us = receipt.last_ns.saturating_sub(flow.begun_ns) as f64 / 1e3;
             let wanted = flow.flow_bytes.unwrap_or(0);
             if receipt.bytes != wanted {

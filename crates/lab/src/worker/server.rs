@@ -51,20 +51,17 @@ fn receive(mut stream: TcpStream) -> io::Result<()> {
         receipt.last_ns = now;
         let missing = HEAD - head.len();
         head.extend_from_slice(&buffer[..read.min(missing)]);
-        if let Some(length) = length(&head) {
-            // The next call begins when this one is answered, so no read has bytes of both.
-            if receipt.bytes >= length {
-                let mut line = serde_json::to_vec(&receipt)?;
-                line.push(b'\n');
-                stream.write_all(&line)?;
-                receipt.clone_from(&nothing);
-                head.clear();
-            }
-            continue;
-        }
         if now - noted_ns >= NOTE_NS {
             receipt.progress.push((now, receipt.bytes));
             noted_ns = now;
+        }
+        // The next call begins when this one is answered, so no read has bytes of both.
+        if length(&head).is_some_and(|length| receipt.bytes >= length) {
+            let mut line = serde_json::to_vec(&receipt)?;
+            line.push(b'\n');
+            stream.write_all(&line)?;
+            receipt.clone_from(&nothing);
+            head.clear();
         }
     }
     if receipt.bytes == 0 {
