@@ -5,9 +5,11 @@
 //! of the kernel into types of [`thalweg_core`] and back.
 
 mod convert;
+mod model;
 mod pod;
 
 pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw};
+pub use model::model_to_raw;
 pub use pod::{Pod, bytes_of, from_bytes};
 
 /// Structs, enums and constants of `thalweg_abi.h`.

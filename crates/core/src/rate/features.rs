@@ -99,6 +99,12 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// The last features, Q15, oldest first; zero before the first decision and beyond the
+    /// model's inputs.
+    pub fn inputs(&self) -> &[i16; MAX_INPUTS] {
+        &self.inputs
+    }
+
     /// Remembers what was decided.
     pub fn acted(&mut self, action_q15: i16) {
         self.action_q15 = action_q15;

@@ -8,12 +8,14 @@
 mod action;
 mod fault;
 mod features;
+mod model;
 mod network;
 mod tree;
 
 pub use action::{MAX_RATE, next_rate};
 pub use fault::Fault;
 pub use features::{Feature, FeatureKind, Features, Flow, MAX_INPUTS, MAX_RTT_NS, Measurement};
+pub use model::{Decider, Model};
 pub use network::{Layer, MAX_BIAS, MAX_LAYERS, MAX_WIDTH, Network, SHIFTS, Scale, TANH_Q15};
 pub use tree::{Forest, MAX_DEPTH, MAX_LEAF, MAX_NODES, MAX_TREES, Node};
 
