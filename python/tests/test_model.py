@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import sample
 from safetensors.numpy import save_file
 
 from thalweg import quantize
@@ -165,3 +166,17 @@ def test_files_that_are_none_are_refused(tmp_path):
         read(path)
     with pytest.raises(OSError, match="absent"):
         read(tmp_path / "absent")
+
+
+def test_the_committed_sample_is_what_is_written_today():
+    found, expected = read(sample.PATH), sample.model()
+    # The last digits of floating-point sums are the library's own affair.
+    pairs = zip(found.evaluation.pop("actions"), expected.evaluation.pop("actions"), strict=True)
+    assert all(abs(one - other) < 1e-6 for one, other in pairs)
+    found.policy.quantised.activation_amax = [
+        round(value, 12) for value in found.policy.quantised.activation_amax
+    ]
+    expected.policy.quantised.activation_amax = [
+        round(value, 12) for value in expected.policy.quantised.activation_amax
+    ]
+    assert same(found, expected)

@@ -11,7 +11,7 @@ const TOLERANCE: f64 = 1e-6;
 /// One, in the fixed point of what goes into tanh.
 const TANH_INPUT_ONE: f64 = 4096.0;
 
-/// Reads the integer network and compares it with the floating-point one: the same weights to
+/// Reads the integer network (all numbers are finite by now) and compares it with the floating-point one: the same weights to
 /// half a step (but those that calibration cut off), and factors that are quotients of scales.
 pub fn take(
     tensors: &mut Tensors<'_>,
@@ -40,7 +40,7 @@ pub fn take(
     let integer = rate::Network::new(input, layers)?;
     let exact = 127.0 / (amax[0] * 32768.0);
     let found = factor(input.multiplier, input.shift);
-    if !((found - exact).abs() <= TOLERANCE * exact) {
+    if (found - exact).abs() > TOLERANCE * exact {
         let expected = format!("{exact:e}, by activation_amax[0] of {}", document.name);
         return Err(Fault::new(
             "input.multiplier",
@@ -99,7 +99,7 @@ fn take_layer(
         }
         let exact = f64::from(float.bias()[row]);
         let found = f64::from(layer.bias()[row]) * scale * step_in;
-        if !((found - exact).abs() <= 0.5 * scale * step_in * (1.0 + 1e-3) + 1e-6 * exact.abs()) {
+        if (found - exact).abs() > 0.5 * scale * step_in * (1.0 + 1e-3) + 1e-6 * exact.abs() {
             let field = format!("{name}.bias_q[{row}]");
             return Err(Fault::new(
                 field,
@@ -109,7 +109,7 @@ fn take_layer(
         }
         let exact = scale * step_in / step_out;
         let found = factor(layer.multipliers()[row], shift);
-        if !((found - exact).abs() <= TOLERANCE * largest * step_in / step_out) {
+        if (found - exact).abs() > TOLERANCE * largest * step_in / step_out {
             return Err(Fault::new(
                 format!("{name}.multiplier[{row}]"),
                 format!("{found:e}"),

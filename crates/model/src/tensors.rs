@@ -82,7 +82,7 @@ impl<'a> Tensors<'a> {
     /// Finite numbers, at most 10^6 in magnitude.
     pub fn take_floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Fault> {
         let numbers = self.take::<f32>(name, shape)?;
-        match numbers.iter().position(|number| !(number.abs() <= 1e6)) {
+        match numbers.iter().position(|number| !is_usual(*number)) {
             None => Ok(numbers),
             Some(at) => {
                 let field = format!("tensor `{name}`[{at}]");
@@ -123,6 +123,11 @@ impl<'a> Tensors<'a> {
         let chunks = view.data().chunks_exact(size_of::<T>());
         Ok((view.shape().to_vec(), chunks.map(T::from_bytes).collect()))
     }
+}
+
+/// Which NaN is not.
+fn is_usual(number: f32) -> bool {
+    number.abs() <= 1e6
 }
 
 fn field(name: &str) -> String {

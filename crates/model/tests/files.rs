@@ -238,6 +238,36 @@ fn trees_and_recurrent_networks_are_read() {
     );
 }
 
+/// `python/tests/sample.py` wrote the file, and what must come out into it.
+#[test]
+fn a_file_of_the_python_package_does_what_it_does_there() {
+    #[derive(serde::Deserialize)]
+    struct Expected {
+        inputs_q15: Vec<[i16; 4]>,
+        actions_q15: Vec<i16>,
+        actions: Vec<f32>,
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/mlp-4-12-12-1.safetensors");
+    let file = ModelFile::read(&path).unwrap();
+    let Policy::Mlp {
+        float,
+        integer: Some(integer),
+    } = &file.policy
+    else {
+        panic!("{file:?}");
+    };
+    let evaluation = Value::Object(file.document.evaluation.clone());
+    let expected: Expected = serde_json::from_value(evaluation).unwrap();
+    assert_eq!(expected.inputs_q15.len(), 100);
+    for (number, inputs) in expected.inputs_q15.iter().enumerate() {
+        let action_q15 = integer.decider().infer(inputs);
+        assert_eq!(action_q15, expected.actions_q15[number], "{inputs:?}");
+        let action = float.infer(&inputs.map(|input| f32::from(input) / 32768.0));
+        let exact = expected.actions[number];
+        assert!((action - exact).abs() < 1e-5, "{action}, {exact}");
+    }
+}
+
 #[test]
 fn faults_of_the_document_are_named() {
     let refused = |change: &dyn Fn(&mut Value)| {
