@@ -98,8 +98,17 @@ fn measure(name: &str, at_most_ns: Option<f64>, mut decide: impl FnMut(usize)) -
         }
         rounds.push(start.elapsed().as_nanos() as f64 / INPUTS as f64);
     }
-    let target = Target::AtMost(at_most_ns.unwrap_or(f64::INFINITY));
-    line(name, "ns", &spread(&rounds), &target)
+    let spread = spread(&rounds);
+    match at_most_ns {
+        Some(most) => line(name, "ns", &spread, &Target::AtMost(most)),
+        None => {
+            println!(
+                "{name:<68} {:>9.3} ns       [{:.3} … {:.3}] n={}",
+                spread.median, spread.low, spread.high, spread.count
+            );
+            true
+        }
+    }
 }
 
 fn float_network(random: &mut Random) -> Result<FloatNetwork> {
