@@ -19,6 +19,9 @@ struct Parts {
     tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
 }
 
+/// What spoils a part, and what the message must contain.
+type Fault<'a, T> = (&'a dyn Fn(&mut T), &'a str);
+
 /// For closures that are to answer nothing.
 fn ignore<T>(_: T) {}
 
@@ -275,7 +278,7 @@ fn faults_of_the_document_are_named() {
         change(&mut parts.document);
         parts.refused()
     };
-    let all: [(&dyn Fn(&mut Value), &str); 16] = [
+    let all: [Fault<'_, Value>; 16] = [
         (
             &|d| d["name"] = json!(""),
             "name: found \"\", expected 1 to 64",
@@ -362,7 +365,7 @@ fn faults_of_the_tensors_are_named() {
         change(&mut parts);
         parts.refused()
     };
-    let all: [(&dyn Fn(&mut Parts), &str); 14] = [
+    let all: [Fault<'_, Parts>; 14] = [
         (
             &|p| ignore(p.tensors.remove("layers.0.weight")),
             "tensor `layers.0.weight`: found no such tensor, expected F32 numbers of shape [2, 2]",
