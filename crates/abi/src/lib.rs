@@ -17,7 +17,9 @@ pub use pod::{Pod, bytes_of, from_bytes};
     missing_docs,
     non_camel_case_types,
     non_upper_case_globals,
-    clippy::all
+    clippy::all,
+    // Of large arrays, bindgen writes zeros itself.
+    clippy::undocumented_unsafe_blocks
 )]
 pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/raw.rs"));
