@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
 use thalweg_abi::raw::thalweg_model;
 use thalweg_abi::{bytes_of, from_bytes, model_to_raw};
 use thalweg_core::rate::{Flow, MAX_INPUTS, Measurement, Model, next_rate};
