@@ -7,6 +7,7 @@
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set
+//! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
 //! Each prints a table with the target beside the figure, and exits with 1 if one is missed.
@@ -16,6 +17,7 @@ mod bed;
 mod kernel;
 mod limit;
 mod link;
+mod model;
 mod policy;
 mod rate;
 mod table;
@@ -51,6 +53,8 @@ enum What {
     Link,
     /// What a limited cgroup sends.
     Limit,
+    /// Time per decision of the learned rate controller.
+    Model,
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -65,6 +69,7 @@ fn main() -> Result<ExitCode> {
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
         What::Limit => limit::run(&arguments.binary)?,
+        What::Model => model::run()?,
         What::Worker(work) => {
             worker::run(&work)?;
             true

@@ -25,6 +25,7 @@
 
 #include <linux/types.h>
 
+#include "thalweg_network_abi.h"
 #include "thalweg_policy_abi.h"
 
 #define THALWEG_ABI_VERSION 4

@@ -17,7 +17,7 @@ fn main() -> Result<()> {
 
     bindgen::Builder::default()
         .header(include.join("thalweg_abi.h").display().to_string())
-        .allowlist_file(".*thalweg_(policy_)?abi\\.h")
+        .allowlist_file(".*thalweg_((policy|network)_)?abi\\.h")
         .derive_default(true)
         .prepend_enum_name(false)
         .layout_tests(true)

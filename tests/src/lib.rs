@@ -5,6 +5,7 @@
 mod core;
 mod kernel;
 mod native;
+pub mod network;
 
 pub use crate::core::Core;
 pub use kernel::{Kernel, LoadError};

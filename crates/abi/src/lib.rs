@@ -5,9 +5,11 @@
 //! of the kernel into types of [`thalweg_core`] and back.
 
 mod convert;
+mod model;
 mod pod;
 
 pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw};
+pub use model::model_to_raw;
 pub use pod::{Pod, bytes_of, from_bytes};
 
 /// Structs, enums and constants of `thalweg_abi.h`.
@@ -15,7 +17,9 @@ pub use pod::{Pod, bytes_of, from_bytes};
     missing_docs,
     non_camel_case_types,
     non_upper_case_globals,
-    clippy::all
+    clippy::all,
+    // Of large arrays, bindgen writes zeros itself.
+    clippy::undocumented_unsafe_blocks
 )]
 pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/raw.rs"));

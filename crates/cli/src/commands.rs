@@ -11,6 +11,7 @@ pub mod import;
 pub mod lab;
 pub mod limit;
 pub mod link;
+pub mod model;
 pub mod policy;
 pub mod reset;
 pub mod run;

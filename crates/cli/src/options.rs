@@ -99,6 +99,11 @@ pub enum Command {
     /// Set TCP parameters per flow, by the rules of a file.
     #[command(subcommand)]
     Policy(commands::policy::What),
+    /// Look into model files of the learned rate controller: show, check.
+    ///
+    /// Needs no agent and no privilege. docs/model.md describes the format.
+    #[command(subcommand)]
+    Model(commands::model::What),
     /// Measure congestion controls on this machine's own TCP stack.
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
