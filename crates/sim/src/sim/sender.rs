@@ -268,6 +268,18 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
             Recovery::GoBackN => {
                 let back_to = drops[place].index;
+                // Without acknowledgements nobody counts what the sender knows to have arrived.
+                let arrived = if self.needs.acks {
+                    flow.unacknowledged
+                } else {
+                    flow.received
+                };
+                if back_to < arrived {
+                    // It was a repetition of what has arrived: nothing is missing.
+                    drops.remove(place);
+                    flow.dropped -= 1;
+                    return;
+                }
                 self.go_back(index, back_to);
             }
         }
