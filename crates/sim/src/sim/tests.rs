@@ -501,7 +501,24 @@ fn reaction_time_delays_what_is_decided() {
 
 #[test]
 fn computed_and_listed_queues_agree() {
-    for scenario in scenarios() {
+    for mut scenario in scenarios() {
+        if !matches!(scenario.topology, Topology::Star { .. }) {
+            // Where several ports are busy all the time, packets of different ports arrive at
+            // the same picosecond, and either may be first. Short flows that begin at random
+            // still wait for each other, but meet like that hardly ever.
+            let hosts = scenario.topology.hosts() as u32;
+            scenario.workload = Workload::Flows(
+                (0..3_000)
+                    .map(|flow| crate::scenario::FlowPlan {
+                        from: flow % hosts,
+                        to: (flow + 1 + flow / hosts % (hosts - 1)) % hosts,
+                        bytes: Some(4 * 1024),
+                        start: None,
+                    })
+                    .collect(),
+            );
+            scenario.hosts.start_spread = Time::from_us(4_000);
+        }
         for burst in [1, 3] {
             let mut computed = scenario.clone();
             computed.hosts.burst_packets = burst;
@@ -512,6 +529,10 @@ fn computed_and_listed_queues_agree() {
                 let mut outcome =
                     Simulation::new(scenario, |_, setup| Proportional::new(setup), 11).run();
                 outcome.counts.events = 0;
+                // Some end at the same picosecond, in either order.
+                outcome
+                    .completions
+                    .sort_by_key(|done| (done.flow, done.start_us as u64));
                 // What leaves a host or a port just before the end is under way in one and
                 // in the other dropped or on the last link; both add up.
                 assert!(outcome.counts.conserved());
@@ -522,6 +543,7 @@ fn computed_and_listed_queues_agree() {
                 outcome
             };
             let (computed, listed) = (run(&computed), run(&listed));
+            assert!(computed.queue_latency.max_us > 0.1);
             assert!(computed.counts.delivered_packets > 5_000);
             assert_eq!(computed.flows, listed.flows, "{} {burst}", scenario.name);
             assert_eq!(computed, listed, "{} {burst}", scenario.name);
