@@ -1,6 +1,7 @@
 //! A simulation: who does what when.
 
 mod control;
+mod explicit;
 mod network;
 mod receiver;
 mod sender;
@@ -17,6 +18,7 @@ use crate::scenario::{Recovery, Scenario};
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload::{self, Plan};
 
+use explicit::{Links, Sender};
 use state::{ENDLESS, Flow, Host, Losses, MAX_HOPS, Port, Slab, Telemetry};
 
 pub use control::{Decision, External, Pending};
@@ -57,9 +59,13 @@ enum Kind {
     Complete,
     /// The queue of a port is sampled.
     Sample,
+    /// A host with a list has sent a packet.
+    Free,
+    /// A pause frame arrives at the sender of a link (argument: stop or go).
+    Pause,
 }
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 18] = [
     Kind::Start,
     Kind::Turn,
     Kind::Depart,
@@ -76,9 +82,11 @@ const KINDS: [Kind; 16] = [
     Kind::Sent,
     Kind::Complete,
     Kind::Sample,
+    Kind::Free,
+    Kind::Pause,
 ];
 
-const SUBJECT_BITS: u32 = 28;
+const SUBJECT_BITS: u32 = 27;
 
 /// A simulation of one scenario with one kind of controller.
 ///
@@ -107,6 +115,8 @@ pub struct Simulation<C, Q = Wheel> {
     hosts: Vec<Host>,
     ports: Vec<Port>,
     paths: Vec<u32>,
+    /// Where queues are lists.
+    links: Option<Links>,
     packets: Slab,
     telemetry: Vec<Telemetry>,
     answer_telemetry: Vec<Telemetry>,
@@ -141,6 +151,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let (paths, mut flows) = flows(scenario, &wiring, &plan);
         let setups = setups(scenario, &wiring, &plan, &flows, &paths, seed);
         let hosts = hosts(&wiring, packet_bytes);
+        let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
         let ports = ports(scenario, &wiring, &hosts, &flows, &paths, seed);
         let controllers: Vec<C> = (0..)
             .zip(&setups)
@@ -175,6 +186,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 Vec::new()
             },
             losses: (0..count).map(|_| Losses::default()).collect(),
+            links: listed.then(|| Links {
+                senders: vec![Sender::default(); ports.len() + hosts.len()],
+                pause: scenario.network.pause,
+            }),
             meter: Meter::new(scenario, &plan, seed),
             plan,
             flows,
@@ -242,6 +257,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Kind::Sent => self.sent(subject),
             Kind::Complete => self.complete(subject),
             Kind::Sample => self.sample(subject),
+            Kind::Free => self.free(subject),
+            Kind::Pause => self.pause(subject, event.argument != 0),
         }
     }
 
@@ -282,18 +299,27 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         };
         let at = self.now + self.ports[port].shift;
-        let waiting = self.ports[port].busy.saturating_sub(at);
+        let mut waiting = self.ports[port].busy.saturating_sub(at);
+        if let Some(links) = &self.links {
+            let line = links.senders[port].line.len() as u64;
+            waiting += Time::from_ps(line * self.ports[port].tx.ps());
+        }
         let bytes = waiting.ps() * u64::from(self.packet_bytes) / self.ports[port].tx.ps();
         self.meter.sampled(port as u32, at, bytes);
-        let next = self.now + interval;
-        if next < self.end {
-            self.schedule(next, Kind::Sample, port as u32, 0);
+        if at + interval < self.end {
+            self.schedule(self.now + interval, Kind::Sample, port as u32, 0);
         }
     }
 
     fn outcome(mut self) -> Outcome {
         // What is under way is counted, not inferred: nothing may be lost without a trace.
-        let mut underway = 0;
+        let mut underway = match &self.links {
+            Some(links) => links.senders[..self.ports.len()]
+                .iter()
+                .map(|sender| sender.line.len() as u64)
+                .sum(),
+            None => 0,
+        };
         while let Some(event) = self.held.take().or_else(|| self.events.pop()) {
             let kind = KINDS[(event.what >> SUBJECT_BITS) as usize];
             underway += u64::from(matches!(kind, Kind::Arrive | Kind::Leave));
@@ -302,7 +328,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let ports: Vec<_> = self
             .ports
             .iter()
-            .map(|port| (port.rate_bps, port.measured, port.dropped))
+            .map(|port| crate::metrics::PortCounts {
+                switch: port.switch,
+                rate_bps: port.rate_bps,
+                left: port.measured,
+                dropped: port.dropped,
+            })
             .collect();
         let rates: Vec<u64> = self.flows.iter().map(|flow| flow.measured).collect();
         self.meter.finish(&self.plan, &rates, &ports, self.handled)
@@ -432,7 +463,12 @@ fn ports(
     seed: u64,
 ) -> Vec<Port> {
     let packet_bytes = scenario.network.packet_bytes;
-    let shifts = network::shifts(wiring, hosts, flows, paths);
+    let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
+    let shifts = if listed {
+        vec![Time::ZERO; wiring.ports.len()]
+    } else {
+        network::shifts(wiring, hosts, flows, paths)
+    };
     (0u64..)
         .zip(wiring.ports.iter().zip(shifts))
         .map(|(number, (plan, shift))| {
@@ -464,6 +500,7 @@ fn ports(
                 measured: 0,
                 dropped: 0,
                 rng: Rng::new(seed, (1 << 40) + number),
+                switch: plan.switch,
             }
         })
         .collect()
