@@ -37,6 +37,7 @@ from numpy.typing import NDArray
 
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
 from thalweg.train import checkpoint, flags, log, scenarios
+from thalweg.train.baseline import Diverged, finite
 from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
 from thalweg.train.environment import Decisions, MakeBatch
 from thalweg.train.flags import flag
@@ -99,10 +100,6 @@ class Settings:
         return FeatureSet(self.features, self.history, signal)
 
 
-class Diverged(Exception):
-    """Training came to numbers that are not finite; the last checkpoint is from before."""
-
-
 def new_policy(settings: Settings) -> Policy:
     """An untrained network."""
     key = jax.random.key(settings.seed)
@@ -128,7 +125,8 @@ class Deterministic:
     def load(self, policy: Policy) -> None:
         if self._acting is None:
             self._acting = Acting(policy, self._keys)
-        self._acting.policy = policy
+        else:
+            self._acting.load(policy)
 
     def memory(self) -> NDArray[np.float32]:
         return self._acting.state
@@ -210,12 +208,6 @@ def _update(policy, state, optimise, observation, memory, g, mask, smoothness):
     return eqx.apply_updates(policy, change), state, value, norm
 
 
-@eqx.filter_jit
-def _finite(tree) -> Array:
-    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return jnp.all(jnp.array([jnp.isfinite(leaf).all() for leaf in leaves]))
-
-
 def make_collector(settings: Settings, make: MakeBatch | None = None) -> Collector:
     """A collector of this run's rollouts."""
     if make is None:
@@ -263,11 +255,7 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
     episode = update = decisions = 0
     if path.exists():
         (policy, state), found = checkpoint.read(path, "adpg", (policy, state))
-        for name, value in learned.items():
-            if found["settings"].get(name) != value:
-                raise checkpoint.CheckpointError(
-                    f"{path}: trained with {name} {found['settings'].get(name)}, asked for {value}"
-                )
+        checkpoint.same_settings(path, found["settings"], learned)
         episode, update, decisions = found["episode"], found["update"], found["decisions"]
     if pool is None:
         pool = LocalPool(functools.partial(make_collector, settings, make), settings.workers)
@@ -299,7 +287,7 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
                     continue
                 new, new_state, row = _learn(settings, policy, state, optimise, rollouts)
                 update += 1
-                if not np.isfinite(row["objective"]) or not bool(_finite((new, new_state))):
+                if not np.isfinite(row["objective"]) or not finite((new, new_state)):
                     kept = f"the last good checkpoint is {path}" if path.exists() else "none yet"
                     raise Diverged(
                         f"update {update}: numbers that are not finite (objective "

@@ -87,6 +87,16 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
     return eqx.combine(filled, rest), head["state"]
 
 
+def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuses to go on with other settings than those it began with (CheckpointError)."""
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"{path}: trained with {name} {found.get(name)}, asked for {value}; "
+                "use the same, or start anew in another directory"
+            )
+
+
 def source_commit() -> str:
     """The commit of the source that runs, with "+" if files differ from it; "unknown" outside a
     repository."""
