@@ -28,14 +28,8 @@ Floats = NDArray[np.float32]
 #: How far one decision moves the rate: u = 1 multiplies by 1.2, u = -1 divides by 1.2.
 STEP = 0.2
 
-#: Bound of ``log_error`` before it is scaled to [-1, 1], in doublings of the signal.
-LOG_ERROR_DOUBLINGS = 4.0
-
-#: ``log_rate`` is -1 at a rate of 2**-16 of the line rate.
-LOG_RATE_DOUBLINGS = 16.0
-
-#: ``queue`` is bounded here: eight base round-trip times of waiting.
-QUEUE_BOUND = 8.0
+#: Most numbers that an observation may have: what the kernel's network takes.
+MAX_INPUTS = 16
 
 
 @dataclass(frozen=True)
@@ -45,30 +39,31 @@ class Signal:
     target: the signal at which a flow stays as it is; larger means more throughput and more
         latency. Positive.
     offset: inflation that counts as none. At least 0.
-    scale: factor of the error; None means 1 / target, which makes it at most 1.
-    clip: bound of the error's magnitude. Positive.
+    scale: factor of the error before it is limited to [-1, 1]. None means 0.2 / target: the error
+        is 0.2 where there is no queue, and -1 from six times the target on. With more, as good as
+        every error is at a limit, because a queue changes by several targets within a round-trip
+        time; with much less, the fixed point is hard to see.
     """
 
     target: float = 0.033
     offset: float = 1.4
     scale: float | None = None
-    clip: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value, low in (
-            ("target", self.target, "above 0"),
-            ("clip", self.clip, "above 0"),
-            ("scale", 1.0 if self.scale is None else self.scale, "above 0"),
-        ):
+        for name, value in (("target", self.target), ("scale", self.error_scale)):
             if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"signal: {name} is {value}; it must be finite and {low}")
+                raise ValueError(f"signal: {name} is {value}; expected a finite number above 0")
         if not (np.isfinite(self.offset) and self.offset >= 0):
-            raise ValueError(f"signal: offset is {self.offset}; it must be finite and at least 0")
+            raise ValueError(
+                f"signal: offset is {self.offset}; expected a finite number, at least 0"
+            )
 
     @property
     def error_scale(self) -> float:
         """The factor in use."""
-        return 1.0 / self.target if self.scale is None else self.scale
+        if self.scale is not None:
+            return self.scale
+        return 0.2 / self.target if self.target else 0.0
 
     def value(self, infl: ArrayLike, rate: ArrayLike) -> Floats:
         """The signal s, at least 0."""
@@ -80,19 +75,7 @@ class Signal:
     def error(self, s: ArrayLike) -> Floats:
         """The signed error: positive where the flow should send faster."""
         e = np.float32(self.error_scale) * (np.float32(self.target) - np.asarray(s, np.float32))
-        return np.clip(e, -self.clip, self.clip).astype(np.float32)
-
-    def log_error(self, s: ArrayLike) -> Floats:
-        """The error in doublings, log2(target / s), bounded and scaled to [-1, 1].
-
-        Unlike :meth:`error` it tells half the target from a quarter of it as well as twice the
-        target from four times.
-        """
-        smallest = self.target * 2.0**-LOG_ERROR_DOUBLINGS
-        doublings = np.log2(
-            np.float32(self.target) / np.maximum(np.asarray(s, np.float32), np.float32(smallest))
-        )
-        return np.maximum(doublings / LOG_ERROR_DOUBLINGS, -1.0).astype(np.float32)
+        return np.clip(e, -1, 1).astype(np.float32)
 
 
 def multiplier(u: ArrayLike) -> Floats:
@@ -107,30 +90,38 @@ def multiplier(u: ArrayLike) -> Floats:
 class _Moment:
     """What a feature may be computed from: one decision of n flows."""
 
-    signal: Signal
     action: Floats  # of the decision before, 0 at the first
     infl: Floats
     rate: Floats
+    target: np.float32
     s: Floats
-    error: Floats
-    error_before: Floats  # of the decision before, 0 at the first
+    s_before: Floats  # of the decision before; the same as s at the first
 
 
-#: Features by name. Each is one number per decision.
+def _log_error(m: _Moment) -> Floats:
+    return np.log2(m.target / np.maximum(m.s, m.target / np.float32(1024)))
+
+
+#: Features by name, each one number per decision, before it is multiplied by its scale and limited
+#: to [-1, 1].
 FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     # The action of the flow's decision before.
     "action": lambda m: m.action,
-    # The signed error.
-    "error": lambda m: m.error,
-    # The error in doublings.
-    "log_error": lambda m: m.signal.log_error(m.s),
-    # The rate in doublings, from 0 at line rate down.
-    "log_rate": lambda m: np.log2(m.rate) / np.float32(LOG_RATE_DOUBLINGS),
+    # Target minus signal.
+    "error": lambda m: m.target - m.s,
+    # The same in doublings. Unlike the error it tells half the target from a quarter of it as
+    # well as twice the target from four times.
+    "log_error": _log_error,
+    # The rate in doublings from the line rate down, divided by 16.
+    "log_rate": lambda m: np.log2(m.rate) / np.float32(16),
     # The waiting in base round-trip times.
-    "queue": lambda m: np.clip(m.infl - 1, 0, QUEUE_BOUND),
-    # How the error changed since the decision before.
-    "error_change": lambda m: m.error - m.error_before,
+    "queue": lambda m: m.infl - 1,
+    # How much the signal fell since the decision before.
+    "error_change": lambda m: m.s_before - m.s,
 }
+
+#: Scales of the features that the signal does not give one.
+SCALES = {"action": 1.0, "log_error": 0.25, "log_rate": 1.0, "queue": 0.125}
 
 
 @dataclass(frozen=True)
@@ -157,12 +148,22 @@ class FeatureSet:
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"features: named twice in {', '.join(self.names)}")
         if self.history < 1:
-            raise ValueError(f"features: history is {self.history}; it must be at least 1")
+            raise ValueError(f"features: history is {self.history}; expected at least 1")
+        if self.size > MAX_INPUTS:
+            raise ValueError(
+                f"features: {len(self.names)} over {self.history} decisions are {self.size} "
+                f"inputs; expected at most {MAX_INPUTS}"
+            )
 
     @property
     def size(self) -> int:
         """Numbers in an observation."""
         return len(self.names) * self.history
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What each feature is multiplied by before it is limited, in the order of the names."""
+        return tuple(SCALES.get(name, self.signal.error_scale) for name in self.names)
 
 
 class Observer:
@@ -174,11 +175,11 @@ class Observer:
 
     def __init__(self, features: FeatureSet, keys: int) -> None:
         self.features = features
-        width = len(features.names)
+        self._width = len(features.names)
+        self._scales = np.array(features.scales, np.float32)
         self._window = np.zeros((keys, features.size), np.float32)
         self._action = np.zeros(keys, np.float32)
-        self._error = np.zeros(keys, np.float32)
-        self._width = width
+        self._signal = np.full(keys, np.nan, np.float32)
 
     def observe(
         self, key: NDArray[np.integer], rtt_s: Floats, base_rtt_s: Floats, rate: Floats
@@ -191,15 +192,24 @@ class Observer:
         infl = np.asarray(rtt_s, np.float32) / np.asarray(base_rtt_s, np.float32)
         rate = np.asarray(rate, np.float32)
         s = signal.value(infl, rate)
-        error = signal.error(s)
-        moment = _Moment(signal, self._action[key], infl, rate, s, error, self._error[key])
+        before = self._signal[key]
+        moment = _Moment(
+            action=self._action[key],
+            infl=infl,
+            rate=rate,
+            target=np.float32(signal.target),
+            s=s,
+            s_before=np.where(np.isnan(before), s, before),
+        )
         row = np.empty((len(key), self.features.size), np.float32)
         row[:, : -self._width] = self._window[key, self._width :]
-        for column, name in enumerate(self.features.names, start=-self._width):
-            row[:, column] = FEATURES[name](moment)
+        now = row[:, -self._width :]
+        for column, name in enumerate(self.features.names):
+            now[:, column] = FEATURES[name](moment)
+        np.clip(now * self._scales, -1, 1, out=now)
         self._window[key] = row
-        self._error[key] = error
-        return row, error, s
+        self._signal[key] = s
+        return row, signal.error(s), s
 
     def acted(self, key: NDArray[np.integer], u: Floats) -> None:
         """The actions that the flows ``key`` took after :meth:`observe`."""

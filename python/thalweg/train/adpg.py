@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
 from thalweg.train import checkpoint, flags, log, scenarios
-from thalweg.train.baseline import Diverged, finite
-from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
+from thalweg.train.baseline import finite
+from thalweg.train.collect import Collected, Collector, Diverged, LocalPool, Pool, RayPool
 from thalweg.train.environment import Decisions, MakeBatch
 from thalweg.train.flags import flag
 from thalweg.train.networks import Acting, Lstm, Mlp, Policy
@@ -59,11 +59,9 @@ class Settings:
     duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
     target: float = flag(0.033, "signal that the controller holds; more means throughput, latency")
     offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
-    scale: float | None = flag(None, "factor of the error; 1 / target if not given")
-    clip: float = flag(1.0, "bound of the error")
+    scale: float | None = flag(None, "factor of the error before its limit; None: 0.2 / target")
     features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
     history: int = flag(2, "decisions that an observation spans")
-    learn_from: str = flag("error", "what weighs actions: error, or log_error")
     network: str = flag("mlp", "mlp, or lstm (one layer, then an LSTM of the same width)")
     hidden: tuple[int, ...] = flag((12, 12), "widths of the hidden layers; the LSTM's is the first")
     updates: int = flag(400, "gradient steps")
@@ -81,8 +79,6 @@ class Settings:
     def __post_init__(self) -> None:
         if self.network not in ("mlp", "lstm"):
             raise ValueError(f"network is {self.network!r}; expected mlp or lstm")
-        if self.learn_from not in ("error", "log_error"):
-            raise ValueError(f"learn_from is {self.learn_from!r}; expected error or log_error")
         for name in ("copies", "updates", "rollout", "workers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
@@ -96,7 +92,7 @@ class Settings:
 
     def feature_set(self) -> FeatureSet:
         """The observation's features."""
-        signal = Signal(self.target, self.offset, self.scale, self.clip)
+        signal = Signal(self.target, self.offset, self.scale)
         return FeatureSet(self.features, self.history, signal)
 
 
@@ -112,10 +108,9 @@ def new_policy(settings: Settings) -> Policy:
 class Deterministic:
     """The agent of :mod:`thalweg.train.collect` that acts by a policy as it is."""
 
-    def __init__(self, features: FeatureSet, learn_from: str = "error") -> None:
-        self._features, self._learn_from = features, learn_from
+    def __init__(self, features: FeatureSet) -> None:
+        self._features = features
         self.fields: dict[str, tuple[int, ...]] = {"observation": (features.size,), "error": ()}
-        self._policy: Policy | None = None
 
     def reset(self, keys: int, seed: int) -> None:
         self._keys = keys
@@ -132,13 +127,11 @@ class Deterministic:
         return self._acting.state
 
     def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        observation, error, s = self._observer.observe(
+        observation, error, _ = self._observer.observe(
             decisions.key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
         )
         u = self._acting.act(decisions.key, observation)
         self._observer.acted(decisions.key, u)
-        if self._learn_from == "log_error":
-            error = self._features.signal.log_error(s)
         return multiplier(u), {"observation": observation, "error": error}
 
 
@@ -212,8 +205,7 @@ def make_collector(settings: Settings, make: MakeBatch | None = None) -> Collect
     """A collector of this run's rollouts."""
     if make is None:
         make = scenarios.maker(settings.scenarios, settings.duration_s)
-    agent = Deterministic(settings.feature_set(), settings.learn_from)
-    return Collector(make, agent, settings.rollout)
+    return Collector(make, Deterministic(settings.feature_set()), settings.rollout)
 
 
 def evaluate(
@@ -279,7 +271,11 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
             )
             ended = False
             while not ended and update < settings.updates:
-                rollouts = pool.collect(policy)
+                kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
+                try:
+                    rollouts = pool.collect(policy)
+                except Diverged as error:
+                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
                 ended = rollouts.ended
                 decisions += int(rollouts.length.sum())
                 # The end of an episode may leave too little to learn from.
@@ -288,11 +284,9 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
                 new, new_state, row = _learn(settings, policy, state, optimise, rollouts)
                 update += 1
                 if not np.isfinite(row["objective"]) or not finite((new, new_state)):
-                    kept = f"the last good checkpoint is {path}" if path.exists() else "none yet"
                     raise Diverged(
                         f"update {update}: numbers that are not finite (objective "
-                        f"{row['objective']}, gradient {row['gradient']}, observations finite: "
-                        f"{bool(np.isfinite(rollouts['observation']).all())}); {kept}. "
+                        f"{row['objective']}, gradient {row['gradient']}); {kept}. "
                         "Try a smaller learning rate"
                     )
                 policy, state = new, new_state
@@ -366,6 +360,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (Diverged, checkpoint.CheckpointError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    finally:
+        if pool is not None:
+            pool.close()
+            ray.shutdown()
     print(f"{settings.output}: {settings.updates} updates, {time.monotonic() - began:.0f} s")
     return 0
 

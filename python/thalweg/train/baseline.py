@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from thalweg.train import checkpoint, flags, log, scenarios
-from thalweg.train.collect import Collected, Pool
+from thalweg.train.collect import Collected, Diverged, Pool
 from thalweg.train.stochastic import ActorCritic
 
 #: policy, optimiser's state, optimiser, rollouts, seed: the first two anew, and a row of figures.
@@ -25,10 +25,6 @@ Learn = Callable[
     [ActorCritic, optax.OptState, optax.GradientTransformation, Collected, tuple[int, ...]],
     tuple[ActorCritic, optax.OptState, dict[str, float]],
 ]
-
-
-class Diverged(Exception):
-    """Training came to numbers that are not finite; the last checkpoint is from before."""
 
 
 def finite(tree: Any) -> bool:
@@ -74,7 +70,11 @@ def train(
             pool.start(scenarios.seeds(settings.seed, 0, episode, count))
             ended = False
             while not ended and update < settings.updates:
-                rollouts = pool.collect(policy)
+                kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
+                try:
+                    rollouts = pool.collect(policy)
+                except Diverged as error:
+                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
                 ended = rollouts.ended
                 decisions += int(rollouts.length.sum())
                 if rollouts.length.mean() < max(2, settings.rollout / 4):
@@ -84,7 +84,6 @@ def train(
                 )
                 update += 1
                 if not np.isfinite(row["objective"]) or not finite((new, new_state)):
-                    kept = f"the last good checkpoint is {path}" if path.exists() else "none yet"
                     raise Diverged(
                         f"update {update}: numbers that are not finite (objective "
                         f"{row['objective']}); {kept}. Try a smaller learning rate"

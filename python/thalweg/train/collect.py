@@ -17,6 +17,10 @@ from thalweg.train.environment import Batch, Decisions, MakeBatch
 from thalweg.train.rollouts import Rollouts
 
 
+class Diverged(Exception):
+    """Training came to numbers that are not finite; the last checkpoint is from before."""
+
+
 class Agent(Protocol):
     """Answers decisions, and says what of them training needs."""
 
@@ -94,6 +98,8 @@ class Collector:
                 self._ended = True
                 break
             multiplier, record = self._agent.decide(decisions)
+            if not np.isfinite(multiplier).all():
+                raise Diverged(_blame(decisions, multiplier))
             rollouts.append(decisions.key, **record)
             batch.decide(multiplier)
         data = {name: rollouts[name].copy() for name in self._agent.fields}
@@ -111,6 +117,15 @@ class Collector:
             batch.decide(self._agent.decide(decisions)[0])
         self._ended = True
         return [dict(batch.outcome(env)) for env in range(envs)]
+
+
+def _blame(decisions: Decisions, multiplier: NDArray[np.float32]) -> str:
+    first = int(np.flatnonzero(~np.isfinite(multiplier))[0])
+    return (
+        f"the multiplier of flow {decisions.flow[first]} of simulation {decisions.env[first]} is "
+        f"{multiplier[first]}, after a round-trip time of {decisions.rtt_s[first]} s at rate "
+        f"{decisions.rate[first]}"
+    )
 
 
 MakeCollector = Callable[[], Collector]

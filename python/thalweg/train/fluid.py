@@ -3,10 +3,12 @@
 It is for tests, and for trying out a training run in seconds. Figures come from the packet
 simulator.
 
-Model. Flow i of N sends at the fraction x_i of the line rate. The queue (in seconds of line
-rate) is filled by what the flows send together beyond it:
+Model. Flow i of N sends at the fraction x_i of the line rate. The queue (in seconds of
+the bottleneck) is filled by what the flows send together beyond it:
 
-    dq/dt = sum(x) - 1, bounded by 0 and the limit; what is beyond the limit is lost.
+    dq/dt = sum(x) / c - 1, bounded by 0 and the limit; what is beyond the limit is lost,
+
+where c is the bottleneck's rate as a fraction of the senders' line rate; the load is sum(x) / c.
 
 On top of that comes waiting due to bursts that meet by chance. Of N senders with periodic
 bursts, at load r, the number w of bursts ahead of an arriving packet has, near full load, about
@@ -42,6 +44,8 @@ class Bottleneck:
     duration_s: float = 10e-3
     warm_up_s: float = 5e-3  # before this nothing counts in the outcome
     line_rate_bps: float = 100e9
+    capacity: float = 1.0  # the bottleneck's rate, as a fraction of the line rate
+    random_loss: float = 0.0  # probability that a packet is lost on the way, whatever the load
     base_rtt_s: float = 12e-6
     packet_bytes: int = 1024
     burst_bytes: int = 8192
@@ -55,6 +59,11 @@ class Bottleneck:
     def __post_init__(self) -> None:
         if self.flows < 1:
             raise ValueError(f"bottleneck: {self.flows} flows; expected at least 1")
+        if not (0 < self.capacity <= 1 and 0 <= self.random_loss < 1):
+            raise ValueError(
+                f"bottleneck: capacity {self.capacity} or random_loss {self.random_loss} is no "
+                "fraction"
+            )
         if not 0 < self.start_rate[0] <= self.start_rate[1] <= 1:
             raise ValueError(f"bottleneck: start_rate {self.start_rate} is no range within (0, 1]")
         if not 0 <= self.warm_up_s < self.duration_s:
@@ -103,7 +112,9 @@ class FluidBatch:
         self._flow = (np.arange(keys) - self._starts[self._env]).astype(np.int32)
 
         # Per simulation.
-        byte_s = 8 / each("line_rate_bps")
+        self._capacity = each("capacity")
+        line_byte_s = 8 / each("line_rate_bps")
+        byte_s = line_byte_s / self._capacity
         self._duration, self._warm_up = each("duration_s"), each("warm_up_s")
         self._dt = each("base_rtt_s") * step
         self._limit = each("limit_bytes") * byte_s
@@ -118,9 +129,11 @@ class FluidBatch:
 
         # Per flow.
         self._base = each("base_rtt_s")[self._env]
-        self._bytes_per_s = 1 / byte_s[self._env]
+        self._bytes_per_s = 1 / line_byte_s[self._env]
         self._burst_s = (each("burst_bytes") * byte_s)[self._env]
-        self._packet_s = (each("packet_bytes") * byte_s)[self._env]
+        self._packet_s = (each("packet_bytes") * line_byte_s)[self._env]
+        self._packet_bytes = each("packet_bytes")[self._env]
+        self._random_loss = each("random_loss")[self._env]
         self._floor = each("minimum_rate")[self._env]
         self._noisy = np.array([s.noise for s in scenarios])[self._env]
         low = np.log([s.start_rate[0] for s in scenarios])[self._env]
@@ -143,8 +156,9 @@ class FluidBatch:
         return len(self._env)
 
     def _sum_rates(self) -> None:
-        self._load = np.add.reduceat(self._rate, self._starts)
-        self._senders = self._load**2 / np.add.reduceat(self._rate**2, self._starts)
+        total = np.add.reduceat(self._rate, self._starts)
+        self._load = total / self._capacity
+        self._senders = total**2 / np.add.reduceat(self._rate**2, self._starts)
 
     def advance(self) -> FluidDecisions | None:
         if self._pending is not None:
@@ -205,6 +219,11 @@ class FluidBatch:
         now = np.stack([self._delivered[env], self._marked[env], self._lost[env]])
         acked, marked, lost = (now - self._seen[:, key]) * rate * self._bytes_per_s[key]
         self._seen[:, key] = now
+        if self._random_loss.any():
+            size = self._packet_bytes[key]
+            gone = self._rng.poisson(self._random_loss[key] * acked / size) * size
+            gone = np.minimum(gone, acked)
+            acked, lost = acked - gone, lost + gone
         late = self._answer_at[key] >= self._warm_up[env]
         self._got[key] += np.where(late, acked, 0)
         self._waited[key] += np.where(late, self._wait[key], 0)
