@@ -196,7 +196,7 @@ def _update(policy, state, optimise, observation, memory, g, mask, smoothness):
     value, gradient = eqx.filter_value_and_grad(loss)(
         policy, observation, memory, g, mask, smoothness
     )
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
     return eqx.apply_updates(policy, change), state, value, norm
 
@@ -269,7 +269,7 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
                     settings.seed, 0, episode, settings.copies * len(settings.scenarios)
                 )
             )
-            ended = False
+            ended, before = False, update
             while not ended and update < settings.updates:
                 kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
                 try:
@@ -299,6 +299,12 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
                 curves.add(update, row | {"episode": episode, "decisions": decisions})
                 bar.update()
                 bar.set_postfix(error=f"{row['error_size']:.3f}", refresh=False)
+            if update == before:
+                raise ValueError(
+                    f"episode {episode}: the simulations ended after "
+                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from; "
+                    f"lengthen them, or shorten the rollouts of {settings.rollout}"
+                )
             episode += 1
             checkpoint.write(
                 path,

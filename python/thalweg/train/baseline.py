@@ -68,7 +68,7 @@ def train(
         while update < settings.updates:
             count = settings.copies * len(settings.scenarios)
             pool.start(scenarios.seeds(settings.seed, 0, episode, count))
-            ended = False
+            ended, before = False, update
             while not ended and update < settings.updates:
                 kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
                 try:
@@ -92,6 +92,12 @@ def train(
                 curves.add(update, row | {"episode": episode, "decisions": decisions})
                 bar.update()
                 bar.set_postfix(reward=f"{row['reward']:.3g}", refresh=False)
+            if update == before:
+                raise ValueError(
+                    f"episode {episode}: the simulations ended after "
+                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from; "
+                    f"lengthen them, or shorten the rollouts of {settings.rollout}"
+                )
             episode += 1
             checkpoint.write(
                 path,

@@ -36,7 +36,7 @@ def write(path: Path, kind: str, tree: Any, state: dict[str, Any]) -> None:
     kind: the algorithm. tree: any PyTree; its arrays are kept. state: whatever JSON can hold.
     """
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
-    tensors = {f"{i:04}": np.ascontiguousarray(leaf) for i, leaf in enumerate(leaves)}
+    tensors = {f"{i:04}": np.array(leaf, order="C") for i, leaf in enumerate(leaves)}
     head = {"version": VERSION, "kind": kind, "state": state}
     temporary = path.with_name(path.name + ".new")
     with open(temporary, "wb") as file:

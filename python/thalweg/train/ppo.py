@@ -163,7 +163,7 @@ def learn(
     total = len(flat["target"])
     # Of one size, because each size is compiled; what is left over comes to its turn in another
     # pass, by chance.
-    size = min(settings.minibatch, max(total // 2, 1))
+    size = min(settings.minibatch, 1 << max((total // 2).bit_length() - 1, 0))
     values, moves = [], []
     for _ in range(settings.passes):
         order = rng.permutation(total)
