@@ -102,7 +102,8 @@ def test_a_narrow_link_and_random_loss():
     batch = FluidBatch([scenario], [1])
     seen = run(batch)
     assert batch.outcome(0)["su"] == pytest.approx(50, rel=0.01)
-    lost, acked = (sum(float(getattr(d, n).sum()) for d in seen) for n in ("lost_bytes", "acked_bytes"))
+    lost = sum(float(d.lost_bytes.sum()) for d in seen)
+    acked = sum(float(d.acked_bytes.sum()) for d in seen)
     # 0.2 s at 5 Gb/s are 122,070 packets, of which 1,221 +- 35 are lost.
     assert lost / (lost + acked) == pytest.approx(0.01, abs=0.0015)
 

@@ -271,7 +271,9 @@ def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None =
             )
             ended, before = False, update
             while not ended and update < settings.updates:
-                kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
+                kept = "there is no checkpoint yet"
+                if episode:
+                    kept = f"the last good checkpoint is {path}"
                 try:
                     rollouts = pool.collect(policy)
                 except Diverged as error:

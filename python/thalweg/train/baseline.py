@@ -70,7 +70,9 @@ def train(
             pool.start(scenarios.seeds(settings.seed, 0, episode, count))
             ended, before = False, update
             while not ended and update < settings.updates:
-                kept = f"the last good checkpoint is {path}" if episode else "there is no checkpoint yet"
+                kept = "there is no checkpoint yet"
+                if episode:
+                    kept = f"the last good checkpoint is {path}"
                 try:
                     rollouts = pool.collect(policy)
                 except Diverged as error:
