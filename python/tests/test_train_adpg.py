@@ -338,6 +338,7 @@ def test_the_same_seed_gives_the_same_curve_and_another_seed_another(tmp_path):
     assert len(curve(tmp_path / "a")) == QUICK.updates
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_curve(tmp_path):
     adpg.train(settings(tmp_path / "whole"))
     command = [sys.executable, "-m", "thalweg.train.adpg", "--quiet", "--seed", "5"]

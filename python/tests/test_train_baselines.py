@@ -119,6 +119,7 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
     assert np.median(after["loss"]) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [ppo, reinforce])
 @pytest.mark.parametrize("actions", ["discrete", "gaussian"])
 def test_runs_on_flows_are_determined_and_go_on(tmp_path, module, actions):
