@@ -73,9 +73,9 @@ void BPF_PROG(dctcp_in_ack_event, struct sock *sk, __u32 flags)
 	if (seq_before(tp->snd_una, ca->window_end))
 		return;
 	if (tp->delivered != ca->delivered)
-		ca->alpha_q16 = thalweg_dctcp_alpha_q16(ca->alpha_q16,
-							tp->delivered_ce - ca->delivered_ce,
-							tp->delivered - ca->delivered);
+		ca->alpha_q16 =
+			thalweg_dctcp_alpha_q16(ca->alpha_q16, tp->delivered_ce - ca->delivered_ce,
+						tp->delivered - ca->delivered);
 	start_window(ca, tp);
 }
 

@@ -133,8 +133,8 @@ __u32 BPF_PROG(htcp_ssthresh, struct sock *sk)
 	ca->undo_previous_rate = ca->previous_rate;
 	ca->undo_beta_q7 = ca->beta_q7;
 
-	ca->beta_q7 = thalweg_htcp_beta_q7(ca->min_rtt_us, ca->max_rtt_us, ca->rate,
-					   ca->previous_rate);
+	ca->beta_q7 =
+		thalweg_htcp_beta_q7(ca->min_rtt_us, ca->max_rtt_us, ca->rate, ca->previous_rate);
 	ca->previous_rate = ca->rate;
 	ca->rate = 0;
 	ca->max_rtt_us = 0;

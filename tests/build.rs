@@ -57,6 +57,7 @@ fn main() -> Result<()> {
 
     cc::Build::new()
         .file(source.join("native.c"))
+        .file(source.join("cc.c"))
         .include(&include)
         .warnings(true)
         .extra_warnings(true)

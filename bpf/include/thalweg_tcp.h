@@ -99,6 +99,20 @@ struct ack_sample {
 
 #pragma clang attribute pop
 
+/*
+ * What the loader tells a program of the kernel before it loads it, where the
+ * program has a line THALWEG_KERNEL. Linux 6.10 gave cong_control two more
+ * arguments in the middle: (sk, rs) became (sk, ack, flag, rs). A program that
+ * has it takes the bare context and reads ctx[args - 1] for rs; the verifier
+ * knows the number and does not look at the other branch.
+ */
+struct thalweg_kernel {
+	__u32 cong_control_args; /* 2 or 4 */
+};
+
+#define THALWEG_KERNEL \
+	const volatile struct thalweg_kernel thalweg_kernel SEC(".rodata.kernel") = {}
+
 /* Callbacks by name; the kernel has more, and libbpf finds each one's place. */
 struct tcp_congestion_ops {
 	__u32 (*ssthresh)(struct sock *sk);

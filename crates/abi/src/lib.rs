@@ -35,3 +35,9 @@ pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o
 
 /// The program `policy_mark`, for each cgroup that a policy names.
 pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));
+
+/// H-TCP as a congestion control (`htcp.bpf.c`): needs kernel BTF.
+pub const HTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/htcp.bpf.o"));
+
+/// DCTCP as a congestion control (`dctcp.bpf.c`): needs kernel BTF.
+pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o"));

@@ -158,6 +158,12 @@ pub fn netns_cookie() -> Result<u64> {
 /// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out:
 /// connections there count as running their system default.
 pub fn namespace_defaults() -> Vec<(u64, String)> {
+    in_namespaces(|| Some((netns_cookie().ok()?, default_cc().ok()?)))
+}
+
+/// Answers of a question that is asked in every network namespace that can be entered: those
+/// of all processes, and those with a name.
+pub(crate) fn in_namespaces<T: Send + 'static>(ask: fn() -> Option<T>) -> Vec<T> {
     let mut seen = HashSet::new();
     let mut paths = vec![PathBuf::from("/proc/self/ns/net")];
     if let Ok(entries) = fs::read_dir("/proc") {
@@ -174,10 +180,15 @@ pub fn namespace_defaults() -> Vec<(u64, String)> {
     }
     paths.retain(|path| fs::metadata(path).is_ok_and(|meta| seen.insert(meta.ino())));
     let worker = std::thread::spawn(move || {
-        paths
-            .iter()
-            .filter_map(|path| in_namespace(path))
-            .collect::<Vec<_>>()
+        // The first is our own, which needs no privilege to be in.
+        let mut answers: Vec<T> = ask().into_iter().collect();
+        let others = paths.iter().skip(1);
+        answers.extend(others.filter_map(|path| {
+            let file = fs::File::open(path).ok()?;
+            nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            ask()
+        }));
+        answers
     });
     worker.join().unwrap_or_default()
 }
@@ -192,13 +203,6 @@ pub fn netns_cookie_of(path: &Path) -> Result<u64> {
     worker
         .join()
         .unwrap_or_else(|_| bail!("reading the cookie panicked"))
-}
-
-/// Enters a namespace with the calling thread (which must be a throw-away) and reads there.
-fn in_namespace(path: &Path) -> Option<(u64, String)> {
-    let file = fs::File::open(path).ok()?;
-    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-    Some((netns_cookie().ok()?, default_cc().ok()?))
 }
 
 /// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.

@@ -38,6 +38,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Policy(options) => commands::policy::run(global, options),
         Command::Link(options) => commands::link::run(global, options),
         Command::Limit(options) => commands::limit::run(global, options),
+        Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
     }
 }
