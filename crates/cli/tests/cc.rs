@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::{Bed, THALWEG, Traffic, plain, privileged, wait_for};
+use support::{Bed, SINK, THALWEG, Traffic, plain, privileged, wait_for};
 use thalweg_lab::host::Side;
 
 /// A name that no other test process uses.
@@ -108,6 +108,17 @@ impl Flow {
     }
 }
 
+/// A sink whose listener has a congestion control, and so has what it accepts. DCTCP needs
+/// that: its SYN carries an ECT mark, to which other listeners answer without ECN.
+fn sink_with(bed: &Bed, name: &str) -> Traffic {
+    let choose = "listener.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())";
+    let program = SINK.replace("listener.listen", &format!("{choose}\nlistener.listen"));
+    let address = bed.server_address();
+    let mut server = bed.python(Side::Server, &program, &[&address, "5001", name]);
+    assert_eq!(server.line(), "listening");
+    server
+}
+
 #[test]
 fn each_is_loaded_used_replaced_and_unloaded() {
     if !privileged() {
@@ -127,16 +138,20 @@ fn each_is_loaded_used_replaced_and_unloaded() {
         let taken = failure(&bed, &["cc", "load", program, "--name", &name], 1);
         assert!(taken.contains("is taken: it is loaded"), "{taken}");
 
-        let address = bed.server_address();
-        let _sink = bed.sink(&address);
+        let sink = sink_with(&bed, &name);
         let mut flow = Flow::open(&bed, &name);
         let (had, window) = flow.state();
         assert_eq!(had, name);
         assert!(window > 10, "slow start has not grown the window: {window}");
-        assert_eq!(row(&bed, &name)["use"]["flows"], 1);
+        // Both ends, and the listener.
+        let users = row(&bed, &name)["use"].clone();
+        assert_eq!(
+            (&users["flows"], &users["listeners"]),
+            (&2.into(), &1.into())
+        );
         let used = failure(&bed, &["cc", "unload", &name], 1);
         assert!(
-            used.contains("1 connection uses it; `thalweg cc unload"),
+            used.contains("2 connections and 1 listener use it; `thalweg cc unload"),
             "{used}"
         );
         assert!(is_offered(&name), "the refusal must change nothing");
@@ -167,15 +182,20 @@ fn each_is_loaded_used_replaced_and_unloaded() {
         let (had, window) = flow.state();
         assert_eq!(had, name);
         assert_ne!(window, 7, "an old flow keeps the old version");
-        assert_eq!(row(&bed, &name)["use"]["flows"], 2);
+        // The listener, with the old version too, hands it on; but the new version asks for no
+        // ECN, and without that the old dctcp falls back.
+        let expected = if program == "dctcp" { 3 } else { 4 };
+        assert_eq!(row(&bed, &name)["use"]["flows"], expected);
         assert!(MapHandle::from_map_id(old).is_ok());
         flow.0.finish();
         next.0.finish();
+        drop(sink);
         wait_for("the end of the old version", || {
             MapHandle::from_map_id(old).is_err().then_some(())
         });
-        wait_for("the end of both flows", || {
-            (row(&bed, &name)["use"]["flows"] == 0).then_some(())
+        wait_for("the end of all that uses it", || {
+            let users = row(&bed, &name)["use"].clone();
+            (users["flows"] == 0 && users["listeners"] == 0).then_some(())
         });
         assert_eq!(
             success(&bed, &["cc", "unload", &name]),
@@ -211,7 +231,7 @@ fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
         .find(|entry| entry.file_name().to_string_lossy().ends_with("bss"))
         .unwrap();
     let map = MapHandle::from_pinned_path(bss.path()).unwrap();
-    let value = libbpf_rs::MapCore::lookup(&map, &[0; 4], libbpf_rs::MapFlags::ANY);
+    let value = map.lookup(&[0; 4], MapFlags::ANY);
     let value = value.unwrap().unwrap();
     let acknowledged = u64::from_ne_bytes(value[..8].try_into().unwrap());
     assert!((1000..10_000).contains(&acknowledged), "{acknowledged}");
@@ -272,23 +292,15 @@ fn a_flow_without_ecn_runs_reno_instead_of_dctcp() {
     let bed = Bed::new(&plain("cc-noecn"), "");
     let name = unique("n");
     success(&bed, &["cc", "load", "dctcp", "--name", &name]);
-    let set = |value: &str| {
-        let mut command = bed.pair.command_in(Side::Server, "sysctl").unwrap();
-        let status = command
-            .args(["-q", "-w", &format!("net.ipv4.tcp_ecn={value}")])
-            .status();
-        assert!(status.unwrap().success());
-    };
     let address = bed.server_address();
-    let _sink = bed.sink(&address);
-    set("0");
+    let plain_sink = bed.sink(&address);
     let mut without = Flow::open(&bed, &name);
     assert_eq!(without.state().0, "reno");
-    // 2: ECN for who asks for it, as the flag of dctcp has the SYN do.
-    set("2");
+    without.0.finish();
+    drop(plain_sink);
+    let _sink = sink_with(&bed, &name);
     let mut with = Flow::open(&bed, &name);
     assert_eq!(with.state().0, name);
-    without.0.finish();
     with.0.finish();
 }
 
@@ -351,7 +363,10 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     failure(&bed, &["cc", "swap", &name, refused.to_str().unwrap()], 1);
     assert_eq!(row(&bed, &name)["program"], "htcp");
     assert!(is_offered(&name));
+    success(&bed, &["cc", "unload", &name]);
     // One that is a default would never drain.
+    let object = compile(directory, "anybody.o", &["-DANYBODY"]);
+    success(&bed, &["cc", "load", &object, "--name", &name]);
     let mut sysctl = bed.pair.command_in(Side::Client, "sysctl").unwrap();
     let setting = format!("net.ipv4.tcp_congestion_control={name}");
     assert!(
@@ -367,7 +382,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
         assert!(said.contains("default of 1 network namespace;"), "{said}");
     }
     let mut sysctl = bed.pair.command_in(Side::Client, "sysctl").unwrap();
-    let setting = "net.ipv4.tcp_congestion_control=cubic";
+    let setting = "net.ipv4.tcp_congestion_control=reno";
     assert!(
         sysctl
             .args(["-q", "-w", setting])
@@ -576,7 +591,7 @@ fn the_learner_takes_up_what_comes_and_drops_what_goes() {
     let chosen = |name: &str| -> u64 {
         let host = bed.host(&address).unwrap_or_default();
         let arms = host["arms"].as_array().cloned().unwrap_or_default();
-        let of = arms.iter().filter(|arm| arm["name"] == name);
+        let of = arms.iter().filter(|arm| arm["arm"] == name);
         of.filter_map(|arm| arm["count"].as_u64()).sum()
     };
     wait_for("a connection that is given the new arm", || {

@@ -71,6 +71,7 @@ struct tcp_congestion_ops {
 	void (*cong_control)(void *sk);
 	__u32 (*undo_cwnd)(void *sk);
 	char name[16];
+	__u32 flags;
 };
 
 #ifdef PLAIN
@@ -83,4 +84,7 @@ struct tcp_congestion_ops fixed = {
 	.cong_control = (void *)fixed_control,
 	.undo_cwnd = (void *)fixed_undo,
 	.name = "t_fixed",
+#ifdef ANYBODY
+	.flags = 1, /* TCP_CONG_NON_RESTRICTED: may be the default of any namespace */
+#endif
 };
