@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -15,8 +16,8 @@ use crate::kernel::enable_statistics;
 use crate::table::{Target, line, spread};
 
 const ROUNDS: usize = 9;
-/// Data of one round.
-const BYTES: &str = "500M";
+/// Data of one round, bytes.
+const BYTES: &str = "500000000";
 const CONTROLS: [&str; 2] = ["htcp", "dctcp"];
 
 /// Loaded under names of this process.
@@ -80,34 +81,61 @@ fn calls(program: &str) -> BTreeMap<String, (u64, u64)> {
         .collect()
 }
 
-/// Bits per second of one transfer.
+/// Reads one connection to its end. Argument: congestion control.
+const SINK: &str = r#"
+import socket, sys
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[1].encode())
+listener.bind(("0.0.0.0", 5001))
+listener.listen()
+print("listening")
+connection = listener.accept()[0]
+while connection.recv(1 << 20):
+    pass
+"#;
+
+/// Sends and prints bits per second. Arguments: address, congestion control, bytes.
+const SEND: &str = r#"
+import socket, sys, time
+connection = socket.socket()
+connection.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[2].encode())
+connection.connect((sys.argv[1], 5001))
+name = connection.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\0").decode()
+assert name == sys.argv[2], name
+chunk, left = bytes(1 << 20), int(sys.argv[3])
+begin = time.monotonic()
+while left > 0:
+    connection.sendall(chunk)
+    left -= len(chunk)
+connection.shutdown(socket.SHUT_WR)
+connection.recv(1)
+print(int(sys.argv[3]) * 8 / (time.monotonic() - begin))
+"#;
+
+/// Bits per second of one transfer; both ends have the congestion control.
 fn transfer(pair: &Pair, control: &str) -> Result<f64> {
     let mut server = pair
-        .command_in(Side::Server, "iperf3")?
-        .args(["-s", "-1", "--forceflush"])
+        .command_in(Side::Server, "python3")?
+        .args(["-u", "-c", SINK, control])
         .stdout(Stdio::piped())
         .spawn()?;
-    // It says so when it listens.
-    let mut reader = std::io::BufReader::new(server.stdout.take().context("piped")?);
-    let mut text = String::new();
-    while !text.contains("listening") {
-        text.clear();
-        if std::io::BufRead::read_line(&mut reader, &mut text)? == 0 {
-            bail!("iperf3 does not listen");
-        }
-    }
+    let mut said = String::new();
+    BufReader::new(server.stdout.take().context("piped")?).read_line(&mut said)?;
     let output = pair
-        .command_in(Side::Client, "iperf3")?
-        .args(["-J", "-n", BYTES, "-C", control, "-c"])
+        .command_in(Side::Client, "python3")?
+        .args(["-c", SEND])
         .arg(pair.address(Side::Server).to_string())
+        .args([control, BYTES])
         .output()?;
-    drop(reader);
-    server.kill()?;
+    if !output.status.success() {
+        server.kill()?;
+    }
     server.wait()?;
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    report["end"]["sum_received"]["bits_per_second"]
-        .as_f64()
-        .with_context(|| format!("iperf3 with {control}: {}", report["error"]))
+    let said = String::from_utf8(output.stdout)?;
+    said.trim()
+        .parse()
+        .with_context(|| format!("{control}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// Runs the measurement; returns whether all targets are met.
