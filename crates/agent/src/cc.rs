@@ -19,7 +19,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -347,16 +347,14 @@ impl Controls {
     fn create(pin: &Path) -> Result<Self> {
         let directory = pin.join(DIRECTORY);
         // Whoever removes the last one removes the directory, maybe at this moment.
-        let deadline = Instant::now() + UNREGISTER_LIMIT;
         loop {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
                 .create(&directory)
                 .with_context(|| format!("creating {}", directory.display()))?;
-            match Self::lock(&directory) {
-                Err(_) if !directory.exists() && Instant::now() < deadline => {}
-                locked => return locked,
+            if let Some(all) = Self::lock(&directory)? {
+                return Ok(all);
             }
         }
     }
@@ -377,27 +375,29 @@ impl Controls {
             return Err(missing());
         }
         let all = Self::lock(&directory)?;
-        if !directory.join(name).exists() {
-            return Err(missing());
-        }
-        Ok(all)
+        all.filter(|all| all.own(name).exists()).ok_or_else(missing)
     }
 
-    fn lock(directory: &Path) -> Result<Self> {
+    /// None where the directory went before it was locked, even if there is a new one by now.
+    fn lock(directory: &Path) -> Result<Option<Self>> {
         let shown = directory.display();
-        let file = File::open(directory).with_context(|| format!("opening {shown}"))?;
+        let file = match File::open(directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file.with_context(|| format!("opening {shown}"))?,
+        };
+        let inode = file.metadata()?.ino();
         let lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| errno)
             .with_context(|| format!("locking {shown}"))?;
-        if !directory.exists() {
-            bail!("{shown} is gone");
+        if !fs::metadata(directory).is_ok_and(|now| now.ino() == inode) {
+            return Ok(None);
         }
         let all = Self {
             directory: directory.to_owned(),
             _lock: lock,
         };
         all.mend()?;
-        Ok(all)
+        Ok(Some(all))
     }
 
     fn own(&self, name: &str) -> PathBuf {

@@ -367,29 +367,18 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     // One that is a default would never drain.
     let object = compile(directory, "anybody.o", &["-DANYBODY"]);
     success(&bed, &["cc", "load", &object, "--name", &name]);
-    let mut sysctl = bed.pair.command_in(Side::Client, "sysctl").unwrap();
-    let setting = format!("net.ipv4.tcp_congestion_control={name}");
-    assert!(
-        sysctl
-            .args(["-q", "-w", &setting])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let set_default = |name: &str| {
+        let mut shell = bed.pair.command_in(Side::Client, "sh").unwrap();
+        let line = format!("echo {name} >/proc/sys/net/ipv4/tcp_congestion_control");
+        assert!(shell.args(["-c", &line]).status().unwrap().success());
+    };
+    set_default(&name);
     for drain in [&[][..], &["--drain"]] {
         let arguments = [&["cc", "unload", name.as_str()], drain].concat();
         let said = failure(&bed, &arguments, 1);
         assert!(said.contains("default of 1 network namespace;"), "{said}");
     }
-    let mut sysctl = bed.pair.command_in(Side::Client, "sysctl").unwrap();
-    let setting = "net.ipv4.tcp_congestion_control=reno";
-    assert!(
-        sysctl
-            .args(["-q", "-w", setting])
-            .status()
-            .unwrap()
-            .success()
-    );
+    set_default("reno");
     success(&bed, &["cc", "unload", &name]);
     assert!(!bed.pin.exists());
 }
@@ -616,4 +605,41 @@ fn the_learner_takes_up_what_comes_and_drops_what_goes() {
         bed.connect(&address, 5, 300_000);
         (chosen(&name) > before).then_some(())
     });
+}
+
+#[test]
+fn a_swap_that_was_cut_short_is_finished_or_taken_back() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("cc-cut"), "");
+    let name = unique("cut");
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    let own = bed.pin.join("cc").join(&name);
+    let new = bed.pin.join("cc").join(format!("{name}-new"));
+    // Killed after the new version came into force and before its pins were moved.
+    fs::create_dir(&new).unwrap();
+    fs::rename(own.join("struct_ops"), new.join("struct_ops")).unwrap();
+    success(&bed, &["cc", "swap", &name, "dctcp"]);
+    assert!(!new.exists());
+    assert_eq!(row(&bed, &name)["program"], "dctcp");
+    // Killed before it came into force: a map that the link does not know.
+    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
+    let other = unique("oth");
+    success(&bed, &["cc", "load", &fixed, "--name", &other]);
+    fs::create_dir(&new).unwrap();
+    let theirs = bed.pin.join("cc").join(&other).join("struct_ops");
+    fs::rename(theirs, new.join("struct_ops")).unwrap();
+    assert_eq!(
+        bed.json(&["cc", "list"])
+            .to_string()
+            .matches("-new")
+            .count(),
+        0
+    );
+    success(&bed, &["cc", "unload", &other]);
+    assert!(!new.exists(), "any later call tidies up");
+    assert_eq!(row(&bed, &name)["program"], "dctcp");
+    success(&bed, &["cc", "unload", &name]);
+    assert!(!bed.pin.exists());
 }
