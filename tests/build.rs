@@ -57,7 +57,11 @@ fn main() -> Result<()> {
     }
 
     cc::Build::new()
-        .files([source.join("native.c"), source.join("network_native.c")])
+        .files([
+            source.join("native.c"),
+            source.join("network_native.c"),
+            source.join("cc.c"),
+        ])
         .include(&include)
         .warnings(true)
         .extra_warnings(true)

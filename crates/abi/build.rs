@@ -31,7 +31,9 @@ fn main() -> Result<()> {
     build_object(&bpf, &include, &out, "policy", &[])?;
     build_object(&bpf, &include, &out, "policy_mark", &[])?;
     build_object(&bpf, &include, &out, "policy_existing", &[])?;
-    build_object(&bpf, &include, &out, "limit", &[])
+    build_object(&bpf, &include, &out, "limit", &[])?;
+    build_object(&bpf, &include, &out, "htcp", &[])?;
+    build_object(&bpf, &include, &out, "dctcp", &[])
 }
 
 fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {

@@ -2,6 +2,7 @@
 //! compiled for this machine, and the same header run by the kernel. `vectors.rs` sends the
 //! golden vectors of `vectors/` through each.
 
+pub mod cc;
 mod core;
 mod kernel;
 mod native;

@@ -43,3 +43,9 @@ pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_
 /// The iterator `policy_existing`, for connections that were open before a policy: needs kernel BTF.
 pub const POLICY_EXISTING: &[u8] =
     include_bytes!(concat!(env!("OUT_DIR"), "/policy_existing.bpf.o"));
+
+/// H-TCP as a congestion control (`htcp.bpf.c`): needs kernel BTF.
+pub const HTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/htcp.bpf.o"));
+
+/// DCTCP as a congestion control (`dctcp.bpf.c`): needs kernel BTF.
+pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o"));

@@ -18,7 +18,7 @@ use crate::kernel::ArmSpec;
 use crate::shared::Shared;
 use crate::store::PRUNE_STEP;
 use crate::view::Event;
-use crate::{policy, system};
+use crate::{cc, policy, system};
 
 /// Longest wait for events. The programs wake the keeper only when much has gathered, so
 /// that establishing a connection never pays for a wake-up.
@@ -37,11 +37,12 @@ const PRUNE: Duration = Duration::from_secs(60);
 pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>> {
     let default = system::default_cc()?;
     let arms = &shared_config.arms;
+    let needing_ecn = cc::needing_ecn(&shared_config.paths.pin);
     Ok(system::available_ccs()?
         .into_iter()
         .filter(|name| *name == default || arms.permits(name))
         .map(|name| ArmSpec {
-            needs_ecn: arms.needs_ecn.contains(&name),
+            needs_ecn: arms.needs_ecn.contains(&name) || needing_ecn.contains(&name),
             name,
         })
         .collect())

@@ -158,10 +158,21 @@ pub fn netns_cookie() -> Result<u64> {
 /// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out:
 /// connections there count as running their system default.
 pub fn namespace_defaults() -> Vec<(u64, String)> {
+    in_namespaces(|| Some((netns_cookie().ok()?, default_cc().ok()?)))
+}
+
+/// Answers of a question that is asked in every network namespace that can be entered, the
+/// caller's own first.
+pub(crate) fn in_namespaces<T: Send + 'static>(ask: fn() -> Option<T>) -> Vec<T> {
     let worker = std::thread::spawn(move || {
-        network_namespaces()
-            .filter_map(|(_, file)| in_namespace(&file))
-            .collect::<Vec<_>>()
+        // The first is our own, which needs no privilege to be in.
+        let mut answers: Vec<T> = ask().into_iter().collect();
+        let others = network_namespaces().skip(1);
+        answers.extend(others.filter_map(|(_, file)| {
+            nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            ask()
+        }));
+        answers
     });
     worker.join().unwrap_or_default()
 }
@@ -215,12 +226,6 @@ pub fn run_in_namespace<T: Send>(
 pub fn netns_cookie_of(path: &Path) -> Result<u64> {
     let file = fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
     run_in_namespace(&file, netns_cookie)
-}
-
-/// Enters a namespace with the calling thread (which must be a throw-away) and reads there.
-fn in_namespace(file: &fs::File) -> Option<(u64, String)> {
-    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-    Some((netns_cookie().ok()?, default_cc().ok()?))
 }
 
 /// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.

@@ -1,6 +1,7 @@
 //! The sub-commands, one a file.
 
 pub mod arms;
+pub mod cc;
 pub mod detach;
 pub mod doctor;
 pub mod events;

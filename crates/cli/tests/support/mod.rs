@@ -295,6 +295,8 @@ impl Drop for Bed {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // The kernel unregisters what is pinned no more; a draining one would only wait.
+        let _ = fs::remove_dir_all(self.pin.join("cc"));
         let _ = self.thalweg(&["policy", "remove"]);
         let _ = self.thalweg(&["detach"]);
         if std::thread::panicking() {
