@@ -11,7 +11,7 @@ mod traffic;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
@@ -24,32 +24,9 @@ use crate::units::{Delay, Probability, Rate, Size};
 
 pub use change::Change;
 pub use host::Host;
+pub use thalweg_units::FileError as ScenarioError;
+pub(crate) use thalweg_units::position;
 pub use traffic::{Against, INCAST, Kind, Traffic};
-
-/// A fault in a scenario file, at a place in it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct ScenarioError {
-    /// The file.
-    pub file: PathBuf,
-    /// Line, counted from 1.
-    pub line: usize,
-    /// Column in characters, counted from 1.
-    pub column: usize,
-    /// What is wrong and what was expected.
-    pub message: String,
-}
-
-impl fmt::Display for ScenarioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            file,
-            line,
-            column,
-            message,
-        } = self;
-        write!(f, "{}:{line}:{column}: {message}", file.display())
-    }
-}
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -662,16 +639,6 @@ impl SystemTable {
         }
         Ok(system)
     }
-}
-
-/// Line and column, counted from 1, of a byte offset.
-pub(crate) fn position(text: &str, offset: usize) -> (usize, usize) {
-    let before = text.get(..offset).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
 }
 
 #[cfg(test)]

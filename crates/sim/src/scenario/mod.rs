@@ -2,9 +2,16 @@
 //!
 //! `docs/sim.md` documents every key of the file.
 
+mod check;
+mod file;
+#[cfg(test)]
+mod tests;
+
 use serde::Serialize;
 
 use crate::Time;
+
+pub use file::LoadError;
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -288,7 +288,7 @@ fn decimal(text: &str) -> Option<f64> {
 
 /// A decimal number followed by one of the units. Longer units come first where
 /// one ends with another.
-pub(crate) fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
+pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     units.iter().find_map(|(unit, factor)| {
         let number = text.strip_suffix(unit)?;
         decimal(number.trim_end_matches(' ')).map(|value| value * factor)
