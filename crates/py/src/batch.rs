@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use thalweg_sim::{Decision, External, Outcome, Pending, Simulation};
+use thalweg_sim::{Decision, External, Outcome, Pending, Simulation, Time};
 
 use crate::outcome::{self, loss_percent};
 use crate::scenario::scenario_of;
@@ -20,8 +20,8 @@ struct Environment {
     /// What waits for an answer.
     pending: Vec<Pending>,
     line_rate_bps: u64,
-    /// Round-trip time through empty queues, by flow, seconds.
-    base_rtt_s: Vec<f32>,
+    /// Round-trip time through empty queues, by flow.
+    base_rtt: Vec<Time>,
     /// Key of flow 0.
     first_key: i32,
 }
@@ -96,7 +96,7 @@ impl Batch {
         let mut first_key = 0;
         for environment in &mut environments {
             environment.first_key = first_key;
-            first_key += environment.base_rtt_s.len() as i32;
+            first_key += environment.base_rtt.len() as i32;
         }
         Ok(Self {
             counts: vec![0; environments.len()],
@@ -163,7 +163,7 @@ impl Batch {
                     environment: number as i32,
                     key: environment.first_key + pending.flow as i32,
                     line_rate_bps: environment.line_rate_bps as f64,
-                    base_rtt_s: environment.base_rtt_s[pending.flow as usize],
+                    base_rtt: environment.base_rtt[pending.flow as usize],
                 }));
             }
             self.decisions += rows.len() as u64;
@@ -291,11 +291,11 @@ impl Batch {
 
 /// A simulation at its begin; its keys begin at 0.
 fn environment(scenario: &thalweg_sim::Scenario, seed: u64, initial: f64) -> Environment {
-    let mut base_rtt_s = Vec::new();
+    let mut base_rtt = Vec::new();
     let simulation = Simulation::outside(
         scenario,
         |_, setup| {
-            base_rtt_s.push(setup.base_rtt.secs() as f32);
+            base_rtt.push(setup.base_rtt);
             setup.limit(initial * setup.line_rate_bps)
         },
         seed,
@@ -305,7 +305,7 @@ fn environment(scenario: &thalweg_sim::Scenario, seed: u64, initial: f64) -> Env
         outcome: None,
         pending: Vec::new(),
         line_rate_bps: scenario.network.link.rate_bps,
-        base_rtt_s,
+        base_rtt,
         first_key: 0,
     }
 }
@@ -353,7 +353,7 @@ struct Row {
     environment: i32,
     key: i32,
     line_rate_bps: f64,
-    base_rtt_s: f32,
+    base_rtt: Time,
 }
 
 /// A column, once it was asked for.
@@ -380,8 +380,10 @@ pub(crate) struct Decisions {
     rtt_ps: Column<i64>,
     sent_ps: Column<i64>,
     base_rtt_s: Column<f32>,
+    base_rtt_ps: Column<i64>,
     rate: Column<f32>,
     rate_bps: Column<f64>,
+    line_rate_bps: Column<f64>,
     acked_bytes: Column<f32>,
     marked_bytes: Column<f32>,
     lost_bytes: Column<f32>,
@@ -455,7 +457,12 @@ impl Decisions {
 
     #[getter]
     fn base_rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.base_rtt_s, |row| row.base_rtt_s)
+        self.column(py, &self.base_rtt_s, |row| row.base_rtt.secs() as f32)
+    }
+
+    #[getter]
+    fn base_rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.column(py, &self.base_rtt_ps, |row| row.base_rtt.ps() as i64)
     }
 
     #[getter]
@@ -463,6 +470,11 @@ impl Decisions {
         self.column(py, &self.rate, |row| {
             (row.pending.rate_bps / row.line_rate_bps) as f32
         })
+    }
+
+    #[getter]
+    fn line_rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
+        self.column(py, &self.line_rate_bps, |row| row.line_rate_bps)
     }
 
     #[getter]
