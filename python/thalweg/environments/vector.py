@@ -118,8 +118,7 @@ class VectorFlows:
         action = np.asarray(action, np.float32)
         if action.size != len(key) or action.shape[:1] != key.shape:
             raise ValueError(
-                f"action: expected the shape ({len(key)},) or ({len(key)}, 1), "
-                f"found {action.shape}"
+                f"action: expected the shape ({len(key)},) or ({len(key)}, 1), found {action.shape}"
             )
         action = action.reshape(-1)
         # Not a number is not in the range either.
