@@ -3,13 +3,14 @@
 
 from collections.abc import Iterable, Sequence
 from os import PathLike
-from typing import Literal
+from typing import final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from thalweg.sim import Outcome
 
+@final
 class Scenario:
     """What is simulated: a network, its hosts, who sends how much to whom.
 
@@ -22,9 +23,9 @@ class Scenario:
         with ``file:line:column: what is wrong`` where it is not valid."""
 
     @staticmethod
-    def from_text(text: str, file: str | PathLike[str] = "<text>") -> Scenario:
-        """Checks the text of a scenario, in TOML; ``file`` is for messages only. Raises
-        ValueError as :meth:`load` does."""
+    def from_text(text: str, file: str | PathLike[str] | None = None) -> Scenario:
+        """Checks the text of a scenario, in TOML; ``file`` is for messages only, ``<text>`` if
+        there is none. Raises ValueError as :meth:`load` does."""
 
     def replace(
         self, *, duration_s: float | None = None, warmup_s: float | None = None
@@ -64,6 +65,7 @@ class Scenario:
     def packet_bytes(self) -> int:
         """Whole data packet on the wire, bytes."""
 
+@final
 class Learned:
     """A network 4-12-12-1 that decides for every flow, within the simulator.
 
@@ -109,6 +111,7 @@ def run(
     Raises ValueError for a scenario or a controller that there is not.
     """
 
+@final
 class Decisions:
     """Decisions that wait for an answer, n of them; a flow appears at most once.
 
@@ -181,6 +184,7 @@ class Decisions:
     def lost_bytes(self) -> NDArray[np.float32]:
         """Lost since the flow's last decision, bytes, float32[n]."""
 
+@final
 class Batch:
     """Simulations side by side whose decisions come as arrays.
 
@@ -207,7 +211,7 @@ class Batch:
         cls,
         scenarios: Scenario | str | PathLike[str] | Iterable[Scenario | str | PathLike[str]],
         seeds: Sequence[int],
-        initial: Literal["line"] | float | None = None,
+        initial: str | float | None = None,
         jobs: int | None = None,
     ) -> Batch: ...
     @property

@@ -38,9 +38,9 @@ impl Scenario {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (text, file = PathBuf::from("<text>")))]
-    fn from_text(text: String, file: PathBuf) -> PyResult<Self> {
-        Self::parse(text, file)
+    #[pyo3(signature = (text, file = None))]
+    fn from_text(text: String, file: Option<PathBuf>) -> PyResult<Self> {
+        Self::parse(text, file.unwrap_or_else(|| "<text>".into()))
     }
 
     #[pyo3(signature = (*, duration_s = None, warmup_s = None))]

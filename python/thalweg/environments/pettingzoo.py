@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from os import PathLike
 from typing import Any
 
@@ -60,19 +59,28 @@ class _Flows:
         self._vector = VectorFlows(scenario, objective, initial, jobs=1)
         self.possible_agents = [f"flow_{number}" for number in range(scenario.flows)]
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
+        self._made: dict[str, tuple[spaces.Box, spaces.Box]] = {}
         self._seeds = np.random.SeedSequence(0)
         self._step: Step | None = None
 
-    @functools.cache
     def observation_space(self, agent: str) -> spaces.Box:
-        """float32[4]; see :mod:`thalweg.environments`."""
-        space = self._vector.single_observation_space
-        return spaces.Box(space.low, space.high, dtype=np.float32)
+        """float32[4]; see :mod:`thalweg.environments`. The same object each time."""
+        return self._spaces(agent)[0]
 
-    @functools.cache
     def action_space(self, agent: str) -> spaces.Box:
-        """float32[1] in [-1, 1]."""
-        return spaces.Box(-1, 1, (1,), np.float32)
+        """float32[1] in [-1, 1]. The same object each time, so that it can be seeded."""
+        return self._spaces(agent)[1]
+
+    def _spaces(self, agent: str) -> tuple[spaces.Box, spaces.Box]:
+        if agent not in self._numbers:
+            raise KeyError(f"there is no agent {agent}")
+        if agent not in self._made:
+            seen = self._vector.single_observation_space
+            self._made[agent] = (
+                spaces.Box(seen.low, seen.high, dtype=np.float32),
+                spaces.Box(-1, 1, (1,), np.float32),
+            )
+        return self._made[agent]
 
     def outcome(self) -> Outcome:
         """What the simulation measured. Raises RuntimeError before its end."""
@@ -82,7 +90,8 @@ class _Flows:
         """A fresh simulation; the agents of its first decisions. Without a seed every call
         simulates something else, in an order that the last seed gives."""
         if seed is not None:
-            self._seeds = np.random.SeedSequence(seed)
+            self._made: dict[str, tuple[spaces.Box, spaces.Box]] = {}
+        self._seeds = np.random.SeedSequence(seed)
         [child] = self._seeds.spawn(1)
         self._step = self._vector.reset([int(child.generate_state(1, np.uint64)[0])])
         if self._step is None:

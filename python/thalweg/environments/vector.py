@@ -82,8 +82,9 @@ class VectorFlows:
         initial: float | str | None = None,
         jobs: int | None = None,
     ) -> None:
-        single = isinstance(scenarios, Scenario | str | PathLike)
-        self._scenarios = scenarios if single else list(scenarios)
+        if not isinstance(scenarios, Scenario | str | PathLike):
+            scenarios = list(scenarios)
+        self._scenarios = scenarios
         self.objective = objective
         self._initial, self._jobs = initial, jobs
         low, high = np.array([-1, -LARGEST] * 2, np.float32), np.array([1, LARGEST] * 2, np.float32)
