@@ -217,6 +217,23 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.outcome()
     }
 
+    /// Runs to the end as long as `go_on` wants so; none if it did not. It is asked again and
+    /// again, with the simulated time, and not for so long that a user would notice.
+    pub fn run_while(mut self, mut go_on: impl FnMut(Time) -> bool) -> Option<Outcome> {
+        // Some milliseconds.
+        const EVENTS: u32 = 1 << 16;
+        loop {
+            for _ in 0..EVENTS {
+                if !self.step() {
+                    return Some(self.outcome());
+                }
+            }
+            if !go_on(self.now) {
+                return None;
+            }
+        }
+    }
+
     /// The time of the last event.
     pub fn now(&self) -> Time {
         self.now
