@@ -7,6 +7,8 @@
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   limit    what a limited cgroup sends, set and measured    (five minutes)
+#   model    time per decision of the learned controller      (a minute; no root)
+#   cc       kernel time of congestion controls in BPF         (two minutes)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
 set -euo pipefail
@@ -16,7 +18,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost policy link limit lab)
+((${#parts[@]})) || parts=(regret cost policy link limit model cc lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -42,6 +44,14 @@ for part in "${parts[@]}"; do
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench limit || status=1
 		;;
+	model)
+		cargo build --locked --release -p thalweg-bench
+		target/release/thalweg-bench model || status=1
+		;;
+	cc)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench cc || status=1
+		;;
 	lab)
 		cargo build --locked --release -p thalweg-cli
 		target/release/thalweg lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
@@ -50,7 +60,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, policy, link, limit, lab)" >&2
+		echo "error: no part $part (regret, cost, policy, link, limit, model, cc, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -16,6 +16,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/rust-env.sh
 source scripts/rust-env.sh
+# shellcheck source=scripts/python-env.sh
+source scripts/python-env.sh
 
 required=(
 	# Build: BPF programs, generated types, the vendored libbpf and SQLite.
@@ -23,7 +25,7 @@ required=(
 	# The laboratory.
 	iperf3 iproute2 kmod
 	# Checks and downloads.
-	clang-format python3 git ca-certificates curl
+	clang-format python3 python3-venv git ca-certificates curl
 )
 
 # A Linux kernel that runs as a process. Ubuntu does not carry it.
@@ -177,4 +179,5 @@ install_user_mode_linux
 if $kernel; then install_kernel_sources; fi
 install_rust
 install_rust_components
+python_env_make
 note "ready: $(rustc --version), clang $(clang -dumpversion)"

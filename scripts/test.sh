@@ -10,6 +10,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/rust-env.sh
 source scripts/rust-env.sh
+# shellcheck source=scripts/python-env.sh
+source scripts/python-env.sh
 rust_use
 
 case ${1-} in
@@ -40,10 +42,26 @@ trap 'rm -f "$log"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
 cargo test "${arguments[@]}" | tee "$log" || status=1
 
-# Cargo sums up each test binary; this adds the sums.
+if ! $slow; then
+	printf '\n== pytest\n'
+	if python_env_make; then
+		"$(python_env)/bin/python" -m pytest --quiet | tee --append "$log" || status=1
+	else
+		status=1
+	fi
+fi
+
+# Cargo sums up each test binary, pytest once at its end; this adds the sums.
 if ((status)); then echo 'error: a check or a test failed, see above' >&2; fi
 awk '
-	/^test result: / { passed += $4; failed += $6; ignored += $8 }
+	/^test result: / { passed += $4; failed += $6; ignored += $8; next }
+	/ in [0-9.]+s( \(.*\))?$/ {
+		for (i = 2; i <= NF; i++) {
+			if ($i ~ /^passed/) passed += $(i - 1)
+			if ($i ~ /^(failed|errors?)/) failed += $(i - 1)
+			if ($i ~ /^skipped/) ignored += $(i - 1)
+		}
+	}
 	END { printf "\ntotal: %d passed, %d failed, %d skipped\n", passed, failed, ignored }
 ' "$log"
 exit "$status"

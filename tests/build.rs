@@ -38,35 +38,45 @@ fn main() -> Result<()> {
     let bpf = here.join("../bpf").canonicalize()?;
     let include = bpf.join("include");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    for path in [&source, &include, &bpf.join("vectors.bpf.c")] {
-        println!("cargo:rerun-if-changed={}", path.display());
+    println!("cargo:rerun-if-changed={}", source.display());
+    println!("cargo:rerun-if-changed={}", include.display());
+
+    for request in ["request", "network_request"] {
+        bindgen::Builder::default()
+            .header(source.join(format!("{request}.h")).display().to_string())
+            .clang_arg(format!("-I{}", include.display()))
+            .clang_arg("-DTHALWEG_TESTS_LAYOUT_ONLY")
+            .allowlist_file(format!(".*/{request}\\.h"))
+            .blocklist_file(".*thalweg_((policy|network)_)?abi\\.h")
+            .parse_callbacks(Box::new(PlainTypes))
+            .derive_default(true)
+            .prepend_enum_name(false)
+            .generate()
+            .with_context(|| format!("bindgen failed on {request}.h (is libclang installed?)"))?
+            .write_to_file(out.join(format!("{request}.rs")))?;
     }
 
-    bindgen::Builder::default()
-        .header(source.join("request.h").display().to_string())
-        .clang_arg(format!("-I{}", include.display()))
-        .clang_arg("-DTHALWEG_TESTS_LAYOUT_ONLY")
-        .allowlist_file(".*request\\.h")
-        .blocklist_file(".*thalweg_abi\\.h")
-        .parse_callbacks(Box::new(PlainTypes))
-        .derive_default(true)
-        .prepend_enum_name(false)
-        .generate()
-        .context("bindgen failed on request.h (is libclang installed?)")?
-        .write_to_file(out.join("request.rs"))?;
-
     cc::Build::new()
-        .file(source.join("native.c"))
+        .files([
+            source.join("native.c"),
+            source.join("network_native.c"),
+            source.join("cc.c"),
+        ])
         .include(&include)
         .warnings(true)
         .extra_warnings(true)
         .warnings_into_errors(true)
         .try_compile("thalweg_vectors")?;
 
-    build_programs(&bpf, &[&include, &source], &out)
+    for program in ["vectors", "network_vectors"] {
+        build_program(&bpf, program, &[&include, &source], &out)?;
+    }
+    Ok(())
 }
 
-fn build_programs(bpf: &Path, includes: &[&Path], out: &Path) -> Result<()> {
+fn build_program(bpf: &Path, name: &str, includes: &[&Path], out: &Path) -> Result<()> {
+    let source = bpf.join(format!("{name}.bpf.c"));
+    println!("cargo:rerun-if-changed={}", source.display());
     let mut arguments = vec![
         "-mcpu=v3".to_string(),
         "-Wall".to_string(),
@@ -75,11 +85,11 @@ fn build_programs(bpf: &Path, includes: &[&Path], out: &Path) -> Result<()> {
     ];
     arguments.extend(includes.iter().map(|path| format!("-I{}", path.display())));
     SkeletonBuilder::new()
-        .source(bpf.join("vectors.bpf.c"))
-        .obj(out.join("vectors.bpf.o"))
+        .source(&source)
+        .obj(out.join(format!("{name}.bpf.o")))
         .clang_args(arguments)
         .build()
-        .context("cannot build vectors.bpf.c (is clang installed?)")
+        .with_context(|| format!("cannot build {name}.bpf.c (is clang installed?)"))
 }
 
 /// Debian and Ubuntu keep <asm/types.h> in a directory named after the machine.

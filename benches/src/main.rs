@@ -6,16 +6,20 @@
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
+//! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set
+//! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
 //! Each prints a table with the target beside the figure, and exits with 1 if one is missed.
 
 mod agent;
 mod bed;
+mod cc;
 mod kernel;
 mod limit;
 mod link;
+mod model;
 mod policy;
 mod rate;
 mod table;
@@ -49,8 +53,12 @@ enum What {
     Policy,
     /// What a link carries, and how late packets are.
     Link,
+    /// What congestion controls in BPF cost.
+    Cc,
     /// What a limited cgroup sends.
     Limit,
+    /// Time per decision of the learned rate controller.
+    Model,
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -64,7 +72,9 @@ fn main() -> Result<ExitCode> {
         What::Agent => agent::run(&arguments.binary)?,
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
+        What::Cc => cc::run(&arguments.binary)?,
         What::Limit => limit::run(&arguments.binary)?,
+        What::Model => model::run()?,
         What::Worker(work) => {
             worker::run(&work)?;
             true

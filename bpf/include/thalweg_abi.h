@@ -25,9 +25,10 @@
 
 #include <linux/types.h>
 
+#include "thalweg_network_abi.h"
 #include "thalweg_policy_abi.h"
 
-#define THALWEG_ABI_VERSION 3
+#define THALWEG_ABI_VERSION 4
 
 /* Congestion controls one agent chooses from. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
@@ -35,6 +36,8 @@
 #define THALWEG_CC_NAME 16
 /* "No arm": the connection runs a congestion control that is not in the table. */
 #define THALWEG_NO_ARM 255
+/* In the values of map `owned`, beside the mask of arms: a policy wrote it, not the application. */
+#define THALWEG_OWNED_BY_POLICY (1u << 31)
 /* Default capacity of the `hosts` map; the agent sets it before load. */
 #define THALWEG_DEFAULT_HOSTS 65536
 /* Slots for connections being measured at a time (a power of two). */

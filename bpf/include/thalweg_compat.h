@@ -22,6 +22,9 @@
 #define IPV6_TCLASS 67
 #define TCP_CONGESTION 13
 #define TCP_SAVE_SYN 27
+/* Linux 6.12; older headers lack it. */
+#define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
+#define ENOMEM 12
 #define ENOSPC 28
 #define ETIMEDOUT 110
 /* tcp_sock.ecn_flags: ECN was negotiated. */

@@ -17,7 +17,10 @@
  * A flow is given its rule once, at the first stage that the policy has anything for,
  * and what it was given is kept until its handshake is over (`handshakes`), then, if
  * its rule asks for more, in socket storage (`flows`): whatever becomes of the policy
- * meanwhile, it never sees parts of two.
+ * meanwhile, it never sees parts of two. Only a policy with something for the handshake
+ * remembers flows in theirs. So that a flow does not get the later part alone of a policy
+ * that came in the middle of its handshake, such a policy knows until when flows that
+ * nobody remembers began before it (`swap`), and leaves them alone.
  *
  * Which rule: among those whose conditions all hold, a `never` rule before any
  * other; then the longest remote prefix (same_prefix counts as one of its length),
@@ -49,6 +52,8 @@
 #define THALWEG_POLICY_HANDSHAKES 8192
 /* Slots one handshake may lie in. */
 #define THALWEG_POLICY_PROBES 4
+/* A handshake that began this long ago, in ns, is over or dead. */
+#define THALWEG_POLICY_HANDSHAKE_NS 130000000000ull
 /* Marks that cgroups' programs leave for the main one, on each CPU (a power of two). */
 #define THALWEG_POLICY_MARKS 64
 /* No node, no rule. */
@@ -250,6 +255,28 @@ struct thalweg_policy_failure {
 	__s32 error; /* negative errno */
 };
 
+/* Of `op` in a failure: the callbacks of an open connection could not be asked for. */
+#define THALWEG_POLICY_CALLBACKS 16
+/* Of `stage` in a failure: a connection that was open before the policy. */
+#define THALWEG_POLICY_EXISTING 8
+
+/* What became of connections that were open before the policy; one per rule id. */
+struct thalweg_policy_reached {
+	__u64 matched; /* connections given this rule */
+	__u64 done; /* operations that changed something */
+	__u64 unchanged; /* operations whose value the connection had already */
+	__u64 left; /* operations left out because the application has chosen for itself */
+	__u64 failed; /* operations that failed; by errno in `failures` */
+};
+
+/* Open connections that were looked at, in all network namespaces. */
+struct thalweg_policy_seen {
+	__u64 open; /* in the cgroup of the policy */
+	__u64 outside; /* in another cgroup: not touched */
+	__u64 unmatched; /* in the cgroup, and no rule holds */
+	__u64 newer; /* in the cgroup, and given a rule of this policy already */
+};
+
 /* A STATISTICS event through the ring. */
 struct thalweg_policy_event {
 	__u64 time_ns;
@@ -281,6 +308,8 @@ _Static_assert(sizeof(struct thalweg_policy_flow) == 32 + 12 * THALWEG_POLICY_MA
 	       "size of struct thalweg_policy_flow");
 _Static_assert(sizeof(struct thalweg_policy_handshake) == 240,
 	       "size of struct thalweg_policy_handshake");
+_Static_assert(THALWEG_POLICY_CALLBACKS == THALWEG_POLICY_MAX_OPS, "no operation has this place");
+_Static_assert(THALWEG_POLICY_EXISTING == THALWEG_STAGES, "no stage has this number");
 _Static_assert(sizeof(struct thalweg_policy_event) == 120, "size of struct thalweg_policy_event");
 
 #endif

@@ -24,18 +24,7 @@ pub enum LoadError {
 impl Kernel {
     /// Loads the programs. Needs root or CAP_BPF and CAP_PERFMON.
     pub fn load() -> Result<Self, LoadError> {
-        let object = ObjectBuilder::default()
-            .open_memory(OBJECT)
-            .and_then(|open| open.load())
-            .map_err(|error| {
-                let why = format!("cannot load vectors.bpf.c: {error:#}");
-                // EPERM. The verifier's EACCES is the same `ErrorKind`, so the number decides.
-                if why.contains("(os error 1)") {
-                    LoadError::Privilege(why)
-                } else {
-                    LoadError::Refused(why)
-                }
-            })?;
+        let object = load(OBJECT, "vectors.bpf.c")?;
         Ok(Self { object })
     }
 
@@ -78,4 +67,20 @@ impl Implementation for Kernel {
     fn answer(&mut self, request: &mut Request) -> Result<(), String> {
         self.run(request).map_err(|error| error.to_string())
     }
+}
+
+/// Loads an object that was compiled from `source`.
+pub(crate) fn load(object: &[u8], source: &str) -> Result<Object, LoadError> {
+    ObjectBuilder::default()
+        .open_memory(object)
+        .and_then(|open| open.load())
+        .map_err(|error| {
+            let why = format!("cannot load {source}: {error:#}");
+            // EPERM. The verifier's EACCES is the same `ErrorKind`, so the number decides.
+            if why.contains("(os error 1)") {
+                LoadError::Privilege(why)
+            } else {
+                LoadError::Refused(why)
+            }
+        })
 }

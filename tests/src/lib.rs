@@ -2,9 +2,11 @@
 //! compiled for this machine, and the same header run by the kernel. `vectors.rs` sends the
 //! golden vectors of `vectors/` through each.
 
+pub mod cc;
 mod core;
 mod kernel;
 mod native;
+pub mod network;
 
 pub use crate::core::Core;
 pub use kernel::{Kernel, LoadError};

@@ -5,9 +5,11 @@
 //! of the kernel into types of [`thalweg_core`] and back.
 
 mod convert;
+mod model;
 mod pod;
 
 pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw};
+pub use model::model_to_raw;
 pub use pod::{Pod, bytes_of, from_bytes};
 
 /// Structs, enums and constants of `thalweg_abi.h`.
@@ -15,7 +17,9 @@ pub use pod::{Pod, bytes_of, from_bytes};
     missing_docs,
     non_camel_case_types,
     non_upper_case_globals,
-    clippy::all
+    clippy::all,
+    // Of large arrays, bindgen writes zeros itself.
+    clippy::undocumented_unsafe_blocks
 )]
 pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/raw.rs"));
@@ -35,3 +39,13 @@ pub const POLICY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy.bpf.o
 
 /// The program `policy_mark`, for each cgroup that a policy names.
 pub const POLICY_MARK: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/policy_mark.bpf.o"));
+
+/// The iterator `policy_existing`, for connections that were open before a policy: needs kernel BTF.
+pub const POLICY_EXISTING: &[u8] =
+    include_bytes!(concat!(env!("OUT_DIR"), "/policy_existing.bpf.o"));
+
+/// H-TCP as a congestion control (`htcp.bpf.c`): needs kernel BTF.
+pub const HTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/htcp.bpf.o"));
+
+/// DCTCP as a congestion control (`dctcp.bpf.c`): needs kernel BTF.
+pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o"));

@@ -28,6 +28,9 @@ pod!(
     thalweg_limit_settings,
     thalweg_limit_state,
     thalweg_pacing,
+    thalweg_model,
+    thalweg_rate_flow,
+    thalweg_measurement,
     thalweg_policy_head,
     thalweg_policy_key4,
     thalweg_policy_key6,
@@ -37,6 +40,8 @@ pod!(
     thalweg_policy_text,
     thalweg_policy_counters,
     thalweg_policy_failure,
+    thalweg_policy_reached,
+    thalweg_policy_seen,
     thalweg_policy_event,
 );
 

@@ -78,6 +78,7 @@ pub fn doctor(config: &Config) -> Vec<Check> {
         ProgramType::CgroupSockopt,
     ));
     checks.extend([cgroup(config), bpffs(config), kernel_btf(), jit()]);
+    checks.push(struct_ops());
     checks.push(congestion_controls(config));
     checks.extend(["fq", "tbf", "netem", "red"].map(qdisc));
     checks.extend([
@@ -245,6 +246,24 @@ fn jit() -> Check {
             "sysctl net.core.bpf_jit_enable=1, where the kernel has a JIT",
         ),
         _ => Check::ok(name, "on", "programs run as machine code"),
+    }
+}
+
+fn struct_ops() -> Check {
+    let name = "BPF congestion controls";
+    match crate::cc::check() {
+        Ok(_) => Check::ok(
+            name,
+            "supported",
+            "`thalweg cc load` brings those that are missing",
+        ),
+        Err(why) => Check::not(
+            name,
+            CheckState::Degraded,
+            why.reason(),
+            "those of the kernel are all there is to choose from",
+            "a newer kernel, or its modules (tcp_htcp, tcp_dctcp)",
+        ),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::kernel::ArmSpec;
 use crate::shared::Shared;
 use crate::store::PRUNE_STEP;
 use crate::view::Event;
-use crate::{policy, system};
+use crate::{cc, policy, system};
 
 /// Longest wait for events. The programs wake the keeper only when much has gathered, so
 /// that establishing a connection never pays for a wake-up.
@@ -37,11 +37,12 @@ const PRUNE: Duration = Duration::from_secs(60);
 pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>> {
     let default = system::default_cc()?;
     let arms = &shared_config.arms;
+    let needing_ecn = cc::needing_ecn(&shared_config.paths.pin);
     Ok(system::available_ccs()?
         .into_iter()
         .filter(|name| *name == default || arms.permits(name))
         .map(|name| ArmSpec {
-            needs_ecn: arms.needs_ecn.contains(&name),
+            needs_ecn: arms.needs_ecn.contains(&name) || needing_ecn.contains(&name),
             name,
         })
         .collect())
@@ -176,6 +177,7 @@ impl Keeper {
                 .problem("discovery", outcome.err().map(|error| format!("{error:#}")));
             self.report_drops();
             self.report_policy();
+            self.refresh_cgroups();
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
         let due = since.is_none_or(|age| age >= NAMESPACES)
@@ -211,6 +213,22 @@ impl Keeper {
         match self.policy_failures.look(pin, &history) {
             Ok(new) => new.iter().for_each(|text| tracing::warn!("policy: {text}")),
             Err(error) => tracing::debug!("reading the policy's failures: {error:#}"),
+        }
+    }
+
+    /// Named cgroups come and go, like the services that they belong to.
+    fn refresh_cgroups(&self) {
+        let setup = self.shared.kernel.setup();
+        let place = policy::Place {
+            pin: setup.pin.clone(),
+            cgroup: setup.cgroup.clone(),
+        };
+        let history = policy::history::History::at(&self.shared.config.paths.state);
+        match policy::refresh_cgroups(&place, &history) {
+            Ok(new) => new.iter().for_each(|cgroup| {
+                tracing::info!(cgroup = %cgroup.display(), "policy: cgroup of a rule has come");
+            }),
+            Err(error) => tracing::warn!("policy: cgroups of rules: {error:#}"),
         }
     }
 

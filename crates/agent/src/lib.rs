@@ -3,12 +3,14 @@
 //! `docs/` has a page a task; ARCHITECTURE.md has the map.
 
 mod api;
+pub mod cc;
 pub mod config;
 pub mod doctor;
 mod events;
 mod keeper;
 pub mod kernel;
 pub mod limit;
+mod object;
 pub mod policy;
 mod present;
 pub mod run;

@@ -6,6 +6,7 @@
 //! link, in one step; a fault before that step leaves the old one as it was.
 
 mod events;
+mod existing;
 pub mod history;
 mod pins;
 mod report;
@@ -24,10 +25,12 @@ use thalweg_abi::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
-pub use report::{Failure, FailureLog, Report, RuleReport};
+pub use existing::Reached;
+pub use report::{ExistingReport, Failure, FailureLog, Report, RuleReport};
 
 use crate::kernel::ArmTable;
 use crate::system;
+use existing::Existing;
 use history::History;
 pub(crate) use pins::DIRECTORY;
 use pins::Pins;
@@ -43,7 +46,7 @@ const SHARED: [&str; 6] = [
     "events",
 ];
 /// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
-const OWN: [(&str, &str); 9] = [
+const OWN: [(&str, &str); 10] = [
     ("arm_sets", "arm_sets"),
     ("counters", "counters"),
     (".rodata.head", "head"),
@@ -53,7 +56,11 @@ const OWN: [(&str, &str); 9] = [
     ("prefixes4", "prefixes4"),
     ("prefixes6", "prefixes6"),
     ("marks", "marks"),
+    ("swap", "swap"),
 ];
+
+/// The stage for which a policy remembers flows of both directions from their beginning.
+const ASKED: u32 = 1 << raw::THALWEG_STAGE_ASKED;
 
 /// Where policies are applied.
 #[derive(Clone, Debug)]
@@ -71,6 +78,17 @@ pub struct Applied {
     pub notes: Vec<String>,
     /// Kernel memory of the policy's own maps, bytes.
     pub map_bytes: u64,
+    /// What became of connections that were open already, where that was asked for.
+    pub reached: Option<Reached>,
+}
+
+/// How a policy is applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// What matches is counted, and nothing set.
+    pub dry_run: bool,
+    /// Connections that are open already are reached, too.
+    pub existing: bool,
 }
 
 /// A policy that is loaded, and one step away from being in force.
@@ -78,6 +96,8 @@ pub struct Prepared {
     pins: Pins,
     place: Place,
     generation: u32,
+    head: raw::thalweg_policy_head,
+    marks: Marks,
     object: Object,
     applied: Applied,
 }
@@ -124,6 +144,7 @@ impl Place {
         let applied = Applied {
             notes,
             map_bytes: tables.fill(&object, generation)?,
+            reached: None,
         };
         let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
         let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
@@ -138,13 +159,12 @@ impl Place {
             pins,
             place: self.clone(),
             generation,
+            head,
+            marks,
             object,
             applied,
         };
-        prepared.pin_own(&marks).inspect_err(|_| {
-            // The fault itself is what matters.
-            let _ = prepared.pins.remove_generation(generation);
-        })?;
+        prepared.pin_own().inspect_err(|_| prepared.abandon())?;
         Ok(prepared)
     }
 
@@ -152,9 +172,17 @@ impl Place {
     ///
     /// # Errors
     /// As [`Place::prepare`].
-    pub fn apply(&self, compiled: Compiled, generation: u32, dry_run: bool) -> Result<Applied> {
+    pub fn apply(&self, compiled: Compiled, generation: u32, how: How) -> Result<Applied> {
         let _lock = lock(&self.pin)?;
-        self.prepare(compiled, generation, dry_run)?.commit()
+        let prepared = self.prepare(compiled, generation, how.dry_run)?;
+        if !how.existing {
+            return prepared.commit();
+        }
+        // Whatever this kernel lacks for it shows before anything changes.
+        let existing = Existing::load(&prepared).inspect_err(|_| prepared.abandon())?;
+        let mut applied = prepared.commit()?;
+        applied.reached = Some(existing.run());
+        Ok(applied)
     }
 }
 
@@ -170,6 +198,7 @@ impl Prepared {
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
         let mut programs = self.object.progs_mut();
         let mut program = main_program(&mut programs)?;
+        self.tell_what_began_before()?;
         match crate::kernel::pinned_link(&path, crate::kernel::cgroup_id(&cgroup)?)? {
             Some(mut link) => link
                 .update_prog(&program)
@@ -185,7 +214,39 @@ impl Prepared {
         Ok(self.applied.clone())
     }
 
-    fn pin_own(&self, marks: &Marks) -> Result<()> {
+    /// Writes until when flows that nobody remembers began before this policy.
+    fn tell_what_began_before(&self) -> Result<()> {
+        let key = 0u32.to_ne_bytes();
+        let until_ns = match self.pins.head()? {
+            // It remembers those that began under it, of both directions; perhaps not yet those
+            // from before.
+            Some(head) if head.stages & ASKED != 0 => {
+                let swap = self.pins.generation(head.generation).join("swap");
+                let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
+                until_ns.context("the map of the last swap is empty")?
+            }
+            _ => {
+                let until_ns = system::monotonic_ns() + raw::THALWEG_POLICY_HANDSHAKE_NS;
+                until_ns.to_ne_bytes().to_vec()
+            }
+        };
+        self.map("swap")?.update(&key, &until_ns, MapFlags::ANY)?;
+        Ok(())
+    }
+
+    /// Takes away what is pinned of a policy that never was in force.
+    fn abandon(&self) {
+        // The fault that led here is what matters.
+        let _ = self.pins.remove_generation(self.generation);
+    }
+
+    fn map(&self, name: &str) -> Result<MapHandle> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
+        Ok(MapHandle::try_from(&map)?)
+    }
+
+    fn pin_own(&self) -> Result<()> {
         let directory = self.pins.generation(self.generation);
         for map in self.object.maps() {
             if let Some((_, file)) = OWN.iter().find(|(name, _)| map.name() == *name) {
@@ -197,12 +258,8 @@ impl Prepared {
         }
         let mut programs = self.object.progs_mut();
         main_program(&mut programs)?.pin(directory.join("program"))?;
-        let shared = self
-            .object
-            .maps()
-            .find(|map| map.name() == "marks")
-            .context("the BPF object lacks map marks")?;
-        for (bit, cgroup) in &marks.named {
+        let shared = self.map("marks")?;
+        for (bit, cgroup) in &self.marks.named {
             attach_mark(shared.as_fd(), *bit, cgroup, &directory)?;
         }
         Ok(())
@@ -226,6 +283,48 @@ pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -
     }
     let map = MapHandle::from_pinned_path(pins.generation(head.generation).join("arm_sets"))?;
     write_arm_sets(&map, &compiled.arm_sets, arms)
+}
+
+/// Tells the policy in force of named cgroups that were made, or made anew, since it came; returns
+/// their directories.
+///
+/// # Errors
+/// Pins or cgroups that cannot be read, a refusal of the kernel.
+pub(crate) fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
+    let names_cgroups =
+        |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
+    let pins = Pins::at(&place.pin);
+    if !pins.head()?.is_some_and(|head| names_cgroups(&head)) {
+        return Ok(Vec::new());
+    }
+    let _lock = lock(&place.pin)?;
+    // Another may have come meanwhile.
+    let Some(head) = pins.head()?.filter(names_cgroups) else {
+        return Ok(Vec::new());
+    };
+    let Some(compiled) = history.compiled(head.generation) else {
+        return Ok(Vec::new());
+    };
+    let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
+    let directory = pins.generation(head.generation);
+    let shared = MapHandle::from_pinned_path(directory.join("marks"))?;
+    let mut renewed = Vec::new();
+    for (bit, cgroup) in marks.named {
+        let id = File::open(&cgroup)
+            .map_err(anyhow::Error::from)
+            .and_then(|file| crate::kernel::cgroup_id(&file))
+            .with_context(|| format!("opening cgroup {}", cgroup.display()))?;
+        if crate::kernel::pinned_link(&directory.join(mark_pin(bit)), id)?.is_none() {
+            attach_mark(shared.as_fd(), bit, &cgroup, &directory)?;
+            renewed.push(cgroup);
+        }
+    }
+    Ok(renewed)
+}
+
+/// Name of the pin of a named cgroup's program.
+fn mark_pin(bit: u32) -> String {
+    format!("cgroup_{bit}")
 }
 
 /// Masks by number of the set, from 1; arms that the learner does not have are left out.
@@ -273,8 +372,8 @@ impl Marks {
                 ));
             } else if !path.is_dir() {
                 notes.push(format!(
-                    "cgroup {name} does not exist: its rules match nothing until the policy is \
-                     applied again"
+                    "cgroup {name} does not exist: its rules match nothing until it does and an \
+                     agent that runs sees it, or the policy is applied again"
                 ));
             } else {
                 marks.named.push((bit as u32, path));
@@ -302,7 +401,7 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
         File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))?;
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
-    let pin = directory.join(format!("cgroup_{bit}"));
+    let pin = directory.join(mark_pin(bit));
     drop(crate::kernel::attach_and_pin(
         &mut program,
         &directory_of_cgroup,

@@ -5,17 +5,16 @@
 //! system, with a file `link_PROGRAM` for each program and `map_MAP` for each map.
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, PrintLevel, ProgramType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramType};
 use serde::Serialize;
 
 use crate::limit::{attached_to, cgroup_path, remove_file, remove_if_empty};
+use crate::object::{self, last_words, take_said};
 use crate::system;
 
 const DIRECTORY: &str = "sockops";
@@ -23,10 +22,6 @@ const LINK: &str = "link_";
 const MAP: &str = "map_";
 /// Longest name: it is a file's, and a column's.
 const NAME_MAX: usize = 32;
-/// Lines of the verifier's log that an error shows. The last ones say what was wrong.
-const LOG_LINES: usize = 6;
-/// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
-const EM_BPF: u16 = 247;
 
 /// A loaded object.
 #[derive(Clone, Debug, Serialize)]
@@ -51,7 +46,7 @@ pub struct Loaded {
 /// # Errors
 /// What is wrong with the file, the name, the cgroup or the program. Nothing is left behind.
 pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Result<Loaded> {
-    check_object(file)?;
+    object::check_file(file)?;
     let name = match name {
         Some(name) => name.to_owned(),
         None => file_name(file),
@@ -186,30 +181,6 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Says what is wrong with a file in words that libbpf does not have.
-fn check_object(file: &Path) -> Result<()> {
-    let shown = file.display();
-    let mut header = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(20).read_to_end(&mut header))
-        .with_context(|| format!("opening {shown}"))?;
-    let expected = "expected an object that clang compiled with -target bpf";
-    if header.len() < 20 || !header.starts_with(b"\x7fELF") {
-        bail!("{shown} is not an ELF file; {expected}");
-    }
-    let is_little = header[5] == 1;
-    let bytes = [header[18], header[19]];
-    let machine = if is_little {
-        u16::from_le_bytes(bytes)
-    } else {
-        u16::from_be_bytes(bytes)
-    };
-    if machine != EM_BPF {
-        bail!("{shown} is an ELF file for another machine (number {machine}); {expected}");
-    }
-    Ok(())
-}
-
 fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     let (mut object, left_out) = load_object(file)?;
     for mut map in object.maps_mut() {
@@ -235,21 +206,9 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     Ok(left_out)
 }
 
-/// What libbpf has said since it was last asked, the verifier's log included.
-static SAID: Mutex<String> = Mutex::new(String::new());
-
-fn listen(_: PrintLevel, text: String) {
-    if let Ok(mut said) = SAID.lock() {
-        said.push_str(&text);
-    }
-}
-
 /// Opens and loads an object; the names of programs that are not loaded come with it.
 fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
-    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
-    let outcome = load_quietly(file);
-    libbpf_rs::set_print(before);
-    outcome
+    object::listening(|| load_quietly(file))
 }
 
 fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
@@ -293,33 +252,6 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
             Err(anyhow!("the kernel refused {shown}: {reasons}"))
         }
     }
-}
-
-fn take_said() -> String {
-    SAID.lock()
-        .map(|mut said| std::mem::take(&mut *said))
-        .unwrap_or_default()
-}
-
-/// The last lines of the verifier's log, which say what was wrong; where there is no log,
-/// of what libbpf said itself.
-fn last_words(said: &str) -> String {
-    let log = said
-        .split_once("BEGIN PROG LOAD LOG --")
-        .and_then(|(_, rest)| rest.split_once("-- END PROG LOAD LOG"))
-        .map_or(said, |(log, _)| log);
-    let is_reason = |line: &&str| {
-        let line = line.trim();
-        let noise = [
-            "processed ",
-            "verification time",
-            "stack depth",
-            "libbpf: prog",
-        ];
-        !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise))
-    };
-    let lines: Vec<&str> = log.lines().filter(is_reason).map(str::trim).collect();
-    lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
 }
 
 fn read(directory: &Path, name: &str) -> Result<Loaded> {
@@ -389,24 +321,6 @@ mod tests {
             assert!(check_name(name).is_err(), "{name}");
         }
         assert!(check_name("tcp_iw-40").is_ok());
-    }
-
-    #[test]
-    fn the_last_words_of_the_verifier_are_kept() {
-        let said = "libbpf: prog 'f': BPF program load failed: Permission denied\n\
-                    libbpf: prog 'f': -- BEGIN PROG LOAD LOG --\n\
-                    0: R1=ctx() R10=fp0\n0: (61) r0 = *(u32 *)(r1 +4000)\n\
-                    invalid bpf_context access off=4000 size=4\n\
-                    processed 1 insns (limit 1000000)\n\
-                    -- END PROG LOAD LOG --\nlibbpf: prog 'f': failed to load: -13\n";
-        let words = last_words(said);
-        assert!(
-            words.ends_with("invalid bpf_context access off=4000 size=4"),
-            "{words}"
-        );
-        assert!(!words.contains("processed"), "{words}");
-        let long: String = (0..100).map(|n| format!("line {n}\n")).collect();
-        assert_eq!(last_words(&long).split("; ").count(), LOG_LINES);
     }
 
     #[test]

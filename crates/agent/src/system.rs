@@ -158,7 +158,29 @@ pub fn netns_cookie() -> Result<u64> {
 /// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out:
 /// connections there count as running their system default.
 pub fn namespace_defaults() -> Vec<(u64, String)> {
-    let mut seen = HashSet::new();
+    in_namespaces(|| Some((netns_cookie().ok()?, default_cc().ok()?)))
+}
+
+/// Answers of a question that is asked in every network namespace that can be entered, the
+/// caller's own first.
+pub(crate) fn in_namespaces<T: Send + 'static>(ask: fn() -> Option<T>) -> Vec<T> {
+    let worker = std::thread::spawn(move || {
+        // The first is our own, which needs no privilege to be in.
+        let mut answers: Vec<T> = ask().into_iter().collect();
+        let others = network_namespaces().skip(1);
+        answers.extend(others.filter_map(|(_, file)| {
+            nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+            ask()
+        }));
+        answers
+    });
+    worker.join().unwrap_or_default()
+}
+
+/// Network namespaces, each once, open: the caller's own first, then those of all processes
+/// and those with a name. One that cannot be opened (it is gone by now, or not ours to see) is
+/// left out.
+pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
     let mut paths = vec![PathBuf::from("/proc/self/ns/net")];
     if let Ok(entries) = fs::read_dir("/proc") {
         paths.extend(
@@ -172,33 +194,38 @@ pub fn namespace_defaults() -> Vec<(u64, String)> {
     if let Ok(entries) = fs::read_dir("/run/netns") {
         paths.extend(entries.flatten().map(|entry| entry.path()));
     }
-    paths.retain(|path| fs::metadata(path).is_ok_and(|meta| seen.insert(meta.ino())));
-    let worker = std::thread::spawn(move || {
-        paths
-            .iter()
-            .filter_map(|path| in_namespace(path))
-            .collect::<Vec<_>>()
-    });
-    worker.join().unwrap_or_default()
+    let mut seen = HashSet::new();
+    paths.into_iter().filter_map(move |path| {
+        let file = fs::File::open(&path).ok()?;
+        seen.insert(file.metadata().ok()?.ino())
+            .then_some((path, file))
+    })
+}
+
+/// Runs something in a network namespace, on a thread of its own.
+///
+/// # Errors
+/// A namespace that cannot be entered (CAP_SYS_ADMIN), or what the work says.
+pub fn run_in_namespace<T: Send>(
+    namespace: &fs::File,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            nix::sched::setns(namespace.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET)
+                .context("entering it (CAP_SYS_ADMIN)")?;
+            work()
+        });
+        worker
+            .join()
+            .unwrap_or_else(|_| bail!("the work in the network namespace panicked"))
+    })
 }
 
 /// Cookie of the network namespace of a file such as `/run/netns/NAME`.
 pub fn netns_cookie_of(path: &Path) -> Result<u64> {
     let file = fs::File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    let worker = std::thread::spawn(move || {
-        nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET)?;
-        netns_cookie()
-    });
-    worker
-        .join()
-        .unwrap_or_else(|_| bail!("reading the cookie panicked"))
-}
-
-/// Enters a namespace with the calling thread (which must be a throw-away) and reads there.
-fn in_namespace(path: &Path) -> Option<(u64, String)> {
-    let file = fs::File::open(path).ok()?;
-    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-    Some((netns_cookie().ok()?, default_cc().ok()?))
+    run_in_namespace(&file, netns_cookie)
 }
 
 /// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.

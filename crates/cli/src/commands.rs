@@ -1,6 +1,7 @@
 //! The sub-commands, one a file.
 
 pub mod arms;
+pub mod cc;
 pub mod detach;
 pub mod doctor;
 pub mod events;
@@ -11,6 +12,7 @@ pub mod import;
 pub mod lab;
 pub mod limit;
 pub mod link;
+pub mod model;
 pub mod policy;
 pub mod reset;
 pub mod run;

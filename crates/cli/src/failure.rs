@@ -58,6 +58,9 @@ pub enum Failure {
     /// `policy check` found faults, or warnings that were not to be.
     #[error("{0}")]
     Policy(String),
+    /// `model check` found files that are no models.
+    #[error("{0}")]
+    Model(String),
     /// Whoever read our output has stopped: no failure at all.
     #[error("the reader of the output has gone")]
     OutputClosed,
@@ -76,7 +79,7 @@ impl Failure {
             Self::Start { found: false, .. } => 127,
             Self::Command(code) => *code,
             Self::Worse => 6,
-            Self::Policy(_) => 1,
+            Self::Policy(_) | Self::Model(_) => 1,
         }
     }
 }

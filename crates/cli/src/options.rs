@@ -13,7 +13,7 @@ Exit codes:
   0  success
   1  error
   2  wrong usage, or a confirmation is missing
-  3  something that is needed is missing (doctor, link, limit, sockops)
+  3  something that is needed is missing (doctor, link, limit, sockops, cc)
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
@@ -99,6 +99,11 @@ pub enum Command {
     /// Set TCP parameters per flow, by the rules of a file.
     #[command(subcommand)]
     Policy(commands::policy::What),
+    /// Look into model files of the learned rate controller: show, check.
+    ///
+    /// Needs no agent and no privilege. docs/model.md describes the format.
+    #[command(subcommand)]
+    Model(commands::model::What),
     /// Measure congestion controls on this machine's own TCP stack.
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
@@ -116,6 +121,10 @@ pub enum Command {
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]
     Sim(commands::sim::What),
+    /// Load congestion controls in BPF, replace and remove them while connections use them.
+    ///
+    /// The learner takes up what is loaded as one more choice. docs/cc.md has the details.
+    Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),
 }

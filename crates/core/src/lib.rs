@@ -16,6 +16,7 @@ mod host;
 mod key;
 mod learner;
 mod params;
+pub mod rate;
 mod sample;
 mod weighted;
 

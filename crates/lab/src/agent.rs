@@ -15,6 +15,8 @@ use crate::interrupt::OnSignal;
 use crate::mode::Mode;
 use crate::process::Process;
 
+/// The agent's socket in its directory.
+const SOCKET: &str = "agent.sock";
 /// How long an agent may take until it answers.
 const START: Duration = Duration::from_secs(20);
 /// How long it may take to go after each way of asking.
@@ -80,11 +82,9 @@ impl Agent {
         let label = mode.label();
         let directory = places.directory.join(&label);
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
-        let socket = directory.join("agent.sock");
+        let socket = directory.join(SOCKET);
         let pin = places.bpf.join(&label);
-        let configuration = directory.join("agent.toml");
-        let text = configuration_text(mode, places.cgroup, &pin, &directory.join("state"), &socket);
-        fs::write(&configuration, text).map_err(Error::io("cannot write", &configuration))?;
+        let configuration = configuration(Some(mode), places.cgroup, &pin, &directory)?;
         let log = directory.join("agent.log");
         let output = File::create(&log).map_err(Error::io("cannot create", &log))?;
         let errors = output
@@ -213,16 +213,32 @@ impl Drop for Agent {
     }
 }
 
+/// Writes the configuration of an agent that has all it keeps in a directory, or that of the
+/// commands that need none, and returns its path.
+pub(crate) fn configuration(
+    mode: Option<&Mode>,
+    cgroup: &Path,
+    pin: &Path,
+    directory: &Path,
+) -> Result<PathBuf, Error> {
+    let file = directory.join("agent.toml");
+    let (state, socket) = (directory.join("state"), directory.join(SOCKET));
+    let text = configuration_text(mode, cgroup, pin, &state, &socket);
+    fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
+    Ok(file)
+}
+
 fn configuration_text(
-    mode: &Mode,
+    mode: Option<&Mode>,
     cgroup: &Path,
     pin: &Path,
     state: &Path,
     socket: &Path,
 ) -> String {
     let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
+    let mode = mode.map_or(String::new(), |mode| format!("mode = \"{mode}\"\n"));
     format!(
-        "mode = \"{mode}\"\ncgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n",
+        "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n",
         quoted(cgroup),
         quoted(pin),
         quoted(state),
@@ -255,7 +271,7 @@ mod tests {
     #[test]
     fn the_configuration_is_toml_whatever_the_paths() {
         let text = configuration_text(
-            &Mode::Classic,
+            Some(&Mode::Classic),
             Path::new("/a \"b\"\\c"),
             Path::new("/p"),
             Path::new("/s"),

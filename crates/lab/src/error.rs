@@ -87,6 +87,14 @@ pub enum Error {
         /// What went wrong, with the agent's own words where there are any.
         why: String,
     },
+    /// A policy could not be put in force, or asked what it did.
+    #[error("the policy {name}: {why}")]
+    Policy {
+        /// Its name in the scenario.
+        name: String,
+        /// What went wrong, in the command's own words where there are any.
+        why: String,
+    },
     /// A trace is not one.
     #[error(transparent)]
     Trace(#[from] crate::link::trace::TraceError),

@@ -266,7 +266,7 @@ impl Table {
         {
             return Err((
                 text.span(),
-                "`relative_to` compares goodput and times; this statistic is compared as it is"
+                "`relative_to` compares goodput, times and retransmissions; this statistic is compared as it is"
                     .into(),
             ));
         }
@@ -365,6 +365,11 @@ impl Table {
             )),
             _ => Ok(()),
         }
+    }
+
+    /// The modes that it names, with their places.
+    pub(crate) fn modes(&self) -> impl Iterator<Item = &toml::Spanned<String>> {
+        [&self.mode].into_iter().chain(&self.relative_to)
     }
 
     /// The host, with its place.

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::outcome::{Connection, INCUMBENT};
 use crate::process::Process;
-use crate::scenario::{INCAST, Kind, Traffic};
+use crate::scenario::{INCAST, Kind, SMALL_CALLS, Traffic};
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
 
@@ -40,16 +40,30 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
             let incumbents = (0..against.flows).map(|_| sender(INCUMBENT, cc, stream));
             incumbents.chain(newcomers).collect()
         }
-        Kind::Incast { senders } => (0..*senders as usize)
-            .map(|place| {
-                let (class, bytes) = INCAST[place % INCAST.len()];
-                let load = match bytes {
-                    Some(bytes) => Load::FlowsFor { ms, bytes },
-                    None => Load::Stream { ms },
+        Kind::Incast { senders, rpcs } => {
+            let of_sort = |sort: usize| {
+                let (class, bytes) = INCAST[sort];
+                let load = match (bytes, rpcs) {
+                    (Some(bytes), None) => Load::FlowsFor { ms, bytes },
+                    (Some(bytes), Some(_)) => Load::Calls { ms, bytes },
+                    (None, _) => Load::Stream { ms },
                 };
                 sender(class, None, load)
-            })
-            .collect(),
+            };
+            let sorts: Vec<usize> = match rpcs {
+                None => (0..INCAST.len()).collect(),
+                Some(rpcs) => [*rpcs, SMALL_CALLS, 1]
+                    .into_iter()
+                    .enumerate()
+                    .flat_map(|(sort, loops)| (0..loops).map(move |_| sort))
+                    .collect(),
+            };
+            let flows = match rpcs {
+                None => *senders as usize,
+                Some(_) => *senders as usize * sorts.len(),
+            };
+            sorts.into_iter().cycle().take(flows).map(of_sort).collect()
+        }
     };
     Some(Plan { server, senders })
 }
@@ -62,7 +76,7 @@ fn allowed(plan: &Plan) -> Duration {
         .iter()
         .map(|sender| match sender.load {
             Load::Flows { count, .. } => 3 * patience * count,
-            Load::FlowsFor { ms, .. } | Load::Stream { ms } => {
+            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms } => {
                 Duration::from_millis(ms) + 3 * patience
             }
         })
@@ -134,9 +148,18 @@ pub(crate) fn transfer(
         .into_iter()
         .map(|flow| Connection {
             rtt_us: round_trips.take(plan.server.ip(), flow.local_port),
+            part_bps: plan.ms().map(|ms| part_bps(&flow, ms)),
             ..connection(flow, round, wall_s)
         })
         .collect())
+}
+
+/// What a flow adds to the goodput of a round that lasts for a time, bit/s.
+fn part_bps(flow: &Flow, ms: u64) -> f64 {
+    match flow.error {
+        Some(_) => 0.0,
+        None => flow.in_time_bytes as f64 * 8e3 / ms as f64,
+    }
 }
 
 fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
@@ -159,6 +182,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         rtt_us: Vec::new(),
         srtt_us: flow.srtt_us,
         min_rtt_us: flow.min_rtt_us.map(f64::from),
+        part_bps: None,
         flow_bytes: flow.flow_bytes,
         fct_us: flow.flow_bytes.filter(|_| fine).map(|_| flow.took_us),
         wall_s,
@@ -211,13 +235,54 @@ mod tests {
             senders,
             [incumbent.clone(), incumbent, (String::new(), None)]
         );
-        let classes: Vec<String> = of(Kind::Incast { senders: 4 })
-            .unwrap()
-            .senders
-            .into_iter()
-            .map(|sender| sender.class)
-            .collect();
+        let classes: Vec<String> = of(Kind::Incast {
+            senders: 4,
+            rpcs: None,
+        })
+        .unwrap()
+        .senders
+        .into_iter()
+        .map(|sender| sender.class)
+        .collect();
         assert_eq!(classes, ["rpc-1mb", "rpc-10kb", "stream", "rpc-1mb"]);
+    }
+
+    #[test]
+    fn senders_that_do_all_have_every_sort_over_connections_that_stay() {
+        let plan = of(Kind::Incast {
+            senders: 3,
+            rpcs: Some(4),
+        })
+        .unwrap();
+        let count = |wanted: &str, load: Load| {
+            let alike = |one: &&Sender| one.class == wanted && one.load == load;
+            plan.senders.iter().filter(alike).count()
+        };
+        let calls = |bytes| Load::Calls { ms: 2000, bytes };
+        assert_eq!(count("rpc-1mb", calls(1_000_000)), 12);
+        assert_eq!(count("rpc-10kb", calls(10_000)), 6);
+        assert_eq!(count("stream", Load::Stream { ms: 2000 }), 3);
+        // 3 (X + 3) flows, as in the slides.
+        assert_eq!(plan.senders.len(), 21);
+        assert_eq!(plan.ms(), Some(2000));
+        let short = of(Kind::Short {
+            flows: 1,
+            bytes: Size::from_bytes(1),
+        });
+        assert_eq!(short.unwrap().ms(), None);
+    }
+
+    #[test]
+    fn only_what_came_in_time_counts_for_a_round() {
+        let flow = Flow {
+            received_bytes: 1_000_000,
+            in_time_bytes: 500_000,
+            ..Flow::default()
+        };
+        // 4 Mbit in 2 s.
+        assert_eq!(part_bps(&flow, 2000), 2e6);
+        let error = Some("x".into());
+        assert_eq!(part_bps(&Flow { error, ..flow }, 2000), 0.0);
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod link;
 pub mod measure;
 pub mod mode;
 pub mod outcome;
+mod policy;
 mod process;
 mod progress;
 pub mod published;

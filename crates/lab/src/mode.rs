@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::scenario::{PolicyFile, Scenario};
+
 /// One thing to measure. Each gets its own pair of namespaces and cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
@@ -17,17 +19,33 @@ pub enum Mode {
     Classic,
     /// The agent in its default mode.
     Thalweg,
+    /// The scenario's default congestion control, under one of its policies and
+    /// without an agent.
+    Policy(String),
 }
 
 /// A mode's name is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected one of baseline, fixed, fixed:ARM, classic, thalweg, found {0:?}")]
+#[error("expected one of baseline, fixed, fixed:ARM, classic, thalweg, policy:NAME, found {0:?}")]
 pub struct ModeError(pub String);
 
 impl Mode {
     /// Whether an agent learns in this mode. The others are references.
     pub fn learns(&self) -> bool {
         matches!(self, Self::Classic | Self::Thalweg)
+    }
+
+    /// Whether something of Thalweg is in the kernel in this mode.
+    pub(crate) fn pins(&self) -> bool {
+        self.learns() || matches!(self, Self::Policy(_))
+    }
+
+    /// The policy of a scenario that it runs under.
+    pub(crate) fn policy<'a>(&self, scenario: &'a Scenario) -> Option<&'a PolicyFile> {
+        match self {
+            Self::Policy(name) => scenario.policies.iter().find(|one| one.name == *name),
+            _ => None,
+        }
     }
 
     /// The name as a part of a file name: "fixed:bbr" becomes "fixed-bbr".
@@ -44,6 +62,7 @@ impl fmt::Display for Mode {
             Self::EveryFixed => f.write_str("fixed"),
             Self::Classic => f.write_str("classic"),
             Self::Thalweg => f.write_str("thalweg"),
+            Self::Policy(name) => write!(f, "policy:{name}"),
         }
     }
 }
@@ -57,8 +76,9 @@ impl FromStr for Mode {
             "fixed" => Ok(Self::EveryFixed),
             "classic" => Ok(Self::Classic),
             "thalweg" => Ok(Self::Thalweg),
-            _ => match text.strip_prefix("fixed:") {
-                Some(arm) if is_arm_name(arm) => Ok(Self::Fixed(arm.to_owned())),
+            _ => match text.split_once(':') {
+                Some(("fixed", arm)) if is_arm_name(arm) => Ok(Self::Fixed(arm.to_owned())),
+                Some(("policy", name)) if is_policy_name(name) => Ok(Self::Policy(name.to_owned())),
                 _ => Err(ModeError(text.to_owned())),
             },
         }
@@ -85,6 +105,14 @@ pub fn is_arm_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+/// Whether a scenario may call a policy so. The name becomes a part of those of files.
+pub(crate) fn is_policy_name(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 /// The modes to run, in order and each once, with [`Mode::EveryFixed`] replaced
@@ -115,7 +143,14 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["baseline", "fixed", "fixed:bbr", "classic", "thalweg"] {
+        for name in [
+            "baseline",
+            "fixed",
+            "fixed:bbr",
+            "classic",
+            "thalweg",
+            "policy:clamp-2",
+        ] {
             assert_eq!(name.parse::<Mode>().unwrap().to_string(), name);
         }
     }
@@ -129,6 +164,10 @@ mod tests {
             "fixed:a b",
             "fixed:sixteen_or_more_",
             "bbr",
+            "policy",
+            "policy:",
+            "policy:a/b",
+            "policy:../x",
         ] {
             let error = name.parse::<Mode>().unwrap_err();
             assert!(error.to_string().contains("fixed:ARM"), "{name}");

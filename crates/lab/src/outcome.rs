@@ -149,6 +149,10 @@ pub struct Connection {
     pub round: u32,
     /// What the receiver got, bit/s. 0 where the connection failed.
     pub goodput_bps: f64,
+    /// What it adds to the goodput of its round, bit/s: what the receiver got within the
+    /// round's time, over that time. Absent where a round has no time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_bps: Option<f64>,
     /// Which flow of the round it was, where a round has several sorts.
     #[serde(default)]
     pub class: String,

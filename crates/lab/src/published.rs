@@ -4,7 +4,9 @@
 //! repeat them. [`make`] runs what has no result yet, by the very command that the page then
 //! shows, and writes the page from the results. Rows are kept one directory each, with a stamp
 //! of everything that went into them: an interrupted call goes on where it stopped, and a row
-//! whose scenario changed is run again.
+//! whose scenario or policy changed is run again.
+
+mod incast;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +19,7 @@ use serde_json::Value;
 
 use crate::compare;
 use crate::error::Error;
-use crate::scenario::{ScenarioError, position};
+use crate::scenario::{Scenario, ScenarioError, position};
 use crate::stats;
 
 /// What to make.
@@ -46,6 +48,7 @@ impl Document {
         let runs = |table: &Table| match table {
             Table::Tuned { row, .. } => row.len(),
             Table::Kernels { row, .. } => 2 * row.len(),
+            Table::Incast { row, .. } => row.len(),
             Table::Grid { row, .. } => row.iter().map(|row| row.cell.len()).sum(),
         };
         self.table.iter().map(runs).sum()
@@ -66,6 +69,14 @@ enum Table {
         #[serde(flatten)]
         head: Head,
         row: Vec<KernelsRow>,
+    },
+    /// Flows that meet in one queue, over how many they are.
+    Incast {
+        #[serde(flatten)]
+        head: Head,
+        #[serde(flatten)]
+        sweep: incast::Sweep,
+        row: Vec<incast::Row>,
     },
     /// Our own runs: a condition a row, a column each for what varies.
     Grid {
@@ -164,6 +175,7 @@ pub fn make(options: &Options) -> Result<usize, Error> {
         match table {
             Table::Tuned { head, row } => page.tuned(head, row)?,
             Table::Kernels { head, row } => page.kernels(head, row)?,
+            Table::Incast { head, sweep, row } => page.incast(head, sweep, row)?,
             Table::Grid { head, columns, row } => page.grid(head, columns, row)?,
         }
     }
@@ -371,7 +383,10 @@ impl<'a> Page<'a> {
         let command = format!("thalweg {}", arguments.join(" "));
         arguments.extend(["--out".to_owned(), directory.display().to_string()]);
 
-        let stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
+        let mut stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
+        for policy in Scenario::load(&scenario)?.policies {
+            stamp.push_str(&policy.text);
+        }
         let stamp_file = directory.join("stamp");
         let results = directory.join("results.json");
         let line = format!("- `{command}`");
@@ -625,6 +640,46 @@ cell = [
         fs::write(directory.path().join("s.toml"), "name = \"other\"\n").unwrap();
         assert_eq!(make(&options).unwrap(), 0);
         assert_eq!(calls(), 6, "a changed scenario was not run again");
+    }
+
+    #[test]
+    fn a_picture_lies_beside_the_page_and_a_changed_policy_runs_again() {
+        let flow = json!({
+            "round": 0, "class": "rpc-10kb", "part_bps": 2e6, "fct_us": 7e3,
+            "retransmits": 1, "sent_segments": 4,
+        });
+        let result = json!({
+            "environment": {"kernel": "Linux 0.0"},
+            "scenarios": [{"modes": [{"mode": "policy:p", "connections": [flow]}]}],
+        });
+        let script = format!(
+            "echo x >>\"$(dirname \"$0\")/calls\"\nfor last; do :; done\nmkdir -p \"$last\"\n\
+             cat >\"$last/results.json\" <<'E'\n{result}\nE\n"
+        );
+        let (directory, options) = bed(&script);
+        let at = |name: &str| directory.path().join(name);
+        let tables = "[[table]]\nkind = \"incast\"\ntitle = \"T\"\nsource = \"S\"\nnote = \"N\"\n\
+                      across = \"X\"\npicture = \"p.svg\"\n\
+                      compared = [{ mode = \"policy:p\", name = \"with\" }]\n\
+                      [[table.row]]\nacross = 4\n\
+                      run = { scenario = \"s.toml\", backend = \"host\", connections = 1 }\n";
+        fs::write(at("tables.toml"), tables).unwrap();
+        let policy = "name = \"p\"\n[[rule]]\nname = \"r\"\nset = { cwnd_clamp = 10 }\n";
+        fs::write(at("p.toml"), policy).unwrap();
+        let scenario = "name = \"s\"\n[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
+        fs::write(at("s.toml"), scenario).unwrap();
+        let calls = || fs::read_to_string(at("calls")).unwrap().lines().count();
+
+        assert_eq!(make(&options).unwrap(), 0);
+        let page = fs::read_to_string(&options.page).unwrap();
+        assert!(page.contains("![T](p.svg)"), "{page}");
+        let row = "| 4 | with | 2 [2 … 2] | – | 2.0 [2.0 … 2.0] | – | 25.000 [25.000 … 25.000] |";
+        assert!(page.contains(row), "{page}");
+        let picture = fs::read_to_string(at("p.svg")).unwrap();
+        assert!(picture.contains(">with</text>"), "{picture}");
+        assert_eq!((make(&options).unwrap(), calls()), (0, 1));
+        fs::write(at("p.toml"), policy.replace("10", "20")).unwrap();
+        assert_eq!((make(&options).unwrap(), calls()), (0, 2));
     }
 
     #[test]

@@ -18,10 +18,11 @@ use crate::mode::{self, Mode};
 use crate::outcome::{
     Connection, Environment, FORMAT, ModeOutcome, Outcome, RemoteOutcome, ScenarioOutcome,
 };
+use crate::policy::PolicyInForce;
 use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{self, Kind, Scenario};
 use crate::ticks::Ticks;
 use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
@@ -34,6 +35,8 @@ const PORT: u16 = 5201;
 pub struct Options {
     /// Scenario files, run one after the other.
     pub scenarios: Vec<PathBuf>,
+    /// Where the policies that each scenario names are looked for; empty: beside it.
+    pub policy_folders: Vec<PathBuf>,
     /// What to measure; [`Mode::EveryFixed`] is expanded.
     pub modes: Vec<Mode>,
     /// Connections per mode, instead of the scenario's number.
@@ -70,6 +73,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             scenarios: Vec::new(),
+            policy_folders: Vec::new(),
             modes: vec![
                 Mode::Baseline,
                 Mode::EveryFixed,
@@ -140,16 +144,27 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
             "the number of rounds must be at least 1".into(),
         ));
     }
-    options
-        .scenarios
-        .iter()
-        .map(|file| Scenario::load(file))
-        .collect()
+    let load = |(index, file): (usize, &PathBuf)| {
+        let scenario = match options.policy_folders.get(index) {
+            Some(folder) => Scenario::load_in(file, folder)?,
+            None => Scenario::load(file)?,
+        };
+        for mode in &options.modes {
+            if let Mode::Policy(name) = mode {
+                scenario::policy::known(name, &scenario.policies).map_err(|why| {
+                    Error::Options(format!("{}: {why} (mode {mode})", file.display()))
+                })?;
+            }
+        }
+        Ok(scenario)
+    };
+    options.scenarios.iter().enumerate().map(load).collect()
 }
 
 /// One mode's hosts and what runs in them. Fields are dropped in this order.
 struct Rig {
     agent: Option<Agent>,
+    policy: Option<PolicyInForce>,
     /// One for each remote host.
     servers: Vec<Server>,
     pair: Pair,
@@ -176,17 +191,23 @@ impl Rig {
         }
         settings.wire = options.place.name.wire();
         let pair = Pair::new(&settings)?;
-        // The agent first, so that it sees the server's socket from the start.
-        let agent = match bpf.filter(|_| mode.learns()) {
-            Some(bpf) => {
-                let places = Places {
-                    directory,
-                    bpf,
-                    cgroup: pair.cgroup(),
-                };
-                Some(Agent::start(&options.agent_binary, mode, &places)?)
+        // Agent and policy first, so that they see the server's socket from the start.
+        let places = bpf.map(|bpf| Places {
+            directory,
+            bpf,
+            cgroup: pair.cgroup(),
+        });
+        let agent = match &places {
+            Some(places) if mode.learns() => {
+                Some(Agent::start(&options.agent_binary, mode, places)?)
             }
-            None => None,
+            _ => None,
+        };
+        let policy = match (&places, mode.policy(scenario)) {
+            (Some(places), Some(policy)) => {
+                Some(PolicyInForce::apply(&options.agent_binary, policy, places)?)
+            }
+            _ => None,
         };
         let servers = pair
             .remotes()
@@ -195,6 +216,7 @@ impl Rig {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             agent,
+            policy,
             servers,
             pair,
             mode: mode.clone(),
@@ -258,6 +280,7 @@ impl Rig {
     fn finish(self, scenario: &Scenario, report: &Path) -> Result<ModeOutcome, Error> {
         let Self {
             agent,
+            policy,
             servers,
             pair,
             mode,
@@ -276,6 +299,10 @@ impl Rig {
             let detached = agent.detach();
             fs::copy(from, &log).map_err(Error::io("cannot write", log))?;
             detached?;
+        }
+        if let Some(policy) = policy {
+            let file = report.join(format!("{}.json", mode.label()));
+            fs::write(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
         }
         let mut remotes = scenario
             .remotes()
@@ -434,7 +461,7 @@ fn run_scenario(
     let raw = report.join("raw");
     fs::create_dir_all(&raw).map_err(Error::io("cannot create", &raw))?;
     let directory = RunDir::create(serial)?;
-    let bpf = if modes.iter().any(Mode::learns) {
+    let bpf = if modes.iter().any(Mode::pins) {
         Some(directory.mount_bpf()?)
     } else {
         None
@@ -654,6 +681,11 @@ mod tests {
             ]
         );
         assert_eq!(schedule(&modes, 4, 1).len(), 12);
+        // A policy learns nothing: it has the turns of a reference.
+        let modes = [Mode::Policy("clamp".into()), Mode::Thalweg];
+        let turns = schedule(&modes, 3, 2);
+        let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod change;
 mod host;
+pub(crate) mod policy;
 mod traffic;
 
 use std::collections::BTreeMap;
@@ -24,9 +25,11 @@ use crate::units::{Delay, Probability, Rate, Size};
 
 pub use change::Change;
 pub use host::Host;
+use policy::PolicyFault;
+pub use policy::PolicyFile;
 pub use thalweg_units::FileError as ScenarioError;
 pub(crate) use thalweg_units::position;
-pub use traffic::{Against, INCAST, Kind, Traffic};
+pub use traffic::{Against, INCAST, Kind, SMALL_CALLS, Traffic};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +48,9 @@ pub struct Scenario {
     pub traffic: Traffic,
     /// How the path changes in the course of the run, in order.
     pub changes: Vec<Change>,
+    /// The policies that modes may run under.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyFile>,
     /// The two hosts' settings.
     pub system: System,
     /// The outcome, checked after the run.
@@ -346,6 +352,8 @@ struct Document {
     #[serde(default)]
     system: SystemTable,
     #[serde(default)]
+    policy: Vec<policy::Table>,
+    #[serde(default)]
     expect: Vec<Spanned<expect::Table>>,
 }
 
@@ -401,22 +409,32 @@ impl Scenario {
 pub(crate) type Fault = (Range<usize>, String);
 
 impl Scenario {
-    /// Reads and checks a scenario file.
+    /// Reads and checks a scenario file and the policies that it names.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read, [`Error::Scenario`] where it
-    /// is not a valid scenario.
+    /// [`Error::Io`] where the file cannot be read, [`Error::Scenario`] where it or a
+    /// policy is not valid.
     pub fn load(file: &Path) -> Result<Self, Error> {
-        let text =
-            std::fs::read_to_string(file).map_err(Error::io("cannot read the scenario", file))?;
-        Ok(Self::parse(&text, file)?)
+        Self::load_in(file, folder(file))
     }
 
-    /// Checks the text of a scenario; `file` is for messages only.
+    /// The same, with policies looked for in another folder than beside the file.
+    pub(crate) fn load_in(file: &Path, folder: &Path) -> Result<Self, Error> {
+        let text =
+            std::fs::read_to_string(file).map_err(Error::io("cannot read the scenario", file))?;
+        Ok(Self::parse_in(&text, file, folder)?)
+    }
+
+    /// Checks the text of a scenario; `file` is for messages, and for finding the policies
+    /// that it names.
     ///
     /// # Errors
     /// The first fault, with its place.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ScenarioError> {
+        Self::parse_in(text, file, folder(file))
+    }
+
+    fn parse_in(text: &str, file: &Path, folder: &Path) -> Result<Self, ScenarioError> {
         let at = |(span, message): Fault| {
             let (line, column) = position(text, span.start);
             ScenarioError {
@@ -426,18 +444,23 @@ impl Scenario {
                 message,
             }
         };
-        let document: Document = toml::from_str(text).map_err(|error| {
+        let mut document: Document = toml::from_str(text).map_err(|error| {
             at((
                 error.span().unwrap_or(0..0),
                 error.message().replace('\n', ", "),
             ))
         })?;
-        document.check().map_err(at)
+        let tables = std::mem::take(&mut document.policy);
+        let policies = policy::load(tables, folder).map_err(|fault| match fault {
+            PolicyFault::Here(fault) => at(fault),
+            PolicyFault::There(error) => error,
+        })?;
+        document.check(policies).map_err(at)
     }
 }
 
 impl Document {
-    fn check(self) -> Result<Scenario, Fault> {
+    fn check(self, policies: Vec<PolicyFile>) -> Result<Scenario, Fault> {
         let name = self.name.get_ref();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(plain) {
@@ -470,6 +493,9 @@ impl Document {
                 let table = table.into_inner();
                 check_class(&table, &traffic)?;
                 check_host(&table, &hosts)?;
+                for mode in table.modes() {
+                    policy::check_mode(mode, &policies)?;
+                }
                 table.check(span)
             })
             .collect::<Result<_, _>>()?;
@@ -480,10 +506,16 @@ impl Document {
             hosts,
             traffic,
             changes,
+            policies,
             system,
             expect,
         })
     }
+}
+
+/// Where files that a scenario names are looked for.
+pub(crate) fn folder(file: &Path) -> &Path {
+    file.parent().unwrap_or(Path::new(""))
 }
 
 /// Whether the traffic has flows of the class that an expectation names.
@@ -644,3 +676,7 @@ impl SystemTable {
 #[cfg(test)]
 #[path = "scenario_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "scenario_policy_tests.rs"]
+mod policy_tests;

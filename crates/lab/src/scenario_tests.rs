@@ -310,7 +310,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             expect,
             "statistic = \"loss\"\nat_most = 1\nrelative_to = \"baseline\"",
             (6, 15),
-            "compares goodput",
+            "compares goodput, times and retransmissions",
         ),
         (
             expect,
@@ -462,11 +462,12 @@ fn every_kind_of_traffic_is_read() {
             }
         }
     );
-    assert_eq!(kind("kind = \"incast\""), Kind::Incast { senders: 3 });
-    assert_eq!(
-        Kind::Incast { senders: 2 }.classes(),
-        ["rpc-1mb", "rpc-10kb"]
-    );
+    let incast = |senders, rpcs| Kind::Incast { senders, rpcs };
+    assert_eq!(kind("kind = \"incast\""), incast(3, None));
+    assert_eq!(incast(2, None).classes(), ["rpc-1mb", "rpc-10kb"]);
+    let all = kind("kind = \"incast\"\nsenders = 1\nrpcs = 16");
+    assert_eq!(all, incast(1, Some(16)));
+    assert_eq!(all.classes(), ["rpc-1mb", "rpc-10kb", "stream"]);
 }
 
 #[test]

@@ -29,6 +29,7 @@ pub enum Statistic {
     MedianLastHalf,
     Mean,
     LowerQuartile,
+    Total,
     ConvergedShare,
     ArmShare,
     Convergence,
@@ -57,11 +58,12 @@ pub enum Statistic {
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
         Self::LowerQuartile,
+        Self::Total,
         Self::ConvergedShare,
         Self::ArmShare,
         Self::Convergence,
@@ -119,6 +121,13 @@ impl Statistic {
                 BitsPerSecond,
                 Higher,
                 "goodput that three quarters of the connections reach",
+            ),
+            Self::Total => (
+                "total",
+                "goodput of a round's flows together",
+                BitsPerSecond,
+                Higher,
+                "what the flows of a round carry together within its time; median over the rounds (competing, incast)",
             ),
             Self::ConvergedShare => (
                 "converged-share",
@@ -319,7 +328,7 @@ impl Statistic {
     /// Whether a ratio to the same statistic of a reference makes sense.
     pub fn is_comparable(self) -> bool {
         matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
-            || self == Self::OfBestPerHost
+            || matches!(self, Self::OfBestPerHost | Self::RetransmissionShare)
     }
 
     /// What of a scenario with several hosts it can be about.
@@ -405,6 +414,7 @@ impl Query<'_> {
             Statistic::MedianLastHalf => stats::median(&last_half),
             Statistic::Mean => stats::mean(&goodputs),
             Statistic::LowerQuartile => stats::quantile(&goodputs, 0.25),
+            Statistic::Total => total(&chosen),
             Statistic::ConvergedShare => outcome.converged_share(),
             Statistic::ArmShare => arm_share(outcome, self.arm.unwrap_or_default()),
             Statistic::Convergence => {
@@ -544,6 +554,17 @@ fn retransmission_share(connections: &[&Connection]) -> Option<f64> {
     let sent: u64 = known().filter_map(|one| one.sent_segments).sum();
     let again: u64 = known().map(|one| one.retransmits).sum();
     (sent > 0).then(|| (again as f64 / sent as f64).min(1.0))
+}
+
+/// The median over the rounds of the sum of what the flows carry.
+fn total(connections: &[&Connection]) -> Option<f64> {
+    let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
+    for one in connections {
+        if let Some(part) = one.part_bps {
+            *sums.entry(one.round).or_default() += part;
+        }
+    }
+    stats::median(&sums.into_values().collect::<Vec<_>>())
 }
 
 /// The median over the rounds of a figure of a round's flows; only of rounds that

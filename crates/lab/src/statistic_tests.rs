@@ -206,3 +206,32 @@ fn an_arms_share_is_that_of_the_last_half() {
     };
     assert_eq!(query.value(&modes[0], &modes), Ok(0.75));
 }
+
+#[test]
+fn the_total_is_the_median_of_what_rounds_carry() {
+    let mut mode = outcome("baseline", &[]);
+    for (round, class, part_bps) in [
+        (0, "rpc-1mb", 10.0),
+        (0, "stream", 5.0),
+        (1, "rpc-1mb", 20.0),
+        (1, "rpc-1mb", 30.0),
+        (2, "stream", 1.0),
+    ] {
+        mode.connections.push(Connection {
+            round,
+            class: class.into(),
+            part_bps: Some(part_bps),
+            ..Connection::default()
+        });
+    }
+    // Rounds of 15, 50 and 1; of the calls alone 10 and 50.
+    assert_eq!(value(Statistic::Total, &mode, &[]), Ok(15.0));
+    let calls = Query {
+        class: Some("rpc-1mb"),
+        ..Statistic::Total.into()
+    };
+    assert_eq!(calls.value(&mode, &[]), Ok(30.0));
+    // Traffic whose rounds have no time has no total.
+    let without = outcome("baseline", &[7.0]);
+    assert!(value(Statistic::Total, &without, &[]).is_err());
+}

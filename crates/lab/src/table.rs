@@ -34,7 +34,8 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The statistics that [`measures`] shows: those that [`summary`] does not.
-const MEASURES: [Statistic; 19] = [
+const MEASURES: [Statistic; 20] = [
+    Statistic::Total,
     Statistic::ConvergedShare,
     Statistic::Convergence,
     Statistic::Recovery,
@@ -57,8 +58,10 @@ const MEASURES: [Statistic; 19] = [
 ];
 
 /// The statistics that are worth a row for each class of flows.
-pub(crate) const BY_CLASS: [Statistic; 4] = [
+pub(crate) const BY_CLASS: [Statistic; 6] = [
+    Statistic::Total,
     Statistic::Median,
+    Statistic::RetransmissionShare,
     Statistic::FctMedian,
     Statistic::FctP95,
     Statistic::FctP99,

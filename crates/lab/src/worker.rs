@@ -4,9 +4,11 @@
 //!
 //! iperf3 is not used here because its control connection would outweigh a short
 //! flow. A flow is one TCP connection: the client sends, then closes its side,
-//! and the server answers with what it read and when. The times of both are of
+//! and the server answers with what it read and when; or it is one of several calls
+//! over a connection ([`calls`]). The times of both are of
 //! CLOCK_MONOTONIC, which does not know of network namespaces.
 
+mod calls;
 mod client;
 mod server;
 mod tcp;
@@ -60,6 +62,17 @@ pub(crate) struct Plan {
     pub(crate) senders: Vec<Sender>,
 }
 
+impl Plan {
+    /// How long its senders go on, where that is a time, milliseconds.
+    pub(crate) fn ms(&self) -> Option<u64> {
+        let times = self.senders.iter().map(|sender| match sender.load {
+            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms } => Some(ms),
+            Load::Flows { .. } => None,
+        });
+        times.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+}
+
 /// One sender: connections one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sender {
@@ -77,6 +90,8 @@ pub(crate) enum Load {
     Flows { count: u32, bytes: u64 },
     /// Flows of so many bytes until the time is over; the last is finished.
     FlowsFor { ms: u64, bytes: u64 },
+    /// The same over one connection, which is there before the first.
+    Calls { ms: u64, bytes: u64 },
     /// One flow until the time is over.
     Stream { ms: u64 },
 }
@@ -85,7 +100,7 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) class: String,
-    /// The client's port; 0 where there was no connection.
+    /// The client's port, which calls over one connection share; 0 where there was no connection.
     pub(crate) local_port: u16,
     /// The congestion control at the end.
     pub(crate) cc: String,
@@ -93,10 +108,13 @@ pub(crate) struct Flow {
     pub(crate) flow_bytes: Option<u64>,
     /// Bytes that the receiver read; of a stream, within its time.
     pub(crate) received_bytes: u64,
-    /// When connect was called, on the clock that all flows share, ns.
+    /// Those of them that it had read when the sender's time was over.
+    #[serde(default)]
+    pub(crate) in_time_bytes: u64,
+    /// When connect was called, or for [`Load::Calls`] the call begun, on the clock that
+    /// all flows share, ns.
     pub(crate) begun_ns: u64,
-    /// From the call of connect until the receiver had the last byte, or for a
-    /// stream, its time; µs.
+    /// From then until the receiver had the last byte, or for a stream, its time; µs.
     pub(crate) took_us: f64,
     pub(crate) retransmits: u64,
     pub(crate) sent_segments: u64,
@@ -206,6 +224,38 @@ mod tests {
         let apart = streams[0].begun_ns.abs_diff(streams[1].begun_ns);
         assert!(apart < 100_000_000, "{apart} ns");
         assert!(flows.len() > 5, "{} flows", flows.len());
+    }
+
+    #[test]
+    fn calls_share_a_connection_and_are_timed_one_by_one() {
+        let before = now_ns();
+        let (ms, bytes) = (200, 100_001);
+        let calls = |class| sender(class, Load::Calls { ms, bytes });
+        let one_byte = sender("", Load::Calls { ms, bytes: 8 });
+        let flows = send(vec![calls("a"), calls("b"), one_byte]);
+        let wall_us = (now_ns() - before) as f64 / 1e3;
+        for class in ["a", "b"] {
+            let own: Vec<&Flow> = flows.iter().filter(|flow| flow.class == class).collect();
+            assert!(own.len() > 2, "{} calls", own.len());
+            let mut end_ns = 0;
+            for flow in &own {
+                assert_eq!(flow.error, None);
+                assert_eq!(flow.local_port, own[0].local_port);
+                assert_eq!((flow.flow_bytes, flow.received_bytes), (Some(bytes), bytes));
+                // Its own segments and not those of the calls before; loopback has segments of
+                // 64 KiB at most.
+                assert!((2..1_000).contains(&flow.sent_segments), "{flow:?}");
+                assert!(flow.begun_ns > end_ns, "one after the other");
+                end_ns = flow.begun_ns + (flow.took_us * 1e3) as u64;
+            }
+            let sum: f64 = own.iter().map(|flow| flow.took_us).sum();
+            assert!(sum < wall_us, "{sum} of {wall_us} µs");
+            // Only the last may have come too late.
+            let (last, others) = own.split_last().unwrap();
+            assert!(others.iter().all(|flow| flow.in_time_bytes == bytes));
+            assert!(last.in_time_bytes <= bytes);
+        }
+        assert!(flows.iter().any(|flow| flow.received_bytes == 8));
     }
 
     #[test]

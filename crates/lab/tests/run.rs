@@ -632,6 +632,47 @@ fn an_agent_that_ends_is_quoted() {
     assert_eq!(own_leftovers(), Vec::<String>::new());
 }
 
+const POLICY: &str = "name = \"p\"\n[[rule]]\nname = \"r\"\nset = { cwnd_clamp = 10 }\n";
+
+#[test]
+fn a_policy_that_cannot_be_applied_is_an_error_that_leaves_nothing() {
+    if !common::possible() {
+        return;
+    }
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("p.toml"), POLICY).unwrap();
+    let text = "[traffic]\nconnections = 1\n[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
+    let mut options = options(directory.path(), text, &["baseline", "policy:p"]);
+    // It knows no `policy apply`, and says so.
+    options.agent_binary = fake_agent(directory.path(), "obeys");
+    let error = run(&options).unwrap_err().to_string();
+    assert!(
+        error.contains("the policy p: ") && error.contains("unexpected arguments"),
+        "{error}"
+    );
+    assert_eq!(own_leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn faults_about_policies_are_found_before_anything_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("p.toml");
+    let table = "[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
+    fs::write(&file, POLICY).unwrap();
+    let unknown = options(directory.path(), table, &["baseline", "policy:q"]);
+    let error = run(&unknown).unwrap_err().to_string();
+    assert!(
+        error.contains("scenario.toml: expected a [[policy]] named \"q\", found p"),
+        "{error}"
+    );
+    fs::write(&file, POLICY.replace("10", "\"ten\"")).unwrap();
+    let error = run(&options(directory.path(), table, &["baseline"])).unwrap_err();
+    let place = format!("{}:4:22: ", file.display());
+    assert!(error.to_string().starts_with(&place), "{error}");
+    assert!(!directory.path().join("out").exists());
+}
+
 #[test]
 fn an_agent_that_does_not_go_is_ended_and_reported() {
     if !common::possible() {

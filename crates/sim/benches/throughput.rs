@@ -166,7 +166,7 @@ fn main() {
     for flows in flows {
         let scenario = many_to_one(flows, Time::from_us(2_000_000));
         let begin = Instant::now();
-        let outcome = run(&scenario, &weights, 1);
+        let outcome = run(&scenario, weights, 1);
         let wall = begin.elapsed().as_secs_f64();
         let counts = outcome.counts;
         println!(
@@ -183,8 +183,8 @@ fn main() {
     if asked.is_empty() {
         let scenario = many_to_one(1024, Time::from_us(400_000));
         let alone = Instant::now();
-        run(&scenario, &weights, 1);
-        run(&scenario, &weights, 2);
+        run(&scenario, weights, 1);
+        run(&scenario, weights, 2);
         let alone = alone.elapsed();
         let together = Instant::now();
         std::thread::scope(|scope| {

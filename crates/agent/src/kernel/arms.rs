@@ -152,7 +152,10 @@ impl ArmTable {
             .filter_map(|(i, s)| Some((i, s.as_mut()?)))
         {
             let spec = wanted.iter().find(|spec| spec.name == arm.name);
-            if spec.is_some() && !arm.present {
+            // "No such" and "busy" (being unloaded) say nothing of one that is there now: it went
+            // and came back since the last look.
+            let was_gone = [-libc::ENOENT, -libc::EBUSY].contains(&arm.refused_errno);
+            if spec.is_some() && (!arm.present || was_gone) {
                 arm.refused_errno = 0;
             }
             arm.present = spec.is_some();
@@ -284,14 +287,26 @@ mod tests {
 
     #[test]
     fn a_refused_arm_comes_back_only_when_it_appears_anew() {
+        let refused = -libc::EPERM;
         let mut table =
             ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
-        table.slots[0].as_mut().unwrap().refused_errno = -2;
+        table.slots[0].as_mut().unwrap().refused_errno = refused;
         let still = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
         assert_eq!(still.allowed(Mode::Thalweg, true), 0);
         let gone = ArmTable::layout(Mode::Thalweg, &still, &[]).unwrap();
         let back = ArmTable::layout(Mode::Thalweg, &gone, &specs(&["bbr"])).unwrap();
         assert_eq!(back.allowed(Mode::Thalweg, true), 1);
+    }
+
+    #[test]
+    fn an_arm_that_was_gone_for_a_moment_is_not_given_up() {
+        let mut table =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
+        for error in [libc::ENOENT, libc::EBUSY] {
+            table.slots[0].as_mut().unwrap().refused_errno = -error;
+            let next = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
+            assert_eq!(next.allowed(Mode::Thalweg, true), 1);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use thalweg_policy::{Compiled, Policy};
 
-use super::{Applied, Place};
+use super::{Applied, How, Place};
 use crate::system;
 
 /// Policies kept.
@@ -35,6 +35,16 @@ pub struct Entry {
     pub dry_run: bool,
     /// The one that `rollback` returns to.
     pub previous: Option<u32>,
+}
+
+impl Entry {
+    /// How it is applied again.
+    fn how(&self) -> How {
+        How {
+            dry_run: self.dry_run,
+            existing: false,
+        }
+    }
 }
 
 /// The policies of one state directory.
@@ -67,16 +77,10 @@ impl History {
     /// # Errors
     /// Faults of the policy, all of them, a line each; what [`Place::apply`] says; a state
     /// directory that cannot be written to.
-    pub fn apply(
-        &self,
-        place: &Place,
-        bytes: &[u8],
-        file: &Path,
-        dry_run: bool,
-    ) -> Result<Outcome> {
+    pub fn apply(&self, place: &Place, bytes: &[u8], file: &Path, how: How) -> Result<Outcome> {
         let compiled = compile(bytes, file)?;
         let previous = self.in_force(&place.pin)?.map(|entry| entry.number);
-        self.put(place, bytes, compiled, file, dry_run, previous)
+        self.put(place, bytes, compiled, file, how, previous)
     }
 
     /// Puts the policy before the present one in force again.
@@ -103,7 +107,7 @@ impl History {
             &bytes,
             compiled,
             &former.file,
-            former.dry_run,
+            former.how(),
             former.previous,
         )
     }
@@ -134,7 +138,7 @@ impl History {
         let entry = self.entry(number)?;
         let compiled = compile(&self.text(number)?, &entry.file)?;
         let rules = compiled.about.len();
-        let applied = place.apply(compiled, number, entry.dry_run)?;
+        let applied = place.apply(compiled, number, entry.how())?;
         Ok(Some(Outcome {
             entry,
             applied,
@@ -148,7 +152,7 @@ impl History {
         bytes: &[u8],
         compiled: Compiled,
         file: &Path,
-        dry_run: bool,
+        how: How,
         previous: Option<u32>,
     ) -> Result<Outcome> {
         let running = super::in_force(&place.pin)?.map_or(0, |head| head.generation);
@@ -159,7 +163,7 @@ impl History {
             name: compiled.name.clone(),
             file: file.to_owned(),
             applied_ms: (system::wall_ns() / 1_000_000) as i64,
-            dry_run,
+            dry_run: how.dry_run,
             previous,
         };
         let rules = compiled.about.len();
@@ -173,12 +177,10 @@ impl History {
             &self.path(entry.number, "json"),
             &serde_json::to_vec_pretty(&entry)?,
         )?;
-        let applied = place
-            .apply(compiled, entry.number, dry_run)
-            .inspect_err(|_| {
-                // What never was in force is no history.
-                let _ = self.forget(entry.number);
-            })?;
+        let applied = place.apply(compiled, entry.number, how).inspect_err(|_| {
+            // What never was in force is no history.
+            let _ = self.forget(entry.number);
+        })?;
         self.set_in_force(Some(entry.number))?;
         for number in numbers.iter().rev().skip(KEPT - 1) {
             self.forget(*number)?;

@@ -71,6 +71,11 @@ impl Pins {
         self.directory.join(generation.to_string())
     }
 
+    /// Counters of connections that were open before a policy.
+    pub fn existing(&self, generation: u32) -> PathBuf {
+        self.generation(generation).join("existing")
+    }
+
     /// Makes the directory of a policy; what an application that was cut short left goes.
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;

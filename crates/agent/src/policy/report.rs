@@ -46,8 +46,27 @@ pub struct RuleReport {
     pub failed: u64,
     /// Answers given to the kernel.
     pub asked: u64,
+    /// What became of connections that were open before the policy; `None` where they were
+    /// not looked at.
+    pub existing: Option<ExistingReport>,
     /// What failed.
     pub failures: Vec<Failure>,
+}
+
+/// Connections that were open before the policy and were given a rule of it, and what was done
+/// to them. They are not in the rule's other counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExistingReport {
+    /// Connections.
+    pub matched: u64,
+    /// Operations that changed something.
+    pub done: u64,
+    /// Operations whose value the connection had already.
+    pub unchanged: u64,
+    /// Operations left out because the application has chosen for itself.
+    pub left: u64,
+    /// Operations that failed; they are among `failures`, at stage `existing`.
+    pub failed: u64,
 }
 
 /// Operations that failed alike.
@@ -82,6 +101,11 @@ impl Report {
         let counters =
             MapHandle::from_pinned_path(pins.generation(head.generation).join("counters"))?;
         let mut failures = failures(&pins, head.generation, &about)?;
+        let existing = pins.existing(head.generation);
+        let existing = match existing.exists() {
+            true => Some(MapHandle::from_pinned_path(existing)?),
+            false => None,
+        };
         let rules = (0..counters.max_entries())
             .map(|id| {
                 let bytes = counters.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
@@ -96,6 +120,10 @@ impl Report {
                     done: count.done,
                     failed: count.failed,
                     asked: count.asked,
+                    existing: existing
+                        .as_ref()
+                        .map(|map| existing_of(map, id))
+                        .transpose()?,
                     failures: failures.remove(&id).unwrap_or_default(),
                 })
             })
@@ -110,6 +138,20 @@ impl Report {
             rules,
         }))
     }
+}
+
+fn existing_of(map: &MapHandle, id: u32) -> Result<ExistingReport> {
+    let bytes = map.lookup(&id.to_ne_bytes(), MapFlags::ANY)?;
+    let count: raw::thalweg_policy_reached = bytes
+        .and_then(|bytes| from_bytes(&bytes))
+        .context("the counters of open connections have an unexpected size")?;
+    Ok(ExistingReport {
+        matched: count.matched,
+        done: count.done,
+        unchanged: count.unchanged,
+        left: count.left,
+        failed: count.failed,
+    })
 }
 
 /// Failures that were told already.
@@ -175,14 +217,23 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
         let op = about
             .get(failure.rule as usize)
             .and_then(|rule| rule.ops.get(usize::from(failure.op)));
+        let (key, option) = match op {
+            Some(op) => (op.key.to_owned(), op.option),
+            None if u32::from(failure.op) == raw::THALWEG_POLICY_CALLBACKS => {
+                ("later stages".to_owned(), "TCP_BPF_SOCK_OPS_CB_FLAGS")
+            }
+            None => (format!("operation {}", failure.op), ""),
+        };
         let stage = catalogue::Stage::ALL.get(usize::from(failure.stage));
+        let stage = match stage {
+            Some(stage) => stage.name(),
+            None if u32::from(failure.stage) == raw::THALWEG_POLICY_EXISTING => "existing",
+            None => "?",
+        };
         found.entry(failure.rule).or_default().push(Failure {
-            key: op.map_or_else(
-                || format!("operation {}", failure.op),
-                |op| op.key.to_owned(),
-            ),
-            option: op.map_or_else(String::new, |op| op.option.to_owned()),
-            stage: stage.map_or("?", |stage| stage.name()).to_owned(),
+            key,
+            option: option.to_owned(),
+            stage: stage.to_owned(),
             error: errno_name(failure.error),
             count: count.try_into().map(u64::from_ne_bytes).unwrap_or_default(),
         });

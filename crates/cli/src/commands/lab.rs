@@ -127,7 +127,8 @@ struct Run {
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
     /// What to measure: baseline, fixed (each congestion control on its own), fixed:NAME,
-    /// classic, thalweg; may be given several times. Default: baseline, fixed, classic, thalweg.
+    /// classic, thalweg, policy:NAME (a policy of the scenario); may be given several times.
+    /// Default: baseline, fixed, classic, thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.

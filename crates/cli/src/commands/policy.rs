@@ -3,6 +3,7 @@
 mod apply;
 mod check;
 mod diff;
+mod existing;
 mod remove;
 mod rollback;
 mod show;
@@ -13,8 +14,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Subcommand;
-use thalweg_agent::policy::Place;
 use thalweg_agent::policy::history::{History, Outcome};
+use thalweg_agent::policy::{Place, Report};
 use thalweg_agent::system;
 use thalweg_policy::{Faults, Policy};
 
@@ -76,17 +77,20 @@ fn place(global: &Global) -> Result<(Place, History)> {
     Ok((place, History::at(&config.paths.state)))
 }
 
-/// Says what came into force.
-fn tell(global: &Global, outcome: &Outcome) -> Result<()> {
+/// Says what came into force; with a report where open connections were reached.
+fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
+    let reached = outcome.applied.reached.as_ref();
     if global.json {
         return output::print_json(&serde_json::json!({
             "policy": outcome.entry,
             "rules": outcome.rules,
             "map_bytes": outcome.applied.map_bytes,
             "notes": outcome.applied.notes,
+            "existing": reached.map(|reached| existing::json(reached, report)),
         }));
     }
-    for note in &outcome.applied.notes {
+    let more = reached.map_or_else(Vec::new, |reached| reached.notes.clone());
+    for note in outcome.applied.notes.iter().chain(&more) {
         output::print(&format!("note: {note}\n"))?;
     }
     let dry_run = if outcome.entry.dry_run {
@@ -100,7 +104,11 @@ fn tell(global: &Global, outcome: &Outcome) -> Result<()> {
         outcome.entry.number,
         outcome.rules,
         output::bytes(outcome.applied.map_bytes)
-    ))
+    ))?;
+    match reached {
+        Some(reached) => output::print(&existing::text(reached, report)),
+        None => Ok(()),
+    }
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {

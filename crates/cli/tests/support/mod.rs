@@ -1,6 +1,8 @@
 //! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod policies;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -293,6 +295,8 @@ impl Drop for Bed {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // The kernel unregisters what is pinned no more; a draining one would only wait.
+        let _ = fs::remove_dir_all(self.pin.join("cc"));
         let _ = self.thalweg(&["policy", "remove"]);
         let _ = self.thalweg(&["detach"]);
         if std::thread::panicking() {

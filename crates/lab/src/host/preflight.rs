@@ -138,8 +138,15 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     let defaults = scenarios
         .iter()
         .map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
+    let policies = scenarios.iter().flat_map(|scenario| {
+        let chosen = modes.iter().filter_map(|mode| mode.policy(scenario));
+        chosen.flat_map(|policy| &policy.congestion_controls)
+    });
     let mut named = BTreeSet::new();
-    for (name, by) in fixed.chain(defaults) {
+    for (name, by) in fixed
+        .chain(defaults)
+        .chain(policies.map(|name| (name, "the policy")))
+    {
         if !offered.contains(name) && named.insert(name) {
             missing.push(format!(
                 "this kernel offers no congestion control {name}, which {by} names \

@@ -42,6 +42,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 rtt_us: vec![(20.5, 7), (90.0, 1)],
                 host: HOSTILE.into(),
                 srtt_us: vec![20, 40],
+                part_bps: Some(1e6),
                 flow_bytes: Some(1000),
                 fct_us: Some(100.0),
                 sent_segments: Some(10),

@@ -1,6 +1,7 @@
 //! The files of a run: `results.json`, `report.html`, and iperf3's own output.
 
 mod html;
+pub(crate) mod picture;
 mod plots;
 mod svg;
 

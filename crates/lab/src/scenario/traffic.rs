@@ -53,8 +53,12 @@ pub enum Kind {
     },
     /// Senders of calls of 1 MB, calls of 10 kB, and streams, at the same time.
     Incast {
-        /// How many; the three sorts take turns.
+        /// How many; without `rpcs` the three sorts take turns.
         senders: u32,
+        /// Loops of calls of 1 MB that each sender has, beside [`SMALL_CALLS`] loops of
+        /// calls of 10 kB and one stream.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rpcs: Option<u32>,
     },
 }
 
@@ -75,15 +79,21 @@ pub const INCAST: [(&str, Option<u64>); 3] = [
     ("stream", None),
 ];
 
+/// Loops of calls of 10 kB of a sender that does all three: with its stream and X loops
+/// of calls of 1 MB it has X + 3 flows at a time.
+pub const SMALL_CALLS: u32 = 2;
+/// Flows that may be under way at once.
+const MOST_AT_ONCE: u32 = 1000;
+
 impl Kind {
     /// The classes that its flows may have.
     pub fn classes(&self) -> Vec<&'static str> {
         match self {
             Self::Bulk | Self::Short { .. } => Vec::new(),
             Self::Competing { .. } => vec![INCUMBENT],
-            Self::Incast { senders } => INCAST
+            Self::Incast { senders, rpcs } => INCAST
                 .iter()
-                .take(*senders as usize)
+                .take(rpcs.map_or(*senders as usize, |_| INCAST.len()))
                 .map(|(class, _)| *class)
                 .collect(),
         }
@@ -107,7 +117,17 @@ impl Traffic {
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
                 against.flows, against.cc
             ),
-            Kind::Incast { senders } => format!(
+            Kind::Incast {
+                senders,
+                rpcs: Some(rpcs),
+            } => format!(
+                "{connections} rounds of {duration}: {senders} senders at once, each with \
+                 {rpcs} × rpc-1mb, {SMALL_CALLS} × rpc-10kb and a stream"
+            ),
+            Kind::Incast {
+                senders,
+                rpcs: None,
+            } => format!(
                 "{connections} rounds of {duration}: {senders} senders at once ({})",
                 kind.classes().join(", ")
             ),
@@ -147,6 +167,7 @@ pub(super) struct Table {
     bytes: Option<Spanned<Size>>,
     against: Option<Spanned<AgainstTable>>,
     senders: Option<Spanned<u32>>,
+    rpcs: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -203,6 +224,7 @@ impl Table {
             "senders",
             self.senders.as_ref().map(Spanned::span),
         )?;
+        only(&[Incast], "rpcs", self.rpcs.as_ref().map(Spanned::span))?;
         let kind = match name {
             Bulk => Kind::Bulk,
             Short => Kind::Short {
@@ -223,9 +245,7 @@ impl Table {
                     }
                 },
             },
-            Incast => Kind::Incast {
-                senders: count(self.senders, 3, 1..=100, "senders")?,
-            },
+            Incast => incast(self.senders, self.rpcs)?,
         };
         Ok(Traffic {
             connections: count(
@@ -256,6 +276,32 @@ impl AgainstTable {
             cc: self.cc.into_inner(),
         })
     }
+}
+
+fn incast(senders: Option<Spanned<u32>>, rpcs: Option<Spanned<u32>>) -> Result<Kind, Fault> {
+    let senders = count(senders, 3, 1..=100, "senders")?;
+    let Some(rpcs) = rpcs else {
+        return Ok(Kind::Incast {
+            senders,
+            rpcs: None,
+        });
+    };
+    let span = rpcs.span();
+    let rpcs = count(Some(rpcs), 1, 1..=100, "rpcs")?;
+    let at_once = senders * (rpcs + SMALL_CALLS + 1);
+    if at_once > MOST_AT_ONCE {
+        return Err((
+            span,
+            format!(
+                "expected at most {MOST_AT_ONCE} flows at once, found {at_once}: {senders} senders \
+                 with {rpcs} + {SMALL_CALLS} calls and a stream each"
+            ),
+        ));
+    }
+    Ok(Kind::Incast {
+        senders,
+        rpcs: Some(rpcs),
+    })
 }
 
 fn count(

@@ -22,7 +22,7 @@ use crate::host::tool;
 use crate::mode::Mode;
 use crate::progress::{self, Message};
 use crate::run::{self, Options};
-use crate::scenario::Scenario;
+use crate::scenario::{self, PolicyFile, Scenario};
 use crate::units::Size;
 use boot::Machine;
 use guest::Job;
@@ -75,6 +75,10 @@ impl Kernel {
             .chain(modes.iter().filter_map(|mode| match mode {
                 Mode::Fixed(name) => Some(name.as_str()),
                 _ => None,
+            }))
+            .chain(policies(scenarios, modes).flat_map(|policy| {
+                let names = policy.congestion_controls.iter();
+                names.map(String::as_str)
             }));
         Ok(Self {
             modules: modules::wanted(&program, named)?,
@@ -84,6 +88,15 @@ impl Kernel {
             slowness: 1,
         })
     }
+}
+
+/// The policies that modes run under.
+fn policies<'a>(
+    scenarios: &'a [Scenario],
+    modes: &'a [Mode],
+) -> impl Iterator<Item = &'a PolicyFile> {
+    let of = |scenario| modes.iter().filter_map(move |mode| mode.policy(scenario));
+    scenarios.iter().flat_map(of)
 }
 
 /// What a run in user-mode Linux lacks on this machine, one line each.
@@ -157,6 +170,18 @@ pub(crate) fn run(
 
     let mut inner = options.clone();
     inner.scenarios = copy_scenarios(&options.scenarios, work.path())?;
+    inner.policy_folders = options
+        .scenarios
+        .iter()
+        .map(|file| current.join(scenario::folder(file)))
+        .collect();
+    for scenario in scenarios {
+        for policy in &scenario.policies {
+            let file = fs::canonicalize(&policy.file)
+                .map_err(Error::io("cannot find the policy", &policy.file))?;
+            check_visible("the policy", &file, "copy it elsewhere")?;
+        }
+    }
     inner.agent_binary.clone_from(&program);
     inner.progress = false;
     inner.channel = Some(work.path().join(guest::CHANNEL));

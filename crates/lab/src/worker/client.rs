@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use super::calls::calls;
 use super::{Flow, Load, PATIENCE_MS, Plan, Receipt, Sender, now_ns, tcp};
 use crate::error::Error;
 
 /// How often the connection is looked at.
-const SAMPLE: Duration = Duration::from_millis(100);
+pub(super) const SAMPLE: Duration = Duration::from_millis(100);
 /// What is handed to the kernel at once.
-static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
+pub(super) static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Reads the plan, sends, writes the result.
 pub(super) fn run(result: &Path) -> Result<(), Error> {
@@ -51,17 +52,23 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
 }
 
 fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
-    let begun = Instant::now();
+    if let Load::Calls { ms, bytes } = sender.load {
+        return calls(server, sender, ms, bytes);
+    }
+    let end_ns = match sender.load {
+        Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
+        _ => u64::MAX,
+    };
     let mut flows = Vec::new();
     loop {
         let done = match sender.load {
             Load::Flows { count, .. } => flows.len() >= count as usize,
             // A sender that fails at once must not spin until its time is over.
-            Load::FlowsFor { ms, .. } => {
+            Load::FlowsFor { .. } => {
                 let failed = flows.last().is_some_and(|flow: &Flow| flow.error.is_some());
-                failed || begun.elapsed() >= Duration::from_millis(ms)
+                failed || now_ns() >= end_ns
             }
-            Load::Stream { .. } => !flows.is_empty(),
+            Load::Stream { .. } | Load::Calls { .. } => !flows.is_empty(),
         };
         if done {
             return flows;
@@ -73,7 +80,7 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
         if let Load::Flows { bytes, .. } | Load::FlowsFor { bytes, .. } = sender.load {
             flow.flow_bytes = Some(bytes);
         }
-        if let Err(error) = transfer(server, sender, &mut flow) {
+        if let Err(error) = transfer(server, sender, end_ns, &mut flow) {
             flow.error = Some(error.to_string());
         }
         flows.push(flow);
@@ -81,7 +88,7 @@ fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
 }
 
 /// One connection.
-fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<()> {
+fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
     let patience = Duration::from_millis(PATIENCE_MS);
     let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
     flow.begun_ns = now_ns();
@@ -146,10 +153,12 @@ fn transfer(server: SocketAddr, sender: &Sender, flow: &mut Flow) -> io::Result<
     match stream_ns {
         Some(stream_ns) => {
             flow.received_bytes = receipt.bytes_at(flow.begun_ns + stream_ns);
+            flow.in_time_bytes = flow.received_bytes;
             flow.took_us = stream_ns as f64 / 1e3;
         }
         None => {
             flow.received_bytes = receipt.bytes;
+            flow.in_time_bytes = receipt.bytes_at(end_ns);
             flow.took_us = receipt.last_ns.saturating_sub(flow.begun_ns) as f64 / 1e3;
             let wanted = flow.flow_bytes.unwrap_or(0);
             if receipt.bytes != wanted {

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use super::calls::{HEAD, length};
 use super::{LISTENING, Receipt, now_ns};
 use crate::error::Error;
 
@@ -29,26 +30,38 @@ pub(super) fn accept(listener: &TcpListener) {
     }
 }
 
-/// Reads to the end and answers with a receipt.
+/// Reads calls and answers each with a receipt, or reads to the end and answers with one.
 fn receive(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0u8; 256 * 1024];
-    let mut receipt = Receipt {
+    let nothing = Receipt {
         bytes: 0,
         last_ns: 0,
         progress: Vec::new(),
     };
+    let mut receipt = nothing.clone();
     let mut noted_ns = 0;
+    let mut head = Vec::with_capacity(HEAD);
     loop {
-        let length = stream.read(&mut buffer)?;
-        if length == 0 {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
             break;
         }
         let now = now_ns();
-        receipt.bytes += length as u64;
+        receipt.bytes += read as u64;
         receipt.last_ns = now;
+        let missing = HEAD - head.len();
+        head.extend_from_slice(&buffer[..read.min(missing)]);
         if now - noted_ns >= NOTE_NS {
             receipt.progress.push((now, receipt.bytes));
             noted_ns = now;
+        }
+        // The next call begins when this one is answered, so no read has bytes of both.
+        if length(&head).is_some_and(|length| receipt.bytes >= length) {
+            let mut line = serde_json::to_vec(&receipt)?;
+            line.push(b'\n');
+            stream.write_all(&line)?;
+            receipt.clone_from(&nothing);
+            head.clear();
         }
     }
     if receipt.bytes == 0 {

@@ -24,6 +24,15 @@ const RECOVERY_BIN: Time = Time::from_us(10);
 /// The long flow has recovered when it is back at this share of the line rate.
 const RECOVERED: f64 = 0.95;
 
+/// What a port did in the measured time, packets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortCounts {
+    pub switch: u32,
+    pub rate_bps: f64,
+    pub left: u64,
+    pub dropped: u64,
+}
+
 /// Counts while a simulation runs.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -43,6 +52,7 @@ pub(crate) struct Meter {
     pub underway: u64,
     pub decisions: u64,
     pub notifications: u64,
+    pub pauses: u64,
     queued: Histogram,
     completions: Vec<Completion>,
     /// Where flows come and go.
@@ -92,6 +102,7 @@ impl Meter {
             underway: 0,
             decisions: 0,
             notifications: 0,
+            pauses: 0,
             queued: Histogram::new(),
             completions: Vec::new(),
             offered: plan.arrivals.as_ref().map(|_| Offered::default()),
@@ -196,13 +207,12 @@ impl Meter {
         self.queues.entry(port).or_default().push((at, bytes));
     }
 
-    /// The report. `measured` is what arrived for each flow within the measured time, `ports`
-    /// the rate of each port and the packets that left and were dropped there in that time.
+    /// The report. `measured` is what arrived for each flow within the measured time, packets.
     pub fn finish(
         self,
         plan: &Plan,
         measured: &[u64],
-        ports: &[(f64, u64, u64)],
+        ports: &[PortCounts],
         events: u64,
     ) -> Outcome {
         let seconds = (self.duration - self.warmup).secs();
@@ -227,15 +237,15 @@ impl Meter {
             .last_ports
             .iter()
             .map(|port| {
-                let (line, packets, _) = ports[*port as usize];
-                rate(packets) / line * 100.0
+                let port = ports[*port as usize];
+                rate(port.left) / port.rate_bps * 100.0
             })
             .collect();
-        let dropped_measured: u64 = ports.iter().map(|port| port.2).sum();
+        let dropped_measured: u64 = ports.iter().map(|port| port.dropped).sum();
         let left_measured: u64 = self
             .last_ports
             .iter()
-            .map(|port| ports[*port as usize].1)
+            .map(|port| ports[*port as usize].left)
             .sum();
         let outcome = Outcome {
             scenario: self.scenario.clone(),
@@ -268,12 +278,12 @@ impl Meter {
                 underway_packets: self.underway,
                 decisions: self.decisions,
                 notifications: self.notifications,
+                pauses: self.pauses,
                 events,
             },
-            long_short: self
-                .interruptions
-                .as_ref()
-                .map(|interruptions| self.long_short(interruptions, ports[0].0, rate(measured[0]))),
+            long_short: self.interruptions.as_ref().map(|interruptions| {
+                self.long_short(interruptions, ports[0].rate_bps, rate(measured[0]))
+            }),
             flows: plan
                 .flows
                 .iter()
@@ -286,11 +296,12 @@ impl Meter {
                 .collect(),
             ports: (0u32..)
                 .zip(ports)
-                .filter(|(_, (_, left, dropped))| left + dropped > 0)
-                .map(|(port, (line, left, dropped))| PortOutcome {
+                .filter(|(_, counts)| counts.left + counts.dropped > 0)
+                .map(|(port, counts)| PortOutcome {
                     port,
-                    utilisation_percent: rate(*left) / line * 100.0,
-                    dropped_packets: *dropped,
+                    switch: counts.switch,
+                    utilisation_percent: rate(counts.left) / counts.rate_bps * 100.0,
+                    dropped_packets: counts.dropped,
                 })
                 .collect(),
             slowdowns: slowdown::slowdowns(&self.completions, self.warmup),

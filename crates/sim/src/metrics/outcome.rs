@@ -80,6 +80,8 @@ pub struct Counts {
     pub decisions: u64,
     /// Congestion notification packets.
     pub notifications: u64,
+    /// Pause frames that stopped the sender of a link.
+    pub pauses: u64,
     /// Events that the simulator handled.
     pub events: u64,
 }
@@ -107,6 +109,8 @@ pub struct FlowOutcome {
 pub struct PortOutcome {
     /// Number; port n leads to host n, ports between switches follow.
     pub port: u32,
+    /// Its switch.
+    pub switch: u32,
     /// What left, percent of the line rate.
     pub utilisation_percent: f64,
     /// What did not fit, packets.

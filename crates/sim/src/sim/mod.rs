@@ -1,6 +1,7 @@
 //! A simulation: who does what when.
 
 mod control;
+mod explicit;
 mod network;
 mod open;
 mod receiver;
@@ -18,6 +19,7 @@ use crate::scenario::{Recovery, Scenario, Workload};
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload::{self, Plan};
 
+use explicit::{Links, Sender};
 use state::{ENDLESS, Flow, Host, Losses, MAX_HOPS, Port, Slab, Telemetry};
 
 pub use control::{Decision, External, Pending};
@@ -62,9 +64,13 @@ enum Kind {
     Arrival,
     /// The place of a flow that has gone is free again.
     Release,
+    /// A host with a list has sent a packet.
+    Free,
+    /// A pause frame arrives at the sender of a link (argument: stop or go).
+    Pause,
 }
 
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 20] = [
     Kind::Start,
     Kind::Turn,
     Kind::Depart,
@@ -83,6 +89,8 @@ const KINDS: [Kind; 18] = [
     Kind::Sample,
     Kind::Arrival,
     Kind::Release,
+    Kind::Free,
+    Kind::Pause,
 ];
 
 const SUBJECT_BITS: u32 = 27;
@@ -114,6 +122,8 @@ pub struct Simulation<C, Q = Wheel> {
     hosts: Vec<Host>,
     ports: Vec<Port>,
     paths: Vec<u32>,
+    /// Where queues are lists.
+    links: Option<Links>,
     packets: Slab,
     telemetry: Vec<Telemetry>,
     answer_telemetry: Vec<Telemetry>,
@@ -166,6 +176,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let (paths, mut flows) = flows(scenario, &wiring, &plan);
         let setups = setups(scenario, &wiring, &plan, &flows, &paths, seed);
         let hosts = hosts(&wiring, packet_bytes);
+        let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
         let ports = ports(scenario, &wiring, &hosts, &flows, &paths, seed);
         let controllers: Vec<C> = (0..)
             .zip(&setups)
@@ -203,6 +214,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 Vec::new()
             },
             losses: (0..count).map(|_| Losses::default()).collect(),
+            links: listed.then(|| Links {
+                senders: vec![Sender::default(); ports.len() + hosts.len()],
+                pause: scenario.network.pause,
+            }),
             meter: Meter::new(scenario, &plan, seed),
             plan,
             open,
@@ -291,6 +306,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Kind::Sample => self.sample(subject),
             Kind::Arrival => self.arrival(),
             Kind::Release => self.release(subject),
+            Kind::Free => self.free(subject),
+            Kind::Pause => self.pause(subject, event.argument != 0),
         }
     }
 
@@ -352,18 +369,27 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         };
         let at = self.now + self.ports[port].shift;
-        let waiting = self.ports[port].busy.saturating_sub(at);
+        let mut waiting = self.ports[port].busy.saturating_sub(at);
+        if let Some(links) = &self.links {
+            let line = links.senders[port].line.len() as u64;
+            waiting += Time::from_ps(line * self.ports[port].tx.ps());
+        }
         let bytes = waiting.ps() * u64::from(self.packet_bytes) / self.ports[port].tx.ps();
         self.meter.sampled(port as u32, at, bytes);
-        let next = self.now + interval;
-        if next < self.end {
-            self.schedule(next, Kind::Sample, port as u32, 0);
+        if at + interval < self.end {
+            self.schedule(self.now + interval, Kind::Sample, port as u32, 0);
         }
     }
 
     fn outcome(mut self) -> Outcome {
         // What is under way is counted, not inferred: nothing may be lost without a trace.
-        let mut underway = 0;
+        let mut underway = match &self.links {
+            Some(links) => links.senders[..self.ports.len()]
+                .iter()
+                .map(|sender| sender.line.len() as u64)
+                .sum(),
+            None => 0,
+        };
         while let Some(event) = self.held.take().or_else(|| self.events.pop()) {
             let kind = KINDS[(event.what >> SUBJECT_BITS) as usize];
             underway += u64::from(matches!(kind, Kind::Arrive | Kind::Leave));
@@ -372,7 +398,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let ports: Vec<_> = self
             .ports
             .iter()
-            .map(|port| (port.rate_bps, port.measured, port.dropped))
+            .map(|port| crate::metrics::PortCounts {
+                switch: port.switch,
+                rate_bps: port.rate_bps,
+                left: port.measured,
+                dropped: port.dropped,
+            })
             .collect();
         let rates: Vec<u64> = self.flows.iter().map(|flow| flow.measured).collect();
         self.meter.finish(&self.plan, &rates, &ports, self.handled)
@@ -502,7 +533,10 @@ fn ports(
     seed: u64,
 ) -> Vec<Port> {
     let packet_bytes = scenario.network.packet_bytes;
-    let shifts = if matches!(scenario.workload, Workload::Poisson { .. }) {
+    let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
+    let shifts = if listed {
+        vec![Time::ZERO; wiring.ports.len()]
+    } else if matches!(scenario.workload, Workload::Poisson { .. }) {
         network::even_shifts(wiring, hosts)
     } else {
         network::shifts(wiring, hosts, flows, paths)
@@ -538,6 +572,7 @@ fn ports(
                 measured: 0,
                 dropped: 0,
                 rng: Rng::new(seed, (1 << 40) + number),
+                switch: plan.switch,
             }
         })
         .collect()

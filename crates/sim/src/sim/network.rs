@@ -67,7 +67,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let flow = &self.flows[packet.flow as usize];
         let port = self.paths[flow.path as usize + usize::from(packet.hop)];
         let due = at - self.ports[port as usize].shift;
-        if due <= self.now {
+        if due <= self.now && self.links.is_none() {
             self.pass(port as usize, packet, place, at);
             return;
         }
@@ -94,24 +94,20 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     #[inline]
     fn pass(&mut self, index: usize, mut packet: Packet, place: Option<u32>, at: Time) {
+        if self.links.is_some() {
+            self.queue(index, packet, place);
+            return;
+        }
         let port = &mut self.ports[index];
         let waiting = port.busy.saturating_sub(at);
-        if waiting + port.tx > port.limit {
-            if at >= self.warmup && at < self.end {
-                port.dropped += 1;
-            }
+        if !port.admits(waiting, at >= self.warmup && at < self.end) {
             if let Some(place) = place {
                 self.packets.remove(place);
             }
             self.dropped(packet);
             return;
         }
-        if waiting > port.mark_from {
-            // The share of packets marked grows linearly between the thresholds.
-            let marked = waiting >= port.mark_all
-                || port.rng.fraction() < port.mark_slope * (waiting - port.mark_from).ps() as f64;
-            packet.marked |= marked;
-        }
+        packet.marked |= port.marks(waiting);
         let left = at + waiting + port.tx;
         port.busy = left;
         port.accepted += 1;
@@ -140,6 +136,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A packet leaves a port.
     pub(super) fn leave(&mut self, index: usize, place: u32) {
+        if self.links.is_some() {
+            self.served(index, place);
+            return;
+        }
         let port = &self.ports[index];
         let left = self.now + port.shift;
         let waiting = port.busy.saturating_sub(left);
@@ -151,7 +151,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     #[inline]
-    fn onward(&mut self, mut packet: Packet, place: Option<u32>, at: Time) {
+    pub(super) fn onward(&mut self, mut packet: Packet, place: Option<u32>, at: Time) {
         packet.hop += 1;
         if packet.hop == self.flows[packet.flow as usize].hops {
             self.deliver(packet, place, at);

@@ -175,3 +175,141 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cc::Spec;
+    use crate::engine::Heap;
+    use crate::metrics::{Completion, Outcome};
+    use crate::scenario::{FlowPlan, Recovery, Sizes, Topology, Workload};
+    use crate::sim::test_support::many_to_one;
+    use crate::workload;
+
+    /// 16 hosts at one switch whose queues are small enough to lose.
+    fn scenario(load: f64) -> Scenario {
+        let mut scenario = many_to_one(1);
+        scenario.topology = Topology::Star { hosts: 16 };
+        scenario.warmup = Time::ZERO;
+        scenario.duration = Time::from_us(12_000);
+        scenario.network.link.queue_bytes = 100 << 10;
+        scenario.network.base_rtt = None;
+        scenario.hosts.timeout = Time::from_us(50);
+        scenario.workload = Workload::Poisson {
+            sizes: Sizes::Hadoop,
+            load,
+            until: Time::from_us(10_000),
+        };
+        scenario
+    }
+
+    fn run(scenario: &Scenario, controller: &str, seed: u64) -> Outcome {
+        let spec: Spec = controller.parse().unwrap();
+        Simulation::new(scenario, move |_, _| spec.build(), seed).run()
+    }
+
+    /// Begin, duration and size of all flows, in order.
+    fn ended(completions: &[Completion]) -> Vec<(f64, f64, u64)> {
+        let mut all: Vec<_> = (completions.iter())
+            .map(|one| (one.start_us, one.time_us, one.bytes))
+            .collect();
+        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all
+    }
+
+    /// A place that another flow had must be as good as a new one: the same flows as a list, each
+    /// with a place of its own, fare the same.
+    #[test]
+    fn a_used_place_is_as_good_as_new() {
+        for controller in ["swift", "dcqcn", "dctcp", "timely"] {
+            let open = scenario(0.6);
+            let outcome = run(&open, controller, 3);
+            let offered = outcome.offered.unwrap();
+            assert!(offered.places * 4 < offered.flows, "{controller}: {offered:?}");
+            let mut listed = open.clone();
+            listed.workload = Workload::Flows(
+                workload::plan(&open, 3)
+                    .arrivals
+                    .unwrap()
+                    .map(|arrival| FlowPlan {
+                        from: arrival.from,
+                        to: arrival.to,
+                        bytes: Some(u64::from(arrival.packets) * 1024),
+                        start: Some(arrival.at),
+                    })
+                    .collect(),
+            );
+            let alone = run(&listed, controller, 3);
+            assert_eq!(alone.flows.len() as u64, offered.flows);
+            assert_eq!(outcome.counts.dropped_packets, alone.counts.dropped_packets);
+            let (used, new) = (ended(&outcome.completions), ended(&alone.completions));
+            assert_eq!(used.len(), new.len(), "{controller}");
+            for (used, new) in used.iter().zip(&new) {
+                assert_eq!(used, new, "{controller}");
+            }
+        }
+    }
+
+    #[test]
+    fn heap_and_wheel_agree_with_losses() {
+        for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
+            for controller in ["hpcc", "dcqcn", "dctcp"] {
+                let mut scenario = scenario(0.8);
+                scenario.hosts.recovery = recovery;
+                let spec: Spec = controller.parse().unwrap();
+                let wheel = run(&scenario, controller, 5);
+                let heap: Simulation<_, Heap> =
+                    Simulation::with_queue(&scenario, move |_, _| spec.build(), 5);
+                assert_eq!(wheel, heap.run(), "{controller} {recovery:?}");
+                assert!(wheel.counts.conserved());
+                // All but what came last, or has just lost much, has ended.
+                let offered = wheel.offered.unwrap();
+                assert!(offered.unfinished * 50 < offered.flows, "{controller}: {offered:?}");
+            }
+        }
+    }
+
+    /// What comes is what the load says. Flows are a Poisson process: their number has the
+    /// standard deviation √n. A flow's size has 5.6 times its mean (by hand from the points of
+    /// the distribution), so the bytes of n flows have 5.7/√n of theirs.
+    #[test]
+    fn the_load_is_what_was_asked_for() {
+        let (mut flows, mut bytes) = (0.0, 0.0);
+        let seeds = 20;
+        for seed in 1..=seeds {
+            for arrival in workload::plan(&scenario(0.5), seed).arrivals.unwrap() {
+                flows += 1.0;
+                bytes += f64::from(arrival.packets) * 1024.0;
+                assert!(arrival.from != arrival.to && arrival.from.max(arrival.to) < 16);
+            }
+        }
+        // 16 hosts, half of 12.5 GB/s each, 10 ms, 20 times.
+        let expected = 16.0 * 0.5 * 12.5e9 * 10e-3 * seeds as f64;
+        let spread = 5.7 / f64::sqrt(flows);
+        assert!((bytes / expected - 1.0).abs() < 4.0 * spread, "{bytes} of {expected}");
+        let mean = Sizes::Hadoop.mean_packets(1024) * 1024.0;
+        let expected = expected / mean;
+        assert!((flows - expected).abs() < 4.0 * expected.sqrt(), "{flows} of {expected}");
+    }
+
+    /// At line rate in an empty network a flow takes what it takes alone; at half the rate a
+    /// long one takes twice that.
+    #[test]
+    fn slowdowns_of_flows_alone() {
+        let mut scenario = scenario(0.0005);
+        scenario.duration = Time::from_us(400_000);
+        scenario.workload = Workload::Poisson {
+            sizes: Sizes::Websearch,
+            load: 0.0005,
+            until: Time::from_us(390_000),
+        };
+        let all = |controller| *run(&scenario, controller, 1).slowdowns.last().unwrap();
+        let full = all("fixed:fraction=1");
+        assert!(full.flows > 10, "{full:?}");
+        // Steps of the rate are whole picoseconds a packet.
+        assert!((full.p50 - 1.0).abs() < 1e-6, "{full:?}");
+        let half = run(&scenario, "fixed:fraction=0.5", 1);
+        let long = half.slowdowns.iter().find(|one| one.above_bytes == 1_000_000);
+        assert!((long.unwrap().p50 - 2.0).abs() < 0.02, "{long:?}");
+    }
+}

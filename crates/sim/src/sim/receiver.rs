@@ -82,7 +82,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             if let Some(pending) = &mut self.pending {
                 pending.push(Pending::of(packet.flow, flow, self.packet_bytes, due));
             }
-            if let Some(place) = place {
+            if self.needs.telemetry
+                && let Some(place) = place
+            {
                 self.answer_telemetry[index] = self.telemetry[place as usize];
             }
             self.schedule(due, Kind::Response, packet.flow, 0);

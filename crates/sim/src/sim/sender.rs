@@ -79,11 +79,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let host = &mut self.hosts[flow.host as usize];
         let begin = host.busy.max(now);
         host.busy = begin + Time::from_ps(u64::from(packets) * host.tx.ps());
+        let listed = self.links.is_some();
         let flow = &mut self.flows[index];
         flow.paced_from = begin;
         flow.paced_packets = packets;
         flow.burst_left = packets;
-        if begin == now {
+        if listed {
+            // When its turn comes depends on pauses.
+            self.join(index as u32);
+        } else if begin == now {
             self.depart(index);
         } else {
             self.schedule(begin, Kind::Depart, index as u32, 0);
@@ -110,7 +114,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let number = flow.number;
         flow.number += 1;
         flow.underway += 1;
-        flow.burst_left -= 1;
+        // Less may be there than when the burst began: it was acknowledged meanwhile.
+        flow.burst_left = (flow.burst_left - 1).min(flow.data());
         let more = flow.burst_left > 0;
         let probe = self.needs.probes && flow.probe == Probe::Idle;
         if probe {
@@ -121,6 +126,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let packet = Packet {
             sent: now,
             queued: Time::ZERO,
+            arrived: Time::ZERO,
             flow: index as u32,
             index: data,
             number,
@@ -154,7 +160,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         } else {
             self.forward(packet, None, arrival);
         }
-        if more {
+        if more && self.links.is_some() {
+            // The host goes on with it.
+        } else if more {
             self.schedule(left, Kind::Depart, index as u32, 0);
         } else {
             self.reschedule(index);
@@ -228,7 +236,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Recovery::GoBackN => {
                 let flow = &mut self.flows[index];
                 flow.unacknowledged = flow.unacknowledged.max(argument);
-                if argument >= flow.next {
+                flow.next = flow.next.max(argument);
+                if argument == flow.next {
                     return;
                 }
                 self.go_back(index, argument);
@@ -259,6 +268,18 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
             Recovery::GoBackN => {
                 let back_to = drops[place].index;
+                // Without acknowledgements nobody counts what the sender knows to have arrived.
+                let arrived = if self.needs.acks {
+                    flow.unacknowledged
+                } else {
+                    flow.received
+                };
+                if back_to < arrived {
+                    // It was a repetition of what has arrived: nothing is missing.
+                    drops.remove(place);
+                    flow.dropped -= 1;
+                    return;
+                }
                 self.go_back(index, back_to);
             }
         }

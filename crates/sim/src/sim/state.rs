@@ -186,6 +186,27 @@ pub(super) struct Port {
     /// Packets dropped within the measured time.
     pub dropped: u64,
     pub rng: crate::rng::Rng,
+    /// The switch that it belongs to.
+    pub switch: u32,
+}
+
+impl Port {
+    /// Whether there is room for a packet that finds so much waiting.
+    #[inline]
+    pub fn admits(&mut self, waiting: Time, measured: bool) -> bool {
+        let room = waiting + self.tx <= self.limit;
+        self.dropped += u64::from(!room && measured);
+        room
+    }
+
+    /// Whether a packet that finds so much waiting is marked.
+    #[inline]
+    pub fn marks(&mut self, waiting: Time) -> bool {
+        // The share of packets marked grows linearly between the thresholds.
+        waiting > self.mark_from
+            && (waiting >= self.mark_all
+                || self.rng.fraction() < self.mark_slope * (waiting - self.mark_from).ps() as f64)
+    }
 }
 
 /// A packet under way between two queues, or its acknowledgement.
@@ -195,6 +216,8 @@ pub(super) struct Packet {
     pub sent: Time,
     /// How long it has waited in switches.
     pub queued: Time,
+    /// When it reached the port where it waits; in ports with a list only.
+    pub arrived: Time,
     pub flow: u32,
     /// Which packet of the flow's data.
     pub index: u32,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use thalweg_agent::policy::{How, Report};
 
 use crate::options::Global;
 
@@ -15,6 +16,11 @@ pub struct Options {
     /// Count what would match, and set nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Reach the connections that are open already, too: each gets the rule of the policy that
+    /// holds for it, and what that sets once a connection is established. Needs a kernel with
+    /// type information (/sys/kernel/btf/vmlinux), Linux 5.15; elsewhere nothing is changed.
+    #[arg(long)]
+    existing: bool,
 }
 
 /// Applies it.
@@ -23,6 +29,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let bytes = super::read(&options.file)?;
     let (place, history) = super::place(global)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
-    let outcome = history.apply(&place, &bytes, &file, options.dry_run)?;
-    super::tell(global, &outcome)
+    let how = How {
+        dry_run: options.dry_run,
+        existing: options.existing,
+    };
+    let outcome = history.apply(&place, &bytes, &file, how)?;
+    let report = match options.existing {
+        true => Report::read(&place.pin, &history)?,
+        false => None,
+    };
+    super::tell(global, &outcome, report.as_ref())
 }

@@ -7,5 +7,5 @@ use crate::options::Global;
 /// Returns to the policy before the present one.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
-    super::tell(global, &history.rollback(&place)?)
+    super::tell(global, &history.rollback(&place)?, None)
 }

@@ -38,14 +38,47 @@ fn text(report: &Report) -> String {
         ),
         ("memory", output::bytes(report.map_bytes)),
     ]);
-    let header = ["Rule", "Flows", "Answers", "Done", "Failed", "What failed"];
-    let rows = report.rules.iter().map(row).collect();
+    let mut header = vec!["Rule", "Flows", "Answers", "Done", "Failed"];
+    let mut numbers = vec![1, 2, 3, 4];
+    let existing = report.rules.iter().any(|rule| rule.existing.is_some());
+    if existing {
+        header.push("Open before");
+        numbers.push(5);
+    }
+    header.push("What failed");
+    let rows = report.rules.iter().map(|rule| row(rule, existing));
     text.push('\n');
-    text.push_str(&output::table(&header, &[1, 2, 3, 4], rows));
+    text.push_str(&output::table(&header, &numbers, rows.collect()));
     text
 }
 
-fn row(rule: &RuleReport) -> Vec<String> {
+fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
+    let mut row = vec![
+        name(rule),
+        rule.matched.to_string(),
+        rule.asked.to_string(),
+        rule.done.to_string(),
+        rule.failed.to_string(),
+    ];
+    if existing {
+        let matched = rule
+            .existing
+            .as_ref()
+            .map_or(0, |existing| existing.matched);
+        row.push(matched.to_string());
+    }
+    row.push(failures(rule));
+    row
+}
+
+/// A rule's name, and whether it protects.
+pub(super) fn name(rule: &RuleReport) -> String {
+    let never = if rule.never { " (never)" } else { "" };
+    format!("{}{never}", rule.name)
+}
+
+/// What failed of a rule, in one line.
+pub(super) fn failures(rule: &RuleReport) -> String {
     let failures: Vec<String> = rule
         .failures
         .iter()
@@ -56,13 +89,5 @@ fn row(rule: &RuleReport) -> Vec<String> {
             )
         })
         .collect();
-    let never = if rule.never { " (never)" } else { "" };
-    vec![
-        format!("{}{never}", rule.name),
-        rule.matched.to_string(),
-        rule.asked.to_string(),
-        rule.done.to_string(),
-        rule.failed.to_string(),
-        failures.join("; "),
-    ]
+    failures.join("; ")
 }

@@ -94,9 +94,7 @@ fn figure(value: f64) -> String {
 pub fn tables(runs: &Runs) -> Vec<Table> {
     let statistics = statistics(runs);
     let mut header = vec!["controller".to_owned()];
-    header.extend(statistics.iter().map(|statistic| {
-        format!("{}{}", statistic.key(), statistic.unit())
-    }));
+    header.extend(statistics.iter().map(|statistic| statistic.short().to_owned()));
     let rows = (runs.controllers.iter())
         .map(|one| {
             let mut row = vec![one.controller.to_string()];

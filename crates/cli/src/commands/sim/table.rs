@@ -250,7 +250,7 @@ fn text(name: &str, table: &Published, compared: &[Compared]) -> String {
     let mut header = vec!["controller".to_owned()];
     for whose in ["published", "ours"] {
         for statistic in &table.statistics {
-            header.push(format!("{whose} {}{}", statistic.key(), statistic.unit()));
+            header.push(format!("{whose} {}", statistic.short()));
         }
     }
     let header: Vec<&str> = header.iter().map(String::as_str).collect();

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * learn: its maps, and what an operation on a socket needs of them.
+ */
+#ifndef THALWEG_LEARN_STATE_H
+#define THALWEG_LEARN_STATE_H
+
+#include "thalweg_compat.h"
+#include "thalweg_algo.h"
+
+/* A section of its own: the agent writes this map's value whole before load. */
+const volatile struct thalweg_params params SEC(".rodata.params") = {};
+
+/* What a new record starts from (too large for the stack). */
+static const volatile struct thalweg_host empty_host = {};
+
+struct thalweg_lock {
+	struct bpf_spin_lock lock;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, THALWEG_DEFAULT_HOSTS);
+	__type(key, struct thalweg_host_key);
+	__type(value, struct thalweg_host);
+} hosts SEC(".maps");
+
+/* Writers of `hosts` take lock `tag % THALWEG_LOCKS`: an LRU map holds none itself. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_LOCKS);
+	__type(key, __u32);
+	__type(value, struct thalweg_lock);
+} locks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_arms);
+} arms SEC(".maps");
+
+/* Read and written by the agent alone: which version of this file owns the pins. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_meta);
+} meta SEC(".maps");
+
+/* Arm that a network namespace gives by default, where the agent knows it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, __u32);
+} defaults SEC(".maps");
+
+/*
+ * Connections being measured. A connection lies in one of the THALWEG_PROBES slots
+ * from its socket cookie on; cookies are given out in sequence, so slots fill evenly.
+ * Not socket storage, nor a hash map: those cost 0.8 and 0.4 us a connection.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_CONNECTIONS);
+	__type(key, __u32);
+	__type(value, struct thalweg_conn);
+} conns SEC(".maps");
+
+/*
+ * Sockets that are not free: 0 where the application chose its congestion control
+ * itself, or a policy did; otherwise the mask of the arms that a policy leaves to
+ * choose from (policy.bpf.c has this map too). BPF_F_CLONE: a listener's mark passes
+ * to what it accepts.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u32);
+} owned SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_counters);
+} counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, THALWEG_DEFAULT_RING);
+} events SEC(".maps");
+
+/*
+ * What a host record is asked or told. It goes to the functions that hold the
+ * lock; those are global, so that the verifier checks each of them once and not
+ * again for every path that leads there. Hence no pointers in here.
+ */
+struct request {
+	struct thalweg_host_key key;
+	__u64 tag;
+	__u64 now_ns;
+	__u32 arm; /* the system's (choose), or what the connection runs */
+	__u32 allowed; /* mask of arms */
+	__u64 segs; /* rescue */
+	__u64 retrans; /* rescue */
+	struct thalweg_sample sample; /* score */
+	struct thalweg_verdict verdict; /* answer of score */
+	struct thalweg_decision decision; /* answer of choose; rescue: arm alone */
+};
+
+/* Everything about one socket operation that several steps need. */
+struct context {
+	struct bpf_sock_ops *ops;
+	const struct thalweg_params *params;
+	struct thalweg_counters *counters;
+	struct thalweg_arms *arms;
+	struct bpf_sock *sk;
+	struct thalweg_conn *conn;
+	__u64 cookie; /* of the socket */
+	__u32 remote[4]; /* full address, network byte order */
+	struct request request;
+};
+
+/* Atomic although per CPU: a softirq may run this program on top of itself. */
+#define COUNT(context, field) __sync_fetch_and_add(&(context)->counters->field, 1)
+
+/* The parameters, hidden from the compiler, which would fold their initial zeros. */
+static __always_inline const struct thalweg_params *load_params(void)
+{
+	const struct thalweg_params *p = (const struct thalweg_params *)&params;
+
+	barrier_var(p);
+	return p;
+}
+
+static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
+{
+	__u32 bits = prefix_len > word * 32 ? prefix_len - word * 32 : 0;
+
+	if (!bits)
+		return 0;
+	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
+}
+
+static __always_inline __u64 mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+	return hash ^ (hash >> 32);
+}
+
+/* Remote address and key. Returns 0 for what is no TCP over IP, or loopback. */
+static __always_inline int find_key(struct context *c)
+{
+	const __u32 mapped = bpf_htonl(0xffff);
+	struct thalweg_host_key *key = &c->request.key;
+	__u32 *remote = c->remote, *addr = (__u32 *)key->addr;
+	__u32 i, prefix_len;
+
+	if (c->ops->family == AF_INET) {
+		remote[0] = 0;
+		remote[1] = 0;
+		remote[2] = mapped;
+		remote[3] = c->ops->remote_ip4;
+	} else if (c->ops->family == AF_INET6) {
+		remote[0] = c->ops->remote_ip6[0];
+		remote[1] = c->ops->remote_ip6[1];
+		remote[2] = c->ops->remote_ip6[2];
+		remote[3] = c->ops->remote_ip6[3];
+	} else {
+		return 0;
+	}
+	if (!remote[0] && !remote[1] && remote[2] == mapped) {
+		if ((remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
+			return 0;
+		prefix_len = 96 + c->params->ipv4_prefix;
+	} else {
+		if (!remote[0] && !remote[1] && !remote[2] && remote[3] == bpf_htonl(1))
+			return 0;
+		prefix_len = c->params->ipv6_prefix;
+	}
+	for (i = 0; i < 4; i++)
+		addr[i] = remote[i] & prefix_mask(prefix_len, i);
+	key->netns = bpf_get_netns_cookie(c->ops);
+	key->prefix_len = prefix_len;
+	key->reserved = 0;
+	c->request.tag =
+		mix(mix(mix(key->netns + prefix_len, *(__u64 *)addr), *(__u64 *)(addr + 2)),
+		    0x7468616c77656721ull);
+	/* 0 marks a record that nobody has claimed yet. */
+	c->request.tag |= 1;
+	return 1;
+}
+
+/* What every operation needs; returns 0 where there is nothing to do. */
+static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
+{
+	__u32 zero = 0;
+
+	c->ops = ops;
+	c->params = load_params();
+	c->counters = bpf_map_lookup_elem(&counters, &zero);
+	c->arms = bpf_map_lookup_elem(&arms, &zero);
+	c->sk = ops->sk;
+	return c->counters && c->arms && c->sk;
+}
+
+static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
+{
+	__u32 slot = (cookie + probe) & (THALWEG_CONNECTIONS - 1);
+
+	return bpf_map_lookup_elem(&conns, &slot);
+}
+
+/* Finds the record of a connection that is being measured; returns 0 if there is none. */
+static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops)
+{
+	__u32 i;
+
+	c->cookie = bpf_get_socket_cookie(ops);
+	for (i = 0; i < THALWEG_PROBES; i++) {
+		c->conn = conn_slot(c->cookie, i);
+		if (c->conn && c->conn->cookie == c->cookie)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * Keeps the record of a new connection. Where all its slots are taken the oldest
+ * gives way: it may be one whose end nobody saw.
+ */
+static __always_inline void keep_conn(struct context *c, struct thalweg_conn *conn)
+{
+	struct thalweg_conn *slot, *oldest = 0;
+	__u64 oldest_cookie;
+	__u32 i;
+
+	conn->cookie = c->cookie;
+	for (i = 0; i < THALWEG_PROBES; i++) {
+		slot = conn_slot(c->cookie, i);
+		if (!slot)
+			return;
+		if (!slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, c->cookie)) {
+			*slot = *conn;
+			return;
+		}
+		if (!oldest || slot->start_ns < oldest->start_ns)
+			oldest = slot;
+	}
+	COUNT(c, conns_missed);
+	oldest_cookie = oldest->cookie;
+	if (__sync_val_compare_and_swap(&oldest->cookie, oldest_cookie, c->cookie) == oldest_cookie)
+		*oldest = *conn;
+}
+
+/* Mask of the arms that the socket may be given, 0 where it is to be left alone. */
+static __always_inline __u32 permitted_arms(struct context *c)
+{
+	__u32 *arms = bpf_sk_storage_get(&owned, c->sk, 0, 0);
+
+	return arms ? *arms & ~THALWEG_OWNED_BY_POLICY : ~0u;
+}
+
+/* Whether the application, or a policy, chose the socket's congestion control. */
+static __always_inline int app_owned(struct context *c)
+{
+	return !permitted_arms(c);
+}
+
+#endif

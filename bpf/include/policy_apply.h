@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Policies: the operations that the sockops program carries out on a flow.
+ */
+#ifndef THALWEG_POLICY_APPLY_H
+#define THALWEG_POLICY_APPLY_H
+
+#include "policy_handshake.h"
+#include "policy_statistics.h"
+
+/* The learner leaves the socket's congestion control alone from now on. */
+static __always_inline void own(struct bpf_sock_ops *ops)
+{
+	struct bpf_sock *sk = ops->sk;
+	__u32 *arms;
+
+	if (!sk)
+		return;
+	arms = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (arms)
+		*arms = THALWEG_OWNED_BY_POLICY;
+}
+
+/* The learner gives the socket one of a set of arms, unless the application has chosen. */
+static __always_inline void learn_from(struct bpf_sock_ops *ops, __u32 set)
+{
+	struct bpf_sock *sk = ops->sk;
+	__u32 *from, mask;
+
+	from = bpf_map_lookup_elem(&arm_sets, &set);
+	if (!from || !sk || bpf_sk_storage_get(&owned, sk, 0, 0))
+		return;
+	mask = *from;
+	from = bpf_sk_storage_get(&owned, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (from)
+		*from = mask | THALWEG_OWNED_BY_POLICY;
+}
+
+static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
+{
+	__u32 remote[4], local[4];
+
+	return addresses(ops, remote, local) == THALWEG_RULE_IPV4;
+}
+
+static __always_inline int set_int(struct bpf_sock_ops *ops, const struct thalweg_policy_op *op)
+{
+	int value = op->value;
+
+	return bpf_setsockopt(ops, op->level, op->name, &value, sizeof(value));
+}
+
+static __always_inline int set_text(struct bpf_sock_ops *ops, const struct thalweg_policy_op *op)
+{
+	char text[THALWEG_POLICY_NAME];
+	struct thalweg_policy_text *from;
+	__u32 index = op->text;
+	int error;
+
+	from = bpf_map_lookup_elem(&texts, &index);
+	if (!from)
+		return -1;
+	__builtin_memcpy(text, from->text, sizeof(text));
+	error = bpf_setsockopt(ops, op->level, op->name, text, sizeof(text));
+	if (!error && op->level == SOL_TCP && op->name == TCP_CONGESTION)
+		own(ops);
+	return error;
+}
+
+/* Sets the type of service (traffic class) that the peer's SYN had. */
+static __always_inline int reflect_tos(struct bpf_sock_ops *ops)
+{
+	__u8 ip[4] = {};
+	int tos, error;
+
+	/* The rest does not fit, and is not wanted. */
+	error = bpf_getsockopt(ops, SOL_TCP, TCP_BPF_SYN_IP, ip, sizeof(ip));
+	if (error < 0 && error != -ENOSPC)
+		return error;
+	if (ip[0] >> 4 == 4) {
+		tos = ip[1];
+		return bpf_setsockopt(ops, SOL_IP, IP_TOS, &tos, sizeof(tos));
+	}
+	tos = (ip[0] << 4 | ip[1] >> 4) & 0xff;
+	return bpf_setsockopt(ops, SOL_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
+}
+
+/* Carries out one operation of a flow, and counts what became of it. */
+static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				    __u32 place, __u32 stage)
+{
+	struct thalweg_policy_counters *count;
+	struct thalweg_policy_op *op;
+	int error;
+
+	if (place >= THALWEG_POLICY_MAX_OPS)
+		return 0;
+	op = &flow->ops[place];
+	if (!(op->stages & 1u << (stage & 7)))
+		return 0;
+	switch (op->kind) {
+	case THALWEG_OP_SET_INT:
+		/* A traffic class is set by two operations: one is the family's. */
+		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
+		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
+			return 0;
+		error = set_int(ops, op);
+		break;
+	case THALWEG_OP_SET_TEXT:
+		error = set_text(ops, op);
+		break;
+	case THALWEG_OP_REFLECT_TOS:
+		if (ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+			return 0;
+		error = reflect_tos(ops);
+		break;
+	case THALWEG_OP_LEARN_FROM:
+		learn_from(ops, op->value);
+		error = 0;
+		break;
+	case THALWEG_OP_STATISTICS:
+		return tell(ops, flow, op->value);
+	default:
+		return 0;
+	}
+	if (error)
+		count_failure(flow, place, stage, error);
+	count = counters_of(flow);
+	if (count)
+		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);
+	return 0;
+}
+
+/* Carries out what a flow was given for a stage. */
+static __noinline int carry_out(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow,
+				__u32 stage)
+{
+	__u32 i;
+
+	for (i = 0; i < THALWEG_POLICY_MAX_OPS; i++) {
+		if (i >= flow->count)
+			break;
+		carry_out_one(ops, flow, i, stage);
+	}
+	return 0;
+}
+
+/* Asks for (or gives back) callbacks without touching what others asked for. */
+static __always_inline void callbacks(struct bpf_sock_ops *ops, int on, int off)
+{
+	int have = ops->bpf_sock_ops_cb_flags, want = (have | on) & ~off;
+
+	if (want != have)
+		bpf_sock_ops_cb_flags_set(ops, want);
+}
+
+#endif

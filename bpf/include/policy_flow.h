@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Policies: what a flow is given, what it keeps, and what is counted of it.
+ */
+#ifndef THALWEG_POLICY_FLOW_H
+#define THALWEG_POLICY_FLOW_H
+
+#include "policy_find.h"
+
+/* Stages after the handshake: what a flow was given is kept for them. */
+#define LATER                                                                                 \
+	(1u << THALWEG_STAGE_RETRANSMIT | 1u << THALWEG_STAGE_RTO | 1u << THALWEG_STAGE_RTT | \
+	 1u << THALWEG_STAGE_CLOSE)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_flow);
+} actions SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_counters);
+} counters SEC(".maps");
+
+/* Arms of each set that rules name, by the number of the set; the loader and the agent write it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_POLICY_MAX_ARM_SETS + 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} arm_sets SEC(".maps");
+
+/* The maps from here on outlive a policy: pinned, and shared by all instances. */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_POLICY_MAX_TEXTS);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_text);
+} texts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct thalweg_policy_failure);
+	__type(value, __u64);
+} failures SEC(".maps");
+
+/* Established flows whose rule has something to do later on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct thalweg_policy_flow);
+} flows SEC(".maps");
+
+/* learn's map of that name: sockets that it leaves alone (0), or may give some arms (a mask). */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u32);
+} owned SEC(".maps");
+
+static __always_inline struct thalweg_policy_counters *
+counters_of(const struct thalweg_policy_flow *flow)
+{
+	__u32 rule = flow->rule;
+
+	/* An earlier policy's flow: its counters are gone with it. */
+	if (flow->generation != load_head()->generation)
+		return 0;
+	return bpf_map_lookup_elem(&counters, &rule);
+}
+
+/* What a rule gives; NULL for THALWEG_POLICY_NONE. Counts the flow. */
+static __always_inline struct thalweg_policy_flow *give(__u32 rule)
+{
+	struct thalweg_policy_counters *count = bpf_map_lookup_elem(&counters, &rule);
+
+	if (count)
+		__sync_fetch_and_add(&count->matched, 1);
+	return bpf_map_lookup_elem(&actions, &rule);
+}
+
+static __always_inline void count_failure(const struct thalweg_policy_flow *flow, __u32 op,
+					  __u32 stage, int error)
+{
+	struct thalweg_policy_failure key = {};
+	__u64 one = 1, *count;
+
+	key.generation = flow->generation;
+	key.rule = flow->rule;
+	key.op = op;
+	key.stage = stage;
+	key.error = error;
+	count = bpf_map_lookup_elem(&failures, &key);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else
+		bpf_map_update_elem(&failures, &key, &one, BPF_NOEXIST);
+}
+
+/* The place of the first operation of a kind, or -1. Global: see rank. */
+__noinline int op_of(struct thalweg_policy_flow *flow, __u32 kind)
+{
+	__u32 i;
+
+	if (!flow)
+		return -1;
+	for (i = 0; i < THALWEG_POLICY_MAX_OPS; i++) {
+		if (i >= flow->count)
+			break;
+		if (flow->ops[i].kind == kind)
+			return i;
+	}
+	return -1;
+}
+
+/* The callbacks that a flow's later stages need. */
+static __always_inline int callbacks_of(const struct thalweg_policy_flow *flow)
+{
+	int on = 0;
+
+	if (flow->stages & 1u << THALWEG_STAGE_RETRANSMIT)
+		on |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
+	if (flow->stages & 1u << THALWEG_STAGE_RTO)
+		on |= BPF_SOCK_OPS_RTO_CB_FLAG;
+	if (flow->stages & 1u << THALWEG_STAGE_RTT)
+		on |= BPF_SOCK_OPS_RTT_CB_FLAG;
+	if (flow->stages & 1u << THALWEG_STAGE_CLOSE)
+		on |= BPF_SOCK_OPS_STATE_CB_FLAG;
+	return on;
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Policies: the rule of a flow of the sockops program, remembered until its handshake is over.
+ */
+#ifndef THALWEG_POLICY_HANDSHAKE_H
+#define THALWEG_POLICY_HANDSHAKE_H
+
+#include "policy_flow.h"
+
+/* Stages before its end: what a flow was given is remembered from there on. */
+#define EARLY (1u << THALWEG_STAGE_CONNECT | 1u << THALWEG_STAGE_ASKED)
+
+/* What the programs of named cgroups (policy_mark.bpf.c) say of the event under way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, THALWEG_POLICY_MARKS);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_mark);
+} marks SEC(".maps");
+
+/*
+ * Until when (bpf_ktime_get_ns) flows that nobody remembers began before this policy; 0 where
+ * the policy before it remembered them. User space writes it just before each swap.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} swap SEC(".maps");
+
+/*
+ * Flows in their handshake, in an array like learn's: socket storage and hash maps cost
+ * several times as much a connection, and request sockets cannot have socket storage.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, THALWEG_POLICY_HANDSHAKES);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_handshake);
+} handshakes SEC(".maps");
+
+/* The bits of named cgroups that the socket lies in; their programs ran just before. */
+static __always_inline __u32 marked(struct bpf_sock_ops *ops)
+{
+	const struct thalweg_policy_head *h = load_head();
+	struct thalweg_policy_mark *mark;
+	__u64 cookie;
+	__u32 slot;
+
+	if (!(h->flags & THALWEG_POLICY_CGROUPS))
+		return 0;
+	cookie = bpf_get_socket_cookie(ops);
+	slot = cookie & (THALWEG_POLICY_MARKS - 1);
+	mark = bpf_map_lookup_elem(&marks, &slot);
+	if (!mark || mark->cookie != cookie || mark->op != ops->op)
+		return h->cgroups;
+	mark->cookie = 0;
+	return mark->cgroups | h->cgroups;
+}
+
+/* Both addresses, IPv4 mapped; the flag of the family, or 0 for what is no TCP over IP. */
+static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, __u32 *local)
+{
+	const __u32 mapped = bpf_htonl(0xffff);
+
+	if (ops->family == AF_INET) {
+		remote[0] = 0;
+		remote[1] = 0;
+		remote[2] = mapped;
+		remote[3] = ops->remote_ip4;
+		local[0] = 0;
+		local[1] = 0;
+		local[2] = mapped;
+		local[3] = ops->local_ip4;
+		return THALWEG_RULE_IPV4;
+	}
+	if (ops->family != AF_INET6)
+		return 0;
+	remote[0] = ops->remote_ip6[0];
+	remote[1] = ops->remote_ip6[1];
+	remote[2] = ops->remote_ip6[2];
+	remote[3] = ops->remote_ip6[3];
+	local[0] = ops->local_ip6[0];
+	local[1] = ops->local_ip6[1];
+	local[2] = ops->local_ip6[2];
+	local[3] = ops->local_ip6[3];
+	if (!remote[0] && !remote[1] && remote[2] == mapped)
+		return THALWEG_RULE_IPV4;
+	return THALWEG_RULE_IPV6;
+}
+
+/* Finds the rule of a flow: its id, or THALWEG_POLICY_NONE. */
+static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
+{
+	const struct thalweg_policy_head *h = load_head();
+	struct query q = {};
+	__u32 family;
+
+	family = addresses(ops, q.remote, q.local);
+	if (!family)
+		return THALWEG_POLICY_NONE;
+	q.needs = direction | family;
+	q.listener = ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB;
+	/* remote_port is in network byte order, local_port is not (UAPI). */
+	q.remote_port = bpf_ntohl(ops->remote_port);
+	q.local_port = ops->local_port;
+	if (h->flags & THALWEG_POLICY_NETNS)
+		q.netns = bpf_get_netns_cookie(ops);
+	if (h->flags & THALWEG_POLICY_SAMPLES)
+		q.draw = bpf_get_prandom_u32();
+	q.cgroups = marked(ops);
+	return find(&q);
+}
+
+static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 cookie, __u32 probe)
+{
+	__u32 slot = (cookie + probe) & (THALWEG_POLICY_HANDSHAKES - 1);
+
+	return bpf_map_lookup_elem(&handshakes, &slot);
+}
+
+/* Which of its slots a handshake lies in, from 1; 0 = in none. */
+__noinline __u32 probe_of(__u64 cookie)
+{
+	struct thalweg_policy_handshake *slot;
+	__u32 i;
+
+	for (i = 0; i < THALWEG_POLICY_PROBES; i++) {
+		slot = handshake_slot(cookie, i);
+		if (slot && slot->cookie == cookie)
+			return i + 1;
+	}
+	return 0;
+}
+
+static __always_inline struct thalweg_policy_handshake *handshake_of(__u64 cookie)
+{
+	__u32 probe = probe_of(cookie);
+
+	if (probe < 1 || probe > THALWEG_POLICY_PROBES)
+		return 0;
+	return handshake_slot(cookie, probe - 1);
+}
+
+/*
+ * Remembers what a flow was given until its handshake is over. Where all slots are taken
+ * it is not (0): the flow is then looked up again at the next stage.
+ */
+static __always_inline __u32 remember(__u64 cookie, const struct thalweg_policy_flow *flow)
+{
+	__u64 now = bpf_ktime_get_ns(), taken_by;
+	struct thalweg_policy_handshake *slot;
+	__u32 i;
+
+	for (i = 0; i < THALWEG_POLICY_PROBES; i++) {
+		slot = handshake_slot(cookie, i);
+		if (!slot)
+			return 0;
+		taken_by = slot->cookie;
+		if (taken_by && now - slot->since_ns < THALWEG_POLICY_HANDSHAKE_NS)
+			continue;
+		if (__sync_val_compare_and_swap(&slot->cookie, taken_by, cookie) != taken_by)
+			continue;
+		slot->since_ns = now;
+		if (flow) {
+			slot->flow = *flow;
+		} else {
+			slot->flow.rule = THALWEG_POLICY_NONE;
+			slot->flow.generation = load_head()->generation;
+			slot->flow.stages = 0;
+			slot->flow.count = 0;
+			slot->flow.flags = 0;
+		}
+		return i + 1;
+	}
+	return 0;
+}
+
+/* The stages of a policy for which flows of a direction are remembered from the beginning. */
+static __always_inline __u32 early_stages(__u32 direction)
+{
+	return direction == THALWEG_RULE_ACTIVE ? EARLY : 1u << THALWEG_STAGE_ASKED;
+}
+
+/* Whether a flow that nobody remembers, past its beginning, may have begun before this policy. */
+static __always_inline int began_before(void)
+{
+	__u32 zero = 0;
+	__u64 *until = bpf_map_lookup_elem(&swap, &zero);
+
+	return until && *until && bpf_ktime_get_ns() < *until;
+}
+
+/* Whether the kernel makes this call for a flow at its beginning, and then no more. */
+static __always_inline int begins(struct bpf_sock_ops *ops)
+{
+	return ops->op == (ops->is_fullsock ? BPF_SOCK_OPS_TCP_CONNECT_CB : BPF_SOCK_OPS_RWND_INIT);
+}
+
+/*
+ * The rule of a flow in its handshake: what is remembered, or else looked up now. Which
+ * of its slots it lies in, from 1; 0 if it could not be remembered.
+ */
+static __noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
+{
+	__u32 probe = probe_of(cookie);
+
+	if (!probe && (begins(ops) || !began_before()))
+		probe = remember(cookie, give(look_up(ops, direction)));
+	return probe;
+}
+
+/* As above; NULL where there is nothing to do for it. */
+static __always_inline struct thalweg_policy_flow *handshake_flow(struct bpf_sock_ops *ops,
+								  __u64 cookie, __u32 direction)
+{
+	int probe = handshake(ops, cookie, direction);
+	struct thalweg_policy_handshake *slot;
+
+	if (probe < 1 || probe > THALWEG_POLICY_PROBES)
+		return 0;
+	slot = handshake_slot(cookie, probe - 1);
+	if (!slot || slot->flow.rule == THALWEG_POLICY_NONE)
+		return 0;
+	return &slot->flow;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Policies: the experimental TCP option of the handshake, written and read.
+ */
+#ifndef THALWEG_POLICY_OPTION_H
+#define THALWEG_POLICY_OPTION_H
+
+#include "policy_apply.h"
+
+/* Listeners that write options; what they accept inherits the mark as it does the flag. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, __u32);
+} listeners SEC(".maps");
+
+/* Reads the peer's option out of the SYN or the SYN-ACK. 1: read, 0: there is none. */
+static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_policy_flow *flow)
+{
+	__u8 option[THALWEG_OPTION_LENGTH] = { THALWEG_OPTION_KIND, 4, THALWEG_OPTION_MAGIC >> 8,
+					       THALWEG_OPTION_MAGIC & 0xff };
+	__u64 from = ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ? BPF_LOAD_HDR_OPT_TCP_SYN : 0;
+
+	if (bpf_load_hdr_opt(ops, option, sizeof(option), from) != sizeof(option))
+		return 0;
+	flow->received = (__u32)option[4] << 24 | option[5] << 16 | option[6] << 8 | option[7];
+	flow->has_received = 1;
+	return 1;
+}
+
+/* The flow whose SYN or SYN-ACK is being written, if its rule sends the option. */
+static __always_inline struct thalweg_policy_flow *sending(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_flow *flow;
+
+	if (ops->is_fullsock && ops->state != BPF_TCP_SYN_SENT)
+		return 0;
+	flow = handshake_flow(ops, bpf_get_socket_cookie(ops),
+			      ops->is_fullsock ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE);
+	return flow && flow->flags & THALWEG_FLOW_SENDS ? flow : 0;
+}
+
+static __always_inline void reserve_option(struct bpf_sock_ops *ops)
+{
+	if (ops->args[0] != BPF_WRITE_HDR_TCP_CURRENT_MSS && sending(ops))
+		bpf_reserve_hdr_opt(ops, THALWEG_OPTION_LENGTH, 0);
+}
+
+/* FNV-1a of the name of the congestion control in use; 0 where it is not known yet. */
+static __always_inline __u32 hash_of_cc(struct bpf_sock_ops *ops)
+{
+	char name[THALWEG_POLICY_NAME] = {};
+	__u32 i, hash = 2166136261u;
+
+	if (!ops->is_fullsock || bpf_getsockopt(ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name)))
+		return 0;
+	for (i = 0; i < sizeof(name); i++) {
+		if (!name[i])
+			break;
+		hash = (hash ^ (__u8)name[i]) * 16777619u;
+	}
+	return hash;
+}
+
+static __always_inline void write_option(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_flow *flow = sending(ops);
+	__u8 option[THALWEG_OPTION_LENGTH] = {};
+	struct thalweg_policy_counters *count;
+	__u32 value;
+	int place, error;
+
+	if (!flow)
+		return;
+	place = op_of(flow, THALWEG_OP_SEND_OPTION);
+	if (place >= 0 && place < THALWEG_POLICY_MAX_OPS) {
+		value = flow->ops[place].value;
+	} else {
+		place = op_of(flow, THALWEG_OP_SEND_OPTION_CC);
+		value = hash_of_cc(ops);
+	}
+	option[0] = THALWEG_OPTION_KIND;
+	option[1] = THALWEG_OPTION_LENGTH;
+	option[2] = THALWEG_OPTION_MAGIC >> 8;
+	option[3] = THALWEG_OPTION_MAGIC & 0xff;
+	option[4] = value >> 24;
+	option[5] = value >> 16;
+	option[6] = value >> 8;
+	option[7] = value;
+	error = bpf_store_hdr_opt(ops, option, sizeof(option), 0);
+	count = counters_of(flow);
+	if (error)
+		count_failure(flow, place,
+			      ops->is_fullsock ? THALWEG_STAGE_CONNECT : THALWEG_STAGE_ASKED,
+			      error);
+	if (count)
+		__sync_fetch_and_add(error ? &count->failed : &count->done, 1);
+}
+
+#endif

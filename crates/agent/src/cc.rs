@@ -1,0 +1,685 @@
+//! Congestion controls in BPF (`struct_ops`): loaded, replaced while in use, listed, removed.
+//!
+//! One that is loaded needs no process. Below `cc` in the agent's directory of the BPF file
+//! system each has a directory with its name:
+//!
+//! ```text
+//! cc/NAME/link       keeps it registered with TCP; gone while it drains
+//! cc/NAME/struct_ops its callbacks
+//! cc/NAME/map_MAP    its other maps
+//! cc/NAME-new        the next version, while it replaces the present one
+//! ```
+//!
+//! The kernel keeps a version for as long as a socket has it, whatever is pinned.
+
+mod flows;
+mod program;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapMut, MapType, Object};
+use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+
+use crate::limit::{remove_file, remove_if_empty};
+use crate::system;
+
+pub use flows::{Use, count};
+pub use program::{Fill, Program};
+pub use support::{Support, Unavailable, check};
+
+/// The directory under the agent's.
+const DIRECTORY: &str = "cc";
+const LINK: &str = "link";
+const OPS: &str = "struct_ops";
+const MAP: &str = "map_";
+/// Ends the name of a directory of a version that is on its way; no name has a '-'.
+const NEW: &str = "-new";
+/// Longest name (net/tcp.h, TCP_CA_NAME_MAX less the final 0).
+const NAME_MAX: usize = 15;
+/// The kernel has forgotten a name by then; it does so from a work queue.
+const UNREGISTER_LIMIT: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two counts of the flows that are left.
+const DRAIN_LOOK: Duration = Duration::from_millis(200);
+/// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
+const TCP_CONG_NEEDS_ECN: u32 = 2;
+
+/// Congestion controls that come with Thalweg, and what each is.
+const BUILT_IN: [(&str, &[u8], &str); 2] = [
+    ("htcp", thalweg_abi::HTCP, "H-TCP"),
+    ("dctcp", thalweg_abi::DCTCP, "DCTCP, RFC 8257"),
+];
+
+/// Where a congestion control stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The system's: built in, a module, or of somebody else.
+    System,
+    /// Loaded by Thalweg.
+    Loaded,
+    /// Loaded by Thalweg and taken back: connections that have it keep it, none gets it.
+    Draining,
+    /// Comes with Thalweg and can be loaded.
+    Loadable,
+    /// Comes with Thalweg, and this kernel cannot run it.
+    Unavailable,
+}
+
+/// One congestion control.
+#[derive(Clone, Debug, Serialize)]
+pub struct Control {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub state: State,
+    /// What uses it; none where that is not known.
+    #[serde(rename = "use")]
+    pub used: Option<Use>,
+    /// Only for flows with ECN; none where that is not known.
+    pub needs_ecn: Option<bool>,
+    /// Name of the table of callbacks in the object that was loaded.
+    pub program: Option<String>,
+    /// Names of its maps.
+    pub maps: Vec<String>,
+    /// Why it is unavailable; for what can be loaded, what it is.
+    pub note: Option<String>,
+}
+
+/// All congestion controls: those of the system, those that are loaded, those that could be.
+/// By name.
+///
+/// # Errors
+/// [`anyhow::Error`] where pins cannot be read.
+pub fn list(pin: &Path) -> Result<Vec<Control>> {
+    system::check_privileges()?;
+    let support = check();
+    let used = count();
+    let directory = pin.join(DIRECTORY);
+    let of = |name: &str| {
+        let used = used.as_ref().ok()?;
+        Some(used.get(name).copied().unwrap_or_default())
+    };
+    let plain = |name: String, state, note| Control {
+        used: of(&name),
+        name,
+        state,
+        needs_ecn: None,
+        program: None,
+        maps: Vec::new(),
+        note,
+    };
+    let mut all = BTreeMap::new();
+    for (name, _, what) in BUILT_IN {
+        let control = match &support {
+            Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
+            Err(why) => plain(
+                name.to_owned(),
+                State::Unavailable,
+                Some(why.reason().to_owned()),
+            ),
+        };
+        all.insert(name.to_owned(), control);
+    }
+    for name in system::available_ccs()? {
+        all.insert(name.clone(), plain(name, State::System, None));
+    }
+    for name in names(&directory)? {
+        let own = directory.join(&name);
+        let state = if own.join(LINK).exists() {
+            State::Loaded
+        } else {
+            State::Draining
+        };
+        let flags = support
+            .as_ref()
+            .ok()
+            .and_then(|support| flags(&own, support));
+        let mut control = plain(name.clone(), state, None);
+        control.needs_ecn = flags.map(|flags| flags & TCP_CONG_NEEDS_ECN != 0);
+        control.program = MapHandle::from_pinned_path(own.join(OPS))
+            .ok()
+            .map(|map| map.name().to_string_lossy().into_owned());
+        let maps = entries(&own)?.into_iter();
+        control.maps = maps
+            .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
+            .collect();
+        control.maps.sort();
+        all.insert(name, control);
+    }
+    Ok(all.into_values().collect())
+}
+
+/// Names of what is loaded here and works only for flows with ECN.
+pub(crate) fn needing_ecn(pin: &Path) -> BTreeSet<String> {
+    let directory = pin.join(DIRECTORY);
+    let Ok(names) = names(&directory) else {
+        return BTreeSet::new();
+    };
+    if names.is_empty() {
+        return BTreeSet::new();
+    }
+    let Ok(support) = check() else {
+        return BTreeSet::new();
+    };
+    let needs = |name: &String| {
+        flags(&directory.join(name), &support).is_some_and(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
+    };
+    names.into_iter().filter(needs).collect()
+}
+
+/// The program that a word of the command line means: the name of one that comes with
+/// Thalweg, or a file.
+///
+/// # Errors
+/// Neither there is, or the file is no BPF object.
+pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
+    let built_in = BUILT_IN.iter().find(|(name, ..)| word == Path::new(name));
+    if let Some((name, bytes, _)) = built_in {
+        return Ok(Program::built_in(name, bytes));
+    }
+    if !word.exists() && word.components().count() == 1 && word.extension().is_none() {
+        let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
+        bail!(
+            "there is neither a file {} nor does Thalweg bring a congestion control of that name \
+             (it brings {})",
+            word.display(),
+            names.join(", ")
+        );
+    }
+    Program::from_file(word)
+}
+
+/// Loads a congestion control and registers it with TCP, under a name of its own or another.
+/// Returns the name.
+///
+/// # Errors
+/// What is wrong with the program, the name or the kernel. Nothing is left behind.
+pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<String> {
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => program.own_name()?,
+    };
+    check_name(&name)?;
+    system::check_privileges()?;
+    let support = check()?;
+    // The kernel's own is preferred, so it gets its chance first.
+    system::load_modules(std::slice::from_ref(&name));
+    system::ensure_bpffs(pin)?;
+    let all = Controls::create(pin)?;
+    let loaded = all.load(program, &name, &support);
+    all.finish(pin);
+    loaded.map(|()| name)
+}
+
+/// Replaces a loaded congestion control. Connections that have the old version keep it until
+/// they end; those to come get the new one, and at no moment is there none.
+///
+/// # Errors
+/// What is wrong with the program or the kernel. The old version stays then.
+pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
+    system::check_privileges()?;
+    let support = check()?;
+    let all = Controls::of(pin, name)?;
+    let swapped = all.swap(program, name, &support);
+    all.finish(pin);
+    swapped
+}
+
+/// Takes a loaded congestion control away.
+///
+/// # Errors
+/// There is none of that name, or sockets use it.
+pub fn unload(pin: &Path, name: &str) -> Result<()> {
+    system::check_privileges()?;
+    let all = Controls::of(pin, name)?;
+    let used = used_by(name)?;
+    check_defaults(name, used)?;
+    if used.has_sockets() {
+        bail!(
+            "{} {}; `thalweg cc unload {name} --drain` gives it to no more connections and waits \
+             for the end of these",
+            sockets(used),
+            if used.flows + used.listeners == 1 {
+                "uses it"
+            } else {
+                "use it"
+            },
+        );
+    }
+    all.unregister(name)?;
+    all.clear(name)?;
+    all.finish(pin);
+    Ok(())
+}
+
+/// Takes a loaded congestion control away from connections to come at once, and altogether
+/// when the last socket with it is gone. `progress` learns whenever their number changes. A
+/// wait that is cut short can be taken up again by another call.
+///
+/// # Errors
+/// There is none of that name, or it is a default: then it would never end.
+pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()> {
+    system::check_privileges()?;
+    let all = Controls::of(pin, name)?;
+    check_defaults(name, used_by(name)?)?;
+    all.unregister(name)?;
+    drop(all);
+    let mut before = None;
+    loop {
+        let used = used_by(name)?;
+        if !used.has_sockets() {
+            break;
+        }
+        if before.replace(used) != Some(used) {
+            progress(used);
+        }
+        std::thread::sleep(DRAIN_LOOK);
+    }
+    // Somebody else may have finished it meanwhile.
+    if let Ok(all) = Controls::of(pin, name) {
+        all.clear(name)?;
+        all.finish(pin);
+    }
+    Ok(())
+}
+
+/// Connections and listeners in words.
+pub fn sockets(used: Use) -> String {
+    let counted = |number: u64, what: &str| match number {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}s"),
+    };
+    let flows = counted(used.flows, "connection");
+    if used.listeners == 0 {
+        return flows;
+    }
+    let listeners = counted(used.listeners, "listener");
+    if used.flows == 0 {
+        return listeners;
+    }
+    format!("{flows} and {listeners}")
+}
+
+fn used_by(name: &str) -> Result<Use> {
+    Ok(count()?.get(name).copied().unwrap_or_default())
+}
+
+fn check_defaults(name: &str, used: Use) -> Result<()> {
+    if used.default_in == 0 {
+        return Ok(());
+    }
+    bail!(
+        "{name} is the default of {} network namespace{}; give each another first, with: sysctl \
+         net.ipv4.tcp_congestion_control=cubic",
+        used.default_in,
+        if used.default_in == 1 { "" } else { "s" }
+    )
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        bail!(
+            "{name:?} cannot be the name of a congestion control: expected 1 to {NAME_MAX} \
+             letters, digits and '_'; choose one with --name"
+        );
+    }
+    Ok(())
+}
+
+/// The directory of all, locked against other writers.
+struct Controls {
+    directory: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Controls {
+    fn create(pin: &Path) -> Result<Self> {
+        let directory = pin.join(DIRECTORY);
+        // Whoever removes the last one removes the directory, maybe at this moment.
+        loop {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&directory)
+                .with_context(|| format!("creating {}", directory.display()))?;
+            if let Some(all) = Self::lock(&directory)? {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// What has a name that is loaded, or draining.
+    fn of(pin: &Path, name: &str) -> Result<Self> {
+        let directory = pin.join(DIRECTORY);
+        let missing = || {
+            if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
+                return anyhow!(
+                    "{name} is the system's own congestion control, or of somebody else; Thalweg \
+                     has not loaded it"
+                );
+            }
+            anyhow!("no congestion control {name:?} is loaded; `thalweg cc list` shows what is")
+        };
+        if check_name(name).is_err() || !directory.join(name).exists() {
+            return Err(missing());
+        }
+        let all = Self::lock(&directory)?;
+        all.filter(|all| all.own(name).exists()).ok_or_else(missing)
+    }
+
+    /// None where the directory went before it was locked, even if there is a new one by now.
+    fn lock(directory: &Path) -> Result<Option<Self>> {
+        let shown = directory.display();
+        let file = match File::open(directory) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file.with_context(|| format!("opening {shown}"))?,
+        };
+        let inode = file.metadata()?.ino();
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| errno)
+            .with_context(|| format!("locking {shown}"))?;
+        if !fs::metadata(directory).is_ok_and(|now| now.ino() == inode) {
+            return Ok(None);
+        }
+        let all = Self {
+            directory: directory.to_owned(),
+            _lock: lock,
+        };
+        all.mend()?;
+        Ok(Some(all))
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn new_of(&self, name: &str) -> PathBuf {
+        self.directory.join(format!("{name}{NEW}"))
+    }
+
+    /// Finishes or takes back what an earlier call that was cut short has left.
+    fn mend(&self) -> Result<()> {
+        for file in entries(&self.directory)? {
+            let Some(name) = file.strip_suffix(NEW) else {
+                continue;
+            };
+            let new = self.directory.join(&file);
+            let present = Link::open(self.own(name).join(LINK)).ok();
+            let present = present.as_ref().map(map_of).transpose()?.flatten();
+            let next = MapHandle::from_pinned_path(new.join(OPS))
+                .ok()
+                .and_then(|map| map.info().ok())
+                .map(|info| info.info.id);
+            if present.is_some() && present == next {
+                self.move_in(name)?;
+            } else {
+                clear(&new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes directories that nothing is in any more.
+    fn finish(self, pin: &Path) {
+        remove_if_empty(&self.directory);
+        drop(self);
+        remove_if_empty(pin);
+    }
+
+    fn load(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
+        let own = self.own(name);
+        if own.exists() && !own.join(LINK).exists() {
+            let used = used_by(name)?;
+            if used.has_sockets() {
+                bail!(
+                    "the name {name} is still taken: {} had it before it was unloaded; choose \
+                     another with --name, or wait with `thalweg cc unload {name} --drain`",
+                    sockets(used)
+                );
+            }
+            clear(&own)?;
+        }
+        if own.exists() {
+            bail!(
+                "the name {name} is taken: it is loaded already; `thalweg cc swap {name} …` \
+                 replaces it, --name loads this one beside it"
+            );
+        }
+        if system::available_ccs()?.iter().any(|have| have == name) {
+            bail!(
+                "the name {name} is taken: the system has such a congestion control; --name loads \
+                 this one beside it"
+            );
+        }
+        let loaded = self.load_into(&own, program, name, support);
+        if loaded.is_err() {
+            // The error that stopped it is what matters.
+            let _ = clear(&own);
+        }
+        loaded
+    }
+
+    fn load_into(
+        &self,
+        own: &Path,
+        program: &Program<'_>,
+        name: &str,
+        support: &Support,
+    ) -> Result<()> {
+        let mut object = program.load(name, support)?;
+        pin_maps(&mut object, own)?;
+        let mut link = ops(&mut object)?
+            .attach_struct_ops()
+            .with_context(|| format!("registering {name} with TCP"))?;
+        let path = own.join(LINK);
+        link.pin(&path)
+            .with_context(|| format!("pinning {}", path.display()))
+    }
+
+    fn swap(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
+        let path = self.own(name).join(LINK);
+        if !path.exists() {
+            bail!("{name} is draining: it cannot be replaced any more; load it anew");
+        }
+        let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        let new = self.new_of(name);
+        let swapped = self.swap_into(&new, &link, program, name, support);
+        if swapped.is_err() {
+            // The error that stopped it is what matters.
+            let _ = clear(&new);
+        }
+        swapped
+    }
+
+    fn swap_into(
+        &self,
+        new: &Path,
+        link: &Link,
+        program: &Program<'_>,
+        name: &str,
+        support: &Support,
+    ) -> Result<()> {
+        let mut object = program.load(name, support)?;
+        pin_maps(&mut object, new)?;
+        let mut ops = ops(&mut object)?;
+        // libbpf fills the map of callbacks only on its way to an attachment. This one fails
+        // because the name is taken, and leaves the map filled, which is all that is wanted.
+        if ops.attach_struct_ops().is_ok() {
+            bail!("{name} vanished from the kernel while it was being replaced");
+        }
+        // SAFETY: both descriptors are open for the whole call; no options are passed.
+        let failed = unsafe {
+            libbpf_rs::libbpf_sys::bpf_link_update(
+                link.as_fd().as_raw_fd(),
+                ops.as_fd().as_raw_fd(),
+                std::ptr::null(),
+            )
+        };
+        if failed != 0 {
+            return Err(std::io::Error::from_raw_os_error(-failed))
+                .with_context(|| format!("replacing {name}"));
+        }
+        self.move_in(name)
+    }
+
+    /// Puts the pins of a new version, which is in force, in the place of the old one's.
+    fn move_in(&self, name: &str) -> Result<()> {
+        let (own, new) = (self.own(name), self.new_of(name));
+        for file in entries(&own)?.iter().filter(|file| *file != LINK) {
+            if !new.join(file).exists() {
+                remove_file(&own.join(file))?;
+            }
+        }
+        for file in entries(&new)? {
+            fs::rename(new.join(&file), own.join(&file))
+                .with_context(|| format!("moving {}", new.join(&file).display()))?;
+        }
+        fs::remove_dir(&new).with_context(|| format!("removing {}", new.display()))
+    }
+
+    /// Takes the name back from TCP, so that no connection gets it any more.
+    fn unregister(&self, name: &str) -> Result<()> {
+        let path = self.own(name).join(LINK);
+        if !path.exists() {
+            return Ok(());
+        }
+        let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        remove_file(&path)?;
+        // Where the kernel cannot (before 6.11), it does so once nobody holds the link.
+        let _ = link.detach();
+        drop(link);
+        let deadline = Instant::now() + UNREGISTER_LIMIT;
+        while system::available_ccs()?.iter().any(|have| have == name) {
+            if Instant::now() > deadline {
+                bail!(
+                    "{name} is still registered: another process holds its link, or has \
+                     registered one of the same name"
+                );
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn clear(&self, name: &str) -> Result<()> {
+        clear(&self.own(name))
+    }
+}
+
+/// The map of callbacks.
+fn ops(object: &mut Object) -> Result<MapMut<'_>> {
+    object
+        .maps_mut()
+        .find(|map| map.map_type() == MapType::StructOps)
+        .context("the BPF object has no struct_ops map")
+}
+
+fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(directory)
+        .with_context(|| format!("creating {}", directory.display()))?;
+    for mut map in object.maps_mut() {
+        let file = if map.map_type() == MapType::StructOps {
+            OPS.to_owned()
+        } else {
+            format!("{MAP}{}", map.name().to_string_lossy().replace('.', "_"))
+        };
+        let path = directory.join(file);
+        map.pin(&path)
+            .with_context(|| format!("pinning {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The id of the map of callbacks that a link keeps registered.
+fn map_of(link: &Link) -> Result<Option<u32>> {
+    Ok(match link.info()?.info {
+        LinkTypeInfo::StructOps(info) => Some(info.map_id),
+        _ => None,
+    })
+}
+
+/// `flags` of a loaded congestion control.
+fn flags(own: &Path, support: &Support) -> Option<u32> {
+    let map = MapHandle::from_pinned_path(own.join(OPS)).ok()?;
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let bytes = value.get(support.flags_offset..support.flags_offset + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Names of what is loaded or draining, in order.
+fn names(directory: &Path) -> Result<Vec<String>> {
+    let mut names = entries(directory)?;
+    names.retain(|name| !name.ends_with(NEW));
+    names.sort();
+    Ok(names)
+}
+
+/// Names in a directory; none where there is no directory.
+fn entries(directory: &Path) -> Result<Vec<String>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
+    }
+}
+
+fn clear(own: &Path) -> Result<()> {
+    if !own.exists() {
+        return Ok(());
+    }
+    for file in entries(own)? {
+        remove_file(&own.join(file))?;
+    }
+    fs::remove_dir(own).with_context(|| format!("removing {}", own.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_the_kernel_and_its_file_system_take() {
+        for name in ["", "a-b", "a.b", "../x", "abcdefghijklmnop", "ä"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+        for name in ["a", "thalweg_rl", "abcdefghijklmno"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn sockets_are_counted_in_words() {
+        let used = |flows, listeners| Use {
+            flows,
+            listeners,
+            default_in: 0,
+        };
+        assert_eq!(sockets(used(1, 0)), "1 connection");
+        assert_eq!(sockets(used(2, 1)), "2 connections and 1 listener");
+        assert_eq!(sockets(used(0, 3)), "3 listeners");
+    }
+
+    #[test]
+    fn the_built_in_are_named_as_they_call_themselves() {
+        for (name, bytes, _) in BUILT_IN {
+            let program = Program::built_in(name, bytes);
+            assert_eq!(program.own_name().ok().as_deref(), Some(name));
+        }
+    }
+}

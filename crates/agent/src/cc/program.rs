@@ -1,0 +1,214 @@
+//! A congestion control as a compiled object: from bytes to a `struct_ops` map in the kernel.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
+use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
+
+use super::support::{Support, offset_of};
+use crate::object::{self, last_words, take_said};
+
+/// Bytes of a congestion control's name in the kernel, the final 0 included
+/// (net/tcp.h, TCP_CA_NAME_MAX).
+const NAME_BYTES: usize = 16;
+/// Map flag of a `struct_ops` that a link keeps (linux/bpf.h, BPF_F_LINK).
+const BPF_F_LINK: u32 = 1 << 13;
+/// The map that a program with a line THALWEG_KERNEL (thalweg_tcp.h) has.
+const KERNEL_FACTS: &str = ".rodata.kernel";
+
+/// Fills maps of an object before its congestion control can be chosen.
+pub type Fill<'a> = dyn Fn(&mut Object) -> Result<()> + 'a;
+
+/// A compiled congestion control that is not in the kernel yet.
+pub struct Program<'a> {
+    /// What errors call it: a name, or a file.
+    label: String,
+    bytes: Vec<u8>,
+    fill: Option<Box<Fill<'a>>>,
+}
+
+impl std::fmt::Debug for Program<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Program({})", self.label)
+    }
+}
+
+impl<'a> Program<'a> {
+    /// One that comes with this program.
+    pub fn built_in(label: &str, bytes: &[u8]) -> Self {
+        Self {
+            label: label.to_owned(),
+            bytes: bytes.to_vec(),
+            fill: None,
+        }
+    }
+
+    /// One from a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no BPF object.
+    pub fn from_file(file: &Path) -> Result<Self> {
+        object::check_file(file)?;
+        let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        Ok(Self {
+            label: file.display().to_string(),
+            bytes,
+            fill: None,
+        })
+    }
+
+    /// Has `fill` fill the object's maps after loading and before any flow can have it.
+    #[must_use]
+    pub fn filled_by(mut self, fill: impl Fn(&mut Object) -> Result<()> + 'a) -> Self {
+        self.fill = Some(Box::new(fill));
+        self
+    }
+
+    /// The name that the object gives its congestion control.
+    ///
+    /// # Errors
+    /// The object is broken, or is no congestion control.
+    pub fn own_name(&self) -> Result<String> {
+        object::listening(|| {
+            let mut open = self.open()?;
+            let at = self.name_offset()?;
+            let mut ops = self.ops(&mut open)?;
+            let value = ops.initial_value_mut().unwrap_or_default();
+            let bytes = value.get(at..at + NAME_BYTES).unwrap_or_default();
+            let end = bytes.iter().position(|&byte| byte == 0);
+            Ok(String::from_utf8_lossy(&bytes[..end.unwrap_or(bytes.len())]).into_owned())
+        })
+    }
+
+    /// Loads it under a name of at most 15 bytes; it is not registered yet.
+    ///
+    /// # Errors
+    /// What is wrong with the object, or what the kernel does not allow.
+    pub(super) fn load(&self, name: &str, support: &Support) -> Result<Object> {
+        let mut object = object::listening(|| {
+            let mut open = self.open()?;
+            self.prepare(&mut open, name, support)?;
+            open.load()
+                .map_err(|error| self.refused(&take_said(), &error))
+        })?;
+        if let Some(fill) = &self.fill {
+            fill(&mut object)?;
+        }
+        Ok(object)
+    }
+
+    fn open(&self) -> Result<OpenObject> {
+        let opened = ObjectBuilder::default()
+            .name("thalweg_cc")
+            .and_then(|builder| builder.open_memory(&self.bytes));
+        opened.map_err(|error| {
+            let said = take_said();
+            let why = said.lines().last().map(ToOwned::to_owned);
+            anyhow!(
+                "{} cannot be read as a BPF object: {}",
+                self.label,
+                why.unwrap_or_else(|| error.to_string())
+            )
+        })
+    }
+
+    /// Sets the name, and what the program wants to know of the kernel.
+    fn prepare(&self, open: &mut OpenObject, name: &str, support: &Support) -> Result<()> {
+        for mut program in open.progs_mut() {
+            if program.prog_type() != ProgramType::StructOps {
+                program.set_autoload(false);
+            }
+        }
+        for mut map in open.maps_mut() {
+            if map.name() != KERNEL_FACTS {
+                continue;
+            }
+            let value = map.initial_value_mut().unwrap_or_default();
+            let Some(arguments) = value.get_mut(..4) else {
+                bail!("{}: section {KERNEL_FACTS} is too short", self.label);
+            };
+            arguments.copy_from_slice(&support.cong_control_args.to_ne_bytes());
+        }
+        let at = self.name_offset()?;
+        let mut ops = self.ops(open)?;
+        let value = ops.initial_value_mut().unwrap_or_default();
+        let Some(field) = value.get_mut(at..at + NAME_BYTES) else {
+            bail!(
+                "{}: its tcp_congestion_ops has no room for a name",
+                self.label
+            );
+        };
+        field.fill(0);
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(())
+    }
+
+    /// The one `struct_ops` map.
+    fn ops<'o>(&self, open: &'o mut OpenObject) -> Result<libbpf_rs::OpenMapMut<'o>> {
+        let label = &self.label;
+        let mut found = Vec::new();
+        for map in open.maps_mut() {
+            if map.map_type() == MapType::StructOps {
+                found.push(map);
+            }
+        }
+        let names = |found: &[libbpf_rs::OpenMapMut<'_>]| {
+            let names = found.iter().map(|map| map.name().to_string_lossy());
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let map = match found.len() {
+            0 => bail!(
+                "{label} has no congestion control: expected one struct tcp_congestion_ops in \
+                 section \".struct_ops.link\""
+            ),
+            1 => found.remove(0),
+            _ => bail!(
+                "{label} has several congestion controls ({}); expected one",
+                names(&found)
+            ),
+        };
+        if map.map_flags() & BPF_F_LINK == 0 {
+            bail!(
+                "{label}: {} is in section \".struct_ops\"; expected \".struct_ops.link\", so that \
+                 it can stay and be replaced",
+                map.name().to_string_lossy()
+            );
+        }
+        Ok(map)
+    }
+
+    /// Where the object's own `tcp_congestion_ops` has the name, bytes.
+    fn name_offset(&self) -> Result<usize> {
+        let btf = Btf::from_raw("thalweg_cc", &self.bytes).ok().flatten();
+        let offset = btf.and_then(|btf| {
+            let ops = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops")?;
+            offset_of(&ops, "name")
+        });
+        offset.with_context(|| {
+            format!(
+                "{} has no congestion control: expected one struct tcp_congestion_ops with a \
+                 name, compiled with -g",
+                self.label
+            )
+        })
+    }
+
+    /// The kernel's refusal in a line.
+    fn refused(&self, said: &str, error: &libbpf_rs::Error) -> anyhow::Error {
+        let mut words = last_words(said);
+        if words.is_empty() {
+            words = error.to_string();
+        }
+        let label = &self.label;
+        if words.contains("no write support to") {
+            return anyhow!(
+                "the kernel refused {label}: it does not let congestion controls in BPF write a \
+                 field that this one has to write, newer kernels may ({words})"
+            );
+        }
+        anyhow!("the kernel refused {label}: {words}")
+    }
+}

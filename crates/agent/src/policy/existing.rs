@@ -1,0 +1,187 @@
+//! Connections that were open before a policy: visited by a TCP iterator, once.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use serde::Serialize;
+use thalweg_abi::{bytes_of, from_bytes, raw};
+
+use super::Prepared;
+use crate::system;
+
+/// In the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
+const ATTACHED: u64 = 1 << 32;
+
+/// How many open connections were looked at. Those that were given a rule are counted with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reached {
+    /// Network namespaces that were visited.
+    pub namespaces: u64,
+    /// Connections in the cgroup of the policy.
+    pub open: u64,
+    /// Of them, those for which no rule holds.
+    pub unmatched: u64,
+    /// Of them, those that came after the policy, and were given their rule then.
+    pub newer: u64,
+    /// Connections in other cgroups: not touched.
+    pub outside: u64,
+    /// Namespaces that could not be visited, and why.
+    pub notes: Vec<String>,
+}
+
+/// The iterator, loaded with the tables of a policy.
+pub(super) struct Existing {
+    object: Object,
+    link: Link,
+}
+
+impl Existing {
+    /// Loads the iterator for a policy, and pins its counters with those of the policy.
+    ///
+    /// # Errors
+    /// A kernel without BTF, or one that refuses the program.
+    pub fn load(prepared: &Prepared) -> Result<Self> {
+        check_kernel(system::has_kernel_btf())?;
+        let mut object = ObjectBuilder::default()
+            .name("thalweg_exist")
+            .and_then(|builder| builder.open_memory(thalweg_abi::POLICY_EXISTING))
+            .context("opening the BPF object")?;
+        let rules = prepared.map("actions")?.max_entries();
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            match name.as_str() {
+                ".rodata.head" => map.set_initial_value(bytes_of(&prepared.head))?,
+                "reached" => map.set_max_entries(rules)?,
+                "cgroups" | "ports" | "seen" => {}
+                _ if name.starts_with('.') => {}
+                shared => map.reuse_fd(prepared.map(shared)?.as_fd())?,
+            }
+        }
+        let object = object.load().context(
+            "the kernel refused the iterator of --existing, which needs Linux 5.15 (see the lines \
+             above); nothing was changed",
+        )?;
+        fill_cgroups(&object, prepared)?;
+        let path = prepared.pins.existing(prepared.generation);
+        handle(&object, "reached")?
+            .pin(&path)
+            .with_context(|| format!("pinning {}", path.display()))?;
+        let mut programs = object.progs_mut();
+        let program = programs.next().context("the BPF object is empty")?;
+        let link = program.attach().context("making a TCP iterator")?;
+        drop(programs);
+        Ok(Self { object, link })
+    }
+
+    /// Visits the open connections of all network namespaces. The policy is in force, so what
+    /// goes wrong from here on is told, and stops nothing.
+    pub fn run(&self) -> Reached {
+        let mut reached = Reached::default();
+        for (number, (path, namespace)) in system::network_namespaces().enumerate() {
+            let link = self.link.as_fd();
+            // The first is this process's own, which needs no privilege to enter.
+            let visited = match number {
+                0 => visit(link),
+                _ => system::run_in_namespace(&namespace, || visit(link)),
+            };
+            match visited {
+                Ok(()) => reached.namespaces += 1,
+                Err(error) => reached.notes.push(format!(
+                    "open connections of network namespace {} are not reached: {error:#}",
+                    path.display()
+                )),
+            }
+        }
+        match self.seen() {
+            Ok(seen) => {
+                reached.open = seen.open;
+                reached.outside = seen.outside;
+                reached.unmatched = seen.unmatched;
+                reached.newer = seen.newer;
+            }
+            Err(error) => reached.notes.push(format!("{error:#}")),
+        }
+        reached
+    }
+
+    fn seen(&self) -> Result<raw::thalweg_policy_seen> {
+        let bytes = handle(&self.object, "seen")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        bytes
+            .and_then(|bytes| from_bytes(&bytes))
+            .context("the counters of open connections have an unexpected size")
+    }
+}
+
+/// What --existing asks of the kernel.
+fn check_kernel(has_btf: bool) -> Result<()> {
+    if !has_btf {
+        bail!(
+            "--existing needs a kernel with type information (CONFIG_DEBUG_INFO_BTF), and \
+             /sys/kernel/btf/vmlinux does not exist; nothing was changed. Without --existing the \
+             policy reaches the connections that begin from then on"
+        );
+    }
+    Ok(())
+}
+
+fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
+    let map = handle(object, "cgroups")?;
+    let named = prepared.marks.named.iter();
+    let named = named.map(|(bit, path)| (1u64 << bit, path));
+    for (bits, path) in named.chain([(ATTACHED, &prepared.place.cgroup)]) {
+        let directory = std::fs::metadata(path)
+            .with_context(|| format!("reading cgroup {}", path.display()))?;
+        map.update(
+            &directory.ino().to_ne_bytes(),
+            &bits.to_ne_bytes(),
+            MapFlags::ANY,
+        )
+        .context("writing the cgroups")?;
+    }
+    Ok(())
+}
+
+fn handle(object: &Object, name: &str) -> Result<MapHandle> {
+    let map = object.maps().find(|map| map.name() == name);
+    let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
+    Ok(MapHandle::try_from(&map)?)
+}
+
+/// Reads the iterator to its end: once over all sockets of the thread's network namespace.
+fn visit(link: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open for the whole call.
+    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("starting the TCP iterator");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    let mut iterator = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    // It prints nothing.
+    let mut nothing = [0; 64];
+    loop {
+        match iterator.read(&mut nothing) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            // The kernel pauses after a million sockets.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error).context("reading the TCP iterator"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_kernel;
+
+    #[test]
+    fn a_kernel_without_type_information_is_told_apart() {
+        check_kernel(true).unwrap();
+        let message = check_kernel(false).unwrap_err().to_string();
+        assert!(message.contains("CONFIG_DEBUG_INFO_BTF"), "{message}");
+    }
+}

@@ -1,0 +1,26 @@
+//! `thalweg model`, one sub-command a file.
+
+mod check;
+mod show;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use crate::options::Global;
+
+/// What to do with model files.
+#[derive(Debug, Subcommand)]
+pub enum What {
+    /// Show what a model file holds, and where it comes from.
+    Show(show::Options),
+    /// Check model files; exit code 1 if one is no model.
+    Check(check::Options),
+}
+
+/// Does it.
+pub fn run(global: &Global, what: &What) -> Result<()> {
+    match what {
+        What::Show(options) => show::run(global, options),
+        What::Check(options) => check::run(global, options),
+    }
+}

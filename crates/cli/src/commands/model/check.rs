@@ -1,0 +1,65 @@
+//! `thalweg model check`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use thalweg_model::ModelFile;
+
+use crate::failure::Failure;
+use crate::options::Global;
+use crate::output;
+
+/// Which files.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Model files.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    /// Null where the file is a model.
+    fault: Option<String>,
+    /// Whether the model can run in the kernel.
+    integer: bool,
+}
+
+/// Checks all files before it says how it went.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let mut reports = Vec::new();
+    for file in &options.files {
+        let (fault, integer) = match ModelFile::read(file) {
+            Ok(model) => (None, model.policy.integer().is_some()),
+            Err(error) => (Some(error.to_string()), false),
+        };
+        let file = file.display().to_string();
+        if !global.json {
+            output::print(&match &fault {
+                Some(fault) => format!("error: {fault}\n"),
+                None if integer => format!("{file}: good\n"),
+                None => format!("{file}: good, in floating point only\n"),
+            })?;
+        }
+        reports.push(Report {
+            file,
+            fault,
+            integer,
+        });
+    }
+    if global.json {
+        output::print_json(&reports)?;
+    }
+    match reports
+        .iter()
+        .filter(|report| report.fault.is_some())
+        .count()
+    {
+        0 => Ok(()),
+        1 => Err(Failure::Model("1 file is no model".into()).into()),
+        count => Err(Failure::Model(format!("{count} files are no models")).into()),
+    }
+}

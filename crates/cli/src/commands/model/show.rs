@@ -1,0 +1,126 @@
+//! `thalweg model show`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use thalweg_core::rate::Decider;
+use thalweg_model::{Document, ModelFile, Policy};
+
+use crate::options::Global;
+use crate::output;
+
+/// Which file.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Model file.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    document: &'a Document,
+    /// Inputs of the network: features times history.
+    inputs: usize,
+    /// Numbers that training found: weights and biases, or the nodes of trees.
+    size: usize,
+    /// Whether the model can run in the kernel.
+    integer: bool,
+}
+
+/// Shows it.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let file = ModelFile::read(&options.file)?;
+    let report = Report {
+        document: &file.document,
+        inputs: file.features.inputs(),
+        size: size(&file.policy),
+        integer: file.policy.integer().is_some(),
+    };
+    if global.json {
+        return output::print_json(&report);
+    }
+    output::print(&output::pairs(rows(&file, &report)))
+}
+
+fn size(policy: &Policy) -> usize {
+    match policy {
+        Policy::Mlp { float, .. } => {
+            let layers = float.layers().iter();
+            layers
+                .map(|layer| layer.rows() * (layer.columns() + 1))
+                .sum()
+        }
+        // Four gates of 16 units that see 32 numbers, an output, and what is before them.
+        Policy::Lstm(lstm) => 16 * (lstm.inputs() + 1) + 4 * 16 * 33 + 17,
+        Policy::Tree(model) => match model.decider() {
+            Decider::Forest(forest) => forest.nodes().len(),
+            Decider::Network(_) => 0,
+        },
+    }
+}
+
+fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
+    let document = report.document;
+    let what = match &file.policy {
+        Policy::Mlp { .. } => {
+            let widths = [report.inputs].into_iter().chain(document.hidden.clone());
+            let widths: Vec<String> = widths.chain([1]).map(|width| width.to_string()).collect();
+            format!("mlp {}, {} parameters", widths.join("-"), report.size)
+        }
+        Policy::Lstm(_) => format!("lstm {}-16-16-1, {} parameters", report.inputs, report.size),
+        Policy::Tree(model) => {
+            let trees = match model.decider() {
+                Decider::Forest(forest) => forest.roots().len(),
+                Decider::Network(_) => 0,
+            };
+            format!("tree, {trees} with {} nodes in all", report.size)
+        }
+    };
+    let features: Vec<String> = document
+        .features
+        .iter()
+        .map(|feature| match feature.scale {
+            1.0 => feature.name.clone(),
+            scale => format!("{} × {scale}", feature.name),
+        })
+        .collect();
+    let integer = if report.integer {
+        "yes: it can run in the kernel"
+    } else {
+        "no: floating point only"
+    };
+    let training = &document.training;
+    let mut rows = vec![
+        ("name", document.name.clone()),
+        ("kind", what),
+        ("sees", features.join(", ")),
+        ("history", format!("{} decisions", document.history)),
+        ("target", document.target.to_string()),
+        ("offset", document.offset.to_string()),
+        ("integers", integer.to_owned()),
+    ];
+    if let Some(amax) = &document.activation_amax {
+        let amax: Vec<String> = amax.iter().map(|amax| format!("{amax:.4}")).collect();
+        rows.push(("ranges", format!("{} (by calibration)", amax.join(", "))));
+    }
+    rows.push(("trained on", training.scenarios.join(", ")));
+    rows.push((
+        "with",
+        format!(
+            "seed {}, commit {}, base RTT {} µs, line rate {}",
+            training.seed,
+            training.commit,
+            training.base_rtt_ns as f64 / 1e3,
+            output::rate(training.line_rate_bps as f64 / 8.0)
+        ),
+    ));
+    for (number, (name, value)) in document.evaluation.iter().enumerate() {
+        let label = if number == 0 { "results" } else { "" };
+        rows.push((label, format!("{name}: {value}")));
+    }
+    rows
+}

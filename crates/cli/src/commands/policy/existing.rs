@@ -1,0 +1,69 @@
+//! What `thalweg policy apply --existing` reached.
+
+use serde_json::{Value, json};
+use thalweg_agent::policy::{Reached, Report, RuleReport};
+
+use super::show;
+use crate::output;
+
+/// For scripts.
+pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
+    let mut value = json!(reached);
+    let rules = matched(report).map(|rule| {
+        json!({
+            "name": rule.name,
+            "never": rule.never,
+            "existing": rule.existing,
+            "failures": rule.failures,
+        })
+    });
+    value["rules"] = rules.collect();
+    value
+}
+
+/// For people: the rules that open connections were given.
+pub fn text(reached: &Reached, report: Option<&Report>) -> String {
+    let header = [
+        "Rule",
+        "Open connections",
+        "Changed",
+        "Had it",
+        "Left",
+        "Failed",
+        "What failed",
+    ];
+    let rows: Vec<Vec<String>> = matched(report)
+        .filter_map(|rule| {
+            let existing = rule.existing.as_ref()?;
+            Some(vec![
+                show::name(rule),
+                existing.matched.to_string(),
+                existing.done.to_string(),
+                existing.unchanged.to_string(),
+                existing.left.to_string(),
+                existing.failed.to_string(),
+                show::failures(rule),
+            ])
+        })
+        .collect();
+    let mut text = String::new();
+    if !rows.is_empty() {
+        text.push('\n');
+        text.push_str(&output::table(&header, &[1, 2, 3, 4, 5], rows));
+    }
+    text.push_str(&format!(
+        "\n{} open connections in {} network namespaces: no rule holds for {}, {} are newer than \
+         the policy; {} in other cgroups were not touched\n",
+        reached.open, reached.namespaces, reached.unmatched, reached.newer, reached.outside
+    ));
+    text
+}
+
+/// Rules that open connections were given.
+fn matched(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
+    let rules = report.map_or(&[][..], |report| &report.rules);
+    rules.iter().filter(|rule| {
+        let existing = rule.existing.as_ref();
+        existing.is_some_and(|existing| existing.matched > 0)
+    })
+}

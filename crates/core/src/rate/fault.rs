@@ -1,0 +1,42 @@
+//! What is wrong with a part of a model.
+
+use std::fmt;
+
+/// A part of a model that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// Which part.
+    pub field: String,
+    /// What it is.
+    pub found: String,
+    /// What it may be.
+    pub expected: String,
+}
+
+impl Fault {
+    /// A fault from what can be displayed.
+    pub fn new(
+        field: impl fmt::Display,
+        found: impl fmt::Display,
+        expected: impl fmt::Display,
+    ) -> Self {
+        Self {
+            field: field.to_string(),
+            found: found.to_string(),
+            expected: expected.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            field,
+            found,
+            expected,
+        } = self;
+        write!(f, "{field}: found {found}, expected {expected}")
+    }
+}
+
+impl std::error::Error for Fault {}

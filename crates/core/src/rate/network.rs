@@ -1,0 +1,432 @@
+//! Multi-layer perceptrons of 8-bit weights and activations.
+
+use super::{Fault, MAX_INPUTS, ONE_Q15, rounded_shift};
+
+/// Outputs of a hidden layer.
+pub const MAX_WIDTH: usize = 32;
+/// Layers: two hidden ones, and the output.
+pub const MAX_LAYERS: usize = 3;
+/// The largest bias, either way.
+pub const MAX_BIAS: i32 = 1 << 24;
+/// What a scale may shift by.
+pub const SHIFTS: std::ops::RangeInclusive<u32> = 8..=56;
+
+/// The largest activation and weight.
+const MAX_I8: i64 = 127;
+/// The largest multiplier of a scale.
+const MAX_MULTIPLIER: u32 = i32::MAX as u32;
+/// Limit of what goes into tanh: just below 8 in Q12.
+const MAX_TANH_INPUT_Q12: i64 = 32767;
+
+/// A factor: `multiplier / 2^shift`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    /// Below 2^31.
+    pub multiplier: u32,
+    /// In [`SHIFTS`].
+    pub shift: u32,
+}
+
+/// One layer: weights, biases, and what brings its sums into the next layer's range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    rows: usize,
+    columns: usize,
+    /// By pair of columns, then by row. One column after the other, all rows at once, is what
+    /// processors do fastest; a pair of 16-bit products and their sum is one instruction.
+    weights: [[[i16; 2]; MAX_WIDTH]; MAX_WIDTH / 2],
+    bias: [i32; MAX_WIDTH],
+    multipliers: [u32; MAX_WIDTH],
+    shift: u32,
+}
+
+/// A network that computes in integers alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    input: Scale,
+    layers: Vec<Layer>,
+}
+
+/// Activations of a layer; zero beyond its width.
+type Activations = [i16; MAX_WIDTH];
+
+impl Layer {
+    /// A layer from `rows * columns` weights, row by row, and a bias and a multiplier per row.
+    ///
+    /// A sum is scaled by its row's multiplier over `2^shift`. `name` is for messages.
+    pub fn new(
+        name: &str,
+        columns: usize,
+        weights: &[i8],
+        bias: &[i32],
+        multipliers: &[u32],
+        shift: u32,
+    ) -> Result<Self, Fault> {
+        let rows = multipliers.len();
+        let size = |what: &str, found: usize, expected: String| {
+            Fault::new(format!("{name}.{what}"), found, expected)
+        };
+        if columns == 0 || columns > MAX_WIDTH {
+            return Err(size("columns", columns, format!("1 to {MAX_WIDTH}")));
+        }
+        if rows == 0 || rows > MAX_WIDTH {
+            return Err(size("rows", rows, format!("1 to {MAX_WIDTH}")));
+        }
+        if weights.len() != rows * columns {
+            let expected = format!("{rows} rows of {columns}");
+            return Err(size("weight_q", weights.len(), expected));
+        }
+        if bias.len() != rows {
+            return Err(size("bias_q", bias.len(), rows.to_string()));
+        }
+        if let Some(at) = weights.iter().position(|weight| *weight == i8::MIN) {
+            let field = format!("{name}.weight_q[{}, {}]", at / columns, at % columns);
+            return Err(Fault::new(field, i8::MIN, "-127 to 127"));
+        }
+        if let Some(at) = bias
+            .iter()
+            .position(|bias| bias.unsigned_abs() > MAX_BIAS as u32)
+        {
+            let expected = format!("-{MAX_BIAS} to {MAX_BIAS}");
+            return Err(Fault::new(
+                format!("{name}.bias_q[{at}]"),
+                bias[at],
+                expected,
+            ));
+        }
+        if let Some(at) = multipliers
+            .iter()
+            .position(|factor| *factor > MAX_MULTIPLIER)
+        {
+            let field = format!("{name}.multiplier[{at}]");
+            return Err(Fault::new(field, multipliers[at], "0 to 2^31 - 1"));
+        }
+        check_shift(name, shift)?;
+        let mut layer = Self {
+            rows,
+            columns,
+            weights: [[[0; 2]; MAX_WIDTH]; MAX_WIDTH / 2],
+            bias: [0; MAX_WIDTH],
+            multipliers: [0; MAX_WIDTH],
+            shift,
+        };
+        for (row, weights) in weights.chunks_exact(columns).enumerate() {
+            for (column, weight) in weights.iter().enumerate() {
+                layer.weights[column / 2][row][column % 2] = i16::from(*weight);
+            }
+        }
+        layer.bias[..rows].copy_from_slice(bias);
+        layer.multipliers[..rows].copy_from_slice(multipliers);
+        Ok(layer)
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The weight of a column in a row.
+    pub fn weight(&self, row: usize, column: usize) -> i8 {
+        self.weights[column / 2][row][column % 2] as i8
+    }
+
+    /// What is added to each row's sum.
+    pub fn bias(&self) -> &[i32] {
+        &self.bias[..self.rows]
+    }
+
+    /// What each row's sum is multiplied by, before the shift.
+    pub fn multipliers(&self) -> &[u32] {
+        &self.multipliers[..self.rows]
+    }
+
+    /// The shift.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// A hidden layer: the scaled sums, limited to 0 … 127.
+    fn hidden(&self, inputs: &Activations) -> Activations {
+        // The number of rows is known when this is compiled, so that sums stay in registers.
+        match self.rows.div_ceil(4) {
+            1 => self.hidden_of::<4>(inputs),
+            2 => self.hidden_of::<8>(inputs),
+            3 => self.hidden_of::<12>(inputs),
+            4 => self.hidden_of::<16>(inputs),
+            5 | 6 => self.hidden_of::<24>(inputs),
+            _ => self.hidden_of::<32>(inputs),
+        }
+    }
+
+    fn hidden_of<const ROWS: usize>(&self, inputs: &Activations) -> Activations {
+        let mut sums = [0i32; ROWS];
+        sums.copy_from_slice(&self.bias[..ROWS]);
+        let pairs = self.columns.div_ceil(2);
+        for (weights, input) in self.weights[..pairs].iter().zip(inputs.chunks_exact(2)) {
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum += i32::from(weight[0]) * i32::from(input[0])
+                    + i32::from(weight[1]) * i32::from(input[1]);
+            }
+        }
+        let half = 1u64 << (self.shift - 1);
+        let mut outputs = [0; MAX_WIDTH];
+        let scaled = outputs.iter_mut().zip(sums).zip(&self.multipliers);
+        for ((output, sum), multiplier) in scaled {
+            // Limiting before scaling is the same as after: scaling keeps the order and 0.
+            let product = u64::from(sum.max(0) as u32) * u64::from(*multiplier);
+            *output = ((product + half) >> self.shift).min(MAX_I8 as u64) as i16;
+        }
+        outputs
+    }
+
+    /// The output layer: the only row's scaled sum, Q12, limited to what tanh takes.
+    fn output(&self, inputs: &Activations) -> i64 {
+        let mut sum = self.bias[0];
+        let pairs = self.columns.div_ceil(2);
+        for (weights, input) in self.weights[..pairs].iter().zip(inputs.chunks_exact(2)) {
+            sum += i32::from(weights[0][0]) * i32::from(input[0])
+                + i32::from(weights[0][1]) * i32::from(input[1]);
+        }
+        // Below 2^25 times below 2^31.
+        let product = i64::from(sum) * i64::from(self.multipliers[0]);
+        rounded_shift(product, self.shift).clamp(-MAX_TANH_INPUT_Q12, MAX_TANH_INPUT_Q12)
+    }
+}
+
+impl Network {
+    /// A network of one to three layers, each as wide as the next one's inputs, the last one
+    /// wide. `input` turns a feature in Q15 into an activation.
+    pub fn new(input: Scale, layers: Vec<Layer>) -> Result<Self, Fault> {
+        if layers.is_empty() || layers.len() > MAX_LAYERS {
+            let expected = format!("1 to {MAX_LAYERS}");
+            return Err(Fault::new("layers", layers.len(), expected));
+        }
+        if layers[0].columns > MAX_INPUTS {
+            let expected = format!("1 to {MAX_INPUTS} inputs");
+            return Err(Fault::new("layer 0", layers[0].columns, expected));
+        }
+        for (number, pair) in layers.windows(2).enumerate() {
+            if pair[0].rows != pair[1].columns {
+                return Err(Fault::new(
+                    format!("layer {}", number + 1),
+                    format!("{} columns", pair[1].columns),
+                    format!("{}, as many as layer {number} has rows", pair[0].rows),
+                ));
+            }
+        }
+        let last = &layers[layers.len() - 1];
+        if last.rows != 1 {
+            let field = format!("layer {}", layers.len() - 1);
+            return Err(Fault::new(field, format!("{} rows", last.rows), "1"));
+        }
+        if input.multiplier > MAX_MULTIPLIER {
+            return Err(Fault::new(
+                "input.multiplier",
+                input.multiplier,
+                "0 to 2^31 - 1",
+            ));
+        }
+        check_shift("input", input.shift)?;
+        Ok(Self { input, layers })
+    }
+
+    /// From features to activations.
+    pub fn input(&self) -> Scale {
+        self.input
+    }
+
+    /// The layers, the output last.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// How many inputs the network has.
+    pub fn inputs(&self) -> usize {
+        self.layers[0].columns
+    }
+
+    /// The action, Q15, for features in Q15.
+    ///
+    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    pub fn infer(&self, inputs: &[i16]) -> i16 {
+        let mut activations = [0; MAX_WIDTH];
+        let inputs = &inputs[..self.inputs()];
+        for (activation, input) in activations.iter_mut().zip(inputs) {
+            let product = i64::from(*input) * i64::from(self.input.multiplier);
+            *activation = rounded_shift(product, self.input.shift).clamp(-MAX_I8, MAX_I8) as i16;
+        }
+        let (last, hidden) = self.layers.split_last().expect("a network has a layer");
+        for layer in hidden {
+            activations = layer.hidden(&activations);
+        }
+        tanh_q15(last.output(&activations))
+    }
+}
+
+fn check_shift(name: &str, shift: u32) -> Result<(), Fault> {
+    if SHIFTS.contains(&shift) {
+        return Ok(());
+    }
+    let expected = format!("{} to {}", SHIFTS.start(), SHIFTS.end());
+    Err(Fault::new(format!("{name}.shift"), shift, expected))
+}
+
+/// tanh of a number in Q12 within [`MAX_TANH_INPUT_Q12`], by [`TANH_Q15`] and a straight line
+/// between its entries; off by 4 / 32768 at most.
+fn tanh_q15(z_q12: i64) -> i16 {
+    let size = z_q12.unsigned_abs() as usize;
+    let (entry, rest) = (size >> 7, (size & 127) as i32);
+    let (low, high) = (i32::from(TANH_Q15[entry]), i32::from(TANH_Q15[entry + 1]));
+    let value = (low + (((high - low) * rest + 64) >> 7)) as i16;
+    if z_q12 < 0 { -value } else { value }
+}
+
+/// `tanh(i / 32)` in Q15, rounded to nearest, at most [`ONE_Q15`].
+#[rustfmt::skip]
+pub const TANH_Q15: [i16; 257] = [
+    0, 1024, 2045, 3063, 4075, 5079, 6073, 7056, 8025, 8980, 9919, 10840,
+    11743, 12625, 13486, 14326, 15143, 15936, 16706, 17452, 18173, 18870, 19542, 20189,
+    20813, 21411, 21986, 22538, 23066, 23571, 24054, 24516, 24956, 25376, 25776, 26157,
+    26519, 26864, 27191, 27502, 27797, 28076, 28341, 28592, 28830, 29055, 29268, 29470,
+    29660, 29840, 30010, 30170, 30322, 30465, 30600, 30727, 30847, 30960, 31067, 31167,
+    31262, 31351, 31435, 31515, 31589, 31659, 31726, 31788, 31846, 31901, 31953, 32002,
+    32048, 32091, 32132, 32170, 32206, 32240, 32271, 32301, 32329, 32356, 32381, 32404,
+    32426, 32447, 32466, 32484, 32501, 32517, 32532, 32547, 32560, 32573, 32584, 32596,
+    32606, 32616, 32625, 32634, 32642, 32649, 32657, 32663, 32670, 32676, 32681, 32686,
+    32691, 32696, 32700, 32704, 32708, 32712, 32715, 32718, 32721, 32724, 32727, 32729,
+    32732, 32734, 32736, 32738, 32740, 32741, 32743, 32745, 32746, 32747, 32749, 32750,
+    32751, 32752, 32753, 32754, 32755, 32755, 32756, 32757, 32758, 32758, 32759, 32759,
+    32760, 32760, 32761, 32761, 32762, 32762, 32762, 32763, 32763, 32763, 32764, 32764,
+    32764, 32764, 32765, 32765, 32765, 32765, 32765, 32766, 32766, 32766, 32766, 32766,
+    32766, 32766, 32766, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767,
+];
+
+const _: () = assert!(TANH_Q15[256] == ONE_Q15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_tanh_and_lines_between_are_close() {
+        for (i, entry) in TANH_Q15.iter().enumerate() {
+            let exact = (32768.0 * (i as f64 / 32.0).tanh()).round().min(32767.0);
+            assert_eq!(f64::from(*entry), exact, "entry {i}");
+        }
+        for z_q12 in -MAX_TANH_INPUT_Q12..=MAX_TANH_INPUT_Q12 {
+            let exact = 32768.0 * (z_q12 as f64 / 4096.0).tanh();
+            let error = f64::from(tanh_q15(z_q12)) - exact;
+            assert!(error.abs() < 4.0, "{z_q12}: off by {error}");
+        }
+    }
+
+    fn one_layer(name: &str, columns: usize, weights: &[i8], rows: usize) -> Layer {
+        Layer::new(
+            name,
+            columns,
+            weights,
+            &vec![0; rows],
+            &vec![1 << 30; rows],
+            40,
+        )
+        .unwrap()
+    }
+
+    /// Two layers by hand.
+    #[test]
+    fn a_small_network_by_hand() {
+        // Features of 1 and -1/2 become 127 and -63: -63.5, halves upwards.
+        let input = Scale {
+            multiplier: 127,
+            shift: 15,
+        };
+        // Row 0: 2 * 127 + -3 * -63 + 10 = 453, a quarter of it is 113. Row 1: negative, so 0.
+        let hidden = Layer::new("hidden", 2, &[2, -3, -1, 0], &[10, 0], &[1 << 28; 2], 30).unwrap();
+        // 113 * -4 = -452, times 8 is -3616 in Q12: -0.8828.
+        let output = Layer::new("output", 2, &[-4, 100], &[0], &[1 << 30], 27).unwrap();
+        let network = Network::new(input, vec![hidden, output]).unwrap();
+        let action = f64::from(network.infer(&[32767, -16384])) / 32768.0;
+        assert!(
+            (action - (-3616.0f64 / 4096.0).tanh()).abs() < 2e-4,
+            "{action}"
+        );
+    }
+
+    #[test]
+    fn the_largest_sums_do_not_overflow() {
+        let width = MAX_WIDTH;
+        let bias = vec![MAX_BIAS; width];
+        let multipliers = vec![MAX_MULTIPLIER; width];
+        let layer = |columns, rows: usize, shift| {
+            let weights = vec![127i8; rows * columns];
+            Layer::new(
+                "l",
+                columns,
+                &weights,
+                &bias[..rows],
+                &multipliers[..rows],
+                shift,
+            )
+            .unwrap()
+        };
+        for shift in [*SHIFTS.start(), *SHIFTS.end()] {
+            let input = Scale {
+                multiplier: MAX_MULTIPLIER,
+                shift,
+            };
+            let layers = vec![
+                layer(16, width, shift),
+                layer(width, width, shift),
+                layer(width, 1, 8),
+            ];
+            let network = Network::new(input, layers).unwrap();
+            assert_eq!(network.infer(&[32767; 16]), 32767);
+            assert_eq!(network.infer(&[-32767; 16]), 32767, "biases are positive");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let refused = |columns, weights: &[i8], bias: &[i32], multipliers: &[u32], shift| {
+            Layer::new("layers.0", columns, weights, bias, multipliers, shift)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused(33, &[], &[], &[1], 30).starts_with("layers.0.columns: found 33"));
+        assert!(refused(1, &[], &[], &[], 30).starts_with("layers.0.rows: found 0"));
+        assert!(refused(2, &[1], &[0], &[1], 30).contains("found 1, expected 1 rows of 2"));
+        assert!(refused(1, &[1], &[0, 0], &[1], 30).starts_with("layers.0.bias_q: found 2"));
+        assert!(refused(2, &[1, -128], &[0], &[1], 30).contains("weight_q[0, 1]: found -128"));
+        assert!(refused(1, &[1], &[1 << 25], &[1], 30).contains("bias_q[0]"));
+        assert!(refused(1, &[1], &[i32::MIN], &[1], 30).contains("bias_q[0]"));
+        assert!(refused(1, &[1], &[0], &[1 << 31], 30).contains("multiplier[0]"));
+        assert!(refused(1, &[1], &[0], &[1], 57).contains("shift: found 57, expected 8 to 56"));
+
+        let input = Scale {
+            multiplier: 1,
+            shift: 30,
+        };
+        let network = |layers| Network::new(input, layers).unwrap_err().to_string();
+        assert!(network(vec![]).starts_with("layers: found 0"));
+        let wide = one_layer("a", 2, &[1; 6], 3);
+        let out = one_layer("b", 3, &[1; 3], 1);
+        assert!(network(vec![wide.clone()]).contains("3 rows, expected 1"));
+        let four = one_layer("c", 4, &[1; 4], 1);
+        assert!(network(vec![wide.clone(), four]).contains("4 columns, expected 3"));
+        assert!(network(vec![one_layer("d", 17, &[1; 17], 1)]).contains("1 to 16 inputs"));
+        let deep = vec![out.clone(); 4];
+        assert!(network(deep).starts_with("layers: found 4"));
+    }
+}

@@ -1,0 +1,132 @@
+//! A policy under test: put in force by the product's own command, and asked what it did.
+//!
+//! No agent runs: one would choose congestion controls too, and what is measured is the
+//! policy. Its maps and link are pinned in the run's own BPF file system and go with that.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::agent::{Places, configuration};
+use crate::error::Error;
+use crate::interrupt::OnSignal;
+use crate::process::Process;
+use crate::scenario::PolicyFile;
+
+/// How long a command may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A policy in force for what runs in a cgroup.
+#[derive(Debug)]
+pub(crate) struct PolicyInForce {
+    name: String,
+    binary: PathBuf,
+    directory: PathBuf,
+    configuration: PathBuf,
+}
+
+/// What of `thalweg policy show --json` is looked at.
+#[derive(Debug, Deserialize)]
+struct Shown {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rule {
+    name: String,
+    matched: u64,
+    failed: u64,
+}
+
+impl PolicyInForce {
+    /// Runs `BINARY --config FILE policy apply POLICY`.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] with the command's own words; nothing is in force then.
+    pub(crate) fn apply(
+        binary: &Path,
+        policy: &PolicyFile,
+        places: &Places<'_>,
+    ) -> Result<Self, Error> {
+        let label = format!("policy-{}", policy.name);
+        let directory = places.directory.join(&label);
+        fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
+        let configuration =
+            configuration(None, places.cgroup, &places.bpf.join(label), &directory)?;
+        // What was checked, whatever has become of the file since.
+        let file = directory.join(format!("{}.toml", policy.name));
+        fs::write(&file, &policy.text).map_err(Error::io("cannot write", &file))?;
+        let in_force = Self {
+            name: policy.name.clone(),
+            binary: binary.to_owned(),
+            directory,
+            configuration,
+        };
+        in_force.call(|command| command.args(["policy", "apply"]).arg(&file))?;
+        Ok(in_force)
+    }
+
+    /// What `thalweg policy show --json` says. Rules that matched nothing and settings that
+    /// failed are also told to the log: what was measured is then not what the policy says.
+    ///
+    /// # Errors
+    /// [`Error::Policy`].
+    pub(crate) fn show(&self) -> Result<String, Error> {
+        let text = self.call(|command| command.args(["--json", "policy", "show"]))?;
+        let shown: Shown = serde_json::from_str(&text)
+            .map_err(|error| self.fault(&format!("cannot understand what it shows: {error}")))?;
+        for rule in &shown.rules {
+            if rule.matched == 0 {
+                tracing::warn!("policy {}: rule {} matched no flow", self.name, rule.name);
+            }
+            if rule.failed > 0 {
+                tracing::warn!(
+                    "policy {}: {} settings of rule {} failed",
+                    self.name,
+                    rule.failed,
+                    rule.name
+                );
+            }
+        }
+        Ok(text)
+    }
+
+    /// Runs a command and returns what it printed.
+    fn call(&self, arguments: impl Fn(&mut Command) -> &mut Command) -> Result<String, Error> {
+        let open = |name: &str| {
+            let path = self.directory.join(name);
+            let file = File::create(&path).map_err(Error::io("cannot create", &path))?;
+            Ok::<_, Error>((path, file))
+        };
+        let (said, output) = open("output")?;
+        let (complained, errors) = open("errors")?;
+        let mut command = Command::new(&self.binary);
+        command.arg("--config").arg(&self.configuration);
+        arguments(&mut command)
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors);
+        let mut process = Process::spawn(&mut command)?;
+        let deadline = Instant::now() + PATIENCE;
+        match process.wait_until(deadline, OnSignal::Fail)? {
+            Some(status) if status.success() => {
+                fs::read_to_string(&said).map_err(Error::io("cannot read", said))
+            }
+            Some(status) => {
+                let words = fs::read_to_string(&complained).unwrap_or_default();
+                Err(self.fault(&format!("{} ({status})", words.trim())))
+            }
+            None => Err(self.fault(&format!("not done after {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    fn fault(&self, why: &str) -> Error {
+        Error::Policy {
+            name: self.name.clone(),
+            why: why.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Calls one after the other over one connection.
+//!
+//! A call begins with its length in bytes, so that the receiver knows its end; the rest are
+//! zeros, as are all bytes of flows that end with their connection. The receiver answers each
+//! call with a receipt of one line, and the next call begins when that is there.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::client::{CHUNK, SAMPLE};
+use super::{Flow, PATIENCE_MS, Receipt, Sender, now_ns, tcp};
+
+/// Bytes of a call's length, little-endian.
+pub(super) const HEAD: usize = 8;
+
+/// What the first bytes of a message say of its length; none for a flow that ends with its
+/// connection, and while they are not all there.
+pub(super) fn length(head: &[u8]) -> Option<u64> {
+    let head = <[u8; HEAD]>::try_from(head).ok()?;
+    Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
+}
+
+/// Calls of so many bytes until the time is over; the last is finished. A call that fails is
+/// the last.
+pub(super) fn calls(server: SocketAddr, sender: &Sender, ms: u64, bytes: u64) -> Vec<Flow> {
+    let end_ns = now_ns() + ms * 1_000_000;
+    let mut flows = Vec::new();
+    let flow = || Flow {
+        class: sender.class.clone(),
+        flow_bytes: Some(bytes),
+        begun_ns: now_ns(),
+        ..Flow::default()
+    };
+    let mut caller = match Caller::connect(server, sender) {
+        Ok(caller) => caller,
+        Err(error) => {
+            let error = Some(error.to_string());
+            return vec![Flow { error, ..flow() }];
+        }
+    };
+    while now_ns() < end_ns {
+        let mut flow = flow();
+        let failed = caller.call(bytes, end_ns, &mut flow).err();
+        flow.error = failed.map(|error| error.to_string());
+        let last = flow.error.is_some();
+        flows.push(flow);
+        if last {
+            break;
+        }
+    }
+    flows
+}
+
+struct Caller {
+    answers: BufReader<TcpStream>,
+    /// As they were when the present call began: those of the handshake do not count.
+    before: tcp::Info,
+    looked: Instant,
+}
+
+impl Caller {
+    fn connect(server: SocketAddr, sender: &Sender) -> io::Result<Self> {
+        let patience = Duration::from_millis(PATIENCE_MS);
+        let socket = tcp::socket(server, sender.cc.as_deref(), patience)?;
+        let stream = tcp::connect(socket, server)?;
+        Ok(Self {
+            before: tcp::info(&stream)?,
+            answers: BufReader::new(stream),
+            looked: Instant::now(),
+        })
+    }
+
+    fn call(&mut self, bytes: u64, end_ns: u64, flow: &mut Flow) -> io::Result<()> {
+        flow.local_port = self.answers.get_ref().local_addr()?.port();
+        flow.begun_ns = now_ns();
+        let head = bytes.to_le_bytes();
+        let mut sent = 0;
+        while sent < bytes {
+            let first = if sent == 0 { &head[..] } else { &[] };
+            let rest = (bytes - sent).min(CHUNK.len() as u64) as usize;
+            let chunk = [first, &CHUNK[..rest - first.len()]].concat();
+            self.answers
+                .get_mut()
+                .write_all(&chunk)
+                .map_err(|error| tcp::while_doing("sending", error))?;
+            sent += rest as u64;
+            self.look(flow, false)?;
+        }
+        let deadline = Instant::now() + Duration::from_millis(PATIENCE_MS);
+        while !tcp::readable(self.answers.get_ref(), SAMPLE)? {
+            self.look(flow, false)?;
+            if Instant::now() >= deadline {
+                return Err(tcp::stalled("waiting for the receiver"));
+            }
+        }
+        let mut line = String::new();
+        self.answers
+            .read_line(&mut line)
+            .map_err(|error| tcp::while_doing("waiting for the receiver", error))?;
+        let receipt: Receipt = serde_json::from_str(&line)?;
+        self.before = self.look(flow, true)?;
+        flow.cc = tcp::congestion_control(self.answers.get_ref())?;
+        flow.received_bytes = receipt.bytes;
+        flow.in_time_bytes = receipt.bytes_at(end_ns);
+        flow.took_us = receipt.last_ns.saturating_sub(flow.begun_ns) as f64 / 1e3;
+        if receipt.bytes == bytes {
+            Ok(())
+        } else {
+            let message = format!("{} of {bytes} bytes arrived", receipt.bytes);
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, message))
+        }
+    }
+
+    /// Notes how the connection does, always or if it is time for it.
+    fn look(&mut self, flow: &mut Flow, always: bool) -> io::Result<tcp::Info> {
+        if !always && self.looked.elapsed() < SAMPLE {
+            return Ok(self.before);
+        }
+        self.looked = Instant::now();
+        let info = tcp::info(self.answers.get_ref())?;
+        // 0 stands for no measurement yet.
+        flow.srtt_us
+            .extend((info.srtt_us > 0).then_some(info.srtt_us));
+        flow.min_rtt_us = (info.min_rtt_us != u32::MAX).then_some(info.min_rtt_us);
+        flow.retransmits = info.retransmits - self.before.retransmits;
+        flow.sent_segments = info.data_segments_sent - self.before.data_segments_sent;
+        Ok(info)
+    }
+}

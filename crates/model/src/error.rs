@@ -1,0 +1,26 @@
+//! Why a file is no model.
+
+use std::path::PathBuf;
+
+use thalweg_core::rate::Fault;
+
+/// Why a model file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read.
+    #[error("cannot read {file}: {source}", file = .file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Something in it is not as it must be.
+    #[error("{file}: {fault}", file = .file.display())]
+    Fault {
+        /// The file.
+        file: PathBuf,
+        /// What.
+        fault: Fault,
+    },
+}

@@ -1,0 +1,501 @@
+//! Simulations side by side, decided for by Python.
+
+use numpy::{AllowTypeChange, Element, PyArray1, PyArrayLike1, PyReadonlyArray1};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyString};
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use thalweg_sim::{Decision, External, Outcome, Pending, Simulation, Time};
+
+use crate::outcome::{self, loss_percent};
+use crate::scenario::scenario_of;
+
+/// One of the simulations.
+struct Environment {
+    /// None once it has ended.
+    simulation: Option<Simulation<External>>,
+    outcome: Option<Outcome>,
+    /// What waits for an answer.
+    pending: Vec<Pending>,
+    line_rate_bps: u64,
+    /// Round-trip time through empty queues, by flow.
+    base_rtt: Vec<Time>,
+    /// Key of flow 0.
+    first_key: i32,
+}
+
+impl Environment {
+    /// Takes the answers to what was pending, none or one each, and runs on.
+    fn advance(&mut self, answers: &[Decision]) {
+        let Some(simulation) = &mut self.simulation else {
+            return;
+        };
+        for (pending, answer) in self.pending.iter().zip(answers) {
+            simulation.decide(pending.flow, *answer);
+        }
+        if !simulation.advance(&mut self.pending)
+            && let Some(simulation) = self.simulation.take()
+        {
+            self.outcome = Some(simulation.finish());
+        }
+    }
+}
+
+/// Simulations side by side whose decisions come as arrays.
+#[pyclass(module = "thalweg.sim")]
+pub(crate) struct Batch {
+    environments: Vec<Environment>,
+    /// None: this thread alone.
+    pool: Option<ThreadPool>,
+    /// How many decisions of each simulation wait.
+    counts: Vec<usize>,
+    /// Answers to all that wait, in order; empty: not answered.
+    answers: Vec<Decision>,
+    flows: usize,
+    decisions: u64,
+}
+
+#[pymethods]
+impl Batch {
+    #[new]
+    #[pyo3(signature = (scenarios, seeds, initial = None, jobs = None))]
+    fn new(
+        py: Python<'_>,
+        scenarios: &Bound<'_, PyAny>,
+        seeds: Vec<u64>,
+        initial: Option<&Bound<'_, PyAny>>,
+        jobs: Option<usize>,
+    ) -> PyResult<Self> {
+        let initial = initial_fraction(initial)?;
+        let scenarios = scenarios_of(scenarios, seeds.len())?;
+        let jobs = match jobs {
+            Some(0) => return Err(PyValueError::new_err("jobs: expected at least 1, found 0")),
+            Some(jobs) => jobs,
+            None => std::thread::available_parallelism().map_or(1, usize::from),
+        }
+        .min(seeds.len().max(1));
+        let pool = (jobs > 1)
+            .then(|| rayon::ThreadPoolBuilder::new().num_threads(jobs).build())
+            .transpose()
+            .map_err(|why| {
+                PyRuntimeError::new_err(format!("cannot start {jobs} threads: {why}"))
+            })?;
+        let flows: u64 = scenarios.iter().map(crate::scenario::flows).sum();
+        let flows = i32::try_from(flows).map_err(|_| {
+            PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
+        })? as usize;
+        let mut environments: Vec<Environment> = py.detach(|| {
+            let make = |(scenario, seed)| environment(scenario, seed, initial);
+            match &pool {
+                None => scenarios.iter().zip(seeds).map(make).collect(),
+                Some(pool) => pool.install(|| scenarios.par_iter().zip(seeds).map(make).collect()),
+            }
+        });
+        let mut first_key = 0;
+        for environment in &mut environments {
+            environment.first_key = first_key;
+            first_key += environment.base_rtt.len() as i32;
+        }
+        Ok(Self {
+            counts: vec![0; environments.len()],
+            environments,
+            pool,
+            answers: Vec::new(),
+            flows,
+            decisions: 0,
+        })
+    }
+
+    #[getter]
+    fn flows(&self) -> usize {
+        self.flows
+    }
+
+    #[getter]
+    fn envs(&self) -> usize {
+        self.environments.len()
+    }
+
+    #[getter]
+    fn jobs(&self) -> usize {
+        self.pool
+            .as_ref()
+            .map_or(1, ThreadPool::current_num_threads)
+    }
+
+    #[getter]
+    fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    fn advance(&mut self, py: Python<'_>) -> Option<Decisions> {
+        py.detach(|| {
+            let mut answers = self.answers.as_slice();
+            let work: Vec<(&mut Environment, &[Decision])> = self
+                .environments
+                .iter_mut()
+                .zip(&self.counts)
+                .map(|(environment, count)| {
+                    let own;
+                    (own, answers) = answers.split_at((*count).min(answers.len()));
+                    (environment, own)
+                })
+                .collect();
+            match &self.pool {
+                None => {
+                    for (environment, answers) in work {
+                        environment.advance(answers);
+                    }
+                }
+                Some(pool) => pool.install(|| {
+                    work.into_par_iter()
+                        .for_each(|(environment, answers)| environment.advance(answers));
+                }),
+            }
+            self.answers.clear();
+            let mut rows = Vec::with_capacity(self.counts.iter().sum());
+            for (number, environment) in self.environments.iter().enumerate() {
+                self.counts[number] = environment.pending.len();
+                rows.extend(environment.pending.iter().map(|pending| Row {
+                    pending: *pending,
+                    environment: number as i32,
+                    key: environment.first_key + pending.flow as i32,
+                    line_rate_bps: environment.line_rate_bps as f64,
+                    base_rtt: environment.base_rtt[pending.flow as usize],
+                }));
+            }
+            self.decisions += rows.len() as u64;
+            (!rows.is_empty()).then(|| Decisions {
+                rows,
+                ..Decisions::default()
+            })
+        })
+    }
+
+    fn decide(&mut self, multiplier: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.answer("multiplier", multiplier, |_, factor| {
+            Decision::Multiply(factor)
+        })
+    }
+
+    fn decide_rate(&mut self, rate: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.answer("rate", rate, |environment, share| {
+            Decision::Rate(share * environment.line_rate_bps as f64)
+        })
+    }
+
+    fn outcome<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyDict>> {
+        let (outcome, line_rate_bps) = self.ended(env)?;
+        let figures = PyDict::new(py);
+        figures.set_item("su", outcome.utilisation_percent)?;
+        figures.set_item("fr", outcome.fairness_percent)?;
+        figures.set_item("fr_host", outcome.host_fairness_percent)?;
+        figures.set_item("jain", outcome.jain)?;
+        figures.set_item("ql_us", outcome.queue_latency.mean_us)?;
+        figures.set_item("ql_p99_us", outcome.queue_latency.p99_us)?;
+        figures.set_item("loss", loss_percent(outcome, line_rate_bps))?;
+        figures.set_item("dropped_gbps", outcome.dropped_gbps)?;
+        Ok(figures)
+    }
+
+    fn result<'py>(&self, py: Python<'py>, env: usize) -> PyResult<Bound<'py, PyAny>> {
+        let (outcome, line_rate_bps) = self.ended(env)?;
+        outcome::python(py, outcome, line_rate_bps)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<Batch: {} simulations, {} flows, {} jobs>",
+            self.envs(),
+            self.flows,
+            self.jobs()
+        )
+    }
+}
+
+impl Batch {
+    /// Takes an array of answers, which take effect when the simulations run on.
+    fn answer(
+        &mut self,
+        field: &str,
+        given: &Bound<'_, PyAny>,
+        decision: impl Fn(&Environment, f64) -> Decision,
+    ) -> PyResult<()> {
+        // What is single precision already need not be copied; anything else becomes double.
+        if let Ok(values) = given.extract::<PyReadonlyArray1<'_, f32>>() {
+            let values = values.as_array();
+            return self.take(
+                field,
+                values.len(),
+                values.iter().map(|value| f64::from(*value)),
+                decision,
+            );
+        }
+        let values: PyArrayLike1<'_, f64, AllowTypeChange> = given.extract().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "{field}: expected a vector of numbers, found {given}"
+            ))
+        })?;
+        let values = values.as_array();
+        self.take(field, values.len(), values.iter().copied(), decision)
+    }
+
+    fn take(
+        &mut self,
+        field: &str,
+        found: usize,
+        values: impl Iterator<Item = f64>,
+        decision: impl Fn(&Environment, f64) -> Decision,
+    ) -> PyResult<()> {
+        self.answers.clear();
+        let expected: usize = self.counts.iter().sum();
+        if found != expected {
+            return Err(PyValueError::new_err(format!(
+                "{field}: {expected} decisions wait for an answer: expected as many numbers, found {found}"
+            )));
+        }
+        let owners = self
+            .environments
+            .iter()
+            .zip(&self.counts)
+            .flat_map(|(environment, count)| std::iter::repeat_n(environment, *count));
+        for (place, (value, owner)) in values.zip(owners).enumerate() {
+            if !(value > 0.0 && value.is_finite()) {
+                self.answers.clear();
+                return Err(PyValueError::new_err(format!(
+                    "{field}[{place}]: expected a positive number, found {value}"
+                )));
+            }
+            self.answers.push(decision(owner, value));
+        }
+        Ok(())
+    }
+
+    fn ended(&self, env: usize) -> PyResult<(&Outcome, u64)> {
+        let Some(environment) = self.environments.get(env) else {
+            return Err(PyIndexError::new_err(format!(
+                "there are {} simulations; there is no number {env}",
+                self.environments.len()
+            )));
+        };
+        match &environment.outcome {
+            Some(outcome) => Ok((outcome, environment.line_rate_bps)),
+            None => Err(PyRuntimeError::new_err(format!(
+                "simulation {env} has not ended; advance() until it returns None"
+            ))),
+        }
+    }
+}
+
+/// A simulation at its begin; its keys begin at 0.
+fn environment(scenario: &thalweg_sim::Scenario, seed: u64, initial: f64) -> Environment {
+    let mut base_rtt = Vec::new();
+    let simulation = Simulation::outside(
+        scenario,
+        |_, setup| {
+            base_rtt.push(setup.base_rtt);
+            setup.limit(initial * setup.line_rate_bps)
+        },
+        seed,
+    );
+    Environment {
+        simulation: Some(simulation),
+        outcome: None,
+        pending: Vec::new(),
+        line_rate_bps: scenario.network.link.rate_bps,
+        base_rtt,
+        first_key: 0,
+    }
+}
+
+/// A scenario for each seed: a list, or one for all.
+fn scenarios_of(given: &Bound<'_, PyAny>, seeds: usize) -> PyResult<Vec<thalweg_sim::Scenario>> {
+    if seeds == 0 {
+        return Err(PyValueError::new_err("seeds: expected at least one"));
+    }
+    let list = match given.try_iter() {
+        Ok(list) if !given.is_instance_of::<PyString>() => list,
+        _ => return Ok(vec![scenario_of(given)?; seeds]),
+    };
+    let scenarios = list
+        .map(|item| scenario_of(&item?))
+        .collect::<PyResult<Vec<_>>>()?;
+    if scenarios.len() != seeds {
+        return Err(PyValueError::new_err(format!(
+            "expected a seed for each of {} scenarios, found {seeds} seeds",
+            scenarios.len()
+        )));
+    }
+    Ok(scenarios)
+}
+
+/// "line" or a share of the line rate.
+fn initial_fraction(given: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
+    let Some(given) = given else { return Ok(1.0) };
+    if given.extract::<&str>().is_ok_and(|text| text == "line") {
+        return Ok(1.0);
+    }
+    match given.extract::<f64>() {
+        Ok(fraction) if fraction > 0.0 && fraction <= 1.0 => Ok(fraction),
+        _ => Err(PyValueError::new_err(format!(
+            "initial: expected \"line\" or a share of the line rate above 0 and up to 1, found {}",
+            given.repr()?
+        ))),
+    }
+}
+
+/// A decision, and whose it is.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    pending: Pending,
+    environment: i32,
+    key: i32,
+    line_rate_bps: f64,
+    base_rtt: Time,
+}
+
+/// A column, once it was asked for.
+struct Column<T>(PyOnceLock<Py<PyArray1<T>>>);
+
+impl<T> Default for Column<T> {
+    fn default() -> Self {
+        Self(PyOnceLock::new())
+    }
+}
+
+/// Decisions that wait for an answer. A column becomes an array when it is first asked for: most
+/// policies look at a few.
+#[pyclass(frozen, module = "thalweg.sim")]
+#[derive(Default)]
+pub(crate) struct Decisions {
+    rows: Vec<Row>,
+    env: Column<i32>,
+    flow: Column<i32>,
+    key: Column<i32>,
+    time_s: Column<f64>,
+    time_ps: Column<i64>,
+    rtt_s: Column<f32>,
+    rtt_ps: Column<i64>,
+    sent_ps: Column<i64>,
+    base_rtt_s: Column<f32>,
+    base_rtt_ps: Column<i64>,
+    rate: Column<f32>,
+    rate_bps: Column<f64>,
+    line_rate_bps: Column<f64>,
+    acked_bytes: Column<f32>,
+    marked_bytes: Column<f32>,
+    lost_bytes: Column<f32>,
+}
+
+impl Decisions {
+    fn column<T: Element>(
+        &self,
+        py: Python<'_>,
+        column: &Column<T>,
+        value: impl Fn(&Row) -> T,
+    ) -> Py<PyArray1<T>> {
+        column
+            .0
+            .get_or_init(py, || {
+                PyArray1::from_vec(py, self.rows.iter().map(value).collect()).unbind()
+            })
+            .clone_ref(py)
+    }
+}
+
+#[pymethods]
+impl Decisions {
+    fn __len__(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<Decisions: {}>", self.rows.len())
+    }
+
+    #[getter]
+    fn env(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
+        self.column(py, &self.env, |row| row.environment)
+    }
+
+    #[getter]
+    fn flow(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
+        self.column(py, &self.flow, |row| row.pending.flow as i32)
+    }
+
+    #[getter]
+    fn key(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
+        self.column(py, &self.key, |row| row.key)
+    }
+
+    #[getter]
+    fn time_s(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
+        self.column(py, &self.time_s, |row| row.pending.at.secs())
+    }
+
+    #[getter]
+    fn time_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.column(py, &self.time_ps, |row| row.pending.at.ps() as i64)
+    }
+
+    #[getter]
+    fn rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.rtt_s, |row| row.pending.rtt.secs() as f32)
+    }
+
+    #[getter]
+    fn rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.column(py, &self.rtt_ps, |row| row.pending.rtt.ps() as i64)
+    }
+
+    #[getter]
+    fn sent_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.column(py, &self.sent_ps, |row| row.pending.sent_at.ps() as i64)
+    }
+
+    #[getter]
+    fn base_rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.base_rtt_s, |row| row.base_rtt.secs() as f32)
+    }
+
+    #[getter]
+    fn base_rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
+        self.column(py, &self.base_rtt_ps, |row| row.base_rtt.ps() as i64)
+    }
+
+    #[getter]
+    fn rate(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.rate, |row| {
+            (row.pending.rate_bps / row.line_rate_bps) as f32
+        })
+    }
+
+    #[getter]
+    fn line_rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
+        self.column(py, &self.line_rate_bps, |row| row.line_rate_bps)
+    }
+
+    #[getter]
+    fn rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
+        self.column(py, &self.rate_bps, |row| row.pending.rate_bps)
+    }
+
+    #[getter]
+    fn acked_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.acked_bytes, |row| row.pending.acked_bytes as f32)
+    }
+
+    #[getter]
+    fn marked_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.marked_bytes, |row| {
+            row.pending.marked_bytes as f32
+        })
+    }
+
+    #[getter]
+    fn lost_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
+        self.column(py, &self.lost_bytes, |row| row.pending.lost_bytes as f32)
+    }
+}

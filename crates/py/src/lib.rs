@@ -1,0 +1,21 @@
+//! `thalweg._native`: the simulator for Python. What users import is `thalweg.sim`; what is here
+//! converts, checks and releases the interpreter, and nothing more. `python/thalweg/_native.pyi`
+//! documents it.
+
+mod batch;
+mod control;
+mod outcome;
+mod scenario;
+
+use pyo3::prelude::*;
+
+/// The compiled part of `thalweg.sim`.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::batch::{Batch, Decisions};
+    #[pymodule_export]
+    use super::control::{Learned, controllers, run};
+    #[pymodule_export]
+    use super::scenario::Scenario;
+}

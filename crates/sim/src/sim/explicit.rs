@@ -1,0 +1,208 @@
+//! Ports with a list of what waits: where pause frames can stop a port, its departures cannot
+//! be computed.
+//!
+//! Pause frames follow IEEE 802.1Qbb with one class of data: a switch counts what waits of each
+//! link that leads to it, and stops the sender of a link when that exceeds a threshold, until it
+//! has fallen below another. The frame takes the link's delay and never waits; who is stopped
+//! finishes the packet that it is sending.
+
+use std::collections::VecDeque;
+
+use crate::Time;
+use crate::cc::{Controller, Hop};
+use crate::engine::EventQueue;
+use crate::scenario::Pause;
+
+use super::state::Packet;
+use super::{Kind, Simulation};
+
+/// What sends on one link: an output port or a host.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sender {
+    /// Packets that wait, or, of a host, flows with a burst.
+    pub line: VecDeque<u32>,
+    pub sending: bool,
+    pub paused: bool,
+    /// Packets from this link that wait in the switch behind it.
+    pub behind: u64,
+    /// Whether that switch has asked it to stop.
+    pub asked: bool,
+}
+
+/// All links: ports by number, then hosts.
+#[derive(Debug)]
+pub(super) struct Links {
+    pub senders: Vec<Sender>,
+    pub pause: Option<Pause>,
+}
+
+impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
+    /// A flow with a burst joins its host's line.
+    pub(super) fn join(&mut self, flow: u32) {
+        let host = self.flows[flow as usize].host;
+        let link = self.ports.len() + host as usize;
+        if let Some(links) = &mut self.links {
+            links.senders[link].line.push_back(flow);
+        }
+        self.serve(link);
+    }
+
+    /// Whether what sends on a link may begin with a packet; if so, the first in its line.
+    fn next_in_line(&mut self, link: usize) -> Option<u32> {
+        let sender = &mut self.links.as_mut()?.senders[link];
+        if sender.sending || sender.paused {
+            return None;
+        }
+        let first = *sender.line.front()?;
+        sender.sending = true;
+        Some(first)
+    }
+
+    fn leave_line(&mut self, link: usize) {
+        if let Some(links) = &mut self.links {
+            links.senders[link].line.pop_front();
+        }
+    }
+
+    /// Begins to send on a link if it can.
+    fn serve(&mut self, link: usize) {
+        let Some(first) = self.next_in_line(link) else {
+            return;
+        };
+        match link.checked_sub(self.ports.len()) {
+            None => {
+                let tx = self.ports[link].tx;
+                self.leave_line(link);
+                let packet = self.packets.get_mut(first);
+                packet.queued += self.now - packet.arrived;
+                self.ports[link].busy = self.now + tx;
+                self.schedule(self.now + tx, Kind::Leave, link as u32, first);
+            }
+            Some(host) => {
+                let flow = &mut self.flows[first as usize];
+                if flow.burst_left == flow.paced_packets {
+                    flow.paced_from = self.now;
+                }
+                let left = self.now + self.hosts[host].tx;
+                self.schedule(left, Kind::Free, link as u32, 0);
+                self.depart(first as usize);
+                if self.flows[first as usize].burst_left == 0 {
+                    self.leave_line(link);
+                }
+            }
+        }
+    }
+
+    /// A host has sent a packet.
+    pub(super) fn free(&mut self, link: usize) {
+        if let Some(links) = &mut self.links {
+            links.senders[link].sending = false;
+        }
+        self.serve(link);
+    }
+
+    /// A packet arrives at a port.
+    pub(super) fn queue(&mut self, index: usize, mut packet: Packet, place: Option<u32>) {
+        let now = self.now;
+        let came_by = self.came_by(&packet);
+        let Some(links) = &mut self.links else {
+            return;
+        };
+        let port = &mut self.ports[index];
+        let waiting = Time::from_ps(
+            links.senders[index].line.len() as u64 * port.tx.ps()
+                + port.busy.saturating_sub(now).ps(),
+        );
+        if !port.admits(waiting, now >= self.warmup && now < self.end) {
+            if let Some(place) = place {
+                self.packets.remove(place);
+            }
+            self.dropped(packet);
+            return;
+        }
+        packet.marked |= port.marks(waiting);
+        packet.arrived = now;
+        let place = match place {
+            Some(place) => {
+                *self.packets.get_mut(place) = packet;
+                place
+            }
+            None => self.packets.insert(packet),
+        };
+        links.senders[index].line.push_back(place);
+        let sender = &mut links.senders[came_by];
+        sender.behind += 1;
+        if let Some(pause) = links.pause
+            && !sender.asked
+            && sender.behind * u64::from(self.packet_bytes) > pause.stop_bytes
+        {
+            sender.asked = true;
+            self.ask(came_by, 1);
+        }
+        self.serve(index);
+    }
+
+    /// The link over which a packet reached the switch where it is.
+    fn came_by(&self, packet: &Packet) -> usize {
+        let flow = &self.flows[packet.flow as usize];
+        match packet.hop {
+            0 => self.ports.len() + flow.host as usize,
+            hop => self.paths[flow.path as usize + usize::from(hop) - 1] as usize,
+        }
+    }
+
+    /// Sends a pause frame, or one that ends a pause, back over a link.
+    fn ask(&mut self, link: usize, stop: u32) {
+        let delay = match link.checked_sub(self.ports.len()) {
+            None => self.ports[link].delay,
+            Some(host) => self.hosts[host].delay,
+        };
+        self.meter.pauses += u64::from(stop);
+        self.schedule(self.now + delay, Kind::Pause, link as u32, stop);
+    }
+
+    /// A pause frame arrives.
+    pub(super) fn pause(&mut self, link: usize, stop: bool) {
+        if let Some(links) = &mut self.links {
+            links.senders[link].paused = stop;
+        }
+        self.serve(link);
+    }
+
+    /// A packet has left a port with a list.
+    pub(super) fn served(&mut self, index: usize, place: u32) {
+        let packet = self.packets.get(place);
+        let came_by = self.came_by(&packet);
+        let Some(links) = &mut self.links else {
+            return;
+        };
+        links.senders[index].sending = false;
+        let waiting = links.senders[index].line.len() as u64;
+        let sender = &mut links.senders[came_by];
+        sender.behind -= 1;
+        if let Some(pause) = links.pause
+            && sender.asked
+            && sender.behind * u64::from(self.packet_bytes) <= pause.go_bytes
+        {
+            sender.asked = false;
+            self.ask(came_by, 0);
+        }
+        let bytes = u64::from(self.packet_bytes);
+        let port = &mut self.ports[index];
+        port.accepted += 1;
+        if self.now >= self.warmup {
+            port.measured += 1;
+        }
+        if self.needs.telemetry {
+            self.telemetry[place as usize][usize::from(packet.hop) + 1] = Hop {
+                queue_bytes: waiting * bytes,
+                sent_bytes: port.accepted * bytes,
+                at: self.now,
+                rate_bps: port.rate_bps,
+            };
+        }
+        let next = self.now + port.delay;
+        self.onward(packet, Some(place), next);
+        self.serve(index);
+    }
+}

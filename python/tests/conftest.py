@@ -1,0 +1,7 @@
+"""What all Python tests share."""
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than some ten seconds")

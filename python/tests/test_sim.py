@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``thalweg.sim``: whole runs and batches."""
+
+import dataclasses
+import os
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from sim_support import many_to_one
+
+from thalweg.sim import Batch, Learned, Scenario, controllers, run
+
+
+def flat(value):
+    """All numbers of an outcome, by path."""
+    if dataclasses.is_dataclass(value):
+        return {
+            f"{field.name}.{path}": number
+            for field in dataclasses.fields(value)
+            for path, number in flat(getattr(value, field.name)).items()
+        }
+    if isinstance(value, tuple):
+        return {f"{n}.{path}": x for n, item in enumerate(value) for path, x in flat(item).items()}
+    if isinstance(value, np.ndarray):
+        return {"": (value.dtype.str, value.shape, value.tobytes())}
+    return {"": value}
+
+
+def drain(batch, policy):
+    """Runs a batch to its end; the decisions it made."""
+    seen = []
+    while (decisions := batch.advance()) is not None:
+        multiplier = policy(decisions)
+        seen.append((decisions.key, decisions.time_ps, decisions.rtt_ps, decisions.rate_bps))
+        batch.decide(multiplier)
+    return [np.concatenate(column) for column in zip(*seen)]
+
+
+# Whole runs ---------------------------------------------------------------------------------
+
+
+def test_a_fixed_rate_arrives_in_full():
+    # A quarter of 100 Gbit/s each, from two hosts: 25 Gbit/s a flow, half of the port, and
+    # nothing waits longer than one packet of 1 KiB, 81.92 ns.
+    outcome = run(many_to_one(2), "fixed:fraction=0.25")
+    assert outcome.flow_gbps == pytest.approx([25, 25], rel=2e-3)
+    assert outcome.utilisation_percent == pytest.approx(50, rel=2e-3)
+    assert outcome.queue_latency.max_us <= 0.08192
+    assert outcome.loss_percent == 0
+    assert (outcome.flow_from == [1, 2]).all() and (outcome.flow_to == 0).all()
+
+
+def test_what_does_not_fit_is_lost():
+    # Three times 50 Gbit/s through 100: a third is dropped, once the queue of 1 MiB is full
+    # (after 8.4 Mbit / 50 Gbit/s = 0.17 ms).
+    outcome = run(many_to_one(3, duration="6ms", warmup="2ms"), "fixed:fraction=0.5")
+    assert outcome.utilisation_percent == pytest.approx(100, abs=0.1)
+    assert outcome.dropped_gbps == pytest.approx(50, rel=0.01)
+    assert outcome.loss_percent == pytest.approx(50, rel=0.01)
+    assert outcome.dropped_percent == pytest.approx(100 / 3, rel=0.01)
+    counts = outcome.counts
+    assert counts.sent_packets == (
+        counts.delivered_packets + counts.dropped_packets + counts.underway_packets
+    )
+
+
+def test_series_add_up_to_the_rates():
+    outcome = run(many_to_one(4), "swift", seed=3, series_us=250)
+    series = outcome.series
+    assert series.interval_us == 250
+    assert series.flow_gbps.shape == (4, 16)
+    # The last 3 ms of 4 are measured.
+    assert series.flow_gbps[:, 4:].mean(axis=1) == pytest.approx(outcome.flow_gbps, rel=1e-9)
+    [queue] = series.queues
+    assert queue.port == 0 and len(queue.at_us) == len(queue.bytes) > 0
+    assert np.diff(queue.at_us) == pytest.approx(250)
+
+
+def test_completions_are_arrays():
+    # A packet of 1 KiB takes 2 x (81.92 + 1000) ns over two links when nothing waits; ten of
+    # them back to back nine times 81.92 ns more.
+    scenario = Scenario.from_text(
+        """
+        name = "two-files"
+        duration = "1ms"
+        topology = { kind = "star", hosts = 3 }
+        link = { rate = "100gbit", delay = "1us" }
+        workload = { kind = "flows" }
+        [[flow]]
+        from = 1
+        to = 0
+        size = "1kib"
+        start = "100us"
+        [[flow]]
+        from = 2
+        to = 0
+        size = "10kib"
+        start = "200us"
+        """
+    )
+    outcome = run(scenario, "fixed")
+    assert (outcome.completion_flow == [0, 1]).all()
+    assert outcome.completion_start_us == pytest.approx([100, 200], abs=1e-9)
+    assert outcome.completion_time_us == pytest.approx([2.16384, 2.90112], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", [name for name, _ in controllers()])
+def test_same_seed_same_outcome(name):
+    scenario = many_to_one(8, duration="2ms")
+    first, again = (flat(run(scenario, name, 5, series_us=500)) for _ in range(2))
+    assert first == again
+    assert first != flat(run(scenario, name, 6, series_us=500))
+
+
+def test_outcomes_can_be_pickled():
+    outcome = run(many_to_one(2), series_us=500)
+    assert flat(pickle.loads(pickle.dumps(outcome))) == flat(outcome)
+
+
+def test_the_lock_is_released_and_ctrl_c_stops_a_run():
+    # Without an end in sight: ten simulated minutes take an hour.
+    scenario = many_to_one(64).replace(duration_s=600)
+    others = []
+
+    def interrupt():
+        # This thread runs only if the run does not hold the lock.
+        others.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.2, interrupt)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(scenario, "fixed")
+    timer.join()
+    assert others
+
+
+# Scenarios ----------------------------------------------------------------------------------
+
+
+def test_scenarios_say_what_they_are(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text(many_to_one(8).text)
+    scenario = Scenario.load(file)
+    assert (scenario.name, scenario.flows, scenario.hosts) == ("8-to-1", 8, 9)
+    assert scenario.line_rate_bps == 100_000_000_000
+    assert (scenario.packet_bytes, scenario.min_rate_bps) == (1024, 1_000_000)
+    shorter = scenario.replace(duration_s=0.002)
+    assert (shorter.duration_s, shorter.warmup_s) == (0.002, 0.001)
+    assert scenario.duration_s == 0.004
+    restored = pickle.loads(pickle.dumps(shorter))
+    assert flat(run(restored, seed=1)) == flat(run(shorter, seed=1))
+    assert flat(run(str(file), seed=1)) == flat(run(scenario, seed=1))
+
+
+def test_all_to_all_has_every_ordered_pair():
+    text = many_to_one(4).text.replace(
+        'kind = "many-to-one", flows = 4', 'kind = "all-to-all", flows_per_pair = 2'
+    )
+    # 5 hosts: 5 x 4 pairs.
+    scenario = Scenario.from_text(text)
+    assert scenario.flows == 40
+    assert len(run(scenario, "fixed:fraction=0.01").flow_gbps) == 40
+
+
+def test_a_fault_has_its_place(tmp_path):
+    file = tmp_path / "bad.toml"
+    file.write_text('name = "x"\nduration = "1 fortnight"\n')
+    with pytest.raises(ValueError, match=r"bad\.toml:2:12: "):
+        Scenario.load(file)
+    with pytest.raises(ValueError, match=r"^<text>:1:8: .*name"):
+        Scenario.from_text(many_to_one(2).text.strip().replace("2-to-1", "a b"))
+    with pytest.raises(ValueError, match=r"^there:"):
+        Scenario.from_text("", "there")
+    with pytest.raises(FileNotFoundError) as missing:
+        Scenario.load(tmp_path / "none.toml")
+    assert missing.value.filename == str(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda s: run(s, "dqcqn"), "cc: no controller is called `dqcqn`; there are dcqcn"),
+        (lambda s: run(s, "fixed:fraction=2"), "`fraction` is 2"),
+        (lambda s: run(s, series_us=0), "series_us"),
+        (lambda s: run(s, series_us=1e-6), "at most 100000000 samples"),
+        (lambda s: run(s, series_us=float("nan")), "series_us"),
+        (lambda s: s.replace(duration_s=0.001), "shorter than the duration"),
+        (lambda s: s.replace(duration_s=-1), "duration_s: expected a time"),
+        (lambda s: Batch(s, []), "seeds: expected at least one"),
+        (lambda s: Batch([s, s], [1]), "a seed for each of 2 scenarios, found 1"),
+        (lambda s: Batch(s, [1], jobs=0), "jobs: expected at least 1"),
+        (lambda s: Batch(s, [1], initial="fast"), "initial: .*'fast'"),
+        (lambda s: Batch(s, [1], initial=0.0), "initial"),
+        (lambda s: Learned([np.zeros((12, 4))]), "three arrays"),
+        (
+            lambda s: Learned([np.zeros((4, 12)), np.zeros((12, 12)), np.zeros(12)]),
+            r"weights\[0\]: expected the shape \(12, 4\).*\[4, 12\]",
+        ),
+        (
+            lambda s: Learned([np.zeros((12, 4)), np.full((12, 12), np.nan), np.zeros(12)]),
+            "`second` is NaN",
+        ),
+        (lambda s: Learned(weights(0), target=-1), "`target` is -1"),
+    ],
+)
+def test_bad_values_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call(many_to_one(2))
+
+
+def test_bad_types_are_refused():
+    with pytest.raises(TypeError, match="expected a Scenario or the path of its file, found int"):
+        run(3)
+    with pytest.raises(TypeError, match="cc: expected a name .* found int"):
+        run(many_to_one(2), 3)
+    with pytest.raises(TypeError, match="found float"):
+        Batch(1.5, [1])
+
+
+# Batches ------------------------------------------------------------------------------------
+
+
+def weights(seed):
+    """A network with some life in it: on the whole it slows down where the error is positive."""
+    rng = np.random.default_rng(seed)
+    first = rng.normal(0, 0.3, (12, 4)).astype(np.float32)
+    second = rng.normal(0, 0.2, (12, 12)).astype(np.float32)
+    last = rng.normal(0, 0.2, (1, 12)).astype(np.float32)
+    # One path for errors of each sign.
+    first[0], first[1] = [0, 4, 0, 0], [0, -4, 0, 0]
+    second[0, :2], second[1, :2] = [1, 0], [0, 1]
+    last[0, :2] = [-1, 1]
+    return [first, second, last]
+
+
+def proportional(offset, target, gain):
+    """The simulator's ``proportional`` rule, for all pending decisions, in double precision."""
+
+    def decide(d):
+        share = d.rate_bps / d.line_rate_bps
+        s = np.maximum(d.rtt_ps / d.base_rtt_ps - offset, 0) * np.sqrt(share)
+        u = np.clip(gain * (target - s), -1, 1)
+        return np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * u))
+
+    return decide
+
+
+@pytest.mark.parametrize("flows", [2, 100])
+def test_a_policy_outside_is_the_same_as_inside(flows):
+    scenario = many_to_one(flows, duration="2ms")
+    inside = run(scenario, "proportional:offset=1.1,target=0.06,gain=8", seed=9)
+    batch = Batch(scenario, [9])
+    drain(batch, proportional(1.1, 0.06, 8.0))
+    assert flat(batch.result(0)) == flat(inside)
+    # The policy did something: left alone, the flows at the line rate lose packets.
+    assert inside.counts.dropped_packets < run(scenario, "fixed", 9).counts.dropped_packets
+    figures = batch.outcome(0)
+    assert figures["su"] == inside.utilisation_percent
+    assert figures["fr"] == inside.fairness_percent
+    assert figures["ql_us"] == inside.queue_latency.mean_us
+    assert figures["loss"] == inside.loss_percent
+
+
+def network(matrices, inputs):
+    """4-12-12-1 in single precision, sums in the order of the inputs."""
+
+    def layer(matrix, values):
+        sums = np.zeros((len(values), len(matrix)), np.float32)
+        for column in range(matrix.shape[1]):
+            sums += matrix[:, column] * values[:, column : column + 1]
+        return sums
+
+    hidden = np.maximum(layer(matrices[0], inputs), 0)
+    hidden = np.maximum(layer(matrices[1], hidden), 0)
+    return np.tanh(layer(matrices[2], hidden)[:, 0].astype(np.float64)).astype(np.float32)
+
+
+def test_a_network_outside_is_the_same_as_inside():
+    scenario = many_to_one(32)
+    matrices = weights(4)
+    offset, target, scale = 1.1, 0.05, 0.5
+    inside = run(scenario, Learned(matrices, offset, target, scale, initial=0.1), seed=2)
+    batch = Batch(scenario, [2], initial=0.1)
+    action = np.zeros(batch.flows, np.float32)
+    before = np.zeros((batch.flows, 2), np.float32)
+
+    def decide(d):
+        share = d.rate_bps / d.line_rate_bps
+        s = np.maximum(d.rtt_ps / d.base_rtt_ps - offset, 0) * np.sqrt(share)
+        now = np.stack([action[d.key], (scale * (s - target)).astype(np.float32)], axis=1)
+        u = network(matrices, np.concatenate([now, before[d.key]], axis=1))
+        before[d.key], action[d.key] = now, u
+        u = u.astype(np.float64)
+        return np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * u))
+
+    drain(batch, decide)
+    outside = batch.result(0)
+    # The hyperbolic tangents may differ in the last bit, and rates then do; no more than that.
+    assert outside.flow_gbps == pytest.approx(inside.flow_gbps, rel=1e-3)
+    assert outside.queue_latency.mean_us == pytest.approx(inside.queue_latency.mean_us, rel=1e-2)
+    # The network controls: with the first rates 220 % would be lost.
+    assert inside.loss_percent < 20
+    again = pickle.loads(pickle.dumps(Learned(matrices, offset, target, scale, initial=0.1)))
+    assert flat(run(scenario, again, seed=2)) == flat(inside)
+
+
+def test_any_number_of_threads_gives_the_same():
+    scenarios = [many_to_one(flows, duration="2ms") for flows in (2, 8, 33, 64)]
+    results = []
+    for jobs in (1, 2, 7):
+        batch = Batch(scenarios, [3, 1, 4, 1], initial=0.25, jobs=jobs)
+        # Not more threads than simulations.
+        assert batch.jobs == min(jobs, 4)
+        columns = drain(batch, proportional(1.0, 0.05, 10.0))
+        results.append(
+            [column.tobytes() for column in columns] + [flat(batch.result(n)) for n in range(4)]
+        )
+    assert results[0] == results[1] == results[2]
+
+
+def test_simulations_of_a_batch_do_not_know_each_other():
+    scenarios = [many_to_one(2), many_to_one(16)]
+    together = Batch(scenarios, [1, 2])
+    drain(together, proportional(1.0, 0.05, 10.0))
+    for env, scenario in enumerate(scenarios):
+        alone = Batch(scenario, [env + 1])
+        drain(alone, proportional(1.0, 0.05, 10.0))
+        assert flat(alone.result(0)) == flat(together.result(env))
+
+
+def test_decisions_are_described():
+    batch = Batch([many_to_one(2), many_to_one(16)], [1, 2], initial=0.02)
+    assert (batch.envs, batch.flows, batch.decisions) == (2, 18, 0)
+    last, total = {}, 0
+    while (d := batch.advance()) is not None:
+        n = len(d)
+        total += n
+        for name, kind in [
+            ("env", np.int32),
+            ("flow", np.int32),
+            ("key", np.int32),
+            ("time_s", np.float64),
+            ("time_ps", np.int64),
+            ("rtt_s", np.float32),
+            ("rtt_ps", np.int64),
+            ("sent_ps", np.int64),
+            ("base_rtt_s", np.float32),
+            ("base_rtt_ps", np.int64),
+            ("rate", np.float32),
+            ("rate_bps", np.float64),
+            ("line_rate_bps", np.float64),
+            ("acked_bytes", np.float32),
+            ("marked_bytes", np.float32),
+            ("lost_bytes", np.float32),
+        ]:
+            column = getattr(d, name)
+            assert column.shape == (n,) and column.dtype == kind, name
+        assert d.key is d.key
+        assert len(set(d.key.tolist())) == n
+        assert (d.key == d.flow + np.where(d.env == 0, 0, 2)).all()
+        assert (d.base_rtt_ps == 12_000_000).all()
+        # 2 % each of at most 16 flows: no queue but packets that meet, each 81.92 ns.
+        assert (d.rtt_ps >= d.base_rtt_ps).all()
+        assert (d.rtt_ps <= d.base_rtt_ps + 16 * 81_920).all()
+        assert d.rtt_s == pytest.approx(d.rtt_ps * 1e-12, rel=1e-6)
+        assert d.time_s == pytest.approx(d.time_ps * 1e-12)
+        assert d.rate == pytest.approx(0.02)
+        # The answer takes effect a reaction time of 1 us after the probe came back.
+        assert (d.time_ps == d.sent_ps + d.rtt_ps + 1_000_000).all()
+        for key, at, acked in zip(d.key.tolist(), d.time_ps.tolist(), d.acked_bytes.tolist()):
+            if key in last:
+                # 2 Gbit/s since then, up to a packet at each end.
+                expected = 2e9 / 8 * (at - last[key]) * 1e-12
+                assert abs(acked - expected) <= 2 * 1024
+            last[key] = at
+        assert not d.lost_bytes.any() and not d.marked_bytes.any()
+    assert batch.decisions == total > 18
+
+
+def test_unanswered_decisions_keep_the_rate():
+    scenario = many_to_one(4)
+    ones, left = Batch(scenario, [1], initial=0.2), Batch(scenario, [1], initial=0.2)
+    drain(ones, lambda d: np.ones(len(d), np.float32))
+    while left.advance() is not None:
+        pass
+    assert flat(ones.result(0)) == flat(left.result(0))
+
+
+def test_rates_can_be_set():
+    batch = Batch(many_to_one(4), [1], initial=0.01)
+    shares = np.array([0.05, 0.1, 0.15, 0.2])
+    while (d := batch.advance()) is not None:
+        batch.decide_rate(shares[d.flow])
+    assert batch.result(0).flow_gbps == pytest.approx([5, 10, 15, 20], rel=0.01)
+
+
+def test_rates_stay_within_their_limits():
+    for factor, share in [(100.0, 1.0), (1e-9, 1e-5)]:
+        # At 1 Mbit/s a packet takes 8.2 ms.
+        batch = Batch(many_to_one(2, duration="40ms"), [1], initial=0.5)
+        first, later = batch.advance(), []
+        batch.decide(np.full(len(first), factor))
+        while (d := batch.advance()) is not None:
+            later.extend(d.rate[np.isin(d.key, first.key)])
+        # Afterwards, and not a bit below or above.
+        assert later and later == pytest.approx([share] * len(later), rel=1e-6)
+
+
+def test_single_and_double_precision_answers():
+    scenario = many_to_one(4)
+    batches = [Batch(scenario, [1]) for _ in range(3)]
+    half = np.float32(0.9)
+    drain(batches[0], lambda d: np.full(len(d), half))
+    drain(batches[1], lambda d: np.full(len(d), float(half)))
+    # Not even side by side in memory.
+    drain(batches[2], lambda d: np.full(2 * len(d), half)[::2])
+    outcomes = [flat(batch.result(0)) for batch in batches]
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+
+
+def test_bad_answers_are_refused_and_change_nothing():
+    batch = Batch(many_to_one(4), [1])
+    with pytest.raises(ValueError, match="0 decisions wait"):
+        batch.decide([1.0])
+    n = len(batch.advance())
+    with pytest.raises(ValueError, match=f"{n} decisions wait for an answer: .* found {n + 1}"):
+        batch.decide(np.ones(n + 1))
+    for bad in (0.0, -1.0, np.nan, np.inf):
+        answers = np.ones(n)
+        answers[-1] = bad
+        with pytest.raises(ValueError, match=rf"multiplier\[{n - 1}\]: expected a positive"):
+            batch.decide(answers)
+    with pytest.raises(TypeError, match="expected a vector of numbers"):
+        batch.decide("fast")
+    with pytest.raises(RuntimeError, match="simulation 0 has not ended"):
+        batch.outcome(0)
+    with pytest.raises(IndexError, match="there is no number 1"):
+        batch.outcome(1)
+    while batch.advance() is not None:
+        pass
+    untouched = Batch(many_to_one(4), [1])
+    while untouched.advance() is not None:
+        pass
+    assert flat(batch.result(0)) == flat(untouched.result(0))
+    assert batch.advance() is None

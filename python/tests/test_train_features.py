@@ -1,0 +1,91 @@
+"""Features: against values worked out by hand."""
+
+import numpy as np
+import pytest
+
+from thalweg.features import FeatureSet, Observer, Signal, multiplier
+
+
+def observe(observer, key, rtt, rate, base=10.0):
+    key = np.asarray(key)
+    n = len(key)
+    return observer.observe(key, np.full(n, rtt), np.full(n, base), np.full(n, rate))[0]
+
+
+def test_signal_and_error_by_hand():
+    signal = Signal(target=0.5, offset=1.0, scale=2.0)
+    # Inflation 2 at a quarter of the line rate: (2 - 1) * 0.5, which is the target.
+    assert signal.value(2.0, 0.25) == pytest.approx(0.5)
+    assert signal.error(0.5) == pytest.approx(0)
+    # Below the offset nothing counts: 2 * (0.5 - 0) is at the limit.
+    assert signal.value(0.9, 1.0) == 0
+    assert signal.error(0.0) == pytest.approx(1.0)
+    # 2 * (0.5 - 0.7) and, far above, the limit.
+    assert signal.error(0.7) == pytest.approx(-0.4)
+    assert signal.error(50.0) == -1
+
+
+def test_flows_at_the_target_with_equal_inflation_have_equal_rates():
+    signal = Signal(target=0.033, offset=1.4)
+    for flows in (1, 2, 64, 8192):
+        # The inflation at which a flow with 1 / N of the line is at the target.
+        inflation = 1.4 + 0.033 * np.sqrt(flows)
+        assert signal.error(signal.value(inflation, 1 / flows)) == pytest.approx(0, abs=1e-3)
+        assert signal.error(signal.value(inflation, 1.5 / flows)) < -0.01
+        assert signal.error(signal.value(inflation, 0.5 / flows)) > 0.01
+
+
+def test_multiplier_is_symmetric_and_in_range():
+    u = np.array([-1, -0.5, 0, 0.5, 1], np.float32)
+    np.testing.assert_allclose(multiplier(u), [1 / 1.2, 1 / 1.1, 1, 1.1, 1.2], rtol=1e-6)
+    np.testing.assert_allclose(multiplier(u) * multiplier(-u), 1, rtol=1e-6)
+
+
+def test_history_is_oldest_first_and_starts_with_zeros():
+    features = FeatureSet(signal=Signal(target=0.5, offset=1.0, scale=1.0))
+    observer = Observer(features, keys=2)
+    # Inflation 1.2 at full rate: error 0.5 - 0.2. Then 1.6: 0.5 - 0.6.
+    np.testing.assert_allclose(observe(observer, [1], 12.0, 1.0), [[0, 0, 0, 0.3]], atol=1e-6)
+    observer.acted(np.array([1]), np.array([0.7], np.float32))
+    np.testing.assert_allclose(observe(observer, [1], 16.0, 1.0), [[0, 0.3, 0.7, -0.1]], atol=1e-6)
+    # The other flow knows nothing of it.
+    np.testing.assert_allclose(observe(observer, [0], 16.0, 1.0), [[0, 0, 0, -0.1]], atol=1e-6)
+
+
+def test_further_features_by_hand():
+    names = ("log_rate", "queue", "error_change", "log_error")
+    features = FeatureSet(names, 1, Signal(target=0.5, offset=1.0, scale=0.5))
+    observer = Observer(features, keys=1)
+    # Rate 2^-4 of the line: -4 / 16. Waiting of 1 base RTT: 1 / 8. Signal 1 * 0.25 is one halving
+    # below the target: 1 / 4. Nothing before to differ from.
+    np.testing.assert_allclose(
+        observe(observer, [0], 20.0, 2.0**-4), [[-0.25, 0.125, 0, 0.25]], atol=1e-6
+    )
+    # Waiting of 3: signal 0.75, which rose by 0.5, scaled by 0.5; log2(0.5 / 0.75) / 4.
+    np.testing.assert_allclose(
+        observe(observer, [0], 40.0, 2.0**-4),
+        [[-0.25, 0.375, -0.25, np.log2(2 / 3) / 4]],
+        atol=1e-6,
+    )
+    # Three are limited; the signal fell by 0.75, as good as to nothing.
+    np.testing.assert_allclose(
+        observe(observer, [0], 4000.0, 2.0**-40), [[-1, 1, 0.375, 1]], atol=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FeatureSet(("speed",)), "unknown feature 'speed'"),
+        (lambda: FeatureSet(("error", "error")), "twice"),
+        (lambda: FeatureSet((), 1), "none named"),
+        (lambda: FeatureSet(history=0), "history is 0"),
+        (lambda: FeatureSet(history=9), "18 inputs; expected at most 16"),
+        (lambda: Signal(target=0.0), "target is 0.0"),
+        (lambda: Signal(offset=float("nan")), "offset is nan"),
+        (lambda: Signal(scale=-1.0), "scale is -1.0"),
+    ],
+)
+def test_bad_settings_are_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()

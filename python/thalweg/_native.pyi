@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The compiled part of :mod:`thalweg.sim`; import it from there."""
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from typing import final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from thalweg.sim import Outcome
+
+@final
+class Scenario:
+    """What is simulated: a network, its hosts, who sends how much to whom.
+
+    It cannot be changed and can be pickled. ``docs/sim.md`` describes the file.
+    """
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Scenario:
+        """Reads and checks a scenario file. Raises OSError where it cannot be read, ValueError
+        with ``file:line:column: what is wrong`` where it is not valid."""
+
+    @staticmethod
+    def from_text(text: str, file: str | PathLike[str] | None = None) -> Scenario:
+        """Checks the text of a scenario, in TOML; ``file`` is for messages only, ``<text>`` if
+        there is none. Raises ValueError as :meth:`load` does."""
+
+    def replace(
+        self, *, duration_s: float | None = None, warmup_s: float | None = None
+    ) -> Scenario:
+        """The same with other times, in seconds. Raises ValueError unless the warm-up is shorter
+        than the duration."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def text(self) -> str:
+        """The file's text, as it was read."""
+
+    @property
+    def duration_s(self) -> float:
+        """Simulated time, seconds."""
+
+    @property
+    def warmup_s(self) -> float:
+        """Of that, not measured, seconds."""
+
+    @property
+    def hosts(self) -> int: ...
+    @property
+    def flows(self) -> int: ...
+    @property
+    def line_rate_bps(self) -> int:
+        """Rate of the hosts' links, bits per second."""
+
+    @property
+    def min_rate_bps(self) -> int:
+        """The least rate of a flow, bits per second."""
+
+    @property
+    def packet_bytes(self) -> int:
+        """Whole data packet on the wire, bytes."""
+
+@final
+class Learned:
+    """A network 4-12-12-1 that decides for every flow, within the simulator.
+
+    weights: three arrays of float32, a row for each unit: [12, 4], [12, 12] and [1, 12] (or [12]).
+        No biases; rectifiers, a hyperbolic tangent at the end.
+    offset: inflation (RTT / base RTT) that counts as none.
+    target: where ``(inflation - offset) * sqrt(rate / line rate)`` should be.
+    scale: factor of the distance from the target, the error, that the network sees.
+    initial: first rate, as a share of the line rate.
+
+    The network sees its last action, the error, the action before and the error before, and its
+    answer u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is negative. Raises
+    ValueError for shapes or values that it cannot have. It can be pickled.
+    """
+
+    def __new__(
+        cls,
+        weights: Sequence[ArrayLike],
+        offset: float = 1.0,
+        target: float = 0.05,
+        scale: float = 1.0,
+        initial: float = 1.0,
+    ) -> Learned: ...
+
+def controllers() -> list[tuple[str, str]]:
+    """The controllers that have a name, with what each does in a line."""
+
+def run(
+    scenario: Scenario | str | PathLike[str],
+    cc: str | Learned | None = None,
+    seed: int = 0,
+    series_us: float | None = None,
+) -> Outcome:
+    """Runs a scenario, or the file of one, to its end.
+
+    cc: a name of :func:`controllers`, with parameters if any: ``"hpcc"``,
+        ``"swift:base_us=25,ai=2"``; or a network. None: ``"dcqcn"``.
+    seed: the same scenario, controller and seed give the same outcome, to the last bit.
+    series_us: distance of the samples of ``Outcome.series``, microseconds, instead of what the
+        scenario says.
+
+    The interpreter's lock is released; Ctrl-C stops the run within some tenths of a second.
+    Raises ValueError for a scenario or a controller that there is not.
+    """
+
+@final
+class Decisions:
+    """Decisions that wait for an answer, n of them; a flow appears at most once.
+
+    Ordered by simulation, and in each by time. Every array is made when it is first asked for,
+    belongs to the caller and never changes.
+    """
+
+    def __len__(self) -> int: ...
+    @property
+    def env(self) -> NDArray[np.int32]:
+        """Simulation, int32[n]."""
+
+    @property
+    def flow(self) -> NDArray[np.int32]:
+        """Flow within its simulation, int32[n]."""
+
+    @property
+    def key(self) -> NDArray[np.int32]:
+        """Flow among all of the batch, 0 up to ``Batch.flows``, int32[n]."""
+
+    @property
+    def time_s(self) -> NDArray[np.float64]:
+        """Simulated time at which the answer takes effect, seconds, float64[n]."""
+
+    @property
+    def time_ps(self) -> NDArray[np.int64]:
+        """The same, exactly, picoseconds, int64[n]."""
+
+    @property
+    def rtt_s(self) -> NDArray[np.float32]:
+        """Round-trip time that the probe saw, seconds, float32[n]."""
+
+    @property
+    def rtt_ps(self) -> NDArray[np.int64]:
+        """The same, exactly, picoseconds, int64[n]."""
+
+    @property
+    def sent_ps(self) -> NDArray[np.int64]:
+        """When the probe left, picoseconds, int64[n]."""
+
+    @property
+    def base_rtt_s(self) -> NDArray[np.float32]:
+        """Round-trip time through empty queues, seconds, float32[n]."""
+
+    @property
+    def base_rtt_ps(self) -> NDArray[np.int64]:
+        """The same, exactly, picoseconds, int64[n]."""
+
+    @property
+    def rate(self) -> NDArray[np.float32]:
+        """The flow's rate as a fraction of its line rate, in (0, 1], float32[n]."""
+
+    @property
+    def rate_bps(self) -> NDArray[np.float64]:
+        """The flow's rate, bits per second, exactly, float64[n]."""
+
+    @property
+    def line_rate_bps(self) -> NDArray[np.float64]:
+        """Rate of the sender's link, bits per second, float64[n]."""
+
+    @property
+    def acked_bytes(self) -> NDArray[np.float32]:
+        """Acknowledged since the flow's last decision, bytes, float32[n]."""
+
+    @property
+    def marked_bytes(self) -> NDArray[np.float32]:
+        """Of those, in packets that carried a congestion mark, bytes, float32[n]."""
+
+    @property
+    def lost_bytes(self) -> NDArray[np.float32]:
+        """Lost since the flow's last decision, bytes, float32[n]."""
+
+@final
+class Batch:
+    """Simulations side by side whose decisions come as arrays.
+
+    scenarios: one for each seed, or one for all; scenarios or paths of their files.
+    seeds: one for each simulation, at least 0.
+    initial: first rate of every flow: "line", or a share of the line rate above 0 and up to 1.
+    jobs: threads that simulate; None: as many as the machine has processors. The outcome does not
+        depend on it.
+
+    There is no common clock: each simulation runs on until nothing more can happen in it without
+    a decision. Each is the same as one with a controller in the simulator that decides alike.
+    The interpreter's lock is released while simulations run. Raises ValueError for arguments that
+    do not fit together, and what :meth:`Scenario.load` raises.
+
+    ::
+
+        batch = Batch("scenarios/sim/many-to-one-64.toml", seeds=range(8), initial=1 / 64)
+        while (decisions := batch.advance()) is not None:
+            batch.decide(policy(decisions.rtt_s / decisions.base_rtt_s, decisions.rate))
+        print([batch.outcome(env) for env in range(batch.envs)])
+    """
+
+    def __new__(
+        cls,
+        scenarios: Scenario | str | PathLike[str] | Iterable[Scenario | str | PathLike[str]],
+        seeds: Sequence[int],
+        initial: str | float | None = None,
+        jobs: int | None = None,
+    ) -> Batch: ...
+    @property
+    def flows(self) -> int:
+        """Flows of all simulations together: keys are below this."""
+
+    @property
+    def envs(self) -> int:
+        """Number of simulations."""
+
+    @property
+    def jobs(self) -> int:
+        """Threads that simulate."""
+
+    @property
+    def decisions(self) -> int:
+        """Decisions handed out so far."""
+
+    def advance(self) -> Decisions | None:
+        """Runs on until decisions wait for an answer; None once every simulation has ended.
+        What was handed out before and has had no answer leaves the flow's rate as it is."""
+
+    def decide(self, multiplier: ArrayLike) -> None:
+        """Answers the decisions of the last :meth:`advance`, in their order: what each flow's
+        rate is multiplied by, [n], float32 or anything that becomes float64; positive. The rate
+        stays between the scenario's least rate and the line rate. Called again before the next
+        :meth:`advance`, it replaces the answers. Raises ValueError for another number of them and
+        for what is not positive, TypeError for what is no vector of numbers; then none holds."""
+
+    def decide_rate(self, rate: ArrayLike) -> None:
+        """As :meth:`decide`, but what each flow's rate becomes, as a share of its line rate."""
+
+    def outcome(self, env: int) -> dict[str, float]:
+        """Figures of one simulation that has ended: ``su`` (egress / line rate, %), ``fr`` and
+        ``fr_host`` (smallest / largest rate of a flow and of a host, %), ``jain`` (1/n to 1),
+        ``ql_us`` and ``ql_p99_us`` (waiting, mean and 99th percentile, microseconds), ``loss``
+        (% of line rate), ``dropped_gbps``. Raises RuntimeError if it has not ended, IndexError
+        if there is none."""
+
+    def result(self, env: int) -> Outcome:
+        """All that was measured of one simulation that has ended; raises as :meth:`outcome`."""

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Simulations side by side, with observations and rewards of all pending decisions as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from thalweg.sim import Batch, Decisions, Scenario
+
+try:
+    from gymnasium import spaces
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"'
+    ) from missing
+
+#: Largest error that is observed, as in the simulator's own network.
+LARGEST = 1e6
+
+Scenarios = Scenario | str | PathLike[str]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What an agent is after; the parameters of :class:`thalweg.sim.Learned`.
+
+    offset: inflation (RTT / base RTT) that counts as none. At least 0.
+    target: where (inflation - offset) * sqrt(rate / line rate) should be. Positive.
+    scale: factor of the error in observations. Positive.
+    """
+
+    offset: float = 1.0
+    target: float = 0.05
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, least in (("offset", 0.0), ("target", 1e-6), ("scale", 1e-6)):
+            value = getattr(self, name)
+            if not least <= value <= 1e6:
+                raise ValueError(f"{name}: expected a number from {least} to 1e6, found {value}")
+
+    def distance(self, decisions: Decisions) -> NDArray[np.float64]:
+        """How far each flow is from the target, float64[n]: negative where it may send faster."""
+        inflation = decisions.rtt_ps / decisions.base_rtt_ps
+        share = decisions.rate_bps / decisions.line_rate_bps
+        return np.maximum(inflation - self.offset, 0.0) * np.sqrt(share) - self.target
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Decisions that are pending, n of them."""
+
+    #: Which flow each concerns, among all of the batch, int32[n]; a flow appears at most once.
+    key: NDArray[np.int32]
+    #: float32[n, 4].
+    observation: NDArray[np.float32]
+    #: For the flow's decision before; 0 at its first. float32[n].
+    reward: NDArray[np.float32]
+    #: What the simulator knows of each.
+    decisions: Decisions
+
+
+class VectorFlows:
+    """Simulations side by side, decided for together.
+
+    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`.
+
+    It resembles :class:`gymnasium.vector.VectorEnv` as far as decisions that come at different
+    times allow: spaces are those of one flow, :meth:`step` takes and returns arrays, but of the
+    pending decisions alone, and simulations that have ended do not begin again.
+    """
+
+    def __init__(
+        self,
+        scenarios: Scenarios | Iterable[Scenarios],
+        objective: Objective = Objective(),
+        initial: float | str | None = None,
+        jobs: int | None = None,
+    ) -> None:
+        if not isinstance(scenarios, Scenario | str | PathLike):
+            scenarios = list(scenarios)
+        self._scenarios = scenarios
+        self.objective = objective
+        self._initial, self._jobs = initial, jobs
+        low, high = np.array([-1, -LARGEST] * 2, np.float32), np.array([1, LARGEST] * 2, np.float32)
+        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.single_action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self._batch: Batch | None = None
+        self._step: Step | None = None
+
+    @property
+    def batch(self) -> Batch:
+        """The simulations; their outcomes are here. Raises RuntimeError before :meth:`reset`."""
+        if self._batch is None:
+            raise RuntimeError("there are no simulations before reset()")
+        return self._batch
+
+    def reset(self, seeds: Sequence[int]) -> Step | None:
+        """Fresh simulations, one a seed, up to the first decisions; None if there are none."""
+        self._batch = Batch(self._scenarios, seeds, self._initial, self._jobs)
+        # By flow: last action; action and error of the observation before; whether there was one.
+        self._action = np.zeros(self._batch.flows, np.float32)
+        self._before = np.zeros((self._batch.flows, 2), np.float32)
+        self._seen = np.zeros(self._batch.flows, np.bool_)
+        return self._observe()
+
+    def step(self, action: ArrayLike) -> Step | None:
+        """Decides what is pending, float32[n] or [n, 1] in [-1, 1] in the order of the last step,
+        and runs on to the next decisions; None at the end of all simulations. Raises ValueError
+        for another number of actions or what is not in [-1, 1]."""
+        if self._step is None:
+            raise RuntimeError("nothing is pending: reset() begins again")
+        key = self._step.key
+        action = np.asarray(action, np.float32)
+        if action.size != len(key) or action.shape[:1] != key.shape:
+            raise ValueError(
+                f"action: expected the shape ({len(key)},) or ({len(key)}, 1), found {action.shape}"
+            )
+        action = action.reshape(-1)
+        # Not a number is not in the range either.
+        outside = ~((action >= -1) & (action <= 1))
+        if outside.any():
+            place = int(np.argmax(outside))
+            raise ValueError(f"action[{place}]: expected -1 to 1, found {action[place]}")
+        self._action[key] = action
+        # In double precision, as the simulator's own network does it.
+        u = action.astype(np.float64)
+        self.batch.decide(np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * np.minimum(u, 0))))
+        return self._observe()
+
+    def _observe(self) -> Step | None:
+        decisions = self.batch.advance()
+        if decisions is None:
+            self._step = None
+            return None
+        key = decisions.key
+        distance = self.objective.distance(decisions)
+        observation = np.empty((len(key), 4), np.float32)
+        observation[:, 0] = self._action[key]
+        observation[:, 1] = np.clip(self.objective.scale * distance, -LARGEST, LARGEST)
+        observation[:, 2:] = self._before[key]
+        reward = np.where(self._seen[key], -(distance**2), 0).astype(np.float32)
+        self._seen[key] = True
+        self._before[key] = observation[:, :2]
+        self._step = Step(key, observation, reward, decisions)
+        return self._step

@@ -1,0 +1,216 @@
+"""What a learned rate controller sees of its flow, and what its answer means.
+
+A flow decides once per answered round-trip probe. With the inflation ``infl = RTT / base RTT``
+and the rate ``x`` as a fraction of the line rate, in (0, 1], the signal is
+
+    s = max(infl - offset, 0) * sqrt(x)
+
+Where flows share a bottleneck they see about the same inflation, so all of them being at
+``s = target`` means that all have the same rate (Analytic Deterministic Policy Gradient with
+Application to Datacenter Congestion Control, section 5.1). The published signal has offset 0. With
+the offset near the inflation that a few flows cannot avoid, what is left above it grows with the
+square root of the number of flows, as the fixed point needs.
+
+Every feature is defined once, in :data:`FEATURES`. All functions take and return arrays, one
+element a decision, and work on any number of flows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float32]
+
+#: How far one decision moves the rate: u = 1 multiplies by 1.2, u = -1 divides by 1.2.
+STEP = 0.2
+
+#: Most numbers that an observation may have: what the kernel's network takes.
+MAX_INPUTS = 16
+
+
+@dataclass(frozen=True)
+class Signal:
+    """How round-trip time and rate become an error.
+
+    target: the signal at which a flow stays as it is; larger means more throughput and more
+        latency. Positive.
+    offset: inflation that counts as none. At least 0.
+    scale: factor of the error before it is limited to [-1, 1]. None means 0.2 / target: the error
+        is 0.2 where there is no queue, and -1 from six times the target on. With more, as good as
+        every error is at a limit, because a queue changes by several targets within a round-trip
+        time; with much less, the fixed point is hard to see.
+    """
+
+    target: float = 0.033
+    offset: float = 1.4
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("target", self.target), ("scale", self.error_scale)):
+            if not (np.isfinite(value) and value > 0):
+                raise ValueError(f"signal: {name} is {value}; expected a finite number above 0")
+        if not (np.isfinite(self.offset) and self.offset >= 0):
+            raise ValueError(
+                f"signal: offset is {self.offset}; expected a finite number, at least 0"
+            )
+
+    @property
+    def error_scale(self) -> float:
+        """The factor in use."""
+        if self.scale is not None:
+            return self.scale
+        return 0.2 / self.target if self.target else 0.0
+
+    def value(self, infl: ArrayLike, rate: ArrayLike) -> Floats:
+        """The signal s, at least 0."""
+        infl = np.asarray(infl, np.float32)
+        return np.maximum(infl - np.float32(self.offset), 0) * np.sqrt(
+            np.asarray(rate, np.float32)
+        )
+
+    def error(self, s: ArrayLike) -> Floats:
+        """The signed error: positive where the flow should send faster."""
+        e = np.float32(self.error_scale) * (np.float32(self.target) - np.asarray(s, np.float32))
+        return np.clip(e, -1, 1).astype(np.float32)
+
+
+def multiplier(u: ArrayLike) -> Floats:
+    """What the rate is multiplied by for an action ``u`` in [-1, 1]: 1 + 0.2u where u is
+    positive, 1 / (1 - 0.2u) where it is negative, so that u and -u cancel."""
+    u = np.asarray(u, np.float32)
+    step = np.float32(STEP)
+    return np.where(u >= 0, 1 + step * u, 1 / (1 - step * np.minimum(u, 0))).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What a feature may be computed from: one decision of n flows."""
+
+    action: Floats  # of the decision before, 0 at the first
+    infl: Floats
+    rate: Floats
+    target: np.float32
+    s: Floats
+    s_before: Floats  # of the decision before; the same as s at the first
+
+
+def _log_error(m: _Moment) -> Floats:
+    return np.log2(m.target / np.maximum(m.s, m.target / np.float32(1024)))
+
+
+#: Features by name, each one number per decision, before it is multiplied by its scale and limited
+#: to [-1, 1].
+FEATURES: dict[str, Callable[[_Moment], Floats]] = {
+    # The action of the flow's decision before.
+    "action": lambda m: m.action,
+    # Target minus signal.
+    "error": lambda m: m.target - m.s,
+    # The same in doublings. Unlike the error it tells half the target from a quarter of it as
+    # well as twice the target from four times.
+    "log_error": _log_error,
+    # The rate in doublings from the line rate down, divided by 16.
+    "log_rate": lambda m: np.log2(m.rate) / np.float32(16),
+    # The waiting in base round-trip times.
+    "queue": lambda m: m.infl - 1,
+    # How much the signal fell since the decision before.
+    "error_change": lambda m: m.s_before - m.s,
+}
+
+#: Scales of the features that the signal does not give one.
+SCALES = {"action": 1.0, "log_error": 0.25, "log_rate": 1.0, "queue": 0.125}
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Which features an observation consists of.
+
+    names: per decision, in this order; keys of :data:`FEATURES`.
+    history: decisions that an observation spans, the oldest first.
+    signal: how the error comes about.
+    """
+
+    names: tuple[str, ...] = ("action", "error")
+    history: int = 2
+    signal: Signal = Signal()
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("features: none named; expected at least one")
+        for name in self.names:
+            if name not in FEATURES:
+                raise ValueError(
+                    f"features: unknown feature '{name}'; known: {', '.join(FEATURES)}"
+                )
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"features: named twice in {', '.join(self.names)}")
+        if self.history < 1:
+            raise ValueError(f"features: history is {self.history}; expected at least 1")
+        if self.size > MAX_INPUTS:
+            raise ValueError(
+                f"features: {len(self.names)} over {self.history} decisions are {self.size} "
+                f"inputs; expected at most {MAX_INPUTS}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Numbers in an observation."""
+        return len(self.names) * self.history
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """What each feature is multiplied by before it is limited, in the order of the names."""
+        return tuple(SCALES.get(name, self.signal.error_scale) for name in self.names)
+
+
+class Observer:
+    """Turns the decisions of many flows, in whatever order they come, into observations.
+
+    Flows are told apart by key, a number from 0 up to ``keys``. A flow's history starts with
+    zeros.
+    """
+
+    def __init__(self, features: FeatureSet, keys: int) -> None:
+        self.features = features
+        self._width = len(features.names)
+        self._scales = np.array(features.scales, np.float32)
+        self._window = np.zeros((keys, features.size), np.float32)
+        self._action = np.zeros(keys, np.float32)
+        self._signal = np.full(keys, np.nan, np.float32)
+
+    def observe(
+        self, key: NDArray[np.integer], rtt_s: Floats, base_rtt_s: Floats, rate: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """One decision of each of the flows ``key`` (each at most once).
+
+        Returns the observations [n, size], the errors [n] and the signals [n].
+        """
+        signal = self.features.signal
+        infl = np.asarray(rtt_s, np.float32) / np.asarray(base_rtt_s, np.float32)
+        rate = np.asarray(rate, np.float32)
+        s = signal.value(infl, rate)
+        before = self._signal[key]
+        moment = _Moment(
+            action=self._action[key],
+            infl=infl,
+            rate=rate,
+            target=np.float32(signal.target),
+            s=s,
+            s_before=np.where(np.isnan(before), s, before),
+        )
+        row = np.empty((len(key), self.features.size), np.float32)
+        row[:, : -self._width] = self._window[key, self._width :]
+        now = row[:, -self._width :]
+        for column, name in enumerate(self.features.names):
+            now[:, column] = FEATURES[name](moment)
+        np.clip(now * self._scales, -1, 1, out=now)
+        self._window[key] = row
+        self._signal[key] = s
+        return row, signal.error(s), s
+
+    def acted(self, key: NDArray[np.integer], u: Floats) -> None:
+        """The actions that the flows ``key`` took after :meth:`observe`."""
+        self._action[key] = u

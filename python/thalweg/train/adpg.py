@@ -1,0 +1,380 @@
+"""ADPG: a deterministic policy gradient that uses the reward's own derivative.
+
+After "Analytic Deterministic Policy Gradient with Application to Datacenter Congestion Control",
+section 6. The reward of a flow is -(target - s)^2 with the signal s of :mod:`thalweg.features`.
+Its derivative by the action is 2 (target - s) ds/da, and ds/da is positive: a flow that sends
+faster raises both its rate and the queue. Taken as a constant it goes into the learning rate, and
+what remains needs no value function, no model and no chance:
+
+    gradient of the mean reward  ~  mean over t of (target - s_t) * gradient of u_t
+
+Where flows were below target, actions are raised; where they were above, lowered. Rollouts are on
+policy, per flow, and each action answers for the discounted mean of all that followed it in its
+rollout. A second term keeps a flow's actions alike, so that what is learned settles.
+
+Where this departs from the paper: the loss is written out per flow with the mean of what remains
+of the rollout, the smoothness term is added, and the error that weighs an action is bounded as
+the observed one is, because one overload would outweigh thousands of ordinary decisions.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from numpy.typing import NDArray
+
+from thalweg.features import FeatureSet, Observer, Signal, multiplier
+from thalweg.train import checkpoint, flags, log, scenarios
+from thalweg.train.baseline import finite
+from thalweg.train.collect import Collected, Collector, Diverged, LocalPool, Pool, RayPool
+from thalweg.train.environment import Decisions, MakeBatch
+from thalweg.train.flags import flag
+from thalweg.train.networks import Acting, Lstm, Mlp, Policy
+from thalweg.train.rollouts import outcomes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on. Everything but ``output``, ``workers`` and ``ray`` decides what is
+    learned."""
+
+    output: str = flag("runs/adpg", "directory of the checkpoint and the curves")
+    seed: int = flag(1, "seed of networks and simulations")
+    scenarios: tuple[str, ...] = flag(
+        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
+    )
+    copies: int = flag(32, "simulations of each scenario side by side")
+    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
+    target: float = flag(0.033, "signal that the controller holds; more means throughput, latency")
+    offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
+    scale: float | None = flag(None, "factor of the error before its limit; None: 0.2 / target")
+    features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
+    history: int = flag(2, "decisions that an observation spans")
+    network: str = flag("mlp", "mlp, or lstm (one layer, then an LSTM of the same width)")
+    hidden: tuple[int, ...] = flag((12, 12), "widths of the hidden layers; the LSTM's is the first")
+    updates: int = flag(400, "gradient steps")
+    rollout: int = flag(128, "decisions per flow between gradient steps, on average")
+    gamma: float = flag(0.99, "discount per decision")
+    smoothness: float = flag(1.0, "weight of the term that keeps a flow's actions alike")
+    learning_rate: float = flag(1e-2, "of Adam")
+    anneal: bool = flag(True, "lower the learning rate linearly to a tenth over the run")
+    gradient_clip: float = flag(0.5, "bound of each component of the gradient")
+    evaluate_every: int = flag(10, "episodes between evaluations; 0: none")
+    workers: int = flag(1, "collectors; the copies are shared out among them")
+    ray: bool = flag(False, "run the collectors on a Ray cluster (RAY_ADDRESS, or a local one)")
+    quiet: bool = flag(False, "no progress line")
+
+    def __post_init__(self) -> None:
+        if self.network not in ("mlp", "lstm"):
+            raise ValueError(f"network is {self.network!r}; expected mlp or lstm")
+        for name in ("copies", "updates", "rollout", "workers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.copies % self.workers:
+            raise ValueError(f"{self.copies} copies cannot be shared among {self.workers} workers")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden is {self.hidden}; expected widths of at least 1")
+        if not 0 < self.gamma <= 1:
+            raise ValueError(f"gamma is {self.gamma}; expected above 0, at most 1")
+        self.feature_set()
+
+    def feature_set(self) -> FeatureSet:
+        """The observation's features."""
+        signal = Signal(self.target, self.offset, self.scale)
+        return FeatureSet(self.features, self.history, signal)
+
+
+def new_policy(settings: Settings) -> Policy:
+    """An untrained network."""
+    key = jax.random.key(settings.seed)
+    size = settings.feature_set().size
+    if settings.network == "lstm":
+        return Lstm(size, settings.hidden[0], key)
+    return Mlp((size, *settings.hidden, 1), key)
+
+
+class Deterministic:
+    """The agent of :mod:`thalweg.train.collect` that acts by a policy as it is."""
+
+    def __init__(self, features: FeatureSet) -> None:
+        self._features = features
+        self.fields: dict[str, tuple[int, ...]] = {"observation": (features.size,), "error": ()}
+
+    def reset(self, keys: int, seed: int) -> None:
+        self._keys = keys
+        self._observer = Observer(self._features, keys)
+        self._acting: Acting | None = None
+
+    def load(self, policy: Policy) -> None:
+        if self._acting is None:
+            self._acting = Acting(policy, self._keys)
+        else:
+            self._acting.load(policy)
+
+    def memory(self) -> NDArray[np.float32]:
+        return self._acting.state
+
+    def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        observation, error, _ = self._observer.observe(
+            decisions.key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+        )
+        u = self._acting.act(decisions.key, observation)
+        self._observer.acted(decisions.key, u)
+        return multiplier(u), {"observation": observation, "error": error}
+
+
+def advantages(
+    error: NDArray[np.float32], length: NDArray[np.int64], gamma: float
+) -> NDArray[np.float32]:
+    """G [keys, capacity]: for each action the discounted mean of -error at the decisions that
+    followed it in its rollout,
+
+        G_t = 1 / (T - t) * sum over k >= 0 of gamma^k R_{t+k},
+
+    where R_t = -error_{t+1} is what action t led to, and T = length - 1 actions have an outcome.
+    Positive means: too fast. 0 beyond T.
+    """
+    capacity = error.shape[1]
+    remaining = (length - 1)[:, None] - np.arange(capacity)
+    after = np.where(remaining > 0, -outcomes(error), 0.0).astype(np.float32)
+    total = np.zeros_like(after)
+    running = np.zeros(len(after), np.float32)
+    for t in range(capacity - 1, -1, -1):
+        running = after[:, t] + np.float32(gamma) * running
+        total[:, t] = running
+    return total / np.maximum(remaining, 1)
+
+
+def loss(
+    policy: Policy, observation: Array, memory: Array, g: Array, mask: Array, smoothness: float
+) -> Array:
+    """What a gradient step lowers: per flow, with T actions u_t,
+
+        1/T sum_t u_t G_t  +  smoothness / T sum_i [ sum_{j>i} (u_i - u_j)^2 / 2 / (T - i) ],
+
+    averaged over the flows. ``observation`` is [keys, time, size], ``memory`` [keys, memory],
+    ``g`` and ``mask`` [keys, time]; the mask is 1 for the first T entries of each row.
+    """
+    u = policy.sequence(observation, memory) * mask
+    length = mask.sum(1)
+    divisor = jnp.maximum(length, 1)
+    push = (u * g).sum(1) / divisor
+
+    # sum_{j>i} (u_i - u_j)^2 = n u_i^2 - 2 u_i sum u_j + sum u_j^2 over the n actions after i.
+    def after(x: Array) -> Array:
+        return jnp.cumsum(x[:, ::-1], 1)[:, ::-1] - x
+
+    remaining = length[:, None] - jnp.arange(u.shape[1])
+    squares = (remaining - 1) * u**2 - 2 * u * after(u) + after(u**2)
+    unlike = (mask * squares / 2 / jnp.maximum(remaining, 1)).sum(1) / divisor
+    flows = jnp.maximum((length > 0).sum(), 1)
+    return (push + smoothness * unlike).sum() / flows
+
+
+def optimiser(settings: Settings) -> optax.GradientTransformation:
+    """Adam on a gradient whose components are bounded."""
+    rate = settings.learning_rate
+    if settings.anneal:
+        rate = optax.linear_schedule(rate, rate / 10, settings.updates)
+    return optax.chain(optax.clip(settings.gradient_clip), optax.adam(rate))
+
+
+@eqx.filter_jit
+def _update(policy, state, optimise, observation, memory, g, mask, smoothness):
+    value, gradient = eqx.filter_value_and_grad(loss)(
+        policy, observation, memory, g, mask, smoothness
+    )
+    norm = optax.tree.norm(gradient)
+    change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
+    return eqx.apply_updates(policy, change), state, value, norm
+
+
+def make_collector(settings: Settings, make: MakeBatch | None = None) -> Collector:
+    """A collector of this run's rollouts."""
+    if make is None:
+        make = scenarios.maker(settings.scenarios, settings.duration_s)
+    return Collector(make, Deterministic(settings.feature_set()), settings.rollout)
+
+
+def evaluate(
+    settings: Settings, policy: Policy, number: int, make: MakeBatch | None = None
+) -> dict[str, float]:
+    """SU, FR, QL and loss of one simulation of each scenario, by column name."""
+    count = len(settings.scenarios)
+    collector = make_collector(settings, make)
+    collector.start(scenarios.seeds(settings.seed, 1, number, count))
+    return {
+        f"{figure}_{scenarios.column(name)}": outcome[figure]
+        for name, outcome in zip(settings.scenarios, collector.finish(policy))
+        for figure in ("su", "fr", "ql_us", "loss")
+    }
+
+
+def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None = None) -> Policy:
+    """Trains, going on from the checkpoint in ``settings.output`` if there is one.
+
+    make: simulations other than those that ``settings.scenarios`` names.
+    pool: collectors other than ``settings.workers`` in this process.
+
+    An episode is one set of simulations from start to end, with as many gradient steps as fit.
+    Its seeds follow from the run's seed and its number, and checkpoints are written between
+    episodes: a run that was killed repeats its last episode and arrives at the same curve.
+    Raises Diverged, CheckpointError.
+    """
+    directory = Path(settings.output)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "checkpoint.safetensors"
+    policy = new_policy(settings)
+    optimise = optimiser(settings)
+    state = optimise.init(eqx.filter(policy, eqx.is_array))
+    learned = {
+        name: value
+        for name, value in flags.as_json(settings).items()
+        if name not in ("output", "ray", "quiet")
+    }
+    episode = update = decisions = 0
+    if path.exists():
+        (policy, state), found = checkpoint.read(path, "adpg", (policy, state))
+        checkpoint.same_settings(path, found["settings"], learned)
+        episode, update, decisions = found["episode"], found["update"], found["decisions"]
+    if pool is None:
+        pool = LocalPool(functools.partial(make_collector, settings, make), settings.workers)
+    commit = checkpoint.source_commit()
+
+    figures = [
+        f"{figure}_{scenarios.column(name)}"
+        for name in settings.scenarios
+        for figure in ("su", "fr", "ql_us", "loss")
+    ]
+    columns = ("episode", "decisions", "objective", "gradient", "error", "error_size", *figures)
+    with (
+        log.Curves(directory / "curves.csv", columns, update) as curves,
+        log.progress(settings.updates, update, settings.quiet) as bar,
+    ):
+        while update < settings.updates:
+            pool.start(
+                scenarios.seeds(
+                    settings.seed, 0, episode, settings.copies * len(settings.scenarios)
+                )
+            )
+            ended, before = False, update
+            while not ended and update < settings.updates:
+                kept = "there is no checkpoint yet"
+                if episode:
+                    kept = f"the last good checkpoint is {path}"
+                try:
+                    rollouts = pool.collect(policy)
+                except Diverged as error:
+                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
+                ended = rollouts.ended
+                decisions += int(rollouts.length.sum())
+                # The end of an episode may leave too little to learn from.
+                if rollouts.length.mean() < max(2, settings.rollout / 4):
+                    continue
+                new, new_state, row = _learn(settings, policy, state, optimise, rollouts)
+                update += 1
+                if not np.isfinite(row["objective"]) or not finite((new, new_state)):
+                    raise Diverged(
+                        f"update {update}: numbers that are not finite (objective "
+                        f"{row['objective']}, gradient {row['gradient']}); {kept}. "
+                        "Try a smaller learning rate"
+                    )
+                policy, state = new, new_state
+                if (
+                    settings.evaluate_every
+                    and (ended or update == settings.updates)
+                    and (episode % settings.evaluate_every == 0 or update == settings.updates)
+                ):
+                    row |= evaluate(settings, policy, episode, make)
+                curves.add(update, row | {"episode": episode, "decisions": decisions})
+                bar.update()
+                bar.set_postfix(error=f"{row['error_size']:.3f}", refresh=False)
+            if update == before:
+                raise ValueError(
+                    f"episode {episode}: the simulations ended after "
+                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from; "
+                    f"lengthen them, or shorten the rollouts of {settings.rollout}"
+                )
+            episode += 1
+            checkpoint.write(
+                path,
+                "adpg",
+                (policy, state),
+                {
+                    "episode": episode,
+                    "update": update,
+                    "decisions": decisions,
+                    "settings": learned,
+                    "commit": commit,
+                },
+            )
+    return policy
+
+
+def _learn(
+    settings: Settings,
+    policy: Policy,
+    state: optax.OptState,
+    optimise: optax.GradientTransformation,
+    rollouts: Collected,
+) -> tuple[Policy, optax.OptState, dict[str, float]]:
+    """One gradient step, and its row of the curves."""
+    error = rollouts["error"]
+    g = advantages(error, rollouts.length, settings.gamma)
+    mask = rollouts.mask(drop_last=1)
+    policy, state, value, norm = _update(
+        policy,
+        state,
+        optimise,
+        rollouts["observation"],
+        rollouts.memory,
+        g,
+        mask.astype(np.float32),
+        settings.smoothness,
+    )
+    seen = error[rollouts.mask()]
+    return policy, state, {
+        "objective": float(value),
+        "gradient": float(norm),
+        "error": float(seen.mean()),
+        "error_size": float(np.abs(seen).mean()),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    settings = flags.parse(Settings, arguments, (__doc__ or "").split("\n")[0])
+    began = time.monotonic()
+    pool = None
+    try:
+        if settings.ray:
+            import ray
+
+            ray.init(ignore_reinit_error=True)
+            pool = RayPool(functools.partial(make_collector, settings), settings.workers)
+        train(settings, pool=pool)
+    except (Diverged, checkpoint.CheckpointError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if pool is not None:
+            pool.close()
+            ray.shutdown()
+    print(f"{settings.output}: {settings.updates} updates, {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Aurora: a baseline with its own observation and reward, trained by PPO.
+
+After "A Deep Reinforcement Learning Perspective on Internet Congestion Control" (Jay et al.,
+2019). It was made for a single flow on a link with random loss; among many flows it is expected to
+fail, because its reward is selfish. An interval is what lies between two decisions of a flow.
+
+Observation: of the last ten intervals the latency gradient (change of the round-trip time per
+time), the latency ratio (round-trip time / smallest so far) and the send ratio (sent / delivered).
+Action a: the rate is multiplied by 1 + 0.025 a, or divided by 1 - 0.025 a where a is negative.
+Reward: (10 * throughput - 1000 * latency - 2000 * loss) / 1000.
+
+Where this departs from the source: throughput (packets per second) and latency (seconds) are
+those of a reference link, in the middle of the range that Aurora was trained on, at the same
+fraction of the line rate and the same inflation. Otherwise one of the two terms would be nothing
+on a datacenter's link, whose rate is 10^5 times higher and whose latency 10^4 times lower.
+"Sent" is what was delivered or lost in the interval.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from thalweg.features import Floats
+from thalweg.train import baseline, ppo, scenarios
+from thalweg.train.collect import Collector, LocalPool
+from thalweg.train.environment import Decisions, MakeBatch
+from thalweg.train.flags import flag
+from thalweg.train.stochastic import ActorCritic, Gaussian, Stochastic
+
+#: Numbers of an interval in the observation.
+SIGNALS = 3
+
+#: How much an action of 1 changes the rate.
+STEP = 0.025
+
+#: Bound of an action: more would be no congestion control. And of the send ratio.
+MOST = 10.0
+
+
+@dataclass(frozen=True)
+class Settings(ppo.Algorithm):
+    """What a run depends on."""
+
+    output: str = flag("runs/aurora", "directory of the checkpoint and the curves")
+    seed: int = flag(1, "seed of networks and simulations")
+    scenarios: tuple[str, ...] = flag(
+        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
+    )
+    copies: int = flag(32, "simulations of each scenario side by side")
+    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
+    intervals: int = flag(10, "intervals that an observation spans")
+    throughput_weight: float = flag(10.0, "reward of a packet per second on the reference link")
+    latency_weight: float = flag(1000.0, "cost of a second of round-trip time there")
+    loss_weight: float = flag(2000.0, "cost of losing everything")
+    reward_scale: float = flag(0.001, "factor of the reward")
+    reference_packets_per_s: float = flag(500.0, "rate of the reference link")
+    reference_base_rtt_s: float = flag(0.1, "base round-trip time of the reference link, seconds")
+    hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
+    updates: int = flag(200, "sets of rollouts")
+    rollout: int = flag(128, "decisions per flow in a set, on average")
+    quiet: bool = flag(False, "no progress line")
+
+
+class Intervals:
+    """Aurora's view of flows; an :class:`thalweg.train.stochastic.Encoder`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.size = SIGNALS * settings.intervals
+
+    def reset(self, keys: int) -> None:
+        # An interval in which nothing happens: no gradient, both ratios 1.
+        empty = np.array([0, 1, 1], np.float32)
+        self._window = np.tile(empty, (keys, self._settings.intervals))
+        self._smallest = np.full(keys, np.inf, np.float32)
+        self._rtt = np.full(keys, np.nan, np.float32)
+        self._time = np.zeros(keys)
+
+    def observe(self, decisions: Decisions) -> tuple[Floats, Floats]:
+        key, rtt = decisions.key, np.asarray(decisions.rtt_s, np.float32)
+        elapsed = np.maximum(decisions.time_s - self._time[key], 1e-9)
+        first = np.isnan(self._rtt[key])
+        gradient = np.where(first, 0, (rtt - np.where(first, rtt, self._rtt[key])) / elapsed)
+        smallest = np.minimum(self._smallest[key], rtt)
+        sent = decisions.acked_bytes + decisions.lost_bytes
+        ratio = np.where(sent > 0, sent / np.maximum(decisions.acked_bytes, 1e-9), 1)
+        loss = np.where(sent > 0, decisions.lost_bytes / np.maximum(sent, 1e-9), 0)
+
+        row = np.empty((len(key), self.size), np.float32)
+        row[:, :-SIGNALS] = self._window[key, SIGNALS:]
+        row[:, -3] = np.clip(gradient, -MOST, MOST)
+        row[:, -2] = np.minimum(rtt / smallest, MOST)
+        row[:, -1] = np.minimum(ratio, MOST)
+        self._window[key] = row
+        self._smallest[key], self._rtt[key], self._time[key] = smallest, rtt, decisions.time_s
+
+        s = self._settings
+        delivered = decisions.rate * (1 - loss)
+        reward = (
+            s.throughput_weight * delivered * s.reference_packets_per_s
+            - s.latency_weight * rtt / decisions.base_rtt_s * s.reference_base_rtt_s
+            - s.loss_weight * loss
+        )
+        return row, (reward * s.reward_scale).astype(np.float32)
+
+    def answer(self, decisions: Decisions, action: Floats) -> Floats:
+        a = np.clip(action[:, 0], -MOST, MOST)
+        up, down = 1 + STEP * np.maximum(a, 0), 1 - STEP * np.minimum(a, 0)
+        return (up / down).astype(np.float32)
+
+
+def make_collector(
+    settings: Settings, make: MakeBatch | None = None, explore: bool = True
+) -> Collector:
+    """A collector of this run's rollouts."""
+    if make is None:
+        make = scenarios.maker(settings.scenarios, settings.duration_s)
+    agent = Stochastic(Intervals(settings), Gaussian(1), explore)
+    return Collector(make, agent, settings.rollout)
+
+
+def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
+    """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
+    size = SIGNALS * settings.intervals
+    return baseline.train(
+        "aurora",
+        settings,
+        ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed)),
+        ppo.optimiser(settings),
+        LocalPool(functools.partial(make_collector, settings, make)),
+        functools.partial(ppo.learn, settings),
+        ("objective", "moved", "reward"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return baseline.main(Settings, train, arguments, __doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

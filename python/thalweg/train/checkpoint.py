@@ -1,0 +1,116 @@
+"""Checkpoints: what a killed training run goes on from, written so that one always is whole.
+
+A checkpoint is a safetensors file: the arrays of any tree (networks, optimiser states), in the
+order of its leaves, and JSON in the metadata. It is no model file; those are for use, not for
+going on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+Tree = TypeVar("Tree")
+
+#: Raised whenever what a checkpoint holds or means changes.
+VERSION = 1
+
+
+class CheckpointError(Exception):
+    """A file that is no usable checkpoint for this run: which, what was found and expected."""
+
+
+def write(path: Path, kind: str, tree: Any, state: dict[str, Any]) -> None:
+    """Replaces the checkpoint at ``path`` in one step: whoever looks, and whenever the process is
+    killed, finds the old one or the new one.
+
+    kind: the algorithm. tree: any PyTree; its arrays are kept. state: whatever JSON can hold.
+    """
+    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+    tensors = {f"{i:04}": np.array(leaf, order="C") for i, leaf in enumerate(leaves)}
+    head = {"version": VERSION, "kind": kind, "state": state}
+    temporary = path.with_name(path.name + ".new")
+    with open(temporary, "wb") as file:
+        file.write(save(tensors, metadata={"thalweg_checkpoint": json.dumps(head)}))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
+    """The tree and the state. ``like`` has the shapes that are expected.
+
+    Raises CheckpointError for a file that is damaged, of another version or algorithm, or of
+    other shapes.
+    """
+    try:
+        with safe_open(path, "np") as file:
+            head = json.loads((file.metadata() or {}).get("thalweg_checkpoint", "null"))
+            found = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint: {error}") from error
+    if not isinstance(head, dict) or "version" not in head:
+        raise CheckpointError(f"{path}: no checkpoint: thalweg_checkpoint is not in its metadata")
+    if head["version"] != VERSION:
+        raise CheckpointError(
+            f"{path}: version {head['version']}, this program reads version {VERSION}; "
+            "go on with the program that wrote it, or start anew in another directory"
+        )
+    if head.get("kind") != kind:
+        raise CheckpointError(f"{path}: of algorithm {head.get('kind')!r}, expected {kind!r}")
+    arrays, rest = eqx.partition(like, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    names = [f"{i:04}" for i in range(len(leaves))]
+    if sorted(found) != names:
+        raise CheckpointError(f"{path}: holds {len(found)} arrays, expected {len(names)}")
+    for name, leaf in zip(names, leaves):
+        if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
+            raise CheckpointError(
+                f"{path}: array {name} is {found[name].dtype}{found[name].shape}, "
+                f"expected {leaf.dtype}{leaf.shape}; was it trained with other settings?"
+            )
+    filled = jax.tree.unflatten(structure, [jax.numpy.asarray(found[name]) for name in names])
+    return eqx.combine(filled, rest), head["state"]
+
+
+def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuses to go on with other settings than those it began with (CheckpointError)."""
+    for name, value in asked.items():
+        if found.get(name) != value:
+            raise CheckpointError(
+                f"{path}: trained with {name} {found.get(name)}, asked for {value}; "
+                "use the same, or start anew in another directory"
+            )
+
+
+def source_commit() -> str:
+    """The commit of the source that runs, with "+" if files differ from it; "unknown" outside a
+    repository."""
+    here = Path(__file__).parent
+    try:
+        commit, changes = (
+            subprocess.run(
+                ["git", "-C", here, *words], capture_output=True, text=True, check=True, timeout=30
+            ).stdout.strip()
+            for words in (
+                ("rev-parse", "HEAD"),
+                ("status", "--porcelain", "--untracked-files=no", "--", "."),
+            )
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return commit + ("+" if changes else "")

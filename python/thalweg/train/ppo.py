@@ -1,0 +1,211 @@
+"""PPO, discrete and Gaussian: a baseline, on the reward that ADPG climbs.
+
+After "Proximal Policy Optimization Algorithms" (Schulman et al., 2017): clipped objective,
+generalised advantage estimates, several passes over each set of rollouts in minibatches. On flows
+it is expected to do badly: its critic cannot tell from one flow's observation what the others do,
+and drawn actions keep the flows from settling.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+from numpy.typing import NDArray
+
+from thalweg.features import FeatureSet, Signal
+from thalweg.train import baseline, flags, scenarios
+from thalweg.train.collect import Collected, Collector, LocalPool
+from thalweg.train.environment import MakeBatch
+from thalweg.train.flags import flag
+from thalweg.train.rollouts import outcomes
+from thalweg.train.stochastic import (
+    MULTIPLIERS,
+    ActorCritic,
+    Discrete,
+    FeatureEncoder,
+    Gaussian,
+    Stochastic,
+)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How PPO learns, whatever from."""
+
+    learning_rate: float = flag(2.5e-4, "of Adam")
+    gamma: float = flag(0.99, "discount per decision")
+    gae_lambda: float = flag(0.95, "decay of the generalised advantage estimate")
+    clip: float = flag(0.2, "how far a probability may move, as a ratio, before it counts no more")
+    passes: int = flag(4, "passes over each set of rollouts")
+    minibatch: int = flag(2048, "decisions of a gradient step; at most half of a set is used so")
+    value_weight: float = flag(0.5, "weight of the critic's squared error")
+    entropy_weight: float = flag(0.01, "weight of the entropy")
+    gradient_norm: float = flag(0.5, "bound of the gradient's norm")
+
+
+@dataclass(frozen=True)
+class Settings(Algorithm):
+    """What a run depends on."""
+
+    output: str = flag("runs/ppo", "directory of the checkpoint and the curves")
+    seed: int = flag(1, "seed of networks and simulations")
+    actions: str = flag("discrete", "discrete (six multipliers) or gaussian")
+    scenarios: tuple[str, ...] = flag(
+        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
+    )
+    copies: int = flag(32, "simulations of each scenario side by side")
+    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
+    target: float = flag(0.033, "signal of which the reward is the distance")
+    offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
+    scale: float | None = flag(None, "factor of the error; as ADPG's if not given")
+    features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
+    history: int = flag(2, "decisions that an observation spans")
+    hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
+    updates: int = flag(200, "sets of rollouts")
+    rollout: int = flag(128, "decisions per flow in a set, on average")
+    quiet: bool = flag(False, "no progress line")
+
+    def __post_init__(self) -> None:
+        if self.actions not in ("discrete", "gaussian"):
+            raise ValueError(f"actions is {self.actions!r}; expected discrete or gaussian")
+
+    @property
+    def law(self) -> Discrete | Gaussian:
+        return Discrete(len(MULTIPLIERS)) if self.actions == "discrete" else Gaussian(1)
+
+
+def estimate(
+    rollouts: Collected, gamma: float, gae_lambda: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Advantages and returns, [keys, capacity]; they count where ``rollouts.mask(1)`` does. The
+    last decision of each row only lends its value to what comes after the row."""
+    value, reward = rollouts["value"], outcomes(rollouts["reward"])
+    goes_on = 1 - outcomes(rollouts["done"])
+    counts = rollouts.mask(drop_last=1)
+    delta = np.where(counts, reward + gamma * outcomes(value) * goes_on - value, 0)
+    advantage = np.zeros_like(value)
+    running = np.zeros(len(value), np.float32)
+    for t in range(value.shape[1] - 1, -1, -1):
+        running = delta[:, t] + gamma * gae_lambda * goes_on[:, t] * running * counts[:, t]
+        advantage[:, t] = running
+    return advantage, advantage + value
+
+
+def loss(
+    policy: ActorCritic, batch: dict[str, Array], settings: Algorithm
+) -> tuple[Array, Array]:
+    """The clipped objective, and how far the policy has moved (an estimate of its KL divergence).
+
+    ``batch`` holds n decisions: observation, action, log_prob, advantage, target (of the critic).
+    """
+    outputs = policy.actor(batch["observation"])
+    log_prob = policy.law.log_prob(outputs, policy.log_std, batch["action"])
+    difference = log_prob - batch["log_prob"]
+    ratio = jnp.exp(difference)
+    advantage = batch["advantage"]
+    gain = jnp.minimum(
+        ratio * advantage, jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip) * advantage
+    ).mean()
+    entropy = policy.law.entropy(outputs, policy.log_std).mean()
+    miss = 0.5 * ((policy.value(batch["observation"]) - batch["target"]) ** 2).mean()
+    total = settings.value_weight * miss - gain - settings.entropy_weight * entropy
+    return total, (ratio - 1 - difference).mean()
+
+
+@eqx.filter_jit
+def _step(policy, state, optimise, batch, settings):
+    (value, moved), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
+        policy, batch, settings
+    )
+    change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
+    return eqx.apply_updates(policy, change), state, value, moved
+
+
+def optimiser(settings: Algorithm) -> optax.GradientTransformation:
+    """Adam on a gradient of bounded norm."""
+    return optax.chain(
+        optax.clip_by_global_norm(settings.gradient_norm),
+        optax.adam(settings.learning_rate, eps=1e-5),
+    )
+
+
+def learn(
+    settings: Algorithm,
+    policy: ActorCritic,
+    state: optax.OptState,
+    optimise: optax.GradientTransformation,
+    rollouts: Collected,
+    seed: tuple[int, ...],
+) -> tuple[ActorCritic, optax.OptState, dict[str, float]]:
+    """One set of rollouts, ``settings.passes`` times; ``seed`` orders the minibatches."""
+    advantage, target = estimate(rollouts, settings.gamma, settings.gae_lambda)
+    counts = rollouts.mask(drop_last=1)
+    flat = {
+        "observation": rollouts["observation"][counts],
+        "action": rollouts["action"][counts],
+        "log_prob": rollouts["log_prob"][counts],
+        "target": target[counts],
+        "advantage": advantage[counts],
+    }
+    flat["advantage"] = (flat["advantage"] - flat["advantage"].mean()) / (
+        flat["advantage"].std() + 1e-8
+    )
+    rng = np.random.default_rng(seed)
+    total = len(flat["target"])
+    # Of one size, because each size is compiled; what is left over comes to its turn in another
+    # pass, by chance.
+    size = min(settings.minibatch, 1 << max((total // 2).bit_length() - 1, 0))
+    values, moves = [], []
+    for _ in range(settings.passes):
+        order = rng.permutation(total)
+        for start in range(0, total - size + 1, size):
+            chosen = order[start : start + size]
+            batch = {name: array[chosen] for name, array in flat.items()}
+            policy, state, value, moved = _step(policy, state, optimise, batch, settings)
+            values.append(value)
+            moves.append(moved)
+    return policy, state, {
+        "objective": float(np.mean(values)),
+        "moved": float(np.mean(moves)),
+        "reward": float(outcomes(rollouts["reward"])[counts].mean()),
+    }
+
+
+def make_collector(
+    settings: Settings, make: MakeBatch | None = None, explore: bool = True
+) -> Collector:
+    """A collector of this run's rollouts."""
+    signal = Signal(settings.target, settings.offset, settings.scale)
+    encoder = FeatureEncoder(FeatureSet(settings.features, settings.history, signal), settings.law)
+    if make is None:
+        make = scenarios.maker(settings.scenarios, settings.duration_s)
+    return Collector(make, Stochastic(encoder, settings.law, explore), settings.rollout)
+
+
+def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
+    """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
+    size = FeatureSet(settings.features, settings.history).size
+    policy = ActorCritic(size, settings.hidden, settings.law, jax.random.key(settings.seed))
+    return baseline.train(
+        "ppo", settings, policy, optimiser(settings), LocalPool(
+            functools.partial(make_collector, settings, make)
+        ), functools.partial(learn, settings), ("objective", "moved", "reward"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return baseline.main(Settings, train, arguments, __doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,338 @@
+"""What the stochastic baselines (REINFORCE, PPO, Aurora) share: a policy that draws its actions,
+and agents that act by it on flows and on Gymnasium's control tasks.
+
+Rollouts have the same form in both. Of decision t they hold ``observation``, ``action``,
+``log_prob`` (of the action, when it was drawn), ``value`` (0 without a critic), and ``reward`` and
+``done`` as they were found *at* decision t, so that both belong to action t - 1. Flows never are
+done: they are cut off.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from thalweg.features import STEP, FeatureSet, Floats, Observer, multiplier
+from thalweg.train.collect import Collected
+from thalweg.train.environment import Decisions
+from thalweg.train.networks import Dense, padded
+from thalweg.train.rollouts import Rollouts
+
+#: What the published discrete controllers multiply the rate by.
+MULTIPLIERS = np.array([0.8, 0.95, 1.0, 1.05, 1.1, 1.2], np.float32)
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of ``count`` choices, by softmax. An action is [n, 1] and holds the choice's number."""
+
+    count: int
+
+    @property
+    def outputs(self) -> int:
+        return self.count
+
+    @property
+    def width(self) -> int:
+        """Numbers in an action."""
+        return 1
+
+    @property
+    def noise_width(self) -> int:
+        """Uniform random numbers that a draw needs."""
+        return self.count
+
+    def draw(self, logits: Array, log_std: Array, uniform: Array) -> Array:
+        # The Gumbel trick: the largest of logits plus Gumbel noise is distributed by softmax.
+        return jnp.argmax(logits - jnp.log(-jnp.log(uniform)), -1, keepdims=True).astype(float)
+
+    def log_prob(self, logits: Array, log_std: Array, action: Array) -> Array:
+        choice = action.astype(int)
+        return jnp.take_along_axis(jax.nn.log_softmax(logits), choice, -1)[..., 0]
+
+    def entropy(self, logits: Array, log_std: Array) -> Array:
+        log_p = jax.nn.log_softmax(logits)
+        return -(jnp.exp(log_p) * log_p).sum(-1)
+
+    def likeliest(self, logits: Array) -> Array:
+        return jnp.argmax(logits, -1, keepdims=True).astype(float)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A normal distribution per number of the action; its width is learned, and the same for
+    every observation. Actions are not bounded here."""
+
+    width: int
+
+    @property
+    def outputs(self) -> int:
+        return self.width
+
+    @property
+    def noise_width(self) -> int:
+        return self.width
+
+    def draw(self, mean: Array, log_std: Array, uniform: Array) -> Array:
+        return mean + jnp.exp(log_std) * jax.scipy.special.ndtri(uniform)
+
+    def log_prob(self, mean: Array, log_std: Array, action: Array) -> Array:
+        z = (action - mean) / jnp.exp(log_std)
+        return (-0.5 * z**2 - log_std - 0.5 * jnp.log(2 * jnp.pi)).sum(-1)
+
+    def entropy(self, mean: Array, log_std: Array) -> Array:
+        each = log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)
+        return jnp.broadcast_to(each.sum(), mean.shape[:-1])
+
+    def likeliest(self, mean: Array) -> Array:
+        return mean
+
+
+class ActorCritic(eqx.Module):
+    """A stochastic policy and, unless ``critic`` is None, an estimate of what is to come."""
+
+    actor: Dense
+    critic: Dense | None
+    log_std: Array  # [width]; not used by Discrete
+    law: Discrete | Gaussian = eqx.field(static=True)
+
+    def __init__(
+        self,
+        size: int,
+        hidden: tuple[int, ...],
+        law: Discrete | Gaussian,
+        key: Array,
+        critic: bool = True,
+        log_std: float = 0.0,
+    ) -> None:
+        first, second = jax.random.split(key)
+        self.law = law
+        self.actor = Dense((size, *hidden, law.outputs), first, last_gain=0.01)
+        self.critic = Dense((size, *hidden, 1), second, last_gain=1.0) if critic else None
+        self.log_std = jnp.full(law.width, log_std)
+
+    def value(self, observation: Array) -> Array:
+        """[..., size] to [...]."""
+        if self.critic is None:
+            return jnp.zeros(observation.shape[:-1])
+        return self.critic(observation)[..., 0]
+
+
+@functools.cache
+def _compiled(structure: jax.tree_util.PyTreeDef) -> Callable[..., tuple[Array, Array, Array]]:
+    def draw(leaves: list[Array], observation: Array, uniform: Array):
+        policy = jax.tree.unflatten(structure, leaves)
+        outputs = policy.actor(observation)
+        action = policy.law.draw(outputs, policy.log_std, uniform)
+        log_prob = policy.law.log_prob(outputs, policy.log_std, action)
+        return action, log_prob, policy.value(observation)
+
+    return jax.jit(draw)
+
+
+@functools.cache
+def _compiled_likeliest(structure: jax.tree_util.PyTreeDef) -> Callable[..., Array]:
+    def likeliest(leaves: list[Array], observation: Array) -> Array:
+        policy = jax.tree.unflatten(structure, leaves)
+        return policy.law.likeliest(policy.actor(observation))
+
+    return jax.jit(likeliest)
+
+
+class Sampler:
+    """Draws actions for batches of any size."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def load(self, policy: ActorCritic) -> None:
+        """Acts by this policy from now on."""
+        self._leaves, structure = jax.tree.flatten(policy)
+        self._draw = _compiled(structure)
+        self._likeliest = _compiled_likeliest(structure)
+        self._law = policy.law
+
+    def draw(self, observation: Floats) -> tuple[Floats, Floats, Floats]:
+        """Actions [n, width], their log-probabilities [n] and values [n]."""
+        n = len(observation)
+        full = _pad(observation)
+        # Away from 0 and 1, at which the inverse distribution functions are infinite.
+        uniform = self._rng.uniform(1e-6, 1 - 1e-6, (n, self._law.noise_width))
+        action, log_prob, value = self._draw(
+            self._leaves, full, _pad(uniform.astype(np.float32), 0.5)
+        )
+        return np.asarray(action)[:n], np.asarray(log_prob)[:n], np.asarray(value)[:n]
+
+    def likeliest(self, observation: Floats) -> Floats:
+        """The most likely actions [n, width]: how a trained policy is used."""
+        return np.asarray(self._likeliest(self._leaves, _pad(observation)))[: len(observation)]
+
+
+def _pad(array: Floats, fill: float = 0.0) -> Floats:
+    full = np.full((padded(len(array)), array.shape[1]), fill, np.float32)
+    full[: len(array)] = array
+    return full
+
+
+def record_fields(size: int, law: Discrete | Gaussian) -> dict[str, tuple[int, ...]]:
+    """What rollouts hold of a decision."""
+    return {
+        "observation": (size,),
+        "action": (law.width,),
+        "log_prob": (),
+        "value": (),
+        "reward": (),
+        "done": (),
+    }
+
+
+class Encoder(Protocol):
+    """How a stochastic policy sees flows, and what its actions mean to them."""
+
+    #: Numbers in an observation.
+    size: int
+
+    def reset(self, keys: int) -> None: ...
+
+    def observe(self, decisions: Decisions) -> tuple[Floats, Floats]:
+        """Observations [n, size] and rewards [n]."""
+        ...
+
+    def answer(self, decisions: Decisions, action: Floats) -> Floats:
+        """Multipliers [n] of actions [n, width]."""
+        ...
+
+
+class FeatureEncoder:
+    """The features of the deterministic controller, and the reward that it climbs: -(error^2),
+    with the bounded error. For REINFORCE and PPO, discrete and Gaussian."""
+
+    def __init__(self, features: FeatureSet, law: Discrete | Gaussian) -> None:
+        self._features, self._law = features, law
+        self.size = features.size
+
+    def reset(self, keys: int) -> None:
+        self._observer = Observer(self._features, keys)
+
+    def observe(self, decisions: Decisions) -> tuple[Floats, Floats]:
+        observation, error, _ = self._observer.observe(
+            decisions.key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+        )
+        return observation, -(error**2)
+
+    def answer(self, decisions: Decisions, action: Floats) -> Floats:
+        if isinstance(self._law, Discrete):
+            factor = MULTIPLIERS[action[:, 0].astype(int)]
+            # The action that has this multiplier.
+            u = np.where(factor >= 1, factor - 1, 1 - 1 / factor) / np.float32(STEP)
+        else:
+            u = np.clip(action[:, 0], -1, 1)
+            factor = multiplier(u)
+        self._observer.acted(decisions.key, u)
+        return factor
+
+
+class Stochastic:
+    """The agent of :mod:`thalweg.train.collect` that draws its actions, or, with ``explore``
+    off, takes the likeliest."""
+
+    def __init__(
+        self, encoder: Encoder, law: Discrete | Gaussian, explore: bool = True
+    ) -> None:
+        self._encoder, self._explore = encoder, explore
+        self.fields = record_fields(encoder.size, law)
+
+    def reset(self, keys: int, seed: int) -> None:
+        self._encoder.reset(keys)
+        self._sampler = Sampler(seed)
+        self._none = np.zeros((keys, 0), np.float32)
+
+    def load(self, policy: ActorCritic) -> None:
+        self._sampler.load(policy)
+
+    def memory(self) -> NDArray[np.float32]:
+        return self._none
+
+    def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        observation, reward = self._encoder.observe(decisions)
+        if self._explore:
+            action, log_prob, value = self._sampler.draw(observation)
+        else:
+            action = self._sampler.likeliest(observation)
+            log_prob = value = np.zeros(len(action), np.float32)
+        return self._encoder.answer(decisions, action), {
+            "observation": observation,
+            "action": action,
+            "log_prob": log_prob,
+            "value": value,
+            "reward": reward,
+            "done": 0.0,
+        }
+
+
+class ControlTask:
+    """Copies of a Gymnasium task, as a collector of rollouts: where the baselines are known to
+    work, so that failing elsewhere means something. An episode's end, by whatever cause, is
+    ``done``."""
+
+    def __init__(
+        self, name: str, copies: int, length: int, law: Discrete | Gaussian, seed: int,
+        reward_scale: float = 1.0,
+    ) -> None:
+        self._tasks = gymnasium.vector.SyncVectorEnv(
+            [functools.partial(gymnasium.make, name) for _ in range(copies)],
+            autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+        )
+        self.size = int(np.prod(self._tasks.single_observation_space.shape))
+        self._length, self._law, self._scale = length, law, reward_scale
+        self._sampler = Sampler(seed)
+        self._observation = self._tasks.reset(seed=seed)[0]
+        self._reward = self._done = np.zeros(copies)
+        self._running = np.zeros(copies)
+        #: Undiscounted returns of the episodes that ended, in order, unscaled.
+        self.returns: list[float] = []
+
+    def collect(self, policy: ActorCritic) -> Collected:
+        """The next ``length`` decisions of each copy."""
+        self._sampler.load(policy)
+        copies = np.arange(self._tasks.num_envs)
+        rollouts = Rollouts(len(copies), self._length, record_fields(self.size, self._law))
+        for _ in range(self._length):
+            observation = self._observation.reshape(len(copies), -1).astype(np.float32)
+            action, log_prob, value = self._sampler.draw(observation)
+            rollouts.append(
+                copies,
+                observation=observation,
+                action=action,
+                log_prob=log_prob,
+                value=value,
+                reward=self._reward * self._scale,
+                done=self._done,
+            )
+            space = self._tasks.single_action_space
+            if isinstance(space, gymnasium.spaces.Discrete):
+                step = action[:, 0].astype(np.int64)
+            else:
+                step = np.clip(action, -1, 1) * space.high  # all known tasks are symmetric
+            self._observation, self._reward, ended, cut, _ = self._tasks.step(step)
+            self._done = (ended | cut).astype(np.float64)
+            self._running += self._reward
+            for copy in np.flatnonzero(self._done):
+                self.returns.append(float(self._running[copy]))
+                self._running[copy] = 0
+        data = {name: rollouts[name] for name in record_fields(self.size, self._law)}
+        none = np.zeros((len(copies), 0), np.float32)
+        return Collected(data, rollouts.length, none, False)
+
+    def close(self) -> None:
+        self._tasks.close()

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The learner's arithmetic once more, in unbounded integers: see generate.py."""
+
+from collections import Counter
+
+ARMS = 16
+NO_ARM = 255
+ONE = 1 << 16  # 1 in Q16
+U32 = (1 << 32) - 1
+U64 = (1 << 64) - 1
+
+FRUITLESS_HALF = 8  # trials without a measurement that halve an untried arm's share
+FRUITLESS_MAX = 56  # ... and beyond which it does not fall
+
+CLASSIC, THALWEG = 0, 1
+WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
+FIN_LOCAL, FIN_REMOTE, RESET, TIMEOUT, SWITCH = 0, 1, 2, 3, 4
+SCORED, SMALL, APP_LIMITED = 0, 1, 2
+BUSY_TIME = 1  # flag of a sample
+
+# Fields in the order of the header; a sample and an arm are stored as plain lists.
+SAMPLE_FIELDS = {
+    "bytes": 64,
+    "duration_us": 64,
+    "rate_delivered_bytes": 64,
+    "rate_interval_us": 64,
+    "srtt_us": 32,
+    "min_rtt_us": 32,
+    "segs_out": 32,
+    "retrans": 32,
+    "flags": 32,
+    "end": 32,
+}
+ARM_FIELDS = {
+    "value": 64,
+    "max_rate": 64,
+    "weight_q16": 32,
+    "deviation_q16": 32,
+    "log_rate_q16": 32,
+    "srtt_us": 32,
+    "min_rtt_us": 32,
+    "chosen": 32,
+    "greedy": 32,
+    "scored": 32,
+}
+HOST_FIELDS = {
+    "connections": 32,
+    "seen_ns": 64,
+    "forgot_ns": 64,
+    "max_rate": 64,
+    "min_rtt_us": 32,
+    "scored": 32,
+    "switched": 32,
+}
+
+covered = Counter()
+
+
+def require(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def fits(value, bits):
+    require(0 <= value < 1 << bits, f"{value} does not fit {bits} bits")
+    return value
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def log2_q16(x):
+    """Between two powers of two: the chord plus a parabola of height 0.34375 / 4."""
+    if x == 0:
+        return 0
+    whole = x.bit_length() - 1
+    fraction = (x - (1 << whole)) * ONE >> whole  # cut to 16 bits
+    bulge = (fraction * (ONE - fraction) >> 16) * 22528 >> 16  # 0.34375 = 22528 / 65536
+    return fits(whole * ONE + fraction + bulge, 32)
+
+
+def rate(amount, duration_us):
+    """Bytes per second; divides first where the product has no room in 64 bits."""
+    duration_us = duration_us or 1
+    if amount * 10**6 <= U64:
+        return amount * 10**6 // duration_us
+    covered["rate divides first"] += 1
+    return min(amount // duration_us * 10**6, U64)
+
+
+def thalweg_cost(bytes_per_second, srtt_us, params):
+    latency = log2_q16(srtt_us + params["latency_guard_us"]) * params["latency_weight_q16"]
+    cost = 64 * ONE - log2_q16(bytes_per_second) + (latency >> 16)
+    if cost > U32:
+        covered["cost saturates"] += 1
+    return fits(min(cost, U32), 32)
+
+
+def classic_term(excess, base):
+    """excess / base in millionths; half of the 64-bit range where the product has no room."""
+    if base == 0:
+        return 0
+    if excess * 10**6 > U64:
+        covered["classic term saturates"] += 1
+        return U64 // 2
+    return min(excess * 10**6 // base, U64 // 2)
+
+
+def classic_cost(host, min_rtt_us, arm_rate):
+    if host["min_rtt_us"] == 0 or min_rtt_us < host["min_rtt_us"]:
+        host["min_rtt_us"] = min_rtt_us
+    if host["max_rate"] == 0 or arm_rate > host["max_rate"]:
+        host["max_rate"] = arm_rate
+    slow = classic_term(min_rtt_us - host["min_rtt_us"], host["min_rtt_us"])
+    thin = classic_term(host["max_rate"] - arm_rate, host["max_rate"])
+    return fits(slow + thin, 64)
+
+
+def classic_update(value, cost):
+    """A quarter of the way, the distance rounded down; 0 is "unset"."""
+    if value == 0:
+        return cost
+    quarter = abs(cost - value) // 4
+    return fits(value + quarter if cost > value else value - quarter, 64)
+
+
+def explore_share(gap, weight, arms, gap_scale):
+    """1 / (2 arms + gap_scale * gap * evidence), gap and gap times evidence below 2^32."""
+    known = min(min(gap, U32) * weight >> 16, U32)
+    return fits(2**32 // (2 * arms * ONE + fits(known * min(gap_scale, 2**20), 64)), 32)
+
+
+def weight_of(sample, params):
+    full = min(params["score_full_bytes"], 2**47)
+    if sample["bytes"] >= full:
+        return ONE
+    weight = max(fits(sample["bytes"] * ONE, 64) // full, ONE // 16)
+    if sample["end"] == TIMEOUT:
+        covered["weight of a time-out"] += 1
+        weight = max(weight, ONE // 2)
+    return weight
+
+
+def assess(sample, params):
+    stalled = sample["end"] == TIMEOUT and sample["segs_out"] >= 32
+    if sample["bytes"] < params["score_min_bytes"]:
+        if not stalled:
+            covered["skipped small"] += 1
+            return SMALL
+        covered["small time-out scored"] += 1
+    if sample["flags"] & BUSY_TIME:
+        return SCORED  # pauses are left out of the duration already
+    burst = rate(sample["rate_delivered_bytes"], sample["rate_interval_us"])
+    mean = rate(sample["bytes"], sample["duration_us"])
+    if sample["rate_interval_us"] == 0 or burst // 16 <= mean:
+        return SCORED
+    if sample["end"] == TIMEOUT:
+        covered["paused by a time-out"] += 1
+        return SCORED
+    if sample["retrans"] > sample["segs_out"] // 256:
+        covered["paused by losses"] += 1
+        return SCORED
+    covered["skipped application-limited"] += 1
+    return APP_LIMITED
+
+
+def forget(host, params, now_ns):
+    half_life = params["half_life_ns"]
+    if host["forgot_ns"] == 0 or half_life == 0:
+        host["forgot_ns"] = now_ns
+        return
+    if now_ns < host["forgot_ns"]:
+        covered["clock behind"] += 1
+        return
+    halvings = (now_ns - host["forgot_ns"]) // half_life
+    if halvings == 0:
+        return
+    covered["forgot all" if halvings >= 32 else "forgot some"] += 1
+    host["forgot_ns"] += halvings * half_life
+    for arm in host["arms"]:
+        # 32 halvings leave nothing of 32 bits; no need to compute 2 to the power of more.
+        arm["weight_q16"] = arm["weight_q16"] // 2 ** min(halvings, 32)
+
+
+def judged(host, index, system_arm):
+    """Mean cost; every arm but the system's carries 1/2 bit / (1 + evidence) on top."""
+    arm = host["arms"][index]
+    handicap = 0 if index == system_arm else (ONE // 2) * ONE // (ONE + arm["weight_q16"])
+    return fits(arm["value"] + handicap, 64)
+
+
+def members(mask):
+    return [i for i in range(ARMS) if mask >> i & 1]
+
+
+def best_arm(host, allowed, system_arm):
+    """Lowest judgement of the measured; the system's own wins a tie, then the lowest index."""
+    measured = [i for i in members(allowed) if host["arms"][i]["weight_q16"] > 0]
+    if not measured:
+        return NO_ARM
+    judgements = {i: judged(host, i, system_arm) for i in measured}
+    lowest = min(judgements.values())
+    tied = [i for i in measured if judgements[i] == lowest]
+    if len(tied) > 1:
+        covered["tie won by the system" if system_arm in tied else "tie won by index"] += 1
+    if min(measured, key=lambda i: host["arms"][i]["value"]) not in tied:
+        covered["handicap decides"] += 1
+    return system_arm if system_arm in tied else tied[0]
+
+
+def classic_decide(host, allowed, random):
+    arms = members(allowed)
+    if host["connections"] <= 4 or not arms:
+        return NO_ARM, WARM_UP, ONE
+    lowest = min(host["arms"][i]["value"] for i in arms)
+    tied = [i for i in arms if host["arms"][i]["value"] == lowest]
+    if len(tied) > 1:
+        covered["classic tie"] += 1
+    greedy = tied[random[0] % len(tied)]
+    pick = greedy
+    if random[1] % 20 == 0:
+        covered["classic epsilon"] += 1
+        pick = arms[random[2] % len(arms)]
+    propensity = ONE // (20 * len(arms))
+    if pick in tied:
+        propensity += ONE * 19 // (20 * len(tied))
+    return pick, GREEDY if pick == greedy else EXPLORE, propensity
+
+
+def thalweg_decide(host, system_arm, allowed, params, random):
+    best = best_arm(host, allowed, system_arm)
+    if best == NO_ARM or host["scored"] < params["warm_up"]:
+        covered["warm-up"] += 1
+        return system_arm, WARM_UP, ONE
+    arms = members(allowed)
+    untried = [i for i in arms if host["arms"][i]["weight_q16"] == 0]
+    lowest = judged(host, best, system_arm)
+    # The others take the tickets from 65535 downwards, by index; the best has the rest.
+    ticket = random[0] % ONE
+    top = ONE
+    pick, reason, propensity = best, GREEDY, None
+    for i in arms:
+        if i == best:
+            continue
+        if i in untried:
+            state = host["arms"][i]
+            fruitless = min(max(state["chosen"] - state["scored"], 0), FRUITLESS_MAX)
+            if fruitless:
+                covered["untried, fruitless so far"] += 1
+            share = ONE // 2 * FRUITLESS_HALF // (len(untried) * (FRUITLESS_HALF + fruitless))
+        else:
+            gap = judged(host, i, system_arm) - lowest
+            share = explore_share(gap, host["arms"][i]["weight_q16"], len(arms),
+                                  params["gap_scale"])
+        if top - share <= ticket < top:
+            pick, reason, propensity = i, UNTRIED if i in untried else EXPLORE, share
+            covered["untried" if i in untried else "explored"] += 1
+        top -= share
+    if pick == best:
+        covered["greedy, not the system's" if best != system_arm else "greedy"] += 1
+        propensity = top
+    return pick, reason, fits(propensity, 32)
+
+
+def connect(host, system_arm, allowed, params, random):
+    host["connections"] = min(host["connections"] + 1, U32)
+    if params["mode"] == CLASSIC:
+        arm, reason, propensity = classic_decide(host, allowed, random)
+    else:
+        arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random)
+    if arm < ARMS:
+        state = host["arms"][arm]
+        state["chosen"] = min(state["chosen"] + 1, U32)
+        if reason == GREEDY:
+            state["greedy"] = min(state["greedy"] + 1, U32)
+    return arm, reason, propensity
+
+
+def rescue(host, current, segs, retrans, allowed, params):
+    if retrans <= segs // 2 ** params["loss_shift"]:
+        return NO_ARM
+    if params["mode"] == CLASSIC:
+        covered["classic loss rule"] += 1
+        return NO_ARM if current == 1 else 1  # bbr is the second published arm
+    if segs < params["loss_min_segs"]:
+        covered["loss rule waits"] += 1
+        return NO_ARM
+    target = best_arm(host, allowed, current)
+    if target in (NO_ARM, current):
+        target = params["rescue_arm"]
+    if target >= ARMS or target == current or not allowed >> target & 1:
+        covered["loss rule has no arm"] += 1
+        return NO_ARM
+    if current < ARMS:
+        here, there = host["arms"][current], host["arms"][target]
+        both = here["weight_q16"] > 0 and there["weight_q16"] > 0
+        # Half a bit of advantage, if both are known.
+        if both and there["value"] + ONE // 2 > here["value"]:
+            covered["loss rule: no advantage"] += 1
+            return NO_ARM
+    covered["loss rule moves"] += 1
+    return target
+
+
+def blend(old, new, weight, total):
+    step = fits(abs(new - old) * weight, 64) // total
+    return old + step if new > old else old - step
+
+
+def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
+    total = arm["weight_q16"] + weight
+    surprised = False
+    if arm["weight_q16"] == 0:
+        arm.update(value=cost, deviation_q16=0, log_rate_q16=log_rate, srtt_us=srtt_us)
+    else:
+        if arm["weight_q16"] >= ONE // 2:
+            if cost > arm["value"] + 1 * ONE:
+                covered["clip worse"] += 1
+                cost = arm["value"] + 1 * ONE
+                surprised = True
+            elif cost < arm["value"] - 4 * ONE:
+                covered["clip better"] += 1
+                cost = arm["value"] - 4 * ONE
+        else:
+            covered["too little evidence to clip"] += 1
+        distance = abs(cost - arm["value"])
+        arm["deviation_q16"] = fits(blend(arm["deviation_q16"], distance, weight, total), 32)
+        arm["value"] = fits(blend(arm["value"], cost, weight, total), 64)
+        arm["log_rate_q16"] = fits(blend(arm["log_rate_q16"], log_rate, weight, total), 32)
+        arm["srtt_us"] = fits(blend(arm["srtt_us"], srtt_us, weight, total), 32)
+    if total > weight_max:
+        covered["weight cap"] += 1
+    kept = min(total, weight_max)
+    arm["weight_q16"] = kept // 2 if surprised else kept
+
+
+def classic_score(host, arm, sample):
+    interval = sample["rate_interval_us"]
+    per_us = sample["rate_delivered_bytes"] // interval if interval else 0
+    if arm["min_rtt_us"] == 0 or sample["min_rtt_us"] < arm["min_rtt_us"]:
+        arm["min_rtt_us"] = sample["min_rtt_us"]
+    arm["max_rate"] = max(arm["max_rate"], per_us)
+    cost = classic_cost(host, sample["min_rtt_us"], arm["max_rate"])
+    arm["value"] = classic_update(arm["value"], cost)
+    for counted in (arm, host):
+        counted["scored"] = min(counted["scored"] + 1, U32)
+    return SCORED, ONE, cost
+
+
+def score(host, index, sample, params, now_ns):
+    host["seen_ns"] = now_ns
+    arm = host["arms"][index]
+    if params["mode"] == CLASSIC:
+        return classic_score(host, arm, sample)
+    outcome = assess(sample, params)
+    if outcome != SCORED:
+        return outcome, 0, 0
+    mean = rate(sample["bytes"], sample["duration_us"])
+    cost = thalweg_cost(mean, sample["srtt_us"], params)
+    weight = weight_of(sample, params)
+    forget(host, params, now_ns)
+    for i, other in enumerate(host["arms"]):
+        if i != index:
+            lost = other["weight_q16"] // 2 ** params["idle_shift"]
+            covered["idle loss"] += lost > 0
+            other["weight_q16"] -= lost
+    learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"])
+    for holder in (arm, host):
+        holder["max_rate"] = max(holder["max_rate"], mean)
+        if sample["min_rtt_us"]:
+            lowest = holder["min_rtt_us"] or sample["min_rtt_us"]
+            holder["min_rtt_us"] = min(lowest, sample["min_rtt_us"])
+        holder["scored"] = min(holder["scored"] + 1, U32)
+    return SCORED, weight, cost
+
+
+# ------------------------------------------------------------- the host record
+
+
+def empty_host():
+    host = dict.fromkeys(HOST_FIELDS, 0)
+    host["arms"] = [dict.fromkeys(ARM_FIELDS, 0) for _ in range(ARMS)]
+    return host
+
+
+def host_bytes(host):
+    """struct thalweg_host, little-endian; sequence numbers, tag and reserved fields are 0."""
+    out = bytearray()
+
+    def put(value, bits):
+        out.extend(fits(value, bits).to_bytes(bits // 8, "little"))
+
+    put(0, 32)  # seq_head
+    put(host["connections"], 32)
+    put(0, 64)  # tag
+    for name in ("seen_ns", "forgot_ns", "max_rate", "min_rtt_us", "scored", "switched"):
+        put(host[name], HOST_FIELDS[name])
+    put(0, 32)  # reserved
+    for arm in host["arms"]:
+        for name, bits in ARM_FIELDS.items():
+            put(arm[name], bits)
+    put(0, 64)  # reserved_tail, seq_tail
+    require(len(out) == 56 + 48 * ARMS + 8, "size of the host record")
+    return bytes(out)
+
+
+def fnv1a(data):
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & U64
+    return f"{value:016x}"
+
+
+def host_out(host):
+    out = {name: host[name] for name in HOST_FIELDS}
+    out["arms"] = [[arm[name] for name in ARM_FIELDS] for arm in host["arms"]]
+    return out
