@@ -322,9 +322,10 @@ fn what_is_lost_is_repeated() {
             scenario.hosts.reaction = reaction;
             scenario.hosts.timeout = Time::from_us(500);
             let losses = Losses::default();
+            let shared = losses.clone();
             let lossy = move |flow: u32, _: &Setup| Losses {
                 rate_bps: 40e9 + 7.3e9 * f64::from(flow),
-                ..losses.clone()
+                ..shared.clone()
             };
             let outcome = Simulation::new(&scenario, lossy, 1).run();
             let counts = outcome.counts;
@@ -361,7 +362,8 @@ fn a_lost_tail_times_out() {
         rate_bps: LINE,
         ..Losses::default()
     };
-    let outcome = Simulation::new(&scenario, move |_, _| losses.clone(), 1).run();
+    let shared = losses.clone();
+    let outcome = Simulation::new(&scenario, move |_, _| shared.clone(), 1).run();
     assert_eq!(outcome.completions.len(), 2);
     // The last packet of the second flow is dropped: it left at 5·81.92 + 1 ns, times out
     // 100 µs later, and arrives 2163.84 ns after that.
