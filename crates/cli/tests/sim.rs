@@ -73,7 +73,14 @@ fn a_document_for_programs() {
     place.file("small.toml", SCENARIO);
     // Four flows at a tenth of the line rate each: 40 %, all alike, no queue to speak of.
     let output = place.thalweg(&[
-        "sim", "run", "small.toml", "--cc", "fixed:fraction=0.1", "--seeds", "3", "--json",
+        "sim",
+        "run",
+        "small.toml",
+        "--cc",
+        "fixed:fraction=0.1",
+        "--seeds",
+        "3",
+        "--json",
     ]);
     let document: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!(document["passed"], true);
@@ -107,19 +114,40 @@ fn threads_do_not_change_a_byte() {
 fn a_table_and_a_report() {
     let place = Place::new();
     place.file("small.toml", SCENARIO);
-    let arguments = ["sim", "run", "small.toml", "--seeds", "2", "--cc", "swift", "--out", "out"];
+    let arguments = [
+        "sim",
+        "run",
+        "small.toml",
+        "--seeds",
+        "2",
+        "--cc",
+        "swift",
+        "--out",
+        "out",
+    ];
     let text = stdout(&place.thalweg(&arguments));
     assert!(text.contains("small: Four flows to one host.\n"), "{text}");
-    assert!(text.lines().any(|line| line.starts_with("swift ")), "{text}");
+    assert!(
+        text.lines().any(|line| line.starts_with("swift ")),
+        "{text}"
+    );
     let out = place.directory.path().join("out");
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
-    for part in ["Rates of the flows with swift", "id=\"queue-title\"", "id=\"latency-title\"", "flow 3"] {
+    for part in [
+        "Rates of the flows with swift",
+        "id=\"queue-title\"",
+        "id=\"latency-title\"",
+        "flow 3",
+    ] {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("<script") && page.trim_end().ends_with("</html>"));
     let results = std::fs::read_to_string(out.join("results.json")).unwrap();
     let results: Value = serde_json::from_str(&results).unwrap();
-    assert_eq!(results["scenarios"][0]["controllers"][0]["controller"], "swift");
+    assert_eq!(
+        results["scenarios"][0]["controllers"][0]["controller"],
+        "swift"
+    );
     // Nothing half-written is left.
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 2);
 }
@@ -127,7 +155,10 @@ fn a_table_and_a_report() {
 #[test]
 fn faults_have_their_place() {
     let place = Place::new();
-    place.file("bad.toml", &SCENARIO.replace("hosts = 5", "hosts = 5\nhost = 6"));
+    place.file(
+        "bad.toml",
+        &SCENARIO.replace("hosts = 5", "hosts = 5\nhost = 6"),
+    );
     let message = stderr(&place.thalweg(&["sim", "run", "bad.toml"]));
     // The table begins in line 6, the unknown key is in line 9.
     let lines = ["bad.toml:6:", "bad.toml:9:"];
@@ -139,7 +170,15 @@ fn faults_have_their_place() {
     let output = place.thalweg(&["sim", "run", "small.toml", "--cc", "vegas"]);
     assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
-    for name in ["vegas", "dcqcn", "hpcc", "swift", "timely", "dctcp", "proportional"] {
+    for name in [
+        "vegas",
+        "dcqcn",
+        "hpcc",
+        "swift",
+        "timely",
+        "dctcp",
+        "proportional",
+    ] {
         assert!(message.contains(name), "{message}");
     }
     let output = place.thalweg(&["sim", "table", "all-to-all", "--flows", "5"]);
@@ -155,7 +194,15 @@ fn a_missed_expectation_fails_the_run() {
             "{SCENARIO}\n[[expect]]\ncc = \"{cc}\"\nstatistic = \"utilisation\"\nat_least = {least}\n"
         )
     };
-    let arguments = ["sim", "run", "small.toml", "--seeds", "1", "--cc", "fixed:fraction=0.1"];
+    let arguments = [
+        "sim",
+        "run",
+        "small.toml",
+        "--seeds",
+        "1",
+        "--cc",
+        "fixed:fraction=0.1",
+    ];
     place.file("small.toml", &expect("39", "fixed:fraction=0.1"));
     assert!(stdout(&place.thalweg(&arguments)).contains("\nmet: fixed:fraction=0.1: utilisation"));
     place.file("small.toml", &expect("41", "fixed:fraction=0.1"));
@@ -165,9 +212,15 @@ fn a_missed_expectation_fails_the_run() {
     place.file("small.toml", &expect("41", "swift"));
     assert!(stdout(&place.thalweg(&arguments)).contains("\nnot checked: swift"));
     // What the workload does not have cannot be expected of it.
-    place.file("small.toml", &expect("1", "swift").replace("utilisation", "recovery"));
+    place.file(
+        "small.toml",
+        &expect("1", "swift").replace("utilisation", "recovery"),
+    );
     let message = stderr(&place.thalweg(&arguments));
-    assert!(message.contains("small.toml:25:") && message.contains("recovery"), "{message}");
+    assert!(
+        message.contains("small.toml:24:") && message.contains("recovery"),
+        "{message}"
+    );
 }
 
 /// SIGINT while a long simulation runs: what is done is told, and the run fails in words.
@@ -176,10 +229,21 @@ fn an_interrupted_run_ends_cleanly() {
     let place = Place::new();
     place.file("small.toml", SCENARIO);
     // An hour and more of computing, after one of 1 ms.
-    let long = SCENARIO.replace("\"small\"", "\"long\"").replace("\"2ms\"", "\"100s\"");
+    let long = SCENARIO
+        .replace("\"small\"", "\"long\"")
+        .replace("\"2ms\"", "\"100s\"");
     place.file("long.toml", &long);
     let child = Command::new(env!("CARGO_BIN_EXE_thalweg"))
-        .args(["sim", "run", "small.toml", "long.toml", "--cc", "swift", "--seeds", "1"])
+        .args([
+            "sim",
+            "run",
+            "small.toml",
+            "long.toml",
+            "--cc",
+            "swift",
+            "--seeds",
+            "1",
+        ])
         .args(["--jobs", "1", "--out", "out"])
         .current_dir(place.directory.path())
         .stdout(std::process::Stdio::piped())
@@ -204,9 +268,17 @@ fn an_interrupted_run_ends_cleanly() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(message.contains("interrupted: ") && message.contains(" of 2 runs"), "{message}");
+    assert!(
+        message.contains("interrupted: ") && message.contains(" of 2 runs"),
+        "{message}"
+    );
     for name in ["small", "long"] {
-        let file = place.directory.path().join("out").join(name).join("results.json");
+        let file = place
+            .directory
+            .path()
+            .join("out")
+            .join(name)
+            .join("results.json");
         let results: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         assert_eq!(results["interrupted"], true);
         assert_eq!(results["passed"], false);

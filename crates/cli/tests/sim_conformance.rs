@@ -30,7 +30,9 @@ fn available() -> bool {
 }
 
 fn scenario(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../scenarios")
+        .join(name)
 }
 
 /// Runs the command and reads its document.
@@ -41,7 +43,11 @@ fn json(arguments: &[&str], file: &str) -> Value {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -51,15 +57,35 @@ fn dctcp_fares_as_on_linux() {
     if !available() {
         return;
     }
-    let built = Command::new(THALWEG).args(["lab", "build-kernel"]).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let built = Command::new(THALWEG)
+        .args(["lab", "build-kernel"])
+        .output()
+        .unwrap();
+    assert!(
+        built.status.success(),
+        "{}",
+        String::from_utf8_lossy(&built.stderr)
+    );
     let out = tempfile::tempdir().unwrap();
     let out = out.path().to_str().unwrap();
     let linux = json(
-        &["--json", "lab", "run", "--backend", "virtual", "--mode", "fixed:dctcp", "--out", out],
+        &[
+            "--json",
+            "lab",
+            "run",
+            "--backend",
+            "virtual",
+            "--mode",
+            "fixed:dctcp",
+            "--out",
+            out,
+        ],
         "lab/dctcp-1g.toml",
     );
-    let simulated = json(&["--json", "sim", "run", "--cc", "dctcp"], "sim/dctcp-1g.toml");
+    let simulated = json(
+        &["--json", "sim", "run", "--cc", "dctcp"],
+        "sim/dctcp-1g.toml",
+    );
 
     let summary = &linux["scenarios"][0]["modes"][0]["summary"];
     let number = |value: &Value| value.as_f64().unwrap();
@@ -71,17 +97,26 @@ fn dctcp_fares_as_on_linux() {
     let goodput_sim = utilisation * 1e9 * PAYLOAD;
     // Connections of the laboratory begin within its measured time, in slow start.
     let ratio = goodput_sim / goodput_linux;
-    assert!((0.97..1.05).contains(&ratio), "{goodput_sim} and {goodput_linux} bit/s");
+    assert!(
+        (0.97..1.05).contains(&ratio),
+        "{goodput_sim} and {goodput_linux} bit/s"
+    );
 
     // Linux's queue is marked by a moving average, ours by its length; both stand near the upper
     // threshold, from where every packet is marked.
     let queue_linux = number(&summary["statistics"]["queue-delay-median"]);
     let queue_sim = number(&ours["runs"][0]["queue_latency"]["p50_us"]);
     let ratio = queue_sim / queue_linux;
-    assert!((0.8..1.25).contains(&ratio), "{queue_sim} and {queue_linux} µs");
+    assert!(
+        (0.8..1.25).contains(&ratio),
+        "{queue_sim} and {queue_linux} µs"
+    );
 
     // Nothing is lost, and all connections get about the same.
-    assert!(number(&summary["statistics"]["retransmission-share"]) < 1e-3, "{summary}");
+    assert!(
+        number(&summary["statistics"]["retransmission-share"]) < 1e-3,
+        "{summary}"
+    );
     assert_eq!(number(&ours["summary"]["dropped"]["mean"]), 0.0);
     assert!(number(&summary["statistics"]["jain"]) > 0.95);
     assert!(number(&ours["runs"][0]["jain"]) > 0.95);

@@ -46,7 +46,12 @@ impl Chart<'_> {
         let ends: Vec<String> = (self.lines.iter())
             .filter_map(|line| {
                 let (across, up) = line.points.last()?;
-                Some(format!("{} ends at {}, {}.", line.name, figure(*across), figure(*up)))
+                Some(format!(
+                    "{} ends at {}, {}.",
+                    line.name,
+                    figure(*across),
+                    figure(*up)
+                ))
             })
             .collect();
         let words = format!(

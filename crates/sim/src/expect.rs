@@ -89,7 +89,10 @@ impl Table {
         }
         let bounds = [self.at_least, self.at_most];
         if bounds == [None, None] {
-            return Err((span, "expected `at_least` or `at_most` in this table".into()));
+            return Err((
+                span,
+                "expected `at_least` or `at_most` in this table".into(),
+            ));
         }
         if bounds.iter().flatten().any(|bound| !bound.is_finite()) {
             return Err((span, "expected finite bounds".into()));

@@ -92,8 +92,14 @@ mod tests {
         let found = slowdowns(&all, Time::from_us(10));
         // Up to 10 kB, up to 100 kB, all.
         assert_eq!(found.len(), 3);
-        assert_eq!((found[0].flows, found[1].flows, found[2].flows), (100, 1, 101));
-        assert_eq!((found[0].p50, found[0].p99, found[0].max), (50.0, 99.0, 100.0));
+        assert_eq!(
+            (found[0].flows, found[1].flows, found[2].flows),
+            (100, 1, 101)
+        );
+        assert_eq!(
+            (found[0].p50, found[0].p99, found[0].max),
+            (50.0, 99.0, 100.0)
+        );
         assert_eq!(found[0].mean, 50.5);
         assert_eq!((found[1].above_bytes, found[1].p50), (10_000, 7.0));
     }

@@ -165,11 +165,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     /// A simulation that has no controllers yet for flows that come.
-    fn assemble(
-        scenario: &Scenario,
-        factory: &mut dyn FnMut(u32, &Setup) -> C,
-        seed: u64,
-    ) -> Self {
+    fn assemble(scenario: &Scenario, factory: &mut dyn FnMut(u32, &Setup) -> C, seed: u64) -> Self {
         let wiring = Wiring::new(scenario);
         let plan = workload::plan(scenario, seed);
         let packet_bytes = scenario.network.packet_bytes;

@@ -75,7 +75,10 @@ const POINTS: u64 = 400;
 pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
     let controllers = if common.cc.is_empty() {
         let names = ["dcqcn", "hpcc", "swift", "proportional"];
-        names.map(str::parse).into_iter().collect::<Result<_, _>>()?
+        names
+            .map(str::parse)
+            .into_iter()
+            .collect::<Result<_, _>>()?
     } else {
         common.cc.clone()
     };

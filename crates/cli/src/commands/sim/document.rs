@@ -94,7 +94,11 @@ fn figure(value: f64) -> String {
 pub fn tables(runs: &Runs) -> Vec<Table> {
     let statistics = statistics(runs);
     let mut header = vec!["controller".to_owned()];
-    header.extend(statistics.iter().map(|statistic| statistic.short().to_owned()));
+    header.extend(
+        statistics
+            .iter()
+            .map(|statistic| statistic.short().to_owned()),
+    );
     let rows = (runs.controllers.iter())
         .map(|one| {
             let mut row = vec![one.controller.to_string()];
@@ -209,7 +213,12 @@ fn scenario(runs: &Runs) -> Result<Value> {
 fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
     let summary: Map<String, Value> = statistics(runs)
         .into_iter()
-        .map(|statistic| Ok((statistic.key().to_owned(), serde_json::to_value(one.summary(statistic))?)))
+        .map(|statistic| {
+            Ok((
+                statistic.key().to_owned(),
+                serde_json::to_value(one.summary(statistic))?,
+            ))
+        })
         .collect::<Result<_>>()?;
     let outcomes = (one.runs.iter())
         .map(|run| {

@@ -142,7 +142,11 @@ mod tests {
         assert!(dominates(&of, Some(&hpcc), None));
         assert!(!dominates(&of, None, Some(&hpcc)));
         // Within 5 % in all: alike.
-        assert!(!dominates(&of, Some(&[97.0, 96.0, 10.0]), Some(&[95.0, 95.0, 10.4])));
+        assert!(!dominates(
+            &of,
+            Some(&[97.0, 96.0, 10.0]),
+            Some(&[95.0, 95.0, 10.4])
+        ));
     }
 
     #[test]

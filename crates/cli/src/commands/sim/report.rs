@@ -50,7 +50,9 @@ pub fn page(runs: &Runs) -> String {
             .collect();
         let table = Table {
             title: String::new(),
-            header: ["expected", "measured", "verdict"].map(str::to_owned).into(),
+            header: ["expected", "measured", "verdict"]
+                .map(str::to_owned)
+                .into(),
             rows,
         };
         page.push_str("<h2>Expected outcome</h2>\n");
@@ -100,8 +102,12 @@ fn pictures(page: &mut String, runs: &Runs) {
     let queues: Vec<Line> = series(runs)
         .filter_map(|(name, series)| {
             // The port with the longest queue.
-            let busiest = (series.queues.iter())
-                .max_by_key(|queue| (queue.bytes.iter().sum::<u64>(), std::cmp::Reverse(queue.port)))?;
+            let busiest = (series.queues.iter()).max_by_key(|queue| {
+                (
+                    queue.bytes.iter().sum::<u64>(),
+                    std::cmp::Reverse(queue.port),
+                )
+            })?;
             let points = (busiest.at_us.iter().zip(&busiest.bytes))
                 .map(|(at, bytes)| (at / 1e3, *bytes as f64 / 1e3))
                 .collect();
@@ -110,7 +116,10 @@ fn pictures(page: &mut String, runs: &Runs) {
         .collect();
     let latencies: Vec<Line> = series(runs)
         .map(|(name, series)| {
-            let points = series.queue_latency.iter().map(|(us, share)| (*us, share * 100.0));
+            let points = series
+                .queue_latency
+                .iter()
+                .map(|(us, share)| (*us, share * 100.0));
             Line {
                 name,
                 points: points.collect(),
@@ -130,44 +139,63 @@ fn pictures(page: &mut String, runs: &Runs) {
         if !lines.is_empty() {
             let title = format!("Rates of the flows with {name}");
             let id = format!("rates{number}");
-            picture(page, &Chart {
-                id: &id,
-                title: &title,
-                x_label: "time (ms)",
-                x: time,
-                y_label: "rate (Gbit/s)",
-                y: highest(&lines),
-                lines: &lines,
-            });
+            picture(
+                page,
+                &Chart {
+                    id: &id,
+                    title: &title,
+                    x_label: "time (ms)",
+                    x: time,
+                    y_label: "rate (Gbit/s)",
+                    y: highest(&lines),
+                    lines: &lines,
+                },
+            );
         }
     }
     if !queues.is_empty() {
-        picture(page, &Chart {
-            id: "queue",
-            title: "Longest queue to a receiver",
-            x_label: "time (ms)",
-            x: time,
-            y_label: "queue (kB)",
-            y: highest(&queues),
-            lines: &queues,
-        });
+        picture(
+            page,
+            &Chart {
+                id: "queue",
+                title: "Longest queue to a receiver",
+                x_label: "time (ms)",
+                x: time,
+                y_label: "queue (kB)",
+                y: highest(&queues),
+                lines: &queues,
+            },
+        );
     }
     let percent = Scale::linear(100.0);
     for (id, title, x_label, lines) in [
-        ("latency", "Distribution of the queue latency", "queue latency (µs)", &latencies),
-        ("slowdown", "Distribution of the slowdown", "slowdown", &slowdowns),
+        (
+            "latency",
+            "Distribution of the queue latency",
+            "queue latency (µs)",
+            &latencies,
+        ),
+        (
+            "slowdown",
+            "Distribution of the slowdown",
+            "slowdown",
+            &slowdowns,
+        ),
     ] {
         if !lines.is_empty() {
             let across = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
-            picture(page, &Chart {
-                id,
-                title,
-                x_label,
-                x: Scale::of(across),
-                y_label: "share (%)",
-                y: percent,
-                lines,
-            });
+            picture(
+                page,
+                &Chart {
+                    id,
+                    title,
+                    x_label,
+                    x: Scale::of(across),
+                    y_label: "share (%)",
+                    y: percent,
+                    lines,
+                },
+            );
         }
     }
 }
@@ -189,7 +217,9 @@ fn rates(series: &Series) -> Vec<Line> {
         return (flows.iter().enumerate())
             .map(|(number, rates)| Line {
                 name: format!("flow {number}"),
-                points: (rates.iter().enumerate()).map(|(place, rate)| (at(place), *rate)).collect(),
+                points: (rates.iter().enumerate())
+                    .map(|(place, rate)| (at(place), *rate))
+                    .collect(),
             })
             .collect();
     }

@@ -32,7 +32,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         .map(|file| Scenario::load(file))
         .collect::<Result<Vec<_>, _>>()?;
     for (place, scenario) in scenarios.iter().enumerate() {
-        if scenarios[..place].iter().any(|other| other.name == scenario.name) {
+        if scenarios[..place]
+            .iter()
+            .any(|other| other.name == scenario.name)
+        {
             bail!("two of the scenarios are called {:?}", scenario.name);
         }
     }

@@ -81,7 +81,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         output::print(&text(name, &table, &compared))?;
     }
     if batch.done.0 < batch.done.1 {
-        bail!("interrupted: {} of {} runs were done", batch.done.0, batch.done.1);
+        bail!(
+            "interrupted: {} of {} runs were done",
+            batch.done.0,
+            batch.done.1
+        );
     }
     Ok(())
 }
@@ -146,15 +150,24 @@ fn compare(table: &Published, size: u32, runs: &Runs) -> Compared {
         }
     }
     let mark = |cells: Vec<&mut Cell>| {
-        let figures: Vec<Option<Vec<f64>>> = cells.iter().map(|cell| cell.figures.clone()).collect();
+        let figures: Vec<Option<Vec<f64>>> =
+            cells.iter().map(|cell| cell.figures.clone()).collect();
         for (cell, own) in cells.into_iter().zip(&figures) {
             cell.dominated = (figures.iter()).any(|other| {
                 published::dominates(&table.statistics, other.as_deref(), own.as_deref())
             });
         }
     };
-    mark(rows.iter_mut().filter_map(|pair| pair.published.as_mut()).collect());
-    mark(rows.iter_mut().filter_map(|pair| pair.ours.as_mut()).collect());
+    mark(
+        rows.iter_mut()
+            .filter_map(|pair| pair.published.as_mut())
+            .collect(),
+    );
+    mark(
+        rows.iter_mut()
+            .filter_map(|pair| pair.ours.as_mut())
+            .collect(),
+    );
     Compared { size, rows }
 }
 
@@ -214,7 +227,10 @@ impl Pair {
             .filter(|(statistic, (a, b))| published::differ(**statistic, **a, **b))
             .map(|(statistic, (a, b))| {
                 let unit = statistic.unit();
-                format!("{}: published {a}{unit}, ours {b:.3}{unit}", statistic.key())
+                format!(
+                    "{}: published {a}{unit}, ours {b:.3}{unit}",
+                    statistic.key()
+                )
             })
             .collect()
     }
@@ -290,7 +306,9 @@ fn text(name: &str, table: &Published, compared: &[Compared]) -> String {
             }
         }
     }
-    text.push_str("* another entry of the same column dominates it: better in one figure, worse in none\n");
+    text.push_str(
+        "* another entry of the same column dominates it: better in one figure, worse in none\n",
+    );
     if !differences.is_empty() {
         text.push_str("\nDifferences of more than 10 (recovery: a factor of 10):\n");
         text.push_str(&differences.concat());
