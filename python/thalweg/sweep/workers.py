@@ -71,7 +71,8 @@ def ray(cells: Sequence[Cell], address: str | None) -> Generator[Finished, None,
         run = ray.remote(num_cpus=1)(Cell.run)
         # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
         ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
-        waiting, running = deque(cells), {}
+        waiting = deque(cells)
+        running: dict[Any, Cell] = {}
         while waiting or running:
             while waiting and len(running) < ahead:
                 cell = waiting.popleft()
