@@ -184,7 +184,10 @@ def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys):
         (SWEEP.replace("scenarios", "scenario"), "sweep.toml: scenario: there is no such key"),
         ('controllers = ["swift"]', "sweep.toml: scenarios: missing"),
         (SWEEP.replace("*-to-1", "none"), r"scenarios\[0\]: no file is called 'none.toml'"),
-        (SWEEP.replace("*-to-1.toml", "sweep.toml"), r"scenarios: .*sweep\.toml:\d:1: unknown field"),
+        (
+            SWEEP.replace("*-to-1.toml", "sweep.toml"),
+            r"scenarios: .*sweep\.toml:\d:1: unknown field",
+        ),
         (SWEEP.replace('"swift"', '"swoft"'), r"controllers\[0\]: no controller is called `swoft`"),
         (SWEEP.replace('"swift"', '"fixed:fraction=0.50"'), r"controllers\[1\]: .* there already"),
         (SWEEP.replace('"swift"', "1"), r"controllers\[0\]: expected a text, found 1"),
