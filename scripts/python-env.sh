@@ -4,14 +4,15 @@
 # The virtual environment that the Python package and its tests run in. To be
 # sourced from the repository's root; defines functions and runs nothing.
 
-# What pyproject.toml asks for, with the tests' own, one a line.
+# What pyproject.toml asks for, all extras included, one a line.
 python_requirements() {
 	python3 - <<-'END'
 		import tomllib
 
 		with open("pyproject.toml", "rb") as file:
 		    project = tomllib.load(file)["project"]
-		print(*project["dependencies"], *project["optional-dependencies"]["test"], sep="\n")
+		extras = project["optional-dependencies"].values()
+		print(*dict.fromkeys(sum(extras, project["dependencies"])), sep="\n")
 	END
 }
 

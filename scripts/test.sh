@@ -42,13 +42,13 @@ trap 'rm -f "$log"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
 cargo test "${arguments[@]}" | tee "$log" || status=1
 
-if ! $slow; then
-	printf '\n== pytest\n'
-	if python_env_make; then
-		"$(python_env)/bin/python" -m pytest --quiet | tee --append "$log" || status=1
-	else
-		status=1
-	fi
+marker='not slow'
+if $slow; then marker=slow; fi
+printf '\n== pytest -m "%s"\n' "$marker"
+if python_env_make && scripts/python-native.sh; then
+	"$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
+else
+	status=1
 fi
 
 # Cargo sums up each test binary, pytest once at its end; this adds the sums.

@@ -93,6 +93,10 @@ class Learned:
 def controllers() -> list[tuple[str, str]]:
     """The controllers that have a name, with what each does in a line."""
 
+def canonical_controller(cc: str | Learned) -> str:
+    """The one way in which reports write a controller: its name, and parameters that are not as
+    published. Raises ValueError for a controller that there is not."""
+
 def run(
     scenario: Scenario | str | PathLike[str],
     cc: str | Learned | None = None,

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg._native import Batch, Decisions, Learned, Scenario, controllers, run
+from thalweg._native import (
+    Batch,
+    Decisions,
+    Learned,
+    Scenario,
+    canonical_controller,
+    controllers,
+    run,
+)
 
 __all__ = [
     "Batch",
@@ -27,6 +35,7 @@ __all__ = [
     "QueueSeries",
     "Scenario",
     "Series",
+    "canonical_controller",
     "controllers",
     "run",
 ]

@@ -1,5 +1,7 @@
 //! Simulations side by side, decided for by Python.
 
+use std::sync::Arc;
+
 use numpy::{AllowTypeChange, Element, PyArray1, PyArrayLike1, PyReadonlyArray1};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -20,6 +22,11 @@ struct Environment {
     /// What waits for an answer.
     pending: Vec<Pending>,
     line_rate_bps: u64,
+}
+
+/// What of a simulation never changes.
+struct Description {
+    line_rate_bps: f64,
     /// Round-trip time through empty queues, by flow.
     base_rtt: Vec<Time>,
     /// Key of flow 0.
@@ -47,6 +54,7 @@ impl Environment {
 #[pyclass(module = "thalweg.sim")]
 pub(crate) struct Batch {
     environments: Vec<Environment>,
+    descriptions: Arc<Vec<Description>>,
     /// None: this thread alone.
     pool: Option<ThreadPool>,
     /// How many decisions of each simulation wait.
@@ -86,7 +94,7 @@ impl Batch {
         let flows = i32::try_from(flows).map_err(|_| {
             PyValueError::new_err(format!("expected fewer than 2^31 flows, found {flows}"))
         })? as usize;
-        let mut environments: Vec<Environment> = py.detach(|| {
+        let (environments, mut descriptions): (Vec<_>, Vec<_>) = py.detach(|| {
             let make = |(scenario, seed)| environment(scenario, seed, initial);
             match &pool {
                 None => scenarios.iter().zip(seeds).map(make).collect(),
@@ -94,13 +102,14 @@ impl Batch {
             }
         });
         let mut first_key = 0;
-        for environment in &mut environments {
-            environment.first_key = first_key;
-            first_key += environment.base_rtt.len() as i32;
+        for description in &mut descriptions {
+            description.first_key = first_key;
+            first_key += description.base_rtt.len() as i32;
         }
         Ok(Self {
             counts: vec![0; environments.len()],
             environments,
+            descriptions: Arc::new(descriptions),
             pool,
             answers: Vec::new(),
             flows,
@@ -155,20 +164,18 @@ impl Batch {
                 }),
             }
             self.answers.clear();
-            let mut rows = Vec::with_capacity(self.counts.iter().sum());
-            for (number, environment) in self.environments.iter().enumerate() {
-                self.counts[number] = environment.pending.len();
-                rows.extend(environment.pending.iter().map(|pending| Row {
-                    pending: *pending,
-                    environment: number as i32,
-                    key: environment.first_key + pending.flow as i32,
-                    line_rate_bps: environment.line_rate_bps as f64,
-                    base_rtt: environment.base_rtt[pending.flow as usize],
-                }));
+            for (count, environment) in self.counts.iter_mut().zip(&self.environments) {
+                *count = environment.pending.len();
             }
-            self.decisions += rows.len() as u64;
-            (!rows.is_empty()).then(|| Decisions {
-                rows,
+            let mut pending = Vec::with_capacity(self.counts.iter().sum());
+            for environment in &self.environments {
+                pending.extend_from_slice(&environment.pending);
+            }
+            self.decisions += pending.len() as u64;
+            (!pending.is_empty()).then(|| Decisions {
+                pending,
+                counts: self.counts.clone(),
+                descriptions: Arc::clone(&self.descriptions),
                 ..Decisions::default()
             })
         })
@@ -290,7 +297,11 @@ impl Batch {
 }
 
 /// A simulation at its begin; its keys begin at 0.
-fn environment(scenario: &thalweg_sim::Scenario, seed: u64, initial: f64) -> Environment {
+fn environment(
+    scenario: &thalweg_sim::Scenario,
+    seed: u64,
+    initial: f64,
+) -> (Environment, Description) {
     let mut base_rtt = Vec::new();
     let simulation = Simulation::outside(
         scenario,
@@ -300,14 +311,19 @@ fn environment(scenario: &thalweg_sim::Scenario, seed: u64, initial: f64) -> Env
         },
         seed,
     );
-    Environment {
+    let line_rate_bps = scenario.network.link.rate_bps;
+    let environment = Environment {
         simulation: Some(simulation),
         outcome: None,
         pending: Vec::new(),
-        line_rate_bps: scenario.network.link.rate_bps,
+        line_rate_bps,
+    };
+    let description = Description {
+        line_rate_bps: line_rate_bps as f64,
         base_rtt,
         first_key: 0,
-    }
+    };
+    (environment, description)
 }
 
 /// A scenario for each seed: a list, or one for all.
@@ -347,13 +363,16 @@ fn initial_fraction(given: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
 }
 
 /// A decision, and whose it is.
-#[derive(Debug, Clone, Copy)]
-struct Row {
-    pending: Pending,
+struct Row<'a> {
+    pending: &'a Pending,
     environment: i32,
-    key: i32,
-    line_rate_bps: f64,
-    base_rtt: Time,
+    description: &'a Description,
+}
+
+impl Row<'_> {
+    fn base_rtt(&self) -> Time {
+        self.description.base_rtt[self.pending.flow as usize]
+    }
 }
 
 /// A column, once it was asked for.
@@ -370,7 +389,11 @@ impl<T> Default for Column<T> {
 #[pyclass(frozen, module = "thalweg.sim")]
 #[derive(Default)]
 pub(crate) struct Decisions {
-    rows: Vec<Row>,
+    /// In order of the simulations.
+    pending: Vec<Pending>,
+    /// How many of each simulation.
+    counts: Vec<usize>,
+    descriptions: Arc<Vec<Description>>,
     env: Column<i32>,
     flow: Column<i32>,
     key: Column<i32>,
@@ -394,12 +417,27 @@ impl Decisions {
         &self,
         py: Python<'_>,
         column: &Column<T>,
-        value: impl Fn(&Row) -> T,
+        value: impl Fn(Row<'_>) -> T,
     ) -> Py<PyArray1<T>> {
         column
             .0
             .get_or_init(py, || {
-                PyArray1::from_vec(py, self.rows.iter().map(value).collect()).unbind()
+                let mut values = Vec::with_capacity(self.pending.len());
+                let mut rest = self.pending.as_slice();
+                for (number, (count, description)) in
+                    self.counts.iter().zip(&*self.descriptions).enumerate()
+                {
+                    let own;
+                    (own, rest) = rest.split_at(*count);
+                    values.extend(own.iter().map(|pending| {
+                        value(Row {
+                            pending,
+                            environment: number as i32,
+                            description,
+                        })
+                    }));
+                }
+                PyArray1::from_vec(py, values).unbind()
             })
             .clone_ref(py)
     }
@@ -408,11 +446,11 @@ impl Decisions {
 #[pymethods]
 impl Decisions {
     fn __len__(&self) -> usize {
-        self.rows.len()
+        self.pending.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("<Decisions: {}>", self.rows.len())
+        format!("<Decisions: {}>", self.pending.len())
     }
 
     #[getter]
@@ -427,7 +465,9 @@ impl Decisions {
 
     #[getter]
     fn key(&self, py: Python<'_>) -> Py<PyArray1<i32>> {
-        self.column(py, &self.key, |row| row.key)
+        self.column(py, &self.key, |row| {
+            row.description.first_key + row.pending.flow as i32
+        })
     }
 
     #[getter]
@@ -457,24 +497,24 @@ impl Decisions {
 
     #[getter]
     fn base_rtt_s(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
-        self.column(py, &self.base_rtt_s, |row| row.base_rtt.secs() as f32)
+        self.column(py, &self.base_rtt_s, |row| row.base_rtt().secs() as f32)
     }
 
     #[getter]
     fn base_rtt_ps(&self, py: Python<'_>) -> Py<PyArray1<i64>> {
-        self.column(py, &self.base_rtt_ps, |row| row.base_rtt.ps() as i64)
+        self.column(py, &self.base_rtt_ps, |row| row.base_rtt().ps() as i64)
     }
 
     #[getter]
     fn rate(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
         self.column(py, &self.rate, |row| {
-            (row.pending.rate_bps / row.line_rate_bps) as f32
+            (row.pending.rate_bps / row.description.line_rate_bps) as f32
         })
     }
 
     #[getter]
     fn line_rate_bps(&self, py: Python<'_>) -> Py<PyArray1<f64>> {
-        self.column(py, &self.line_rate_bps, |row| row.line_rate_bps)
+        self.column(py, &self.line_rate_bps, |row| row.description.line_rate_bps)
     }
 
     #[getter]

@@ -146,6 +146,12 @@ pub(crate) fn controllers() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
+/// A controller in full, as reports have it.
+#[pyfunction]
+pub(crate) fn canonical_controller(cc: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(spec_of(cc)?.to_string())
+}
+
 /// Runs a scenario to its end.
 #[pyfunction]
 #[pyo3(signature = (scenario, cc = None, seed = 0, series_us = None))]

@@ -15,7 +15,7 @@ mod _native {
     #[pymodule_export]
     use super::batch::{Batch, Decisions};
     #[pymodule_export]
-    use super::control::{Learned, controllers, run};
+    use super::control::{Learned, canonical_controller, controllers, run};
     #[pymodule_export]
     use super::scenario::Scenario;
 }

@@ -90,8 +90,7 @@ class _Flows:
         """A fresh simulation; the agents of its first decisions. Without a seed every call
         simulates something else, in an order that the last seed gives."""
         if seed is not None:
-            self._made: dict[str, tuple[spaces.Box, spaces.Box]] = {}
-        self._seeds = np.random.SeedSequence(seed)
+            self._seeds = np.random.SeedSequence(seed)
         [child] = self._seeds.spawn(1)
         self._step = self._vector.reset([int(child.generate_state(1, np.uint64)[0])])
         if self._step is None:

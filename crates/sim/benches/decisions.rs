@@ -1,0 +1,63 @@
+//! How many decisions a second flows make with the cheapest of controllers, which keeps its rate:
+//! what Python's batches are measured against by `python/benchmarks/batch.py`.
+//!
+//! `cargo bench -p thalweg-sim --bench decisions -- SCENARIO SHARE ENVS DURATION_US`: prints the
+//! decisions and the processor time in seconds of ENVS simulations, one after the other, in which
+//! every flow sends at SHARE of its line rate.
+
+use std::path::Path;
+
+use thalweg_sim::cc::{Context, Controller, Needs, Response, Setup};
+use thalweg_sim::{Scenario, Simulation, Time};
+
+struct Keep {
+    share: f64,
+}
+
+impl Controller for Keep {
+    fn needs(&self) -> Needs {
+        Needs {
+            probes: true,
+            ..Needs::default()
+        }
+    }
+
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        context.command.rate_bps = setup.limit(self.share * setup.line_rate_bps);
+    }
+
+    fn on_response(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
+        context.command.rate_bps *= 1.0;
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [file, share, envs, duration_us, ..] = arguments.as_slice() else {
+        println!("expected SCENARIO SHARE ENVS DURATION_US");
+        return;
+    };
+    let mut scenario = Scenario::load(Path::new(file)).expect("a scenario's file");
+    scenario.duration = Time::from_us(duration_us.parse().expect("microseconds"));
+    scenario.warmup = Time::ZERO;
+    let share = share.parse().expect("a share of the line rate");
+    let begin = processor_seconds();
+    let decisions: u64 = (0..envs.parse().expect("a number of simulations"))
+        .map(|seed| {
+            let outcome = Simulation::new(&scenario, |_, _| Keep { share }, seed).run();
+            outcome.counts.decisions
+        })
+        .sum();
+    println!("{decisions} {}", processor_seconds() - begin);
+}
+
+/// Time that this process has had a processor.
+fn processor_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
+    let nanoseconds: f64 = text
+        .split(' ')
+        .next()
+        .and_then(|field| field.parse().ok())
+        .expect("nanoseconds");
+    nanoseconds * 1e-9
+}

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``python -m thalweg.sweep``."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sim_support import many_to_one
+
+from thalweg.sim import run
+from thalweg.sweep import Plan, Store, SweepError
+from thalweg.sweep.__main__ import _follow, _words, main
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+SWEEP = """
+scenarios = ["*-to-1.toml"]
+controllers = ["swift", "fixed:fraction=0.5"]
+seeds = [3, 1]
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for flows in (2, 3):
+        (tmp_path / f"{flows}-to-1.toml").write_text(many_to_one(flows, duration="2ms").text)
+    file = tmp_path / "sweep.toml"
+    file.write_text(SWEEP)
+    return file
+
+
+def command(sweep, out, *more):
+    return [sys.executable, "-m", "thalweg.sweep", str(sweep), "--out", str(out), *more]
+
+
+def environment():
+    """A process that finds the package wherever this one did."""
+    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def test_results_are_those_of_single_runs(sweep, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip() == str(out / "results.parquet")
+    assert "8 simulations, 0 of them done before" in captured.err
+    assert captured.err.count(" left\n") == 8
+    rows = parquet.read_table(out / "results.parquet").to_pylist()
+    order = [
+        (flows, controller, seed)
+        for flows in (2, 3)
+        for controller in ("swift", "fixed:fraction=0.5")
+        for seed in (3, 1)
+    ]
+    assert [(row["flows"], row["controller"], row["seed"]) for row in rows] == order
+    for row, (flows, controller, seed) in zip(rows, order):
+        outcome = run(many_to_one(flows, duration="2ms"), controller, seed)
+        assert row["scenario"] == f"{flows}-to-1"
+        assert row["utilisation_percent"] == outcome.utilisation_percent
+        assert row["queue_p99_us"] == outcome.queue_latency.p99_us
+        assert row["loss_percent"] == outcome.loss_percent
+        assert row["events"] == outcome.counts.events
+        assert row["recovery_s"] is None and row["completion_mean_us"] is None
+
+
+def test_only_what_is_missing_is_done(sweep, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
+    first = (out / "results.parquet").read_bytes()
+    parts = {part: part.stat().st_mtime_ns for part in (out / "parts").iterdir()}
+    sorted(parts)[0].unlink()
+    capsys.readouterr()
+    assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
+    assert "8 simulations, 7 of them done before" in capsys.readouterr().err
+    kept = sorted(parts)[1:]
+    assert [part.stat().st_mtime_ns for part in kept] == [parts[part] for part in kept]
+    assert (out / "results.parquet").read_bytes() == first
+    # Another duration of one scenario: its four are other simulations.
+    file = tmp_path / "2-to-1.toml"
+    file.write_text(file.read_text().replace('"2ms"', '"3ms"'))
+    assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
+    assert "8 simulations, 4 of them done before" in capsys.readouterr().err
+    durations = parquet.read_table(out / "results.parquet")["duration_s"].to_pylist()
+    assert durations == pytest.approx([0.003] * 4 + [0.002] * 4)
+
+
+def test_a_killed_sweep_goes_on(sweep, tmp_path):
+    # Long enough that the kill comes in the middle.
+    sweep.write_text(SWEEP.replace("[3, 1]", "12") + "duration_s = 0.05\nwarmup_s = 0.01\n")
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    process = subprocess.Popen(
+        command(sweep, out, "--jobs", "2"), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    lines = [process.stderr.readline() for _ in range(4)]
+    assert lines[-1].startswith("[3/48]"), lines
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stderr.close()
+    done = len(list((out / "parts").glob("*.json")))
+    assert 3 <= done < 48
+    assert not (out / "results.parquet").exists()
+    # Nobody goes on simulating.
+    deadline = time.monotonic() + 30
+    while any(alive(child) for child in children):
+        assert time.monotonic() < deadline, "workers have outlived the sweep"
+        time.sleep(0.05)
+    again = subprocess.run(
+        command(sweep, out, "--jobs", "2"), env=environment(), capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"48 simulations, {done} of them done before" in again.stderr
+    assert main([str(sweep), "--out", str(whole)]) == 0
+    assert (out / "results.parquet").read_bytes() == (whole / "results.parquet").read_bytes()
+
+
+def alive(process):
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def test_ctrl_c_leaves_what_is_done(sweep, tmp_path):
+    sweep.write_text(SWEEP.replace("[3, 1]", "50") + "duration_s = 0.05\nwarmup_s = 0.01\n")
+    process = subprocess.Popen(
+        command(sweep, tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    lines = [process.stderr.readline() for _ in range(2)]
+    assert lines[-1].startswith("[1/200]"), lines
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert rest.endswith("interrupted; the same command goes on from here\n")
+    assert list((tmp_path / "out/parts").glob("*.json"))
+
+
+def test_a_ray_cluster_gives_the_same(sweep, tmp_path):
+    pytest.importorskip("ray")
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert main([str(sweep), "--out", str(here)]) == 0
+    # A cluster of its own, in a process of its own, so that nothing is left running here.
+    clustered = subprocess.run(
+        command(sweep, there, "--ray", "local"),
+        env=environment() | {"RAY_USAGE_STATS_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert clustered.returncode == 0, clustered.stderr
+    assert "[8/8]" in clustered.stderr
+    assert (there / "results.parquet").read_bytes() == (here / "results.parquet").read_bytes()
+
+
+def test_one_sweep_at_a_time(sweep, tmp_path, capsys):
+    out = tmp_path / "out"
+    with Store(out).locked():
+        assert main([str(sweep), "--out", str(out)]) == 2
+    assert "another sweep is writing here" in capsys.readouterr().err
+    assert not list((out / "parts").iterdir())
+
+
+def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys):
+    plan, store = Plan.load(sweep), Store(tmp_path / "out")
+    with store.locked():
+        first, second, *rest = plan.cells
+        finished = [(first, MemoryError("none left")), (second, second.run())]
+        assert _follow(store, plan.cells, finished) == 1
+        assert store.missing(plan.cells) == [first, *rest]
+    assert f"{first}: failed: none left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("scenarios = ]", r"sweep\.toml: .*line 1, column 13"),
+        (SWEEP + "speed = 3", "sweep.toml: speed: there is no such key; expected controllers,"),
+        (SWEEP.replace("scenarios", "scenario"), "sweep.toml: scenario: there is no such key"),
+        ('controllers = ["swift"]', "sweep.toml: scenarios: missing"),
+        (SWEEP.replace("*-to-1", "none"), r"scenarios\[0\]: no file is called 'none.toml'"),
+        (
+            SWEEP.replace("*-to-1.toml", "sweep.toml"),
+            r"scenarios: .*sweep\.toml:\d:1: unknown field",
+        ),
+        (SWEEP.replace('"swift"', '"swoft"'), r"controllers\[0\]: no controller is called `swoft`"),
+        (SWEEP.replace('"swift"', '"fixed:fraction=0.50"'), r"controllers\[1\]: .* there already"),
+        (SWEEP.replace('"swift"', "1"), r"controllers\[0\]: expected a text, found 1"),
+        (SWEEP.replace("[3, 1]", "0"), "seeds: expected a number of seeds, .* found 0"),
+        (SWEEP.replace("[3, 1]", "[]"), "seeds: expected a number of seeds"),
+        (SWEEP.replace("[3, 1]", "[3, -1]"), r"seeds\[1\]: expected a whole number from 0"),
+        (SWEEP.replace("[3, 1]", "[3, 3]"), r"seeds\[1\]: 3 is there already"),
+        (SWEEP.replace("[3, 1]", "1000000"), "seeds: 4000000 simulations"),
+        (SWEEP + "duration_s = true", "duration_s: expected a number of seconds, found True"),
+        (SWEEP + "duration_s = 1e-3", r"scenarios: .*shorter than the duration"),
+    ],
+)
+def test_bad_files_are_refused(sweep, tmp_path, text, words, capsys):
+    sweep.write_text(text)
+    with pytest.raises(SweepError, match=words):
+        Plan.load(sweep)
+    assert main([str(sweep), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sweep}: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_scenarios_of_one_name(sweep, tmp_path):
+    (tmp_path / "4-to-1.toml").write_text(many_to_one(2).text)
+    with pytest.raises(SweepError, match=r"2-to-1\.toml and .*4-to-1\.toml are both called"):
+        Plan.load(sweep)
+
+
+def test_times_left_in_words():
+    assert [_words(s) for s in (7.6, 89, 100, 5400, 7300)] == [
+        "8 s",
+        "89 s",
+        "2 min",
+        "1 h 30 min",
+        "2 h 2 min",
+    ]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Where the cells of a sweep run: processes of this machine, or a Ray cluster."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from thalweg.sweep.plan import Cell
+
+#: A finished cell: its row, or what went wrong.
+Finished = tuple[Cell, dict[str, Any] | Exception]
+
+
+def local(cells: Sequence[Cell], jobs: int) -> Generator[Finished, None, None]:
+    """Runs cells in as many processes, and gives them back as they finish."""
+    if not cells:
+        return
+    # Spawned, not forked: what the caller has running in threads is of no concern to the workers.
+    executor = concurrent.futures.ProcessPoolExecutor(
+        min(jobs, len(cells)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_end_with,
+        initargs=(os.getpid(),),
+    )
+    try:
+        futures = {executor.submit(cell.run): cell for cell in cells}
+        for future in concurrent.futures.as_completed(futures):
+            error = future.exception()
+            if isinstance(error, Exception):
+                yield futures[future], error
+            else:
+                yield futures[future], future.result()
+    finally:
+        # Cells that run now are stopped, too: the next sweep does them again.
+        for process in list((executor._processes or {}).values()):
+            process.terminate()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with(parent: int) -> None:
+    """A worker does not outlive who started it, even if that is killed."""
+    # The user's interruption is the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def ray(cells: Sequence[Cell], address: str | None) -> Generator[Finished, None, None]:
+    """Runs cells on a Ray cluster, one processor each, and gives them back as they finish.
+
+    address: as of :func:`ray.init`; None: the cluster that Ray finds, or a fresh one of this
+        machine alone. Raises ModuleNotFoundError without Ray, ConnectionError without a cluster.
+    """
+    if not cells:
+        return
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    try:
+        run = ray.remote(num_cpus=1)(Cell.run)
+        # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
+        ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
+        waiting = deque(cells)
+        running: dict[Any, Cell] = {}
+        while waiting or running:
+            while waiting and len(running) < ahead:
+                cell = waiting.popleft()
+                running[run.remote(cell)] = cell
+            [done], _ = ray.wait(list(running), num_returns=1)
+            cell = running.pop(done)
+            try:
+                yield cell, ray.get(done)
+            except ray.exceptions.RayError as why:
+                yield cell, why
+    finally:
+        if started:
+            ray.shutdown()
