@@ -16,5 +16,6 @@ pub mod model;
 pub mod policy;
 pub mod reset;
 pub mod run;
+pub mod sim;
 pub mod sockops;
 pub mod status;

@@ -15,7 +15,7 @@ Exit codes:
   2  wrong usage, or a confirmation is missing
   3  something that is needed is missing (doctor, link, limit, sockops, cc)
   4  the agent is not running
-  5  an expectation was not met (lab run)
+  5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
 link ends with the exit code of its command.";
 
@@ -118,6 +118,9 @@ pub enum Command {
     /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting
     /// it again changes the one that is there, at once. docs/limit.md tells what to expect.
     Limit(commands::limit::Options),
+    /// Simulate datacenter networks with rate controllers, packet by packet.
+    #[command(subcommand)]
+    Sim(commands::sim::What),
     /// Load congestion controls in BPF, replace and remove them while connections use them.
     ///
     /// The learner takes up what is loaded as one more choice. docs/cc.md has the details.

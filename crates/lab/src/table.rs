@@ -1,6 +1,6 @@
 //! The tables of a run, as text for a terminal and as rows for the page.
 
-use comfy_table::{CellAlignment, presets};
+pub use thalweg_report::Table;
 
 use crate::expect::{Check, Verdict};
 use crate::measure::Unit;
@@ -9,34 +9,6 @@ use crate::outcome::{ModeOutcome, ScenarioOutcome};
 use crate::several;
 use crate::statistic::{Query, Statistic};
 use crate::words;
-
-/// A table before it is drawn.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
-    /// What it shows.
-    pub title: String,
-    /// The columns' headings. The first column is text, the rest is figures.
-    pub header: Vec<String>,
-    /// The rows, each as long as the header.
-    pub rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// Draws it for a terminal, title first.
-    pub fn text(&self) -> String {
-        let mut table = comfy_table::Table::new();
-        table
-            .load_preset(presets::UTF8_FULL_CONDENSED)
-            .set_header(&self.header);
-        for row in &self.rows {
-            table.add_row(row);
-        }
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        format!("{}\n{table}\n", self.title)
-    }
-}
 
 /// A rate for a reader: three significant figures and a unit.
 pub fn rate(bps: f64) -> String {

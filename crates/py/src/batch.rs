@@ -9,6 +9,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 use rayon::ThreadPool;
 use rayon::prelude::*;
+use thalweg_sim::scenario::Workload;
 use thalweg_sim::{Decision, External, Outcome, Pending, Simulation, Time};
 
 use crate::outcome::{self, loss_percent};
@@ -331,12 +332,19 @@ fn scenarios_of(given: &Bound<'_, PyAny>, seeds: usize) -> PyResult<Vec<thalweg_
     if seeds == 0 {
         return Err(PyValueError::new_err("seeds: expected at least one"));
     }
+    let stays = |scenario: thalweg_sim::Scenario| match scenario.workload {
+        Workload::Poisson { .. } => Err(PyValueError::new_err(format!(
+            "{}: expected flows that stay; those of a poisson workload come and go",
+            scenario.name
+        ))),
+        _ => Ok(scenario),
+    };
     let list = match given.try_iter() {
         Ok(list) if !given.is_instance_of::<PyString>() => list,
-        _ => return Ok(vec![scenario_of(given)?; seeds]),
+        _ => return Ok(vec![stays(scenario_of(given)?)?; seeds]),
     };
     let scenarios = list
-        .map(|item| scenario_of(&item?))
+        .map(|item| stays(scenario_of(&item?)?))
         .collect::<PyResult<Vec<_>>>()?;
     if scenarios.len() != seeds {
         return Err(PyValueError::new_err(format!(

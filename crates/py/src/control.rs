@@ -191,7 +191,7 @@ pub(crate) fn run<'py>(
     let mut interrupted = Ok(());
     let outcome = py.detach(|| {
         let mut asked = Instant::now();
-        Simulation::new(&scenario, |_, _| spec.build(), seed).run_while(|_| {
+        Simulation::new(&scenario, move |_, _| spec.build(), seed).run_while(|_| {
             if asked.elapsed() >= PATIENCE {
                 asked = Instant::now();
                 interrupted = Python::attach(|py| py.check_signals());

@@ -158,6 +158,8 @@ pub(crate) fn flows(scenario: &thalweg_sim::Scenario) -> u64 {
             let hosts = scenario.topology.hosts();
             hosts * (hosts - 1) * u64::from(*flows_per_pair)
         }
+        // They come and go, and have no rates of their own.
+        Workload::Poisson { .. } => 0,
         Workload::Flows(list) => list.len() as u64,
     }
 }

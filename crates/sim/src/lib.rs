@@ -7,15 +7,17 @@
 
 pub mod cc;
 pub mod engine;
+pub mod expect;
 pub mod metrics;
 mod rng;
 pub mod scenario;
 mod sim;
+pub mod sweep;
 mod time;
 mod topology;
 mod workload;
 
-pub use metrics::Outcome;
+pub use metrics::{Outcome, Statistic};
 pub use scenario::Scenario;
 pub use sim::{Decision, External, Pending, Simulation};
 pub use time::Time;

@@ -1,8 +1,12 @@
 //! Which flows there are, and when they send how much.
 
+mod sizes;
+
 use crate::Time;
 use crate::rng::Rng;
 use crate::scenario::{Scenario, Workload};
+
+pub use sizes::Sizes;
 
 /// One flow as the workload wants it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,18 +37,87 @@ pub(crate) struct Plan {
     /// Flows that have not sent all.
     unfinished: u32,
     rng: Rng,
+    /// Where flows come and go: all of them, and none in `flows`.
+    pub arrivals: Option<Arrivals>,
+}
+
+/// A flow that comes, sends its data once, and goes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Arrival {
+    pub at: Time,
+    pub from: u32,
+    pub to: u32,
+    pub packets: u32,
+}
+
+/// Flows that come at random (a Poisson process: open loop), each from a random host to a
+/// random other one.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrivals {
+    rng: Rng,
+    hosts: u32,
+    sizes: Sizes,
+    packet_bytes: u32,
+    mean_gap_s: f64,
+    last: Time,
+    until: Time,
+}
+
+impl Arrivals {
+    /// `load` is what the hosts send together, on average, of what their links carry.
+    fn new(scenario: &Scenario, sizes: Sizes, load: f64, until: Time, seed: u64) -> Self {
+        let network = &scenario.network;
+        let hosts = scenario.topology.hosts() as u32;
+        let packet_bytes = network.packet_bytes;
+        let bits = sizes.mean_packets(packet_bytes) * f64::from(packet_bytes) * 8.0;
+        let rate = load * f64::from(hosts) * network.link.rate_bps as f64;
+        Self {
+            rng: Rng::new(seed, 1 << 42),
+            hosts,
+            sizes,
+            packet_bytes,
+            mean_gap_s: bits / rate,
+            last: Time::ZERO,
+            until,
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = Arrival;
+
+    /// The next flow; none after the last moment at which flows come.
+    fn next(&mut self) -> Option<Arrival> {
+        // 1 − fraction is above 0.
+        let gap = -(1.0 - self.rng.fraction()).ln() * self.mean_gap_s;
+        self.last += Time::from_secs(gap);
+        if self.last >= self.until {
+            return None;
+        }
+        let from = self.rng.below(u64::from(self.hosts)) as u32;
+        let other = self.rng.below(u64::from(self.hosts - 1)) as u32;
+        let bytes = self.sizes.quantile(self.rng.fraction());
+        Some(Arrival {
+            at: self.last,
+            from,
+            to: other + u32::from(other >= from),
+            packets: packets(bytes, self.packet_bytes),
+        })
+    }
+}
+
+/// Whole packets that hold so many bytes, at least one. The check of the scenario keeps this
+/// below 2^32.
+fn packets(bytes: u64, packet_bytes: u32) -> u32 {
+    bytes.div_ceil(u64::from(packet_bytes)).max(1) as u32
 }
 
 /// The flows that a scenario asks for.
 pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
     let mut rng = Rng::new(seed, 1 << 41);
     let spread = scenario.hosts.start_spread;
-    let packets = |bytes: u64| {
-        // The check of the scenario keeps this below 2^32.
-        bytes
-            .div_ceil(u64::from(scenario.network.packet_bytes))
-            .max(1) as u32
-    };
+    let packets = |bytes: u64| packets(bytes, scenario.network.packet_bytes);
+    let mut arrivals = None;
     let mut flows = Vec::new();
     let mut again = Again::Never;
     let mut add = |from, to, packets, start: Option<Time>| {
@@ -98,6 +171,9 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
                 Again::Each(*idle)
             };
         }
+        Workload::Poisson { sizes, load, until } => {
+            arrivals = Some(Arrivals::new(scenario, *sizes, *load, *until, seed));
+        }
         Workload::Flows(list) => {
             for flow in list {
                 add(flow.from, flow.to, flow.bytes.map(packets), flow.start);
@@ -110,6 +186,7 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
         again,
         unfinished,
         rng,
+        arrivals,
     }
 }
 

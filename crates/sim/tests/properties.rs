@@ -170,6 +170,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
             },
             workload: Workload::Flows(flows),
             series: Some(Time::from_us(100)),
+            expect: Vec::new(),
         })
     })
 }
@@ -192,7 +193,7 @@ fn needs() -> impl Strategy<Value = Needs> {
 }
 
 fn run<Q: EventQueue>(scenario: &Scenario, needs: Needs, seed: u64) -> Outcome {
-    let factory = |_: u32, _: &Setup| Erratic {
+    let factory = move |_: u32, _: &Setup| Erratic {
         needs,
         line: 0.0,
         state: 0,

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::html::escape;
+use thalweg_report::escape;
 
 /// One panel.
 pub(crate) struct Panel {

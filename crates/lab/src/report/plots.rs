@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use super::html::escape;
-use super::svg::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, open};
+use thalweg_report::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, escape, open};
+
 use crate::outcome::{INCUMBENT, ModeOutcome, ScenarioOutcome};
 use crate::statistic::{Query, Statistic, WINDOW, running_median};
 

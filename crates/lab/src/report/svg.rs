@@ -6,93 +6,13 @@
 
 use std::fmt::Write;
 
-use super::html::escape;
+use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
+
 use crate::measure::{Measure, Unit};
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
 use crate::stats::{self, Weighted};
 use crate::table::rate;
-
-pub(super) const WIDTH: f64 = 920.0;
-pub(super) const LEFT: f64 = 88.0;
-pub(super) const RIGHT: f64 = 150.0;
-pub(super) const TOP: f64 = 16.0;
-/// Distinct colours in the style sheet.
-pub(super) const COLOURS: usize = 8;
-/// Beyond this ratio of largest to smallest a linear scale hides the small.
-const WIDE: f64 = 20.0;
-
-/// Maps goodput to a length, linearly or by its logarithm.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Scale {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-}
-
-impl Scale {
-    /// A scale that holds all values. Zero has no logarithm: it lies at the edge.
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let high = values.clone().fold(0.0, f64::max).max(1.0);
-        let low = values
-            .filter(|value| *value > 0.0)
-            .fold(f64::INFINITY, f64::min)
-            .min(high);
-        if high / low > WIDE {
-            let decade = |value: f64, round: fn(f64) -> f64| 10f64.powf(round(value.log10()));
-            Self {
-                low: decade(low, f64::floor),
-                high: decade(high, f64::ceil),
-                logarithmic: true,
-            }
-        } else {
-            Self {
-                low: 0.0,
-                high: high * 1.05,
-                logarithmic: false,
-            }
-        }
-    }
-
-    /// Between 0 and 1.
-    fn place(&self, value: f64) -> f64 {
-        let value = value.clamp(self.low, self.high);
-        if self.logarithmic {
-            (value / self.low).ln() / (self.high / self.low).ln()
-        } else {
-            value / self.high
-        }
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        if self.logarithmic {
-            let decades = (self.high / self.low).log10().round() as i32;
-            return (0..=decades)
-                .map(|exponent| self.low * 10f64.powi(exponent))
-                .collect();
-        }
-        // The step of 1, 2 or 5 times a power of ten that gives 4 to 10 ticks.
-        let rough = self.high / 8.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0]
-            .into_iter()
-            .map(|factor| factor * power)
-            .find(|step| *step >= rough)
-            .unwrap_or(10.0 * power);
-        (0..)
-            .map(|index| f64::from(index) * step)
-            .take_while(|tick| *tick <= self.high)
-            .collect()
-    }
-
-    fn words(&self) -> &'static str {
-        if self.logarithmic {
-            "logarithmic scale"
-        } else {
-            "linear scale"
-        }
-    }
-}
 
 /// Goodput of each connection over the rounds, one line per mode. In modes that
 /// learn each connection has a mark whose shape is its arm.
@@ -361,15 +281,6 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
     Some(svg)
 }
 
-pub(super) fn open(height: f64, id: &str, title: &str, description: &str) -> String {
-    format!(
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\
-         <title id=\"{id}-title\">{}</title><desc id=\"{id}-desc\">{}</desc>",
-        escape(title),
-        escape(description)
-    )
-}
-
 fn in_words(mode: &ModeOutcome) -> String {
     match mode.summary() {
         Some(figures) => format!(
@@ -398,87 +309,4 @@ fn arms_of_learners(outcome: &ScenarioOutcome) -> Vec<&str> {
 fn round_ticks(rounds: u32) -> Vec<u32> {
     let step = rounds.div_ceil(12).max(1);
     (0..rounds).step_by(step as usize).collect()
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Shape {
-    Dot,
-    Circle,
-    Square,
-    Triangle,
-    Diamond,
-    Down,
-    Cross,
-}
-
-impl Shape {
-    /// The shape of the arm at this place of the legend.
-    pub(super) fn of(place: usize) -> Self {
-        [
-            Self::Circle,
-            Self::Square,
-            Self::Triangle,
-            Self::Diamond,
-            Self::Down,
-        ][place % 5]
-    }
-
-    pub(super) fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
-        let title = format!("<title>{}</title>", escape(label));
-        let path = match self {
-            Self::Dot => {
-                let _ = write!(
-                    svg,
-                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"1.8\">{title}</circle>"
-                );
-                return;
-            }
-            Self::Circle => {
-                let _ = write!(
-                    svg,
-                    "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\">{title}</circle>"
-                );
-                return;
-            }
-            Self::Square => "m-3.6,-3.6h7.2v7.2h-7.2z",
-            Self::Triangle => "m0,-4.8l4.4,8h-8.8z",
-            Self::Diamond => "m0,-5.2l4.6,5.2l-4.6,5.2l-4.6,-5.2z",
-            Self::Down => "m0,4.8l4.4,-8h-8.8z",
-            Self::Cross => "m-4,-4l8,8m0,-8l-8,8",
-        };
-        let _ = write!(svg, "<path d=\"M{x:.1},{y:.1}{path}\">{title}</path>");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_narrow_range_is_linear_from_zero() {
-        let scale = Scale::of([80.0, 100.0].into_iter());
-        assert!(!scale.logarithmic);
-        assert_eq!(scale.place(0.0), 0.0);
-        assert!((scale.place(52.5) - 0.5).abs() < 1e-9);
-        assert_eq!(scale.ticks(), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-    }
-
-    #[test]
-    fn a_wide_range_is_logarithmic_and_zero_lies_at_the_edge() {
-        let scale = Scale::of([0.0, 3e6, 4e9].into_iter());
-        assert!(scale.logarithmic);
-        assert_eq!((scale.low, scale.high), (1e6, 1e10));
-        assert_eq!(scale.place(0.0), 0.0);
-        assert!((scale.place(1e8) - 0.5).abs() < 1e-9);
-        assert_eq!(scale.ticks().len(), 5);
-    }
-
-    #[test]
-    fn nothing_measured_still_has_a_scale() {
-        let scale = Scale::of([].into_iter());
-        assert!(scale.place(0.0).is_finite());
-        assert!(!scale.ticks().is_empty());
-        let zeroes = Scale::of([0.0, 0.0].into_iter());
-        assert!(zeroes.place(0.0).is_finite());
-    }
 }

@@ -61,6 +61,19 @@ impl Histogram {
         self.max.us()
     }
 
+    /// Each value that occurs, µs, and the share of all that do not exceed it.
+    pub fn distribution(&self) -> Vec<(f64, f64)> {
+        let mut seen = 0;
+        (self.counts.iter().enumerate())
+            .filter(|(_, count)| **count > 0)
+            .map(|(bucket, count)| {
+                seen += count;
+                let value = (value(bucket) * 1e-3).min(self.max_us());
+                (value, seen as f64 / self.count as f64)
+            })
+            .collect()
+    }
+
     /// The least value that this share of all does not exceed, µs.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;

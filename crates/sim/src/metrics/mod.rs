@@ -2,6 +2,8 @@
 
 mod histogram;
 mod outcome;
+mod slowdown;
+mod statistic;
 
 use std::collections::BTreeMap;
 
@@ -11,8 +13,11 @@ use crate::workload::Plan;
 
 use histogram::Histogram;
 pub use outcome::{
-    Completion, Counts, FlowOutcome, Latency, LongShort, Outcome, PortOutcome, QueueSeries, Series,
+    Completion, Counts, FlowOutcome, Latency, LongShort, Offered, Outcome, PortOutcome,
+    QueueSeries, Series,
 };
+pub use slowdown::Slowdown;
+pub use statistic::{Statistic, Summary};
 
 /// Distance in which the long flow's rate is watched for its recovery.
 const RECOVERY_BIN: Time = Time::from_us(10);
@@ -50,6 +55,8 @@ pub(crate) struct Meter {
     pub pauses: u64,
     queued: Histogram,
     completions: Vec<Completion>,
+    /// Where flows come and go.
+    offered: Option<Offered>,
     /// When each flow's current data began; by flow.
     begun: Vec<Time>,
     /// Ports at which flows end.
@@ -75,7 +82,10 @@ impl Meter {
     pub fn new(scenario: &Scenario, plan: &Plan, seed: u64) -> Self {
         let flows = plan.flows.len();
         let bins = |width: Time| scenario.duration.ps().div_ceil(width.ps()) as usize;
-        let mut last_ports: Vec<u32> = plan.flows.iter().map(|flow| flow.to).collect();
+        let mut last_ports: Vec<u32> = match plan.arrivals {
+            Some(_) => (0..scenario.topology.hosts() as u32).collect(),
+            None => plan.flows.iter().map(|flow| flow.to).collect(),
+        };
         last_ports.sort_unstable();
         last_ports.dedup();
         Self {
@@ -95,6 +105,7 @@ impl Meter {
             pauses: 0,
             queued: Histogram::new(),
             completions: Vec::new(),
+            offered: plan.arrivals.as_ref().map(|_| Offered::default()),
             begun: vec![Time::ZERO; flows],
             last_ports,
             interval: scenario.series,
@@ -112,6 +123,19 @@ impl Meter {
         }
     }
 
+    /// A new flow has come, in this place.
+    pub fn offered(&mut self, flow: usize, packets: u32) {
+        if self.begun.len() <= flow {
+            self.begun.resize(flow + 1, Time::ZERO);
+        }
+        if let Some(offered) = &mut self.offered {
+            offered.flows += 1;
+            offered.unfinished += 1;
+            offered.bytes += u64::from(packets) * u64::from(self.packet_bytes);
+            offered.places = self.begun.len() as u64;
+        }
+    }
+
     /// A flow begins, or begins to send more.
     pub fn started(&mut self, flow: usize, at: Time) {
         self.begun[flow] = at;
@@ -125,13 +149,18 @@ impl Meter {
         }
     }
 
-    /// All of a flow's data has arrived.
-    pub fn completed(&mut self, flow: usize, at: Time) {
+    /// All of a flow's data has arrived: so many packets, which alone take `alone`.
+    pub fn completed(&mut self, flow: usize, at: Time, packets: u32, alone: Time) {
         let begun = self.begun[flow];
+        if let Some(offered) = &mut self.offered {
+            offered.unfinished -= 1;
+        }
         self.completions.push(Completion {
             flow: flow as u32,
             start_us: begun.us(),
             time_us: (at - begun).us(),
+            bytes: u64::from(packets) * u64::from(self.packet_bytes),
+            slowdown: (at - begun).ps() as f64 / alone.ps() as f64,
         });
         if let Some(interruptions) = &mut self.interruptions {
             interruptions.active -= 1;
@@ -154,8 +183,10 @@ impl Meter {
             self.wasted += 1;
             return;
         }
-        if let Some(interval) = self.interval {
-            self.arrivals[flow][(at.ps() / interval.ps()) as usize] += 1;
+        if let Some(interval) = self.interval
+            && let Some(arrivals) = self.arrivals.get_mut(flow)
+        {
+            arrivals[(at.ps() / interval.ps()) as usize] += 1;
         }
         if let Some(interruptions) = &mut self.interruptions
             && flow == 0
@@ -273,8 +304,11 @@ impl Meter {
                     dropped_packets: counts.dropped,
                 })
                 .collect(),
+            slowdowns: slowdown::slowdowns(&self.completions, self.warmup),
+            offered: self.offered,
             series: self.interval.map(|interval| Series {
                 interval_us: interval.us(),
+                queue_latency: self.queued.distribution(),
                 flow_gbps: self
                     .arrivals
                     .iter()

@@ -40,6 +40,11 @@ pub struct Outcome {
     pub ports: Vec<PortOutcome>,
     /// Each time that a flow's data had all arrived, in the whole run.
     pub completions: Vec<Completion>,
+    /// Completion times of the flows that began in the measured time against those of the same
+    /// flow alone, by size, and last of all together.
+    pub slowdowns: Vec<super::Slowdown>,
+    /// What came, where flows come and go.
+    pub offered: Option<Offered>,
     /// Rates and queues over time, in the whole run, if the scenario asks for them.
     pub series: Option<Series>,
 }
@@ -136,6 +141,25 @@ pub struct Completion {
     pub start_us: f64,
     /// How long it took until the last byte arrived, µs.
     pub time_us: f64,
+    /// What it sent, bytes: whole packets.
+    pub bytes: u64,
+    /// `time_us` over what the same data takes where nothing else is under way and the flow
+    /// sends at the rate of its narrowest link.
+    pub slowdown: f64,
+}
+
+/// What came, where flows come and go; in the whole run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Offered {
+    /// Flows.
+    pub flows: u64,
+    /// Their data in whole packets, bytes.
+    pub bytes: u64,
+    /// Of the flows, those that have not ended.
+    pub unfinished: u64,
+    /// Most flows that the simulator held at a time; those that have ended make room after a
+    /// while.
+    pub places: u64,
 }
 
 /// Rates and queues over time.
@@ -143,8 +167,11 @@ pub struct Completion {
 pub struct Series {
     /// Distance of the samples, µs.
     pub interval_us: f64,
-    /// For each flow, new data that arrived in each interval, Gbit/s.
+    /// For each flow of the scenario, new data that arrived in each interval, Gbit/s.
     pub flow_gbps: Vec<Vec<f64>>,
+    /// Distribution of the time that packets have waited in switches, in the measured time: each
+    /// time, µs, and the share of packets that waited no longer.
+    pub queue_latency: Vec<(f64, f64)>,
     /// For each port to a receiver.
     pub queues: Vec<QueueSeries>,
 }

@@ -226,6 +226,8 @@ fn flows(document: &Document, scenario: &Scenario, wiring: &Wiring) -> Result<()
             let hosts = u64::from(wiring.hosts);
             hosts * (hosts - 1) * u64::from(*flows_per_pair)
         }
+        // How many there are at a time is seen when it runs.
+        Workload::Poisson { .. } => 0,
         Workload::Flows(list) => list.len() as u64,
     };
     if count > MOST_FLOWS {

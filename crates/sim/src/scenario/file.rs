@@ -15,6 +15,8 @@ use super::{
     Ecn, FlowPlan, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, Workload, check,
 };
 use crate::Time;
+use crate::expect;
+use crate::workload::Sizes;
 
 /// A message at a place in the text.
 pub(super) type Fault = (Range<usize>, String);
@@ -94,6 +96,8 @@ pub(super) struct Document {
     pub(super) workload: Spanned<WorkloadTable>,
     #[serde(default)]
     pub(super) flow: Vec<Spanned<FlowTable>>,
+    #[serde(default)]
+    expect: Vec<Spanned<expect::Table>>,
 }
 
 #[derive(Deserialize)]
@@ -194,6 +198,11 @@ pub(super) enum WorkloadTable {
         idle: Span,
         #[serde(default = "yes")]
         together: bool,
+    },
+    Poisson {
+        sizes: Sizes,
+        load: Probability,
+        until: Option<Span>,
     },
     Flows {},
 }
@@ -315,8 +324,13 @@ impl Document {
             },
             workload: Workload::Flows(Vec::new()),
             series: value(&self.series).map(time),
+            expect: Vec::new(),
         };
         scenario.workload = self.workload(topology)?;
+        for table in &self.expect {
+            let expectation = table.get_ref().check(table.span(), &scenario.workload)?;
+            scenario.expect.push(expectation);
+        }
         check::document(&self, &mut scenario)?;
         Ok(scenario)
     }
@@ -376,6 +390,21 @@ impl Document {
                 idle: time(*idle),
                 together: *together,
             },
+            WorkloadTable::Poisson { sizes, load, until } => {
+                let duration = *self.duration.get_ref();
+                let until = until.unwrap_or(duration);
+                if load.fraction() == 0.0 || until.ps() == 0 || until > duration {
+                    return Err(at(format!(
+                        "expected a `load` of more than nothing, and `until` above 0 and at most \
+                         the duration of {duration}, found {load} and {until}"
+                    )));
+                }
+                Workload::Poisson {
+                    sizes: *sizes,
+                    load: load.fraction(),
+                    until: time(until),
+                }
+            }
             WorkloadTable::Flows {} => {
                 let mut list = Vec::new();
                 for flow in &self.flow {

@@ -11,6 +11,8 @@ use serde::Serialize;
 
 use crate::Time;
 
+pub use crate::expect::Expectation;
+pub use crate::workload::Sizes;
 pub use file::LoadError;
 
 /// A whole scenario.
@@ -34,6 +36,8 @@ pub struct Scenario {
     pub workload: Workload,
     /// Distance of the samples of the time series; none: no series.
     pub series: Option<Time>,
+    /// What is expected of the outcome.
+    pub expect: Vec<Expectation>,
 }
 
 /// A link and the queue in front of it, the same in both directions.
@@ -187,6 +191,16 @@ pub enum Workload {
         /// Whether all wait until the last has sent, and begin again together; else each for
         /// itself.
         together: bool,
+    },
+    /// Flows that come at random moments (a Poisson process), each from a random host to a
+    /// random other one, send their data once, and go.
+    Poisson {
+        /// How large they are.
+        sizes: Sizes,
+        /// What the hosts send on average, of what their links carry, from 0 to 1.
+        load: f64,
+        /// None come after this.
+        until: Time,
     },
     /// A list.
     Flows(Vec<FlowPlan>),

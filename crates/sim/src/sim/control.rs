@@ -269,20 +269,20 @@ impl Controller for External {
 
 impl Simulation<External> {
     /// A simulation whose flows are decided for by the caller: [`Simulation::advance`] hands
-    /// out decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate.
+    /// out decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate;
+    /// where flows come and go it is the line rate.
     pub fn outside(
         scenario: &Scenario,
         mut initial_bps: impl FnMut(u32, &Setup) -> f64,
         seed: u64,
     ) -> Self {
-        let mut simulation = Self::new(
-            scenario,
-            |flow, setup| External {
-                initial_bps: initial_bps(flow, setup),
-                decision: None,
-            },
-            seed,
-        );
+        let external = |initial_bps| External {
+            initial_bps,
+            decision: None,
+        };
+        let mut first = |flow, setup: &Setup| external(initial_bps(flow, setup));
+        let mut simulation = Self::assemble(scenario, &mut first, seed);
+        simulation.renew(move |_, setup| external(setup.line_rate_bps));
         simulation.pending = Some(Vec::new());
         simulation
     }

@@ -3,6 +3,7 @@
 mod control;
 mod explicit;
 mod network;
+mod open;
 mod receiver;
 mod sender;
 mod state;
@@ -14,7 +15,7 @@ use crate::cc::{Controller, Needs, Setup, TIMERS};
 use crate::engine::{Event, EventQueue, Wheel};
 use crate::metrics::{Meter, Outcome};
 use crate::rng::Rng;
-use crate::scenario::{Recovery, Scenario};
+use crate::scenario::{Recovery, Scenario, Workload};
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload::{self, Plan};
 
@@ -59,13 +60,17 @@ enum Kind {
     Complete,
     /// The queue of a port is sampled.
     Sample,
+    /// A flow comes.
+    Arrival,
+    /// The place of a flow that has gone is free again.
+    Release,
     /// A host with a list has sent a packet.
     Free,
     /// A pause frame arrives at the sender of a link (argument: stop or go).
     Pause,
 }
 
-const KINDS: [Kind; 18] = [
+const KINDS: [Kind; 20] = [
     Kind::Start,
     Kind::Turn,
     Kind::Depart,
@@ -82,6 +87,8 @@ const KINDS: [Kind; 18] = [
     Kind::Sent,
     Kind::Complete,
     Kind::Sample,
+    Kind::Arrival,
+    Kind::Release,
     Kind::Free,
     Kind::Pause,
 ];
@@ -122,6 +129,8 @@ pub struct Simulation<C, Q = Wheel> {
     answer_telemetry: Vec<Telemetry>,
     losses: Vec<Losses>,
     plan: Plan,
+    /// Where flows come and go.
+    open: Option<open::Open<C>>,
     meter: Meter,
     /// Where pending decisions go, if they are made outside.
     pending: Option<Vec<Pending>>,
@@ -132,8 +141,13 @@ pub struct Simulation<C, Q = Wheel> {
 
 impl<C: Controller> Simulation<C> {
     /// A simulation at its begin. `factory` makes the controller of a flow, given by its number.
-    /// The same scenario, factory and seed give the same run.
-    pub fn new(scenario: &Scenario, factory: impl FnMut(u32, &Setup) -> C, seed: u64) -> Self {
+    /// The same scenario, factory and seed give the same run. Where flows come and go, numbers
+    /// are given again, and the factory is asked whenever a flow comes.
+    pub fn new(
+        scenario: &Scenario,
+        factory: impl FnMut(u32, &Setup) -> C + Send + 'static,
+        seed: u64,
+    ) -> Self {
         Self::with_queue(scenario, factory, seed)
     }
 }
@@ -142,9 +156,16 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// As [`Simulation::new`], with another event queue.
     pub fn with_queue(
         scenario: &Scenario,
-        mut factory: impl FnMut(u32, &Setup) -> C,
+        mut factory: impl FnMut(u32, &Setup) -> C + Send + 'static,
         seed: u64,
     ) -> Self {
+        let mut simulation = Self::assemble(scenario, &mut factory, seed);
+        simulation.renew(factory);
+        simulation
+    }
+
+    /// A simulation that has no controllers yet for flows that come.
+    fn assemble(scenario: &Scenario, factory: &mut dyn FnMut(u32, &Setup) -> C, seed: u64) -> Self {
         let wiring = Wiring::new(scenario);
         let plan = workload::plan(scenario, seed);
         let packet_bytes = scenario.network.packet_bytes;
@@ -157,9 +178,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             .zip(&setups)
             .map(|(flow, setup)| factory(flow, setup))
             .collect();
-        let needs = controllers
-            .first()
-            .map_or_else(Needs::default, Controller::needs);
+        let needs = match controllers.first() {
+            Some(controller) => controller.needs(),
+            // What controllers want to hear of is the same for all.
+            None => factory(0, &open::any_setup(scenario, &wiring, seed)).needs(),
+        };
+        let open = (plan.arrivals.is_some()).then(|| open::Open::new(scenario, wiring, seed));
         for (flow, setup) in flows.iter_mut().zip(&setups) {
             flow.command.rate_bps = setup.line_rate_bps;
         }
@@ -192,6 +216,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }),
             meter: Meter::new(scenario, &plan, seed),
             plan,
+            open,
             flows,
             controllers,
             setups,
@@ -207,6 +232,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             let start = simulation.plan.flows[flow].start;
             simulation.schedule(start, Kind::Start, flow as u32, 0);
         }
+        simulation.schedule_arrival();
         simulation.schedule_samples();
         simulation
     }
@@ -274,6 +300,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Kind::Sent => self.sent(subject),
             Kind::Complete => self.complete(subject),
             Kind::Sample => self.sample(subject),
+            Kind::Arrival => self.arrival(),
+            Kind::Release => self.release(subject),
             Kind::Free => self.free(subject),
             Kind::Pause => self.pause(subject, event.argument != 0),
         }
@@ -290,10 +318,31 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// All of a flow's data has arrived: it may have to send again.
     fn complete(&mut self, flow: usize) {
-        self.meter.completed(flow, self.now);
+        let packets = match self.plan.flows.get(flow) {
+            Some(planned) => planned.packets.unwrap_or(0),
+            None => self.flows[flow].end,
+        };
+        let alone = self.alone(flow, packets);
+        self.meter.completed(flow, self.now, packets, alone);
+        if self.open.is_some() {
+            self.gone(flow);
+        }
         for (flow, at) in self.plan.completed(flow as u32, self.now) {
             self.schedule(at, Kind::Start, flow, 1);
         }
+    }
+
+    /// How long a flow's packets take where nothing waits: the first over all links, the others
+    /// behind it as the narrowest lets them.
+    fn alone(&self, index: usize, packets: u32) -> Time {
+        let flow = &self.flows[index];
+        let first = flow.path as usize;
+        let slowest = self.paths[first..first + usize::from(flow.hops)]
+            .iter()
+            .map(|port| self.ports[*port as usize].tx)
+            .fold(self.hosts[flow.host as usize].tx, Time::max);
+        let others = u64::from(packets.saturating_sub(1)) * slowest.ps();
+        self.setups[index].base_rtt - flow.back + Time::from_ps(others)
     }
 
     fn schedule_samples(&mut self) {
@@ -483,6 +532,8 @@ fn ports(
     let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
     let shifts = if listed {
         vec![Time::ZERO; wiring.ports.len()]
+    } else if matches!(scenario.workload, Workload::Poisson { .. }) {
+        network::even_shifts(wiring, hosts)
     } else {
         network::shifts(wiring, hosts, flows, paths)
     };

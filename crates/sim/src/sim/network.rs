@@ -54,6 +54,12 @@ pub(super) fn shifts(wiring: &Wiring, hosts: &[Host], flows: &[Flow], paths: &[u
     shifts
 }
 
+/// The same where flows may take any way: what the nearest host allows, for every port.
+pub(super) fn even_shifts(wiring: &Wiring, hosts: &[Host]) -> Vec<Time> {
+    let nearest = hosts.iter().map(|host| host.tx + host.delay).min();
+    vec![nearest.unwrap_or(Time::ZERO); wiring.ports.len()]
+}
+
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A packet is on its way to its next port, where it arrives at `at`.
     #[inline]

@@ -1,0 +1,192 @@
+//! Scenario × controller × seed, on all CPUs.
+
+use std::io::IsTerminal;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use thalweg_sim::cc::Spec;
+use thalweg_sim::metrics::Summary;
+use thalweg_sim::sweep::{Job, sweep};
+use thalweg_sim::{Outcome, Scenario, Statistic, Time};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What all simulations have in common.
+#[derive(Debug, Args)]
+pub struct Common {
+    /// A controller, as NAME or NAME:parameter=value,…; may be given several times. Default:
+    /// dcqcn, hpcc, swift and proportional. docs/controllers.md lists them all.
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| text.parse::<Spec>())]
+    pub cc: Vec<Spec>,
+    /// Seeds; 1 to N are run.
+    #[arg(long, value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: u64,
+    /// Simulations at a time. Default: one for each CPU.
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+}
+
+/// A scenario's runs.
+pub struct Runs {
+    /// The scenario as its file says.
+    pub scenario: Scenario,
+    /// With each controller, in order.
+    pub controllers: Vec<ControllerRuns>,
+}
+
+/// The runs with one controller.
+pub struct ControllerRuns {
+    /// The controller.
+    pub controller: Spec,
+    /// One for each seed that was run, in order.
+    pub runs: Vec<Outcome>,
+    /// Whether all seeds were.
+    pub complete: bool,
+}
+
+impl ControllerRuns {
+    /// Mean and spread over the seeds; none where no run has it.
+    pub fn summary(&self, statistic: Statistic) -> Option<Summary> {
+        let values: Vec<f64> = (self.runs.iter())
+            .filter_map(|run| statistic.of(run))
+            .collect();
+        Summary::of(&values)
+    }
+}
+
+/// All that was run.
+pub struct Batch {
+    /// By scenario.
+    pub scenarios: Vec<Runs>,
+    /// Runs that are done, and that were to be.
+    pub done: (usize, usize),
+}
+
+/// Points of a time series that a report draws.
+const POINTS: u64 = 400;
+
+/// Runs every scenario with every controller and seed. With `series` the first seed's runs have
+/// time series even where the scenario does not ask for any. After SIGINT or SIGTERM no further
+/// run is begun, those that are under way are given up, and the rest is returned.
+pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
+    let controllers = if common.cc.is_empty() {
+        let names = ["dcqcn", "hpcc", "swift", "proportional"];
+        names
+            .map(str::parse)
+            .into_iter()
+            .collect::<Result<_, _>>()?
+    } else {
+        common.cc.clone()
+    };
+    // The scenario of the first seed, and that of the others.
+    let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
+        .map(|scenario| {
+            let mut first = scenario.clone();
+            if series && first.series.is_none() {
+                let step = first.duration.ps().div_ceil(POINTS).max(1);
+                first.series = Some(Time::from_ps(step));
+            }
+            [first, scenario.clone()]
+        })
+        .collect();
+    let mut jobs = Vec::new();
+    for [first, others] in &drawn {
+        for controller in &controllers {
+            for seed in 1..=common.seeds {
+                let scenario = if seed == 1 { first } else { others };
+                jobs.push(Job {
+                    scenario,
+                    controller,
+                    seed,
+                });
+            }
+        }
+    }
+    let threads = match common.jobs {
+        Some(jobs) => jobs.get(),
+        None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+    };
+    let stop = watch_signals()?;
+    let bar = bar(jobs.len() as u64);
+    bar.tick();
+    let outcomes = sweep(&jobs, threads, &stop, |place| {
+        bar.set_message(format!(
+            "{} {}",
+            jobs[place].scenario.name, jobs[place].controller
+        ));
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let total = outcomes.len();
+    let done = outcomes.iter().flatten().count();
+    let mut outcomes = outcomes.into_iter();
+    let scenarios = scenarios
+        .into_iter()
+        .map(|scenario| Runs {
+            scenario,
+            controllers: controllers
+                .iter()
+                .map(|controller| {
+                    let wanted = common.seeds as usize;
+                    let runs: Vec<Outcome> = outcomes.by_ref().take(wanted).flatten().collect();
+                    ControllerRuns {
+                        controller: controller.clone(),
+                        complete: runs.len() == wanted,
+                        runs,
+                    }
+                })
+                .collect(),
+        })
+        .collect();
+    Ok(Batch {
+        scenarios,
+        done: (done, total),
+    })
+}
+
+fn bar(length: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(length);
+    let style = "[{bar:32}] {pos}/{len} {eta} left  {msg}";
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// A flag that SIGINT and SIGTERM raise. A second signal ends the process at once.
+fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .context("cannot watch for signals")?;
+    let (mut interrupt, mut terminate): (Signal, Signal) = {
+        let _within = runtime.enter();
+        (
+            signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?,
+            signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?,
+        )
+    };
+    let raised = Arc::clone(&stop);
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if raised.swap(true, Ordering::Relaxed) {
+                    std::process::exit(130);
+                }
+            }
+        });
+    });
+    Ok(stop)
+}

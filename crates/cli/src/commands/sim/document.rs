@@ -1,0 +1,242 @@
+//! What a batch of runs says: tables for readers, JSON for programs.
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use thalweg_report::Table;
+use thalweg_sim::expect::{Expectation, Verdict};
+use thalweg_sim::metrics::{Slowdown, Summary};
+use thalweg_sim::{Outcome, Statistic};
+
+use super::batch::{ControllerRuns, Runs};
+
+/// Version of the document.
+const FORMAT: u32 = 1;
+
+/// An expectation and what became of it.
+#[derive(Serialize)]
+pub struct Check {
+    /// The expectation.
+    pub expectation: Expectation,
+    /// In words.
+    pub text: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// What was measured; none where nothing was.
+    pub measured: Option<Summary>,
+}
+
+impl Check {
+    pub fn sentence(&self) -> String {
+        let unit = self.expectation.statistic.unit();
+        let measured = match &self.measured {
+            Some(summary) => format!(", measured {}{unit}", cell(summary)),
+            None => String::new(),
+        };
+        let verdict = match self.verdict {
+            Verdict::Met => "met",
+            Verdict::Missed => "MISSED",
+            Verdict::NotChecked => "not checked",
+        };
+        format!("{verdict}: {}{measured}", self.text)
+    }
+}
+
+/// The scenario's expectations against its runs.
+pub fn checks(runs: &Runs) -> Vec<Check> {
+    (runs.scenario.expect.iter())
+        .map(|expectation| {
+            let found = (runs.controllers.iter())
+                .find(|one| one.complete && one.controller.to_string() == expectation.cc);
+            let measured = found.map(|one| one.summary(expectation.statistic));
+            Check {
+                text: expectation.to_string(),
+                verdict: expectation.verdict(measured.as_ref().map(Option::as_ref)),
+                measured: measured.flatten(),
+                expectation: expectation.clone(),
+            }
+        })
+        .collect()
+}
+
+/// Whether no expectation was missed.
+pub fn passed(runs: &Runs) -> bool {
+    (checks(runs).iter()).all(|check| check.verdict != Verdict::Missed)
+}
+
+/// The statistics that a scenario's runs have.
+pub fn statistics(runs: &Runs) -> Vec<Statistic> {
+    (Statistic::ALL.iter().copied())
+        .filter(|statistic| statistic.applies(&runs.scenario.workload))
+        .collect()
+}
+
+/// Mean and, of several runs, standard deviation: three figures.
+pub fn cell(summary: &Summary) -> String {
+    if summary.runs == 1 {
+        return figure(summary.mean);
+    }
+    format!("{} ± {}", figure(summary.mean), figure(summary.deviation))
+}
+
+fn figure(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        v if v < 1e-3 => format!("{value:.1e}"),
+        v if v < 0.0995 => format!("{value:.4}"),
+        v if v < 9.95 => format!("{value:.2}"),
+        v if v < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Figures by controller, and slowdowns by size where flows end.
+pub fn tables(runs: &Runs) -> Vec<Table> {
+    let statistics = statistics(runs);
+    let mut header = vec!["controller".to_owned()];
+    header.extend(
+        statistics
+            .iter()
+            .map(|statistic| statistic.short().to_owned()),
+    );
+    let rows = (runs.controllers.iter())
+        .map(|one| {
+            let mut row = vec![one.controller.to_string()];
+            row.extend(statistics.iter().map(|statistic| {
+                one.summary(*statistic)
+                    .map_or_else(|| "–".to_owned(), |summary| cell(&summary))
+            }));
+            row
+        })
+        .collect();
+    let mut tables = vec![Table {
+        title: "Mean ± standard deviation over the seeds".into(),
+        header,
+        rows,
+    }];
+    if Statistic::SlowdownP50.applies(&runs.scenario.workload) {
+        tables.push(slowdowns(runs));
+    }
+    tables
+}
+
+fn slowdowns(runs: &Runs) -> Table {
+    let mut rows = Vec::new();
+    for one in &runs.controllers {
+        for (key, buckets) in by_size(&one.runs) {
+            let flows: u64 = buckets.iter().map(|bucket| bucket.flows).sum();
+            let mean = |of: fn(&Slowdown) -> f64| {
+                let values: Vec<f64> = buckets.iter().map(|bucket| of(bucket)).collect();
+                Summary::of(&values).map_or_else(String::new, |summary| cell(&summary))
+            };
+            rows.push(vec![
+                one.controller.to_string(),
+                key,
+                flows.to_string(),
+                mean(|bucket| bucket.p50),
+                mean(|bucket| bucket.p95),
+                mean(|bucket| bucket.p99),
+                mean(|bucket| bucket.p999),
+            ]);
+        }
+    }
+    Table {
+        title: "Slowdown of flows by size: completion time over that of the flow alone".into(),
+        header: ["controller", "size", "flows", "p50", "p95", "p99", "p99.9"]
+            .map(str::to_owned)
+            .into(),
+        rows,
+    }
+}
+
+/// The runs' slowdowns of the same sizes, in order of size, those of all flows last.
+fn by_size(runs: &[Outcome]) -> Vec<(String, Vec<&Slowdown>)> {
+    let mut sizes: Vec<(u64, Option<u64>)> = (runs.iter())
+        .flat_map(|run| &run.slowdowns)
+        .map(|one| (one.above_bytes, one.up_to_bytes))
+        .collect();
+    // Of all flows is (0, none): to the end.
+    sizes.sort_unstable_by_key(|(above, up_to)| (*above == 0 && up_to.is_none(), *above));
+    sizes.dedup();
+    (sizes.into_iter())
+        .map(|size| {
+            let same = (runs.iter())
+                .flat_map(|run| &run.slowdowns)
+                .filter(|one| (one.above_bytes, one.up_to_bytes) == size)
+                .collect();
+            (size_name(size), same)
+        })
+        .collect()
+}
+
+fn size_name((above, up_to): (u64, Option<u64>)) -> String {
+    let short = |bytes: u64| match bytes {
+        0..1_000_000 => format!("{} kB", bytes / 1_000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    };
+    match (above, up_to) {
+        (0, None) => "all".into(),
+        (_, Some(bytes)) => format!("≤ {}", short(bytes)),
+        (above, None) => format!("> {}", short(above)),
+    }
+}
+
+/// The machine-readable document. It says nothing of this machine or of time, so that the same
+/// runs give the same bytes.
+pub fn document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Value> {
+    let statistics: Map<String, Value> = (Statistic::ALL.iter())
+        .map(|one| {
+            let definition = json!({ "unit": one.unit().trim(), "description": one.description() });
+            (one.key().to_owned(), definition)
+        })
+        .collect();
+    Ok(json!({
+        "format": FORMAT,
+        "passed": done == total && scenarios.iter().all(passed),
+        "interrupted": done < total,
+        "statistics": statistics,
+        "scenarios": scenarios.iter().map(scenario).collect::<Result<Vec<_>>>()?,
+    }))
+}
+
+fn scenario(runs: &Runs) -> Result<Value> {
+    let controllers = (runs.controllers.iter())
+        .map(|one| controller(runs, one))
+        .collect::<Result<Vec<_>>>()?;
+    Ok(json!({
+        "scenario": runs.scenario,
+        "checks": checks(runs),
+        "controllers": controllers,
+    }))
+}
+
+fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
+    let summary: Map<String, Value> = statistics(runs)
+        .into_iter()
+        .map(|statistic| {
+            Ok((
+                statistic.key().to_owned(),
+                serde_json::to_value(one.summary(statistic))?,
+            ))
+        })
+        .collect::<Result<_>>()?;
+    let outcomes = (one.runs.iter())
+        .map(|run| {
+            let mut value = serde_json::to_value(run)?;
+            if let Some(object) = value.as_object_mut() {
+                // One for each of possibly millions; `slowdowns` sums them up.
+                object.remove("completions");
+                if runs.scenario.series.is_none() {
+                    object.remove("series");
+                }
+            }
+            Ok(value)
+        })
+        .collect::<Result<Vec<_>>>()?;
+    Ok(json!({
+        "controller": one.controller.to_string(),
+        "parameters": one.controller.parameters(),
+        "summary": summary,
+        "runs": outcomes,
+    }))
+}

@@ -1,0 +1,125 @@
+//! `thalweg sim run`.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use thalweg_sim::Scenario;
+
+use super::batch::{Batch, Common, Runs, measure};
+use super::{document, report};
+use crate::failure::Failure;
+use crate::options::Global;
+use crate::output;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Scenario files.
+    #[arg(required = true, value_name = "FILE")]
+    scenarios: Vec<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+    /// Directory for results.json and report.html; of several scenarios, each below it in one
+    /// of its name. Default: neither is written.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let scenarios = (options.scenarios.iter())
+        .map(|file| Scenario::load(file))
+        .collect::<Result<Vec<_>, _>>()?;
+    for (place, scenario) in scenarios.iter().enumerate() {
+        if scenarios[..place]
+            .iter()
+            .any(|other| other.name == scenario.name)
+        {
+            bail!("two of the scenarios are called {:?}", scenario.name);
+        }
+    }
+    // Before anything is run: hours later is too late to hear that it cannot be written.
+    let directories = match &options.out {
+        None => Vec::new(),
+        Some(out) => directories(out, &scenarios)?,
+    };
+    let batch = measure(scenarios, &options.common, options.out.is_some())?;
+    for (runs, directory) in batch.scenarios.iter().zip(&directories) {
+        let only = std::slice::from_ref(runs);
+        let results = serde_json::to_string_pretty(&document::document(only, batch.done)?)?;
+        write(&directory.join("results.json"), &(results + "\n"))?;
+        write(&directory.join("report.html"), &report::page(runs))?;
+    }
+    if global.json {
+        output::print_json(&document::document(&batch.scenarios, batch.done)?)?;
+    } else {
+        output::print(&text(&batch, &directories))?;
+    }
+    let (done, total) = batch.done;
+    if done < total {
+        bail!("interrupted: {done} of {total} runs were done");
+    }
+    if !batch.scenarios.iter().all(document::passed) {
+        return Err(Failure::Expectation.into());
+    }
+    Ok(())
+}
+
+fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
+    (scenarios.iter())
+        .map(|scenario| {
+            let directory = match scenarios {
+                [_] => out.to_owned(),
+                _ => out.join(&scenario.name),
+            };
+            fs::create_dir_all(&directory)
+                .with_context(|| format!("cannot create {}", directory.display()))?;
+            Ok(directory)
+        })
+        .collect()
+}
+
+/// Writes a file whole or not at all.
+fn write(file: &Path, text: &str) -> Result<()> {
+    let directory = file.parent().unwrap_or(Path::new("."));
+    let write = || -> Result<()> {
+        let mut part = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .tempfile_in(directory)?;
+        part.write_all(text.as_bytes())?;
+        part.persist(file)?;
+        Ok(())
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn text(batch: &Batch, directories: &[PathBuf]) -> String {
+    let mut text = String::new();
+    for (place, runs) in batch.scenarios.iter().enumerate() {
+        if place > 0 {
+            text.push('\n');
+        }
+        text.push_str(&scenario_text(runs));
+        if let Some(directory) = directories.get(place) {
+            let file = directory.join("report.html");
+            text.push_str(&format!("{}\n", file.display()));
+        }
+    }
+    text
+}
+
+fn scenario_text(runs: &Runs) -> String {
+    let scenario = &runs.scenario;
+    let mut text = format!("{}: {}\n", scenario.name, scenario.description);
+    for table in document::tables(runs) {
+        let header: Vec<&str> = table.header.iter().map(String::as_str).collect();
+        let numbers: Vec<usize> = (1..header.len()).collect();
+        text.push_str(&format!("\n{}\n", table.title));
+        text.push_str(&output::table(&header, &numbers, table.rows));
+    }
+    for check in document::checks(runs) {
+        text.push_str(&format!("{}\n", check.sentence()));
+    }
+    text
+}

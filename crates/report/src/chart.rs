@@ -1,0 +1,187 @@
+//! Lines over a common pair of axes.
+
+use std::fmt::Write;
+
+use crate::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
+
+/// One line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// What it shows.
+    pub name: String,
+    /// Its points, from left to right.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Lines over a common pair of axes, with ticks, labels and a legend.
+#[derive(Debug, Clone)]
+pub struct Chart<'a> {
+    /// Unique in the page.
+    pub id: &'a str,
+    /// What it shows.
+    pub title: &'a str,
+    /// Label of the horizontal axis, with the unit.
+    pub x_label: &'a str,
+    /// The horizontal axis.
+    pub x: Scale,
+    /// Label of the vertical axis, with the unit.
+    pub y_label: &'a str,
+    /// The vertical axis.
+    pub y: Scale,
+    /// What is drawn.
+    pub lines: &'a [Line],
+}
+
+const HEIGHT: f64 = 300.0;
+const BOTTOM: f64 = 44.0;
+/// Names that fit beside the drawing; further lines have tooltips only.
+const NAMES: usize = 12;
+
+impl Chart<'_> {
+    /// As inline SVG.
+    pub fn draw(&self) -> String {
+        let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * self.x.place(value);
+        let axis = HEIGHT - BOTTOM;
+        let y = |value: f64| axis - (axis - TOP) * self.y.place(value);
+        let ends: Vec<String> = (self.lines.iter())
+            .filter_map(|line| {
+                let (across, up) = line.points.last()?;
+                Some(format!(
+                    "{} ends at {}, {}.",
+                    line.name,
+                    figure(*across),
+                    figure(*up)
+                ))
+            })
+            .collect();
+        let words = format!(
+            "{} on a {} over {} on a {}. {}",
+            self.y_label,
+            self.y.words(),
+            self.x_label,
+            self.x.words(),
+            ends.join(" ")
+        );
+        let mut svg = open(HEIGHT, self.id, self.title, &words);
+        for tick in self.y.ticks() {
+            let place = y(tick);
+            let _ = write!(
+                svg,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
+                 <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                place + 4.0,
+                figure(tick)
+            );
+        }
+        for tick in self.x.ticks() {
+            let place = x(tick);
+            let _ = write!(
+                svg,
+                "<line class=\"grid\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{TOP}\" y2=\"{axis}\"/>\
+                 <text class=\"middle\" x=\"{place:.1}\" y=\"{:.1}\">{}</text>",
+                axis + 16.0,
+                figure(tick)
+            );
+        }
+        let _ = write!(
+            svg,
+            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+             <text x=\"4\" y=\"12\">{}</text>",
+            (LEFT + WIDTH - RIGHT) / 2.0,
+            axis + 36.0,
+            escape(self.x_label),
+            escape(self.y_label)
+        );
+        for (row, line) in self.lines.iter().enumerate() {
+            self.line(&mut svg, row, line, &x, &y);
+        }
+        svg.push_str("</svg>");
+        svg
+    }
+
+    fn line(
+        &self,
+        svg: &mut String,
+        row: usize,
+        line: &Line,
+        x: &impl Fn(f64) -> f64,
+        y: &impl Fn(f64) -> f64,
+    ) {
+        let path: Vec<String> = (line.points.iter())
+            .map(|(across, up)| format!("{:.1},{:.1}", x(*across), y(*up)))
+            .collect();
+        let name = escape(&line.name);
+        let _ = write!(
+            svg,
+            "<g class=\"c{}\"><polyline points=\"{}\"><title>{name}</title></polyline>",
+            row % COLOURS,
+            path.join(" ")
+        );
+        let shape = Shape::of(row);
+        if let Some((across, up)) = line.points.last() {
+            shape.draw(svg, x(*across), y(*up), &line.name);
+        }
+        if row < NAMES {
+            let (left, height) = (WIDTH - RIGHT + 14.0, TOP + 8.0 + 20.0 * row as f64);
+            shape.draw(svg, left, height, &line.name);
+            let _ = write!(
+                svg,
+                "</g><text x=\"{}\" y=\"{}\">{name}</text>",
+                left + 12.0,
+                height + 4.0
+            );
+        } else {
+            svg.push_str("</g>");
+        }
+    }
+}
+
+/// A number for a reader, without trailing zeros.
+fn figure(value: f64) -> String {
+    if value != 0.0 && (value.abs() >= 1e6 || value.abs() < 1e-3) {
+        return format!("{value:.3e}");
+    }
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_lie_where_the_axes_say() {
+        let lines = [Line {
+            name: "a<b".into(),
+            points: vec![(0.0, 0.0), (10.0, 50.0)],
+        }];
+        let svg = Chart {
+            id: "one",
+            title: "One",
+            x_label: "time (ms)",
+            x: Scale::linear(10.0),
+            y_label: "rate (%)",
+            y: Scale::linear(100.0),
+            lines: &lines,
+        }
+        .draw();
+        // From (LEFT, axis) to (WIDTH − RIGHT, halfway up to TOP): 256 − (256 − 16)/2.
+        assert!(svg.contains("points=\"88.0,256.0 770.0,136.0\""), "{svg}");
+        assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
+    }
+
+    #[test]
+    fn figures() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.25, "0.25"),
+            (1500.0, "1500"),
+            (2e6, "2.000e6"),
+            (0.0001, "1.000e-4"),
+        ] {
+            assert_eq!(figure(value), text);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What runs are compared by: one number each, defined once.
+
+use serde::{Deserialize, Serialize};
+
+use super::Outcome;
+use crate::scenario::Workload;
+
+/// Writes out the enum over all statistics.
+macro_rules! statistics {
+    ($($name:ident, $key:literal, $short:literal, $unit:literal, $of:expr, $description:literal;)*) => {
+        /// A number that describes a run.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Statistic {
+            $(#[doc = $description] $name,)*
+        }
+
+        impl Statistic {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// As scenario files and documents have it.
+            pub const fn key(self) -> &'static str {
+                match self {
+                    $(Self::$name => $key,)*
+                }
+            }
+
+            /// Heading of a column, with the unit.
+            pub const fn short(self) -> &'static str {
+                match self {
+                    $(Self::$name => $short,)*
+                }
+            }
+
+            /// Unit, to be written behind a number.
+            pub const fn unit(self) -> &'static str {
+                match self {
+                    $(Self::$name => $unit,)*
+                }
+            }
+
+            /// What it is.
+            pub const fn description(self) -> &'static str {
+                match self {
+                    $(Self::$name => $description,)*
+                }
+            }
+
+            /// Its value in a run; none where there was nothing to measure.
+            pub fn of(self, outcome: &Outcome) -> Option<f64> {
+                match self {
+                    $(Self::$name => {
+                        let of: fn(&Outcome) -> Option<f64> = $of;
+                        of(outcome)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+statistics! {
+    Utilisation, "utilisation", "SU %", " %", |run| Some(run.utilisation_percent),
+        "Switch utilisation (SU): what left the ports to the receivers, of their line rate.";
+    Fairness, "fairness", "FR %", " %", |run| Some(run.fairness_percent),
+        "Fairness (FR): least rate of a flow over the greatest.";
+    HostFairness, "host-fairness", "hosts' FR %", " %", |run| Some(run.host_fairness_percent),
+        "The same of the sums of each sending host's flows.";
+    QueueLatency, "queue-latency", "QL µs", " µs", |run| Some(run.queue_latency.mean_us),
+        "Queue latency (QL): mean time that packets have waited in switches.";
+    QueueLatencyP99, "queue-latency-p99", "QL p99 µs", " µs", |run| Some(run.queue_latency.p99_us),
+        "99th percentile of the same.";
+    Dropped, "dropped", "DR Gbit/s", " Gbit/s", |run| Some(run.dropped_gbps),
+        "Drop rate (DR): what full queues dropped.";
+    DroppedPercent, "dropped-percent", "dropped %", " %", |run| Some(run.dropped_percent),
+        "The same, of what left the ports to the receivers or was dropped.";
+    Recovery, "recovery", "RT s", " s", |run| run.long_short?.recovery_s,
+        "Recovery time (RT): until the long flow is back at 95 % of the line rate.";
+    LongRate, "long-rate", "LBW Gbit/s", " Gbit/s", |run| Some(run.long_short?.long_gbps),
+        "Bandwidth of the long flow (LBW).";
+    SlowdownP50, "slowdown-p50", "slowdown p50", "", |run| Some(run.slowdowns.last()?.p50),
+        "Median of flow completion times over those of the flow alone in the network.";
+    SlowdownP99, "slowdown-p99", "slowdown p99", "", |run| Some(run.slowdowns.last()?.p99),
+        "99th percentile of the same.";
+}
+
+impl Statistic {
+    /// Whether runs of a workload have it.
+    pub fn applies(self, workload: &Workload) -> bool {
+        match self {
+            Self::Fairness | Self::HostFairness => !matches!(workload, Workload::Poisson { .. }),
+            Self::Recovery | Self::LongRate => matches!(workload, Workload::LongShort { .. }),
+            Self::SlowdownP50 | Self::SlowdownP99 => match workload {
+                Workload::Poisson { .. } => true,
+                Workload::Flows(list) => list.iter().any(|flow| flow.bytes.is_some()),
+                _ => false,
+            },
+            _ => true,
+        }
+    }
+}
+
+/// Mean and spread of a statistic over the seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Summary {
+    /// Mean.
+    pub mean: f64,
+    /// Standard deviation of the sample (n − 1); 0 of one value.
+    pub deviation: f64,
+    /// Least value.
+    pub least: f64,
+    /// Greatest value.
+    pub most: f64,
+    /// Runs that had a value.
+    pub runs: usize,
+}
+
+impl Summary {
+    /// Of these values; none of none.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        if values.is_empty() {
+            return None;
+        }
+        let runs = values.len();
+        let mean = values.iter().sum::<f64>() / runs as f64;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        Some(Self {
+            mean,
+            deviation: (squares / (runs.max(2) - 1) as f64).sqrt(),
+            least: values.iter().copied().fold(f64::INFINITY, f64::min),
+            most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+            runs,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_files_are_the_keys() {
+        for statistic in Statistic::ALL {
+            let name = serde_json::to_value(statistic).unwrap();
+            assert_eq!(name, statistic.key());
+        }
+    }
+
+    #[test]
+    fn summaries_by_hand() {
+        // Mean 5, squares 9 + 1 + 1 + 9 = 20, over 3.
+        let summary = Summary::of(&[2.0, 4.0, 6.0, 8.0]).unwrap();
+        assert_eq!((summary.mean, summary.least, summary.most), (5.0, 2.0, 8.0));
+        assert!((summary.deviation - (20.0f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert_eq!(Summary::of(&[7.0]).unwrap().deviation, 0.0);
+        assert_eq!(Summary::of(&[]), None);
+    }
+}
