@@ -44,7 +44,7 @@ fn main() {
     let begin = processor_seconds();
     let decisions: u64 = (0..envs.parse().expect("a number of simulations"))
         .map(|seed| {
-            let outcome = Simulation::new(&scenario, |_, _| Keep { share }, seed).run();
+            let outcome = Simulation::new(&scenario, move |_, _| Keep { share }, seed).run();
             outcome.counts.decisions
         })
         .sum();

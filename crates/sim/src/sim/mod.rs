@@ -145,7 +145,7 @@ impl<C: Controller> Simulation<C> {
     /// are given again, and the factory is asked whenever a flow comes.
     pub fn new(
         scenario: &Scenario,
-        factory: impl FnMut(u32, &Setup) -> C + Send + 'static,
+        factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static,
         seed: u64,
     ) -> Self {
         Self::with_queue(scenario, factory, seed)
@@ -156,7 +156,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// As [`Simulation::new`], with another event queue.
     pub fn with_queue(
         scenario: &Scenario,
-        mut factory: impl FnMut(u32, &Setup) -> C + Send + 'static,
+        mut factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static,
         seed: u64,
     ) -> Self {
         let mut simulation = Self::assemble(scenario, &mut factory, seed);

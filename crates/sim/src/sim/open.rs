@@ -24,7 +24,7 @@ const MAX_PORTS: usize = MAX_HOPS - 1;
 /// servers have links of 100 Gbit/s (§5.1, 80 bytes a round trip).
 const EXPECTED_FLOWS: u32 = 100;
 
-type Factory<C> = Box<dyn FnMut(u32, &Setup) -> C + Send>;
+type Factory<C> = Box<dyn FnMut(u32, &Setup) -> C + Send + Sync>;
 
 /// What it takes to let a flow come.
 pub(super) struct Open<C> {
@@ -77,7 +77,7 @@ impl<C> Open<C> {
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Where the controllers of flows that come are from.
-    pub(super) fn renew(&mut self, factory: impl FnMut(u32, &Setup) -> C + Send + 'static) {
+    pub(super) fn renew(&mut self, factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static) {
         if let Some(open) = &mut self.open {
             open.factory = Some(Box::new(factory));
         }
