@@ -80,9 +80,10 @@ fn run(flows: u32, duration: Time, network: &Arc<Network>, seed: u64) -> Outcome
         initial_fraction: 1.0 / f64::from(flows),
         ..Parameters::default()
     };
+    let controller = Learned::new(Arc::clone(network), &parameters);
     Simulation::new(
         &many_to_one(flows, duration),
-        |_, _| Learned::new(Arc::clone(network), &parameters),
+        |_, _| controller.clone(),
         seed,
     )
     .run()

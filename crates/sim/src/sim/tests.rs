@@ -28,8 +28,8 @@ impl<Q: EventQueue> EventQueue for Traced<Q> {
         self.queue.push(event);
     }
 
-    fn pop(&mut self) -> Option<Event> {
-        let event = self.queue.pop()?;
+    fn pop_hinting(&mut self, soon: impl FnMut(&Event)) -> Option<Event> {
+        let event = self.queue.pop_hinting(soon)?;
         for part in [
             event.time.ps(),
             u64::from(event.what),
