@@ -9,6 +9,7 @@
 #   limit    what a limited cgroup sends, set and measured    (five minutes)
 #   model    time per decision of the learned controller      (a minute; no root)
 #   cc       kernel time of congestion controls in BPF         (two minutes)
+#   sim      packets per second of the simulator, and of ns-3   (five minutes; no root)
 #   lab      goodput against every fixed arm, 60 connections  (half an hour)
 # Exits with 1 if a target is missed. Run it on an idle machine, as root.
 set -euo pipefail
@@ -18,7 +19,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost policy link limit model cc lab)
+((${#parts[@]})) || parts=(regret cost policy link limit model cc sim lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -52,6 +53,10 @@ for part in "${parts[@]}"; do
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
 		target/release/thalweg-bench cc || status=1
 		;;
+	sim)
+		cargo bench --locked -p thalweg-sim --bench throughput || status=1
+		cargo bench --locked -p thalweg-sim --bench ns3 || status=1
+		;;
 	lab)
 		cargo build --locked --release -p thalweg-cli
 		target/release/thalweg lab run scenarios/lab/loss-0.toml scenarios/lab/loss-5.toml \
@@ -60,7 +65,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, policy, link, limit, model, cc, lab)" >&2
+		echo "error: no part $part (regret, cost, policy, link, limit, model, cc, sim, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -7,6 +7,7 @@
 #
 # setup.sh            what `make test` and `make demo` need
 # setup.sh --kernel   also what `thalweg lab build-kernel` needs
+# setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
 #
 # There is deliberately no rust-toolchain.toml. rustup would obey it by
 # fetching exactly the toolchain it names, even where the installed one is
@@ -35,11 +36,14 @@ kernel_sources=linux-source-6.1
 # What building it needs beyond the above.
 kernel_tools=(flex bison bc xz-utils tar)
 
-case ${1-} in
-'') kernel=false ;;
---kernel) kernel=true ;;
+# The network simulator ns-3, and a library that its pkg-config files name.
+peers=(g++ libns3-dev libgsl-dev)
+
+with=${1-}
+case $with in
+'' | --kernel | --peers) ;;
 *)
-	echo "usage: $0 [--kernel]" >&2
+	echo "usage: $0 [--kernel | --peers]" >&2
 	exit 2
 	;;
 esac
@@ -142,6 +146,14 @@ install_kernel_sources() {
 	fi
 }
 
+install_peers() {
+	local package
+	for package in "${peers[@]}"; do
+		install_if_offered "$package" ||
+			note "no $package here: the comparison with ns-3 is skipped"
+	done
+}
+
 install_rust() {
 	if ! rust_find; then
 		local found
@@ -176,7 +188,10 @@ install_rust_components() {
 
 install_packages
 install_user_mode_linux
-if $kernel; then install_kernel_sources; fi
+case $with in
+--kernel) install_kernel_sources ;;
+--peers) install_peers ;;
+esac
 install_rust
 install_rust_components
 python_env_make

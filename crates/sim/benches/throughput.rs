@@ -1,102 +1,41 @@
 //! How fast the simulator is: packets a second by number of flows, with a small neural network
 //! that decides at each answer to a probe, and what a second thread adds.
 //!
-//! `cargo bench -p thalweg-sim --bench throughput -- [FLOWS…]`, or no number for all.
+//! `cargo bench -p thalweg-sim --bench throughput -- [FLOWS…]`: for each number of flows, the
+//! median and the best of five runs, in turn; without numbers 64, 512, 2048 and 8192, the
+//! greatest memory of a process that ran the last one, and the runs on two threads. Packets are
+//! counted per second of processor time, so that other load on the machine matters less; wall
+//! time stands beside it.
 
+use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
-use thalweg_sim::cc::{Context, Controller, Needs, Response, Setup};
-use thalweg_sim::scenario::{Hosts, Link, Network, Recovery, Topology, Workload};
+use nix::sys::resource::{UsageWho, getrusage};
+use thalweg_sim::cc::learned::{HIDDEN, INPUTS, Learned, Network, Parameters};
+use thalweg_sim::scenario::{self, Hosts, Link, Recovery, Topology, Workload};
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
-/// 4-12-12-1, rectified linear units and a hyperbolic tangent: the size of network that ADPG
-/// uses. The weights let it follow `infl·√rate = target` so that the load is realistic.
-struct Weights {
-    first: [[f32; 12]; 4],
-    second: [[f32; 12]; 12],
-    third: [f32; 12],
-}
+/// Runs of each number of flows.
+const ROUNDS: usize = 5;
+/// Argument with which the program runs one scenario and prints its greatest memory.
+const MEMORY: &str = "--memory-of";
 
-impl Weights {
-    fn new() -> Self {
-        // Two units carry the positive and the negative part of the error to the end; the
-        // others compute as much and add nothing.
-        let mut weights = Self {
-            first: [[0.01; 12]; 4],
-            second: [[0.01; 12]; 12],
-            third: [0.0; 12],
-        };
-        for unit in 0..2 {
-            let sign = if unit == 0 { 1.0 } else { -1.0 };
-            weights.first.iter_mut().for_each(|row| row[unit] = 0.0);
-            weights.first[1][unit] = sign;
-            weights.second.iter_mut().for_each(|row| row[unit] = 0.0);
-            weights.second[unit][unit] = 1.0;
-            weights.third[unit] = sign;
-        }
-        weights
+/// ADPG's network, 4-12-12-1, with weights that make it act as the proportional rule does, so
+/// that the load is what a trained network settles at: two units of each layer carry the
+/// positive and the negative part of the newest error, the others compute as much and add
+/// nothing.
+fn network() -> Arc<Network> {
+    let mut first = [[0.01; INPUTS]; HIDDEN];
+    let mut second = [[0.01; HIDDEN]; HIDDEN];
+    let mut last = [0.0; HIDDEN];
+    for (unit, sign) in [(0, 1.0), (1, -1.0)] {
+        first[unit] = [0.0, sign, 0.0, 0.0];
+        second[unit] = [0.0; HIDDEN];
+        second[unit][unit] = 1.0;
+        last[unit] = -sign;
     }
-
-    fn decide(&self, inputs: [f32; 4]) -> f32 {
-        let mut hidden = [0.0f32; 12];
-        for (input, row) in inputs.iter().zip(&self.first) {
-            for (sum, weight) in hidden.iter_mut().zip(row) {
-                *sum += input * weight;
-            }
-        }
-        let mut second = [0.0f32; 12];
-        for (input, row) in hidden.iter().zip(&self.second) {
-            let input = input.max(0.0);
-            for (sum, weight) in second.iter_mut().zip(row) {
-                *sum += input * weight;
-            }
-        }
-        let last: f32 = second
-            .iter()
-            .zip(&self.third)
-            .map(|(input, weight)| input.max(0.0) * weight)
-            .sum();
-        last.tanh()
-    }
-}
-
-struct Learned<'a> {
-    weights: &'a Weights,
-    base_rtt: f32,
-    line: f32,
-    /// Last multiplier and error, and those before.
-    history: [f32; 4],
-}
-
-impl Controller for Learned<'_> {
-    fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
-    }
-
-    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        self.base_rtt = setup.base_rtt.secs() as f32;
-        self.line = setup.line_rate_bps as f32;
-        context.command.rate_bps = setup.line_rate_bps / f64::from(setup.expected_flows);
-    }
-
-    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        let inflation = response.rtt.secs() as f32 / self.base_rtt;
-        let rate = context.command.rate_bps as f32 / self.line;
-        let error = 0.06 - inflation * rate.sqrt();
-        self.history = [self.history[2], self.history[3], self.history[2], error];
-        self.history[1] = error;
-        let action = self.weights.decide(self.history);
-        let factor = if action >= 0.0 {
-            1.0 + 0.2 * action
-        } else {
-            1.0 / (1.0 - 0.2 * action)
-        };
-        self.history[2] = factor;
-        context.command.rate_bps *= f64::from(factor);
-    }
+    Arc::new(Network::new(&first, &second, &last).expect("weights are small"))
 }
 
 fn many_to_one(flows: u32, duration: Time) -> Scenario {
@@ -112,7 +51,7 @@ fn many_to_one(flows: u32, duration: Time) -> Scenario {
         duration,
         warmup: Time::from_ps(duration.ps() / 4),
         topology: Topology::Star { hosts: senders + 1 },
-        network: Network {
+        network: scenario::Network {
             link,
             fabric: link,
             packet_bytes: 1024,
@@ -132,70 +71,140 @@ fn many_to_one(flows: u32, duration: Time) -> Scenario {
         },
         workload: Workload::ManyToOne { senders, flows },
         series: None,
-        expect: Vec::new(),
     }
 }
 
-fn run(scenario: &Scenario, weights: &'static Weights, seed: u64) -> Outcome {
+fn run(flows: u32, duration: Time, network: &Arc<Network>, seed: u64) -> Outcome {
+    let parameters = Parameters {
+        scale: 10.0,
+        initial_fraction: 1.0 / f64::from(flows),
+        ..Parameters::default()
+    };
+    let controller = Learned::new(Arc::clone(network), &parameters);
     Simulation::new(
-        scenario,
-        |_, _| Learned {
-            weights,
-            base_rtt: 0.0,
-            line: 0.0,
-            history: [1.0, 0.0, 1.0, 0.0],
-        },
+        &many_to_one(flows, duration),
+        move |_, _| controller.clone(),
         seed,
     )
     .run()
 }
 
-fn main() {
-    let asked: Vec<u32> = std::env::args()
-        .filter_map(|text| text.parse().ok())
-        .collect();
-    let flows = if asked.is_empty() {
-        vec![64, 512, 2048, 8192]
-    } else {
-        asked.clone()
-    };
-    // For the rest of the process: every flow has a reference.
-    let weights: &Weights = Box::leak(Box::new(Weights::new()));
-    println!("2 simulated seconds at 100 Gbit/s, packets of 1 KiB, one decision an answer");
-    println!("flows  wall s  Mpackets/s  Mevents/s  decisions  SU %   FR %   QL us  loss %");
-    for flows in flows {
-        let scenario = many_to_one(flows, Time::from_us(2_000_000));
-        let begin = Instant::now();
-        let outcome = run(&scenario, weights, 1);
-        let wall = begin.elapsed().as_secs_f64();
+/// Processor time of this thread in user mode, seconds.
+fn user_seconds() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("a thread may ask about itself");
+    let time = usage.user_time();
+    time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6
+}
+
+/// Least and median.
+fn least_and_median(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[0], values[values.len() / 2])
+}
+
+fn table(flows: &[u32], network: &Arc<Network>) {
+    println!("2 simulated seconds at 100 Gbit/s, packets of 1 KiB, one decision an answer;");
+    println!("packets and events per second of processor time, {ROUNDS} runs");
+    println!(
+        "flows  wall s  user s  Mpackets/s  (best)  Mevents/s  Mdecisions   SU %   FR %   QL us  \
+         loss %  ns/packet"
+    );
+    let mut times = vec![(Vec::new(), Vec::new()); flows.len()];
+    let mut outcomes = Vec::new();
+    for round in 0..ROUNDS {
+        for (flows, (walls, users)) in flows.iter().zip(&mut times) {
+            let (begin, user) = (Instant::now(), user_seconds());
+            let outcome = run(*flows, Time::from_us(2_000_000), network, 1);
+            users.push(user_seconds() - user);
+            walls.push(begin.elapsed().as_secs_f64());
+            if round == 0 {
+                outcomes.push(outcome);
+            }
+        }
+    }
+    let mut costs = Vec::new();
+    for ((flows, (walls, users)), outcome) in flows.iter().zip(times).zip(&outcomes) {
+        let (_, wall) = least_and_median(walls);
+        let (best, user) = least_and_median(users);
         let counts = outcome.counts;
+        let packets = counts.sent_packets as f64;
+        costs.push(best / packets);
         println!(
-            "{flows:5} {wall:7.2} {:11.2} {:10.2} {:10} {:6.2} {:6.2} {:7.2} {:7.3}",
-            counts.sent_packets as f64 / wall * 1e-6,
-            counts.events as f64 / wall * 1e-6,
-            counts.decisions,
+            "{flows:5} {wall:7.2} {user:7.2} {:11.2} {:7.2} {:10.2} {:11.2} {:6.2} {:6.2} \
+             {:7.2} {:7.3} {:10.1}",
+            packets / user * 1e-6,
+            packets / best * 1e-6,
+            counts.events as f64 / user * 1e-6,
+            counts.decisions as f64 * 1e-6,
             outcome.utilisation_percent,
             outcome.fairness_percent,
             outcome.queue_latency.mean_us,
             outcome.dropped_percent,
+            user / packets * 1e9,
         );
     }
-    if asked.is_empty() {
-        let scenario = many_to_one(1024, Time::from_us(400_000));
+    if let [first, .., last] = costs[..] {
+        println!(
+            "a packet of the last row costs {:.2} times one of the first (best of each)",
+            last / first
+        );
+    }
+}
+
+/// The greatest memory of another process that runs this many flows, MB.
+fn memory_mb(flows: u32) -> Option<f64> {
+    let program = std::env::current_exe().ok()?;
+    let output = Command::new(program)
+        .args([MEMORY, &flows.to_string()])
+        .output()
+        .ok()?;
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+/// Two runs on two threads and one after the other, in turn: the ratio of their wall times.
+fn threads(network: &Arc<Network>) {
+    let duration = Time::from_us(400_000);
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
         let alone = Instant::now();
-        run(&scenario, weights, 1);
-        run(&scenario, weights, 2);
-        let alone = alone.elapsed();
+        run(1024, duration, network, 1);
+        run(1024, duration, network, 2);
+        let alone = alone.elapsed().as_secs_f64();
         let together = Instant::now();
         std::thread::scope(|scope| {
             for seed in 1..=2 {
-                let (scenario, weights) = (&scenario, &weights);
-                scope.spawn(move || run(scenario, weights, seed));
+                scope.spawn(move || run(1024, duration, network, seed));
             }
         });
-        println!(
-            "two runs on two threads: {:.2} times as fast as one after the other",
-            alone.as_secs_f64() / together.elapsed().as_secs_f64()
-        );
+        ratios.push(alone / together.elapsed().as_secs_f64());
     }
+    let (_, median) = least_and_median(ratios);
+    println!("two runs on two threads: {median:.2} times as fast as one after the other");
+}
+
+fn main() {
+    let network = network();
+    let arguments: Vec<String> = std::env::args().collect();
+    let asked: Vec<u32> = arguments
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    if arguments.iter().any(|text| text == MEMORY) {
+        for flows in asked {
+            run(flows, Time::from_us(2_000_000), &network, 1);
+        }
+        let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask about itself");
+        println!("{:.1}", usage.max_rss() as f64 * 1024e-6);
+        return;
+    }
+    if !asked.is_empty() {
+        table(&asked, &network);
+        return;
+    }
+    table(&[64, 512, 2048, 8192], &network);
+    match memory_mb(8192) {
+        Some(megabytes) => println!("memory with 8192 flows: {megabytes} MB at most"),
+        None => println!("memory with 8192 flows: not measured, the program cannot run itself"),
+    }
+    threads(&network);
 }

@@ -3,12 +3,14 @@
 //! Hosts send the packets of their flows at rates and windows that a controller per flow
 //! ([`cc::Controller`]) sets; switches queue, mark and measure them. The same scenario and
 //! seed give the same run, to the last event, on any machine and any number of threads.
-#![forbid(unsafe_code)]
+// One function apart: `prefetch`.
+#![deny(unsafe_code)]
 
 pub mod cc;
 pub mod engine;
 pub mod expect;
 pub mod metrics;
+mod prefetch;
 mod rng;
 pub mod scenario;
 mod sim;

@@ -38,7 +38,7 @@ impl EventQueue for Heap {
         self.pushed += 1;
     }
 
-    fn pop(&mut self) -> Option<Event> {
+    fn pop_hinting(&mut self, _: impl FnMut(&Event)) -> Option<Event> {
         let Reverse((time, _, what, argument)) = self.events.pop()?;
         Some(Event {
             time,

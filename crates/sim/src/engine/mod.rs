@@ -31,7 +31,13 @@ pub trait EventQueue {
     fn push(&mut self, event: Event);
 
     /// Takes the next event.
-    fn pop(&mut self) -> Option<Event>;
+    fn pop(&mut self) -> Option<Event> {
+        self.pop_hinting(|_| {})
+    }
+
+    /// Takes the next event, and may call `soon` with events that will come before long, so
+    /// that what they concern can be fetched. Who is called with what is up to the queue.
+    fn pop_hinting(&mut self, soon: impl FnMut(&Event)) -> Option<Event>;
 
     /// Events in the queue.
     fn len(&self) -> usize;

@@ -395,6 +395,68 @@ mod tests {
     use super::*;
 
     #[test]
+    fn recovery_of_the_long_flow_by_hand() {
+        let us = Time::from_us;
+        let mut scenario = crate::sim::test_support::many_to_one(1);
+        scenario.warmup = us(60);
+        scenario.duration = us(1_000);
+        scenario.workload = Workload::LongShort {
+            senders: 3,
+            flows: 3,
+            burst_bytes: 1_024,
+            idle: us(100),
+            together: true,
+        };
+        let plan = crate::workload::plan(&scenario, 1);
+        let mut meter = Meter::new(&scenario, &plan, 1);
+        meter.started(0, us(0));
+        // In 10 µs the line carries 122.07 packets of 1 KiB; 95 % are 115.97.
+        let arrive = |meter: &mut Meter, at_us: u64, packets: u32| {
+            for _ in 0..packets {
+                meter.delivered(0, us(at_us), true, true, Time::ZERO);
+            }
+        };
+        // Over before the measured time begins.
+        meter.started(1, us(10));
+        meter.completed(1, us(50));
+        arrive(&mut meter, 50, 122);
+        // Two short flows that overlap are one interruption, until 203 µs. The bin from 200 µs
+        // has begun before that, that from 210 µs has one packet too few: 220 µs − 203 µs.
+        meter.started(1, us(100));
+        meter.started(2, us(110));
+        meter.completed(1, us(150));
+        arrive(&mut meter, 170, 122);
+        meter.completed(2, us(203));
+        arrive(&mut meter, 205, 122);
+        arrive(&mut meter, 215, 115);
+        arrive(&mut meter, 229, 116);
+        // Until 450 µs, and the next begins at 465 µs: what arrives in the bin from 460 µs is
+        // no recovery, as it was interrupted.
+        meter.started(2, us(400));
+        meter.completed(2, us(450));
+        arrive(&mut meter, 455, 100);
+        arrive(&mut meter, 461, 122);
+        // Until 500 µs, on the border of a bin: recovered at once, 0 µs.
+        meter.started(1, us(465));
+        meter.completed(1, us(500));
+        arrive(&mut meter, 500, 116);
+        // Not over at the end.
+        meter.started(1, us(900));
+        let report = |meter: &Meter| {
+            let interruptions = meter.interruptions.as_ref().expect("long-short");
+            meter.long_short(interruptions, 100e9, 42e9)
+        };
+        let found = report(&meter);
+        assert_eq!((found.recovered, found.not_recovered), (2, 1));
+        let mean = found.recovery_s.expect("recovered twice");
+        assert!((mean - 8.5e-6).abs() < 1e-12, "{mean}");
+        assert_eq!(found.long_gbps, 42.0);
+
+        let never = Meter::new(&scenario, &plan, 1);
+        assert_eq!(report(&never).recovery_s, None);
+    }
+
+    #[test]
     fn fairness_measures() {
         assert_eq!(fairness(&[1.0, 2.0, 4.0]), 25.0);
         assert_eq!(fairness(&[]), 100.0);

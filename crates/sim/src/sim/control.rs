@@ -39,7 +39,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             },
         );
         if flow.command.rate_bps != before {
-            let line = self.setups[index].line_rate_bps;
+            let line = self.hosts[flow.host as usize].rate_bps;
             // Not a number becomes the least rate.
             flow.command.rate_bps = flow.command.rate_bps.max(self.min_rate_bps).min(line);
             let bits = f64::from(self.packet_bytes) * 8.0;
@@ -78,6 +78,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     pub(super) fn response(&mut self, index: usize) {
         let bytes = u64::from(self.packet_bytes);
+        let now = self.happened();
         let flow = &mut self.flows[index];
         flow.probe = Probe::Idle;
         self.meter.decisions += 1;
@@ -87,7 +88,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Default::default()
         };
         let response = Response {
-            rtt: flow.probe_rtt,
+            rtt: now - flow.probe_sent,
             sent_at: flow.probe_sent,
             acked_bytes: u64::from(flow.answer_acked) * bytes,
             marked_bytes: u64::from(flow.answer_marked) * bytes,
@@ -98,7 +99,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 &[]
             },
         };
-        let now = self.happened();
         self.control(index, now, |controller, context| {
             controller.on_response(&response, context);
         });
@@ -213,12 +213,12 @@ pub struct Pending {
 }
 
 impl Pending {
-    pub(super) fn of(number: u32, flow: &Flow, packet_bytes: u32, at: Time) -> Self {
+    pub(super) fn of(number: u32, flow: &Flow, rtt: Time, packet_bytes: u32, at: Time) -> Self {
         let bytes = |packets: u32| u64::from(packets) * u64::from(packet_bytes);
         Self {
             flow: number,
             at,
-            rtt: flow.probe_rtt,
+            rtt,
             sent_at: flow.probe_sent,
             rate_bps: flow.command.rate_bps,
             acked_bytes: bytes(flow.answer_acked),

@@ -14,6 +14,7 @@ use crate::Time;
 use crate::cc::{Controller, Needs, Setup, TIMERS};
 use crate::engine::{Event, EventQueue, Wheel};
 use crate::metrics::{Meter, Outcome};
+use crate::prefetch::prefetch;
 use crate::rng::Rng;
 use crate::scenario::{Recovery, Scenario, Workload};
 use crate::topology::{Wiring, crossing, transmission};
@@ -267,7 +268,18 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Handles the next event; whether there was one before the end.
     fn step(&mut self) -> bool {
-        match self.events.pop() {
+        let (flows, controllers) = (&self.flows, &self.controllers);
+        let next = self.events.pop_hinting(|event| {
+            let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
+            let kind = event.what >> SUBJECT_BITS;
+            if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
+                prefetch::<_, 2>(&flows[subject]);
+                if kind == Kind::Response as u32 {
+                    prefetch::<_, 1>(&controllers[subject]);
+                }
+            }
+        });
+        match next {
             Some(event) if event.time < self.end => {
                 self.handle(event);
                 true
@@ -401,7 +413,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 dropped: port.dropped,
             })
             .collect();
-        let rates: Vec<u64> = self.flows.iter().map(|flow| flow.measured).collect();
+        let rates: Vec<u64> = self
+            .flows
+            .iter()
+            .map(|flow| u64::from(flow.received - flow.unmeasured))
+            .collect();
         self.meter.finish(&self.plan, &rates, &ports, self.handled)
     }
 }

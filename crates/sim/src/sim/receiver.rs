@@ -26,7 +26,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let flow = &mut self.flows[index];
         let answered = at + flow.back;
         let mut gap = None;
-        if flow.dropped > 0 {
+        if flow.missing {
             let drops = &self.losses[index].drops;
             let lost = drops
                 .iter()
@@ -47,19 +47,20 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     flow.asked = true;
                     gap = Some(flow.received);
                 }
-                packet.index == flow.received
+                let new = packet.index == flow.received;
+                flow.asked &= !new;
+                new
             }
         };
         let in_order = packet.index <= flow.received || self.recovery != Recovery::GoBackN;
         if new {
             flow.received += 1;
-            flow.asked = false;
             flow.acked += 1;
             flow.marked += u32::from(packet.marked);
         }
         let measured = at >= self.warmup;
-        if measured && new {
-            flow.measured += 1;
+        if new && !measured {
+            flow.unmeasured += 1;
         }
         let complete = new && flow.received == flow.end && flow.end != ENDLESS;
         let mut notify = false;
@@ -73,14 +74,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let received = flow.received;
         let rtt = answered - packet.sent;
         if packet.probe {
-            flow.probe_rtt = rtt;
             flow.answer_acked = std::mem::take(&mut flow.acked);
             flow.answer_marked = std::mem::take(&mut flow.marked);
             flow.answer_lost = std::mem::take(&mut flow.lost);
             flow.answer_at = answered + self.reaction;
             let due = flow.answer_at;
             if let Some(pending) = &mut self.pending {
-                pending.push(Pending::of(packet.flow, flow, self.packet_bytes, due));
+                pending.push(Pending::of(packet.flow, flow, rtt, self.packet_bytes, due));
             }
             if self.needs.telemetry
                 && let Some(place) = place

@@ -113,7 +113,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         let number = flow.number;
         flow.number += 1;
-        flow.underway += 1;
+        if self.needs.acks {
+            flow.underway += 1;
+        }
         // Less may be there than when the burst began: it was acknowledged meanwhile.
         flow.burst_left = (flow.burst_left - 1).min(flow.data());
         let more = flow.burst_left > 0;
@@ -121,7 +123,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if probe {
             flow.probe = Probe::Underway;
             flow.probe_sent = now;
-            flow.probe_number = number;
         }
         let packet = Packet {
             sent: now,
@@ -183,6 +184,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let flow = &mut self.flows[index];
         if packet.probe {
             flow.probe = Probe::Dropped;
+            flow.probe_number = packet.number;
         }
         self.events.push(crate::engine::Event {
             time: (packet.sent + self.timeout).max(self.now),
@@ -192,7 +194,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if packet.number < flow.missed_from {
             return;
         }
-        flow.dropped += 1;
+        flow.missing = true;
         let drops = &mut self.losses[index].drops;
         let place = drops
             .iter()
@@ -222,9 +224,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     losses.drops.pop_front();
                     found += 1;
                 }
-                flow.dropped -= found;
+                flow.missing = !losses.drops.is_empty();
                 flow.repairs += found;
-                flow.underway -= found;
+                if self.needs.acks {
+                    flow.underway -= found;
+                }
                 if flow.probe == Probe::Dropped && flow.probe_number < argument {
                     flow.probe = Probe::Idle;
                 }
@@ -259,12 +263,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         match self.recovery {
             Recovery::SelectiveRepeat => {
-                if let Some(drop) = drops.remove(place) {
-                    self.losses[index].repairs.push_back(drop.index);
-                }
-                flow.dropped -= 1;
+                let drop = drops.remove(place);
+                flow.missing = !drops.is_empty();
+                self.losses[index]
+                    .repairs
+                    .extend(drop.map(|drop| drop.index));
                 flow.repairs += 1;
-                flow.underway -= 1;
+                if self.needs.acks {
+                    flow.underway -= 1;
+                }
             }
             Recovery::GoBackN => {
                 let back_to = drops[place].index;
@@ -277,7 +284,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 if back_to < arrived {
                     // It was a repetition of what has arrived: nothing is missing.
                     drops.remove(place);
-                    flow.dropped -= 1;
+                    flow.missing = !drops.is_empty();
                     return;
                 }
                 self.go_back(index, back_to);
@@ -291,7 +298,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     fn go_back(&mut self, index: usize, to: u32) {
         let flow = &mut self.flows[index];
         self.losses[index].drops.clear();
-        flow.dropped = 0;
+        flow.missing = false;
         flow.next = flow.next.min(to);
         flow.missed_from = flow.number;
         if flow.probe == Probe::Dropped {

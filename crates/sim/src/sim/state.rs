@@ -23,7 +23,12 @@ pub(super) enum Probe {
 }
 
 /// A flow: its sender and its receiver.
+///
+/// With thousands of flows nearly every packet finds its flow outside the nearest cache. What
+/// a packet without losses, acknowledgements and marks needs fills exactly two cache lines, in
+/// this order; the rest comes after.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub(super) struct Flow {
     pub command: Command,
     /// Time between two packets at the commanded rate.
@@ -34,10 +39,6 @@ pub(super) struct Flow {
     pub paced_from: Time,
     /// When the answer to the probe under way will be dealt with, if that is known already.
     pub answer_at: Time,
-    pub probe_sent: Time,
-    pub probe_rtt: Time,
-    /// Before this the receiver sends no further notification.
-    pub quiet_until: Time,
     /// Packets of the last burst.
     pub paced_packets: u32,
     /// Of those, how many have not left.
@@ -46,24 +47,17 @@ pub(super) struct Flow {
     pub next: u32,
     /// Packets to send in all, or [`ENDLESS`].
     pub end: u32,
+    // The second line.
+    pub probe_sent: Time,
+    /// Back from the receiver to the sender.
+    pub back: Time,
     /// Packets that wait to be repeated (selective repeat).
     pub repairs: u32,
-    /// First packet that is not acknowledged (go-back-N).
-    pub unacknowledged: u32,
-    /// Packets under way as the sender knows (with acknowledgements only).
-    pub underway: u32,
     /// Packets that ever left, repetitions included: the number of the next.
     pub number: u32,
-    /// Number of the packet that carries the probe.
-    pub probe_number: u32,
-    /// Packets that left earlier are not missed: the sender has gone back (go-back-N).
-    pub missed_from: u32,
-    /// Drops that the sender has not heard of.
-    pub dropped: u32,
-    /// Receiver: next packet in order (go-back-N), or packets it has (selective repeat).
+    /// Receiver: next packet in order (go-back-N), or packets it has (selective repeat). Both
+    /// count what has arrived and was new.
     pub received: u32,
-    /// Receiver: gaps before this number are reported.
-    pub reported: u32,
     /// Receiver: acknowledged, marked, lost since the last answer to a probe, packets.
     pub acked: u32,
     pub marked: u32,
@@ -77,14 +71,35 @@ pub(super) struct Flow {
     pub host: u32,
     pub hops: u8,
     pub probe: Probe,
+    pub started: bool,
+    /// Whether there are drops that the sender has not heard of.
+    pub missing: bool,
+    // The third.
+    /// Before this the receiver sends no further notification.
+    pub quiet_until: Time,
+    /// First packet that is not acknowledged (go-back-N).
+    pub unacknowledged: u32,
+    /// Packets under way as the sender knows (with acknowledgements only).
+    pub underway: u32,
+    /// Number of the packet that carried a probe which was dropped.
+    pub probe_number: u32,
+    /// Packets that left earlier are not missed: the sender has gone back (go-back-N).
+    pub missed_from: u32,
+    /// Receiver: gaps before this number are reported.
+    pub reported: u32,
+    /// Receiver: of `received`, what arrived before the measured time.
+    pub unmeasured: u32,
     /// Receiver: has asked for the missing packet (go-back-N).
     pub asked: bool,
-    pub started: bool,
-    /// Back from the receiver to the sender.
-    pub back: Time,
-    /// New data that arrived within the measured time, packets.
-    pub measured: u64,
 }
+
+/// Size of the cache lines that [`Flow`] is laid out for, bytes.
+const LINE: usize = 64;
+
+const _: () = {
+    assert!(std::mem::offset_of!(Flow, probe_sent) == LINE);
+    assert!(std::mem::offset_of!(Flow, quiet_until) == 2 * LINE);
+};
 
 impl Flow {
     pub fn new(path: u32, hops: u8, host: u32, end: u32, back: Time) -> Self {
@@ -97,22 +112,15 @@ impl Flow {
             turn_at: Time::MAX,
             paced_from: Time::ZERO,
             answer_at: Time::ZERO,
-            probe_sent: Time::ZERO,
-            probe_rtt: Time::ZERO,
-            quiet_until: Time::ZERO,
             paced_packets: 0,
             burst_left: 0,
             next: 0,
             end,
+            probe_sent: Time::ZERO,
+            back,
             repairs: 0,
-            unacknowledged: 0,
-            underway: 0,
             number: 0,
-            probe_number: 0,
-            missed_from: 0,
-            dropped: 0,
             received: 0,
-            reported: 0,
             acked: 0,
             marked: 0,
             lost: 0,
@@ -123,10 +131,16 @@ impl Flow {
             host,
             hops,
             probe: Probe::Idle,
-            asked: false,
             started: false,
-            back,
-            measured: 0,
+            missing: false,
+            quiet_until: Time::ZERO,
+            unacknowledged: 0,
+            underway: 0,
+            probe_number: 0,
+            missed_from: 0,
+            reported: 0,
+            unmeasured: 0,
+            asked: false,
         }
     }
 
