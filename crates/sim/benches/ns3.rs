@@ -134,6 +134,7 @@ fn scenario() -> Scenario {
             flows: FLOWS,
         },
         series: None,
+        expect: Vec::new(),
     }
 }
 
@@ -143,7 +144,8 @@ fn user_seconds() -> Result<f64, Failure> {
 }
 
 fn own(control: &Spec) -> Result<Speed, Failure> {
-    let simulation = Simulation::new(&scenario(), |_, _| control.build(), 1);
+    let control = control.clone();
+    let simulation = Simulation::new(&scenario(), move |_, _| control.build(), 1);
     let begin = user_seconds()?;
     let outcome: Outcome = simulation.run();
     let took = user_seconds()? - begin;

@@ -71,6 +71,7 @@ fn many_to_one(flows: u32, duration: Time) -> Scenario {
         },
         workload: Workload::ManyToOne { senders, flows },
         series: None,
+        expect: Vec::new(),
     }
 }
 

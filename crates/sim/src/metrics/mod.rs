@@ -418,27 +418,27 @@ mod tests {
         };
         // Over before the measured time begins.
         meter.started(1, us(10));
-        meter.completed(1, us(50));
+        meter.completed(1, us(50), 1, us(1));
         arrive(&mut meter, 50, 122);
         // Two short flows that overlap are one interruption, until 203 µs. The bin from 200 µs
         // has begun before that, that from 210 µs has one packet too few: 220 µs − 203 µs.
         meter.started(1, us(100));
         meter.started(2, us(110));
-        meter.completed(1, us(150));
+        meter.completed(1, us(150), 1, us(1));
         arrive(&mut meter, 170, 122);
-        meter.completed(2, us(203));
+        meter.completed(2, us(203), 1, us(1));
         arrive(&mut meter, 205, 122);
         arrive(&mut meter, 215, 115);
         arrive(&mut meter, 229, 116);
         // Until 450 µs, and the next begins at 465 µs: what arrives in the bin from 460 µs is
         // no recovery, as it was interrupted.
         meter.started(2, us(400));
-        meter.completed(2, us(450));
+        meter.completed(2, us(450), 1, us(1));
         arrive(&mut meter, 455, 100);
         arrive(&mut meter, 461, 122);
         // Until 500 µs, on the border of a bin: recovered at once, 0 µs.
         meter.started(1, us(465));
-        meter.completed(1, us(500));
+        meter.completed(1, us(500), 1, us(1));
         arrive(&mut meter, 500, 116);
         // Not over at the end.
         meter.started(1, us(900));

@@ -158,7 +158,6 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         // What is sent a second time (go-back-N) is of no use any more.
         flow.next = flow.end;
         flow.repairs = 0;
-        flow.dropped = 0;
         flow.missed_from = flow.number;
         self.losses[place].drops.clear();
         self.losses[place].repairs.clear();

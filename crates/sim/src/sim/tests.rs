@@ -649,7 +649,8 @@ fn short_flows_begin_again() {
             together,
         };
         let rates = [1e6, LINE / 10.0, LINE / 20.0];
-        let outcome = Simulation::new(&scenario, |flow, _| Constant(rates[flow as usize]), 1).run();
+        let outcome =
+            Simulation::new(&scenario, move |flow, _| Constant(rates[flow as usize]), 1).run();
         for flow in 1..flows {
             let done: Vec<_> = outcome
                 .completions
