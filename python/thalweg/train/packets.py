@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg.sim import Batch
+from thalweg.sim import Batch, Scenario
 from thalweg.train.environment import Decisions
 
 #: Rates of the start, shares of the line rate.
@@ -37,9 +37,12 @@ class _Chosen:
 
 
 class PacketBatch:
-    """See :class:`thalweg.train.environment.Batch`. Scenario files, one a seed."""
+    """See :class:`thalweg.train.environment.Batch`.
 
-    def __init__(self, scenarios: Sequence[str], seeds: Sequence[int], jobs: int = 1) -> None:
+    Scenarios or their files, one
+    a seed."""
+
+    def __init__(self, scenarios: Sequence[str | Scenario], seeds: Sequence[int], jobs: int = 1) -> None:
         self._batch = Batch(list(scenarios), list(seeds), initial=START[0], jobs=jobs)
         rng = np.random.default_rng(list(seeds))
         self._start = np.exp(rng.uniform(*np.log(START), self._batch.flows))
