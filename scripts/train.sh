@@ -25,15 +25,15 @@ export PYTHONPATH=python
 
 common=(
 	--scenarios scenarios/train/many-to-one-2.toml,scenarios/train/many-to-one-4.toml,scenarios/train/many-to-one-8.toml
-	--copies 8 --updates 150 --seed 1 --offset 1.0 --smoothness 0.3
+	--copies 8 --updates 150 --seed 1 --offset 1.0 --evaluate-every 0
 )
 models=("$@")
 ((${#models[@]})) || models=(adpg-strict adpg-loose adpg-plus)
 for model in "${models[@]}"; do
 	case $model in
-	adpg-strict) own=(--target 0.02) ;;
-	adpg-loose) own=(--target 0.06) ;;
-	adpg-plus) own=(--target 0.034 --features 'action,error,error*8') ;;
+	adpg-strict) own=(--target 0.02 --smoothness 0.3) ;;
+	adpg-loose) own=(--target 0.06 --smoothness 0.3) ;;
+	adpg-plus) own=(--target 0.034 --features action,error,error_change --smoothness 0.1) ;;
 	*)
 		echo "error: $model: expected adpg-strict, adpg-loose or adpg-plus" >&2
 		exit 2
