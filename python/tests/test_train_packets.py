@@ -4,14 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from thalweg import model, quantize
-from thalweg.features import FeatureSet, Observer, Signal, multiplier
+from thalweg.features import Signal, multiplier
 from thalweg.train import adpg, export, scenarios
 
 sim = pytest.importorskip("thalweg.sim", reason="the compiled part of thalweg.sim is not built")
 
+from thalweg.train import play  # noqa: E402
 from thalweg.train.packets import START, PacketBatch  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
@@ -34,30 +34,10 @@ def incast(flows: int, line: str = "100gbit", duration: str = "10ms", warmup: st
     )
 
 
-def play(batch, act):
+def run(batch, act):
     """Runs to the end; ``act(decisions)`` gives multipliers."""
     while (decisions := batch.advance()) is not None:
         batch.decide(act(decisions))
-
-
-class Shipped:
-    """A model file at work on the flows of a batch."""
-
-    def __init__(self, name: str, keys: int) -> None:
-        self._model = model.read(ROOT / "models" / f"{name}.safetensors")
-        law = Signal(self._model.target, self._model.offset, self._model.features[1].scale)
-        names = tuple(feature.name for feature in self._model.features)
-        features = FeatureSet(names, self._model.history, law)
-        scales = tuple(feature.scale for feature in self._model.features)
-        assert features.scales == pytest.approx(scales)
-        self._observer = Observer(features, keys)
-
-    def act(self, decisions) -> NDArray[np.float32]:
-        d = decisions
-        row, _, _ = self._observer.observe(d.key, d.rtt_s, d.base_rtt_s, d.rate)
-        u = quantize.infer_float(self._model.policy, row).astype(np.float32)
-        self._observer.acted(d.key, u)
-        return multiplier(u)
 
 
 def test_flows_start_at_unlike_rates_and_the_agent_decides_from_then_on():
@@ -96,7 +76,7 @@ def test_what_a_flow_does_raises_its_own_signal():
             wanted = np.where(mine, share, 0.25)
             return wanted / decisions.rate
 
-        play(batch, act)
+        run(batch, act)
         means.append(np.mean(signals))
     assert means[0] < means[1] < means[2]
 
@@ -111,7 +91,7 @@ def test_following_the_error_leads_to_equal_rates_at_the_target(flows):
         s = SIGNAL.value(decisions.rtt_s / decisions.base_rtt_s, decisions.rate)
         return multiplier(np.clip(0.1 * (1 - s / SIGNAL.target), -1, 1))
 
-    play(batch, act)
+    run(batch, act)
     found = batch.outcome(0)
     assert found["fr"] > 90
     assert found["su"] > 97
@@ -154,9 +134,18 @@ def test_a_short_training_run_fills_the_link_fairly(tmp_path):
 @pytest.mark.parametrize(("line", "flows"), [("25gbit", 8), ("100gbit", 8), ("400gbit", 8)])
 def test_shipped_models_work_at_other_line_rates(name, line, flows):
     """They were trained at 100 Gbit/s alone, on 2, 4 and 8 flows."""
-    batch = PacketBatch([incast(flows, line, duration="30ms", warmup="15ms")], [6])
-    play(batch, Shipped(name, batch.flows).act)
-    found = batch.outcome(0)
+    shipped = model.read(ROOT / "models" / f"{name}.safetensors")
+    scenario = incast(flows, line, duration="30ms", warmup="15ms")
+    (found,) = play.play(shipped, scenario, [6], START)
     assert found["su"] >= 90
     assert found["fr"] >= 70
     assert found["loss"] == 0
+
+
+def test_a_scale_of_a_file_is_the_factor_that_training_names():
+    error, fine = model.Feature("error", 5.0), model.Feature("error", 40.0)
+    read = model.read(ROOT / "models" / "adpg-strict.safetensors")
+    read.features = [model.Feature("action"), error, fine, model.Feature("queue", 0.5)]
+    found = play.feature_set(read)
+    assert found.scales == (1.0, 5.0, 40.0, 0.5)
+    assert found.names[:2] == ("action", "error")

@@ -39,13 +39,22 @@ class _Chosen:
 class PacketBatch:
     """See :class:`thalweg.train.environment.Batch`.
 
-    Scenarios or their files, one
-    a seed."""
+    scenarios: scenarios or their files, one a seed.
+    start: rates of the start, shares of the line rate.
+    """
 
-    def __init__(self, scenarios: Sequence[str | Scenario], seeds: Sequence[int], jobs: int = 1) -> None:
-        self._batch = Batch(list(scenarios), list(seeds), initial=START[0], jobs=jobs)
+    def __init__(
+        self,
+        scenarios: Sequence[str | Scenario],
+        seeds: Sequence[int],
+        start: tuple[float, float] = START,
+        jobs: int = 1,
+    ) -> None:
+        if not 0 < start[0] <= start[1] <= 1:
+            raise ValueError(f"start: {start} is no range within (0, 1]")
+        self._batch = Batch(list(scenarios), list(seeds), initial=start[0], jobs=jobs)
         rng = np.random.default_rng(list(seeds))
-        self._start = np.exp(rng.uniform(*np.log(START), self._batch.flows))
+        self._start = np.exp(rng.uniform(*np.log(start), self._batch.flows))
         self._started = np.zeros(self._batch.flows, np.bool_)
         self._agents: NDArray[np.bool_] | None = None  # which decisions the agent answers
         self._rate: NDArray[np.float64]
