@@ -131,12 +131,13 @@ def test_a_short_training_run_fills_the_link_fairly(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["adpg-strict", "adpg-loose", "adpg-plus"])
+@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize(("line", "flows"), [("25gbit", 8), ("100gbit", 8), ("400gbit", 8)])
-def test_shipped_models_work_at_other_line_rates(name, line, flows):
+def test_shipped_models_work_at_other_line_rates(name, line, flows, int8):
     """They were trained at 100 Gbit/s alone, on 2, 4 and 8 flows."""
     shipped = model.read(ROOT / "models" / f"{name}.safetensors")
     scenario = incast(flows, line, duration="30ms", warmup="15ms")
-    (found,) = play.play(shipped, scenario, [6], START)
+    (found,) = play.play(shipped, scenario, [6], START, int8)
     assert found["su"] >= 90
     assert found["fr"] >= 70
     assert found["loss"] == 0
