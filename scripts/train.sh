@@ -33,7 +33,7 @@ for model in "${models[@]}"; do
 	case $model in
 	adpg-strict) own=(--target 0.02 --smoothness 0.3) ;;
 	adpg-loose) own=(--target 0.06 --smoothness 0.3) ;;
-	adpg-plus) own=(--target 0.033 --features action,error,error_change --smoothness 0.1) ;;
+	adpg-plus) own=(--target 0.033 --features action,error,error_change --smoothness 0.05) ;;
 	*)
 		echo "error: $model: expected adpg-strict, adpg-loose or adpg-plus" >&2
 		exit 2
