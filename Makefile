@@ -15,7 +15,7 @@ INSTALL ?= install
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all bench tables lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all bench tables train lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ tables: ## Repeat the published results: docs/results.md (root; an hour; goes on
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab tables
+
+train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
+	@scripts/train.sh
 
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh

@@ -124,11 +124,27 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
 SCALES = {"action": 1.0, "log_error": 0.25, "log_rate": 1.0, "queue": 0.125}
 
 
+def feature(name: str) -> tuple[str, float]:
+    """A feature as :class:`FeatureSet` names it: ``error*8`` is error and 8, ``error`` error and 1.
+    Raises ValueError for a factor that is no positive number."""
+    base, star, text = name.partition("*")
+    if not star:
+        return base, 1.0
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise ValueError(f"features: the factor of '{name}' is no finite number above 0")
+    return base, factor
+
+
 @dataclass(frozen=True)
 class FeatureSet:
     """Which features an observation consists of.
 
-    names: per decision, in this order; keys of :data:`FEATURES`.
+    names: per decision, in this order; keys of :data:`FEATURES`. ``error*8`` is the error at eight
+        times its scale: beside the error itself, a fine view of what is near the target.
     history: decisions that an observation spans, the oldest first.
     signal: how the error comes about.
     """
@@ -141,9 +157,10 @@ class FeatureSet:
         if not self.names:
             raise ValueError("features: none named; expected at least one")
         for name in self.names:
-            if name not in FEATURES:
+            if feature(name)[0] not in FEATURES:
                 raise ValueError(
-                    f"features: unknown feature '{name}'; known: {', '.join(FEATURES)}"
+                    f"features: unknown feature '{name}'; known: {', '.join(FEATURES)}, and each "
+                    "with a factor of its scale, as error*8"
                 )
         if len(set(self.names)) != len(self.names):
             raise ValueError(f"features: named twice in {', '.join(self.names)}")
@@ -163,7 +180,10 @@ class FeatureSet:
     @property
     def scales(self) -> tuple[float, ...]:
         """What each feature is multiplied by before it is limited, in the order of the names."""
-        return tuple(SCALES.get(name, self.signal.error_scale) for name in self.names)
+        return tuple(
+            factor * SCALES.get(name, self.signal.error_scale)
+            for name, factor in map(feature, self.names)
+        )
 
 
 class Observer:
@@ -205,7 +225,7 @@ class Observer:
         row[:, : -self._width] = self._window[key, self._width :]
         now = row[:, -self._width :]
         for column, name in enumerate(self.features.names):
-            now[:, column] = FEATURES[name](moment)
+            now[:, column] = FEATURES[feature(name)[0]](moment)
         np.clip(now * self._scales, -1, 1, out=now)
         self._window[key] = row
         self._signal[key] = s

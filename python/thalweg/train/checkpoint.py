@@ -57,6 +57,24 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
     Raises CheckpointError for a file that is damaged, of another version or algorithm, or of
     other shapes.
     """
+    state, found = _open(path, kind)
+    arrays, rest = eqx.partition(like, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    names = [f"{i:04}" for i in range(len(leaves))]
+    if sorted(found) != names:
+        raise CheckpointError(f"{path}: holds {len(found)} arrays, expected {len(names)}")
+    for name, leaf in zip(names, leaves):
+        if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
+            raise CheckpointError(
+                f"{path}: array {name} is {found[name].dtype}{found[name].shape}, "
+                f"expected {leaf.dtype}{leaf.shape}; was it trained with other settings?"
+            )
+    filled = jax.tree.unflatten(structure, [jax.numpy.asarray(found[name]) for name in names])
+    return eqx.combine(filled, rest), state
+
+
+def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """State and arrays of a checkpoint that is whole."""
     try:
         with safe_open(path, "np") as file:
             head = json.loads((file.metadata() or {}).get("thalweg_checkpoint", "null"))
@@ -72,19 +90,13 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
         )
     if head.get("kind") != kind:
         raise CheckpointError(f"{path}: of algorithm {head.get('kind')!r}, expected {kind!r}")
-    arrays, rest = eqx.partition(like, eqx.is_array)
-    leaves, structure = jax.tree.flatten(arrays)
-    names = [f"{i:04}" for i in range(len(leaves))]
-    if sorted(found) != names:
-        raise CheckpointError(f"{path}: holds {len(found)} arrays, expected {len(names)}")
-    for name, leaf in zip(names, leaves):
-        if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
-            raise CheckpointError(
-                f"{path}: array {name} is {found[name].dtype}{found[name].shape}, "
-                f"expected {leaf.dtype}{leaf.shape}; was it trained with other settings?"
-            )
-    filled = jax.tree.unflatten(structure, [jax.numpy.asarray(found[name]) for name in names])
-    return eqx.combine(filled, rest), head["state"]
+    return head["state"], found
+
+
+def state(path: Path, kind: str) -> dict[str, Any]:
+    """The state alone: what :func:`write` was given. Raises CheckpointError for a file that is
+    damaged, of another version or algorithm."""
+    return _open(path, kind)[0]
 
 
 def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:

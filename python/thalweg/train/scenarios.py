@@ -49,7 +49,7 @@ def _fluid(bottlenecks: tuple[Bottleneck, ...], seeds: NDArray[np.int64]) -> Bat
 
 
 def _packets(names: tuple[str, ...], seeds: NDArray[np.int64]) -> Batch:
-    from thalweg.sim import Batch as PacketBatch  # compiled; the fluid model needs none
+    from thalweg.train.packets import PacketBatch  # compiled; the fluid model needs none
 
     return PacketBatch([names[i % len(names)] for i in range(len(seeds))], seeds.tolist())
 

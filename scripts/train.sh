@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# train.sh [MODEL…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
+# without arguments, and writes them to models/. A run that was interrupted goes on
+# from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
+# another directory than models/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/python-env.sh
+source scripts/python-env.sh
+
+python=${PYTHON:-}
+if [[ -z $python ]]; then
+	python_env_make
+	python=$(python_env)/bin/python
+fi
+if ! PYTHONPATH=python "$python" -c 'import thalweg.sim' 2>/dev/null; then
+	echo "error: thalweg.sim is not built for $python; run 'maturin develop --release' first" >&2
+	exit 1
+fi
+# One thread: the sums are added in the same order everywhere.
+export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+export PYTHONPATH=python
+
+common=(
+	--scenarios scenarios/train/many-to-one-2.toml,scenarios/train/many-to-one-4.toml,scenarios/train/many-to-one-8.toml
+	--copies 8 --updates 150 --seed 1 --offset 1.0 --evaluate-every 0
+)
+models=("$@")
+((${#models[@]})) || models=(adpg-strict adpg-loose adpg-plus)
+for model in "${models[@]}"; do
+	case $model in
+	adpg-strict) own=(--target 0.02 --smoothness 0.3) ;;
+	adpg-loose) own=(--target 0.06 --smoothness 0.3) ;;
+	adpg-plus) own=(--target 0.033 --features action,error,error_change --smoothness 0.05) ;;
+	*)
+		echo "error: $model: expected adpg-strict, adpg-loose or adpg-plus" >&2
+		exit 2
+		;;
+	esac
+	"$python" -m thalweg.train.adpg --output "runs/$model" "${common[@]}" "${own[@]}"
+	"$python" -m thalweg.train.export "runs/$model/checkpoint.safetensors" --name "$model" \
+		--output "${TRAIN_OUTPUT:-models}"
+done
