@@ -15,6 +15,8 @@
 /* Rates that count as 1, bytes/s, and round-trip times below which all are alike, us. */
 #define THALWEG_RATE_DEFAULT_REFERENCE 1250000000ull
 #define THALWEG_RATE_DEFAULT_REFERENCE_RTT_US 1000u
+/* Bytes of a model's name, for those who list; cut where it is longer. */
+#define THALWEG_RATE_NAME 64
 /* Bytes of the ring of decisions: a power of two, a multiple of the page. */
 #define THALWEG_RATE_RING (256 * 1024)
 
@@ -23,6 +25,7 @@ struct thalweg_rate_settings {
 	__u64 reference_rate; /* bytes/s */
 	__u32 reference_rtt_us;
 	__u32 reserved;
+	__u8 name[THALWEG_RATE_NAME]; /* of the model, UTF-8; the program does not read it */
 	struct thalweg_model model;
 };
 
@@ -63,7 +66,7 @@ struct thalweg_rate_decision {
 	__u32 reserved;
 };
 
-_Static_assert(sizeof(struct thalweg_rate_settings) == 16 + sizeof(struct thalweg_model),
+_Static_assert(sizeof(struct thalweg_rate_settings) == 16 + THALWEG_RATE_NAME + sizeof(struct thalweg_model),
 	       "no padding");
 _Static_assert(sizeof(struct thalweg_rate_trace) == 32, "no padding");
 _Static_assert(sizeof(struct thalweg_rate_decision) == 152, "no padding");
