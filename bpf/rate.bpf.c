@@ -72,7 +72,8 @@ struct rate {
 	__u32 window; /* segments */
 	__u32 flags;
 	__u32 falling; /* decisions for less in a row */
-	__u64 reserved;
+	__u32 last_rtt_us; /* shortest of the round before; 0: none */
+	__u32 reserved;
 };
 
 _Static_assert(sizeof(struct rate) == THALWEG_CA_PRIV_BYTES, "a flow's record fits");
@@ -370,6 +371,22 @@ static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __
 	return keep - keep * marked / (5 * all);
 }
 
+/*
+ * The queue that stood for two rounds. A round that this host slept through (busy
+ * CPUs, ACKs held back and sent together) looks like one with a queue; two in a
+ * row are rare. A shrinking queue is seen at once.
+ */
+static __always_inline __u32 queue_us(struct rate *ca)
+{
+	__u32 now = ca->round_rtt_us, last = ca->last_rtt_us;
+
+	ca->last_rtt_us = now;
+	if (last && last < now)
+		now = last;
+	/* The shortest may be newer than the round before. */
+	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
+}
+
 /* The round is over. */
 static __always_inline void end_round(struct sock *sk, struct rate *ca,
 				      const struct thalweg_rate_settings *set, __u32 base_us)
@@ -397,7 +414,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	round.keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
 				  tp->delivered_ce - ca->round_marked);
 	round.base_us = base_us;
-	round.rtt_us = base_us + (ca->round_rtt_us ? ca->round_rtt_us - ca->min_rtt_us : 0);
+	round.rtt_us = base_us + queue_us(ca);
 	/* What is not used does not grow, however the model sees an empty queue. */
 	used = 2 * round.delivered_rate + BURST_BYTES * US_PER_S / base_us;
 	round.cap = thalweg_min(max_u64(ca->rate, used), THALWEG_MAX_RATE);

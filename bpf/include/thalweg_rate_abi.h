@@ -14,7 +14,7 @@
 #define THALWEG_RATE_FLOOR 25000ull
 /* Rates that count as 1, bytes/s, and round-trip times below which all are alike, us. */
 #define THALWEG_RATE_DEFAULT_REFERENCE 1250000000ull
-#define THALWEG_RATE_DEFAULT_REFERENCE_RTT_US 1000u
+#define THALWEG_RATE_DEFAULT_REFERENCE_RTT_US 2000u
 /* Bytes of a model's name, for those who list; cut where it is longer. */
 #define THALWEG_RATE_NAME 64
 /* Bytes of the ring of decisions: a power of two, a multiple of the page. */

@@ -34,7 +34,7 @@ pub struct Reference {
 impl Default for Reference {
     fn default() -> Self {
         Self {
-            rate_bps: raw::THALWEG_RATE_DEFAULT_REFERENCE * 8,
+            rate_bps: u64::from(raw::THALWEG_RATE_DEFAULT_REFERENCE) * 8,
             rtt_us: raw::THALWEG_RATE_DEFAULT_REFERENCE_RTT_US,
         }
     }
@@ -74,7 +74,7 @@ pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>>
     })?;
     let rate = reference.rate_bps / 8;
     ensure!(
-        (raw::THALWEG_RATE_FLOOR..1 << 40).contains(&rate),
+        (u64::from(raw::THALWEG_RATE_FLOOR)..1 << 40).contains(&rate),
         "the reference rate is {} bit/s; expected 200 kbit/s to 8 Tbit/s",
         reference.rate_bps
     );

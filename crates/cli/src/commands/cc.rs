@@ -62,7 +62,7 @@ struct What {
     #[arg(long, value_name = "RATE")]
     reference_rate: Option<Rate>,
     /// Of a model: round-trip times below it count as it, so it is also the time in which a
-    /// near host's queue is measured (us, ms, s). Default: 1ms.
+    /// near host's queue is measured (us, ms, s). Default: 2ms.
     #[arg(long, value_name = "TIME")]
     reference_rtt: Option<Delay>,
 }
@@ -203,7 +203,7 @@ fn line(decision: &Decision) -> String {
     }
     let queue_ns = decision.rtt_ns - decision.base_rtt_ns.min(decision.rtt_ns);
     format!(
-        "{:.6} {} {}:{} base {} µs queue {} µs rate {} delivered {} u {:+.3} × {:.3} → {}{notes}\n",
+        "{:.6} {} {}:{} base {} µs queue {} µs rate {} delivered {} Mbit/s u {:+.3} × {:.3} → {} Mbit/s{notes}\n",
         decision.time_ns as f64 / 1e9,
         decision.name,
         decision.remote,
@@ -256,7 +256,7 @@ fn table(all: &[Control]) -> String {
         notes.extend((control.needs_ecn == Some(true)).then(|| "needs ECN".to_owned()));
         notes.extend(control.model.as_ref().map(|model| {
             format!(
-                "model {}, target {:.4}, 1 is {} and {} µs",
+                "model {}, target {:.4}, 1 is {} Mbit/s and {} µs",
                 model.name,
                 model.target,
                 output::megabits(model.reference_rate_bps as f64 / 8.0),
