@@ -187,7 +187,9 @@ fn address(host: &str) -> Result<IpAddr> {
         .to_socket_addrs()
         .with_context(|| format!("looking up {host}"))?;
     let first = found.next();
-    Ok(first.with_context(|| format!("{host} has no address"))?.ip())
+    Ok(first
+        .with_context(|| format!("{host} has no address"))?
+        .ip())
 }
 
 /// A decision in a line of text.
