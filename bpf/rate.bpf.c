@@ -418,11 +418,18 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	/* What is not used does not grow, however the model sees an empty queue. */
 	used = 2 * round.delivered_rate + BURST_BYTES * US_PER_S / base_us;
 	round.cap = thalweg_min(max_u64(ca->rate, used), THALWEG_MAX_RATE);
+	/*
+	 * While a queue stands, more than what arrives only lengthens it. The model
+	 * hears of the queue rounds late and goes down in small steps.
+	 */
+	if (!(ca->flags & STARTING) && is_at_target(set, ca->rate, round.rtt_us, base_us))
+		round.cap = thalweg_min(round.cap, max_u64(round.delivered_rate * 9 / 8,
+							   ca->rate / 2));
 	if (ca->flags & LIMITED)
 		round.flags |= THALWEG_RATE_LIMITED;
 	if (ca->flags & LIMITED || round.keep_q16 < THALWEG_ONE_Q16) {
 		round.flags |= THALWEG_RATE_HELD;
-		round.cap = thalweg_min(ca->rate, THALWEG_MAX_RATE);
+		round.cap = thalweg_min(ca->rate, round.cap);
 	}
 
 	if (ca->flags & STARTING) {
