@@ -42,8 +42,6 @@
 /* The round trip that counts for the window, in base round trips, at most. */
 #define WINDOW_ROUND_TRIPS 8
 #define WINDOW_MAX (1 << 20)
-/* Below this rate (bytes/s) segments go one by one, as in the kernel's bbr. */
-#define SINGLE_SEGMENT_RATE 150000
 #define SLOTS 4
 
 char LICENSE[] SEC("license") = "GPL";
@@ -136,7 +134,8 @@ static __always_inline struct thalweg_rate_settings *the_settings(void)
 static __always_inline __u32 base_rtt_us(const struct rate *ca,
 					 const struct thalweg_rate_settings *set)
 {
-	__u32 base = ca->min_rtt_us > set->reference_rtt_us ? ca->min_rtt_us : set->reference_rtt_us;
+	__u32 base =
+		ca->min_rtt_us > set->reference_rtt_us ? ca->min_rtt_us : set->reference_rtt_us;
 
 	return base ? base : 1;
 }
@@ -169,7 +168,11 @@ static __always_inline void apply(struct sock *sk, struct rate *ca, __u64 rate, 
 		rtt_us = base_us;
 	/* Below 2^40 times below 2^24 for round trips of 10 s. */
 	rtt_us = thalweg_min(rtt_us, (1 << 23) - 1);
-	window = 2 * rate * rtt_us / US_PER_S / mss_of(tp) + 2;
+	/*
+	 * Even, as segments go in pairs: the other host acknowledges each second one
+	 * at once, and a single one up to 40 ms late.
+	 */
+	window = (2 * rate * rtt_us / US_PER_S / mss_of(tp) + 3) & ~1ull;
 	ca->window = thalweg_min(thalweg_min(window, WINDOW_MAX), tp->snd_cwnd_clamp);
 	if (!ca->window)
 		ca->window = 1;
@@ -378,7 +381,9 @@ static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __
  */
 static __always_inline __u32 queue_us(struct rate *ca)
 {
-	__u32 now = ca->round_rtt_us, last = ca->last_rtt_us;
+	/* Where all came with delayed ACKs nothing is known but what was. */
+	__u32 now = ca->round_rtt_us ? ca->round_rtt_us : ca->last_rtt_us;
+	__u32 last = ca->last_rtt_us;
 
 	ca->last_rtt_us = now;
 	if (last && last < now)
@@ -423,8 +428,8 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	 * hears of the queue rounds late and goes down in small steps.
 	 */
 	if (!(ca->flags & STARTING) && is_at_target(set, ca->rate, round.rtt_us, base_us))
-		round.cap = thalweg_min(round.cap, max_u64(round.delivered_rate * 9 / 8,
-							   ca->rate / 2));
+		round.cap =
+			thalweg_min(round.cap, max_u64(round.delivered_rate * 9 / 8, ca->rate / 2));
 	if (ca->flags & LIMITED)
 		round.flags |= THALWEG_RATE_LIMITED;
 	if (ca->flags & LIMITED || round.keep_q16 < THALWEG_ONE_Q16) {
@@ -458,8 +463,11 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	start_round(ca, tp);
 }
 
-static __always_inline void measure_rtt(struct rate *ca, const struct tcp_sock *tp, __u32 rtt_us)
+static __always_inline void measure_rtt(struct rate *ca, const struct tcp_sock *tp, __u32 rtt_us,
+					int is_ack_delayed)
 {
+	if (is_ack_delayed && rtt_us > ca->min_rtt_us)
+		return;
 	if (!ca->round_rtt_us || rtt_us < ca->round_rtt_us)
 		ca->round_rtt_us = rtt_us;
 	if (!ca->min_rtt_us || rtt_us <= ca->min_rtt_us) {
@@ -491,7 +499,8 @@ int rate_control(__u64 *ctx)
 		return 0;
 	rtt_us = sample->rtt_us;
 	if (rtt_us >= 0)
-		measure_rtt(ca, tp, rtt_us > 10000000 ? 10000000 : rtt_us + !rtt_us);
+		measure_rtt(ca, tp, rtt_us > 10000000 ? 10000000 : rtt_us + !rtt_us,
+			    sample->is_ack_delayed);
 	if (sample->is_app_limited)
 		ca->flags |= LIMITED;
 
@@ -557,12 +566,6 @@ __u32 BPF_PROG(rate_undo_cwnd, struct sock *sk)
 	return tcp_sk(sk)->snd_cwnd;
 }
 
-SEC("struct_ops")
-__u32 BPF_PROG(rate_min_tso_segs, struct sock *sk)
-{
-	return sk->sk_pacing_rate < SINGLE_SEGMENT_RATE ? 1 : 2;
-}
-
 SEC(".struct_ops.link")
 struct tcp_congestion_ops rate = {
 	.init = (void *)rate_init,
@@ -570,6 +573,5 @@ struct tcp_congestion_ops rate = {
 	.cong_control = (void *)rate_control,
 	.cwnd_event = (void *)rate_cwnd_event,
 	.undo_cwnd = (void *)rate_undo_cwnd,
-	.min_tso_segs = (void *)rate_min_tso_segs,
 	.name = "thalweg_rl",
 };

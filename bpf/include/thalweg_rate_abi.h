@@ -66,7 +66,8 @@ struct thalweg_rate_decision {
 	__u32 reserved;
 };
 
-_Static_assert(sizeof(struct thalweg_rate_settings) == 16 + THALWEG_RATE_NAME + sizeof(struct thalweg_model),
+_Static_assert(sizeof(struct thalweg_rate_settings) ==
+		       16 + THALWEG_RATE_NAME + sizeof(struct thalweg_model),
 	       "no padding");
 _Static_assert(sizeof(struct thalweg_rate_trace) == 32, "no padding");
 _Static_assert(sizeof(struct thalweg_rate_decision) == 152, "no padding");

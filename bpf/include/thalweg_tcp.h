@@ -143,6 +143,7 @@ struct rate_sample {
 	long rtt_us; /* negative where there is none */
 	__u32 acked_sacked;
 	_Bool is_app_limited; /* the application had nothing to send */
+	_Bool is_ack_delayed; /* the other host may have waited before it acknowledged */
 };
 
 #pragma clang attribute pop
@@ -169,7 +170,6 @@ struct tcp_congestion_ops {
 	void (*cwnd_event)(struct sock *sk, int event);
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
-	__u32 (*min_tso_segs)(struct sock *sk);
 	int (*cong_control)(__u64 *context); /* as THALWEG_KERNEL says */
 	__u32 (*undo_cwnd)(struct sock *sk);
 	char name[16];

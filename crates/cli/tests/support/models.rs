@@ -24,7 +24,7 @@ fn file(document: &Value, tensors: &[(String, &str, Vec<usize>, Vec<u8>)]) -> Ve
     }
     let mut header = Value::Object(header).to_string();
     // Data begin at a multiple of 8.
-    while header.len() % 8 != 0 {
+    while !header.len().is_multiple_of(8) {
         header.push(' ');
     }
     let length = (header.len() as u64).to_le_bytes();
@@ -40,17 +40,18 @@ fn document(kind: &str) -> Value {
     })
 }
 
+/// Input, threshold, left, right, value.
+type Node = (u8, i16, u16, u16, i32);
+
 /// One tree over the last two actions and errors.
 pub fn tree(says: &Tree) -> Vec<u8> {
-    // Input, threshold, left, right, value; input 3 is the newest error.
-    let nodes: Vec<(u8, i16, u16, u16, i32)> = match says {
+    // Input 3 is the newest error.
+    let nodes: Vec<Node> = match says {
         Tree::Always(value) => vec![(0, 0, 0, 0, *value)],
         Tree::ByError => vec![(3, 0, 1, 2, 0), (0, 0, 1, 1, -12_000), (0, 0, 2, 2, 9_000)],
     };
     let count = vec![nodes.len()];
-    let bytes = |of: &dyn Fn(&(u8, i16, u16, u16, i32)) -> Vec<u8>| {
-        nodes.iter().flat_map(of).collect::<Vec<u8>>()
-    };
+    let bytes = |of: &dyn Fn(&Node) -> Vec<u8>| nodes.iter().flat_map(of).collect::<Vec<u8>>();
     let tensor = |name: &str, kind, bytes| (format!("tree.{name}"), kind, count.clone(), bytes);
     file(
         &document("tree"),
