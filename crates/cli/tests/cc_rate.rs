@@ -287,7 +287,7 @@ fn traced_decisions_are_those_of_the_reference() {
             let (floor, cap) = (number("floor"), number("cap"));
             assert_eq!(floor, FLOOR);
             let next = next_rate(measurement.rate, action, floor, cap);
-            let next = (next * number("keep_q16") >> 16).max(floor);
+            let next = ((next * number("keep_q16")) >> 16).max(floor);
             assert_eq!(number("next_rate"), next, "{decision}");
             compared += 1;
         }
