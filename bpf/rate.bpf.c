@@ -71,7 +71,7 @@ struct rate {
 	__u32 flags;
 	__u32 falling; /* decisions for less in a row */
 	__u32 last_rtt_us; /* shortest of the round before; 0: none */
-	__u32 reserved;
+	__u32 last_delivered; /* in the round before, KiB/s */
 };
 
 _Static_assert(sizeof(struct rate) == THALWEG_CA_PRIV_BYTES, "a flow's record fits");
@@ -398,7 +398,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	__u32 now_us = tp->tcp_mstamp, elapsed_us = now_us - ca->round_us;
-	__u64 delivered = tp->delivered - ca->round_delivered, used;
+	__u64 delivered = tp->delivered - ca->round_delivered, used, arriving;
 	struct round round = {};
 
 	if (ca->flags & PROBING) {
@@ -425,11 +425,13 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	round.cap = thalweg_min(max_u64(ca->rate, used), THALWEG_MAX_RATE);
 	/*
 	 * While a queue stands, more than what arrives only lengthens it. The model
-	 * hears of the queue rounds late and goes down in small steps.
+	 * hears of the queue rounds late and goes down in small steps. Of two rounds,
+	 * because ACKs may come in one for two.
 	 */
+	arriving = max_u64(round.delivered_rate, (__u64)ca->last_delivered << 10);
+	ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
 	if (!(ca->flags & STARTING) && is_at_target(set, ca->rate, round.rtt_us, base_us))
-		round.cap =
-			thalweg_min(round.cap, max_u64(round.delivered_rate * 9 / 8, ca->rate / 2));
+		round.cap = thalweg_min(round.cap, max_u64(arriving * 9 / 8, ca->rate / 2));
 	if (ca->flags & LIMITED)
 		round.flags |= THALWEG_RATE_LIMITED;
 	if (ca->flags & LIMITED || round.keep_q16 < THALWEG_ONE_Q16) {
