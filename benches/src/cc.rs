@@ -1,5 +1,6 @@
 //! What congestion controls in BPF cost: kernel time of each call, and goodput on a path that
-//! only the CPU limits, against the kernel's own reno.
+//! only the CPU limits, against the kernel's own reno. Of the learned rate controller also the
+//! time of one decision.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,20 @@ use crate::table::{Target, line, spread};
 const ROUNDS: usize = 9;
 /// Data of one round, bytes.
 const BYTES: &str = "500000000";
-const CONTROLS: [&str; 2] = ["htcp", "dctcp"];
+/// What is loaded, and what its programs' names begin with. The model lies in the sources.
+const CONTROLS: [(&str, &str); 3] = [
+    ("htcp", "htcp"),
+    ("dctcp", "dctcp"),
+    (
+        concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../models/proportional.safetensors"
+        ),
+        "rate",
+    ),
+];
+/// Callbacks that may take longer: this one decides, at most once in a round trip.
+const DECIDES: &str = "rate_control";
 
 /// Loaded under names of this process.
 struct Loaded {
@@ -43,11 +57,11 @@ impl Loaded {
             pin,
             directory,
         };
-        for program in CONTROLS {
+        for (what, program) in CONTROLS {
             let output = Command::new(&loaded.binary)
                 .arg("--config")
                 .arg(loaded.directory.path().join("agent.toml"))
-                .args(["cc", "load", program, "--name", &name(program)])
+                .args(["cc", "load", what, "--name", &name(program)])
                 .output()
                 .with_context(|| format!("running {}", loaded.binary.display()))?;
             if !output.status.success() {
@@ -143,7 +157,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     let pair = bed::pair("cc")?;
     let _loaded = Loaded::new(binary)?;
     let mut met = true;
-    for program in CONTROLS {
+    for (_, program) in CONTROLS {
         let control = name(program);
         let statistics = enable_statistics()?;
         let mut costs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -159,8 +173,9 @@ pub fn run(binary: &Path) -> Result<bool> {
             }
         }
         for (name, costs) in costs {
+            let most = if name == DECIDES { 700.0 } else { 300.0 };
             let name = format!("{program}: per call of {name}, measurement included");
-            met &= line(&name, "ns", &spread(&costs), &Target::AtMost(300.0));
+            met &= line(&name, "ns", &spread(&costs), &Target::AtMost(most));
         }
         drop(statistics);
         let mut ratios = Vec::new();

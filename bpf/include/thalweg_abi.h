@@ -27,6 +27,7 @@
 
 #include "thalweg_network_abi.h"
 #include "thalweg_policy_abi.h"
+#include "thalweg_rate_abi.h"
 
 #define THALWEG_ABI_VERSION 4
 

@@ -279,6 +279,7 @@ static long thalweg_walk_tree(__u32 tree, void *context)
 	struct thalweg_walk *walk = context;
 	const struct thalweg_model *model = walk->model;
 	__u32 step, at = model->root[tree & (THALWEG_MODEL_TREES - 1)];
+	__s64 right;
 
 	/* A leaf leads to itself. */
 	for (step = 0; step < THALWEG_MODEL_DEPTH; step++) {
@@ -287,10 +288,11 @@ static long thalweg_walk_tree(__u32 tree, void *context)
 
 		if (node->left == at)
 			break;
-		at = walk->flow->inputs[node->input & (THALWEG_MODEL_INPUTS - 1)] <=
-				     node->threshold_q15
-			     ? node->left
-			     : node->right;
+		right = ((__s64)node->threshold_q15 -
+			 walk->flow->inputs[node->input & (THALWEG_MODEL_INPUTS - 1)]) >>
+			63;
+		THALWEG_OPAQUE(right);
+		at = node->left ^ ((node->left ^ node->right) & right);
 	}
 	walk->sum += model->node[at & (THALWEG_MODEL_NODES - 1)].value_q15;
 	return 0;

@@ -43,10 +43,18 @@ enum {
 enum {
 	CA_STATE_OPEN = 0,
 	CA_STATE_RECOVERY = 3,
+	CA_STATE_LOSS = 4, /* after a retransmission time-out */
+};
+
+/* sk_pacing_status. */
+enum {
+	SK_PACING_NONE = 0,
+	SK_PACING_NEEDED = 1, /* TCP paces by timers of its own, unless the qdisc fq does it */
 };
 
 /* enum tcp_ca_event, an int to the verifier. Numbers as since Linux 4.19. */
 enum {
+	CA_EVENT_TX_START = 0, /* sends with nothing under way */
 	CA_EVENT_CWND_RESTART = 1, /* sends again after idling for longer than an RTO */
 	CA_EVENT_LOSS = 3, /* retransmission time-out */
 	CA_EVENT_ECN_NO_CE = 4, /* a segment came without CE mark */
@@ -55,12 +63,39 @@ enum {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct ns_common {
+	__u32 inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	union {
+		__u32 u6_addr32[4];
+	} in6_u;
+};
+
 struct sock_common {
 	unsigned char skc_state;
+	unsigned short skc_family;
+	__u32 skc_daddr; /* network byte order, as is the port; other host's, if IPv4 */
+	__u16 skc_dport;
+	__u16 skc_num; /* own port */
+	struct in6_addr skc_v6_daddr;
+	possible_net_t skc_net;
 };
 
 struct sock {
 	struct sock_common __sk_common;
+	__u32 sk_pacing_status;
+	unsigned long sk_pacing_rate; /* bytes/s */
+	unsigned long sk_max_pacing_rate; /* SO_MAX_PACING_RATE */
 };
 
 struct inet_sock {
@@ -80,6 +115,10 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 snd_cwnd; /* segments */
 	__u32 snd_ssthresh; /* segments */
+	__u32 snd_cwnd_clamp; /* segments, at most */
+	__u32 mss_cache; /* bytes */
+	__u32 srtt_us; /* smoothed, times 8 */
+	__u32 lost; /* segments taken for lost, ever */
 	__u32 snd_una; /* first sequence number that is not acknowledged */
 	__u32 snd_nxt;
 	__u32 rcv_nxt;
@@ -95,6 +134,16 @@ struct ack_sample {
 	__u32 pkts_acked;
 	__s32 rtt_us; /* negative where there is none */
 	__u32 in_flight;
+};
+
+/* What cong_control learns of an ACK. */
+struct rate_sample {
+	__u64 prior_mstamp; /* us; 0: the ACK is of nothing that was timed */
+	__u32 prior_delivered; /* tcp_sock.delivered when what was acknowledged was sent */
+	long rtt_us; /* negative where there is none */
+	__u32 acked_sacked;
+	_Bool is_app_limited; /* the application had nothing to send */
+	_Bool is_ack_delayed; /* the other host may have waited before it acknowledged */
 };
 
 #pragma clang attribute pop
@@ -121,6 +170,7 @@ struct tcp_congestion_ops {
 	void (*cwnd_event)(struct sock *sk, int event);
 	void (*in_ack_event)(struct sock *sk, __u32 flags);
 	void (*pkts_acked)(struct sock *sk, const struct ack_sample *sample);
+	int (*cong_control)(__u64 *context); /* as THALWEG_KERNEL says */
 	__u32 (*undo_cwnd)(struct sock *sk);
 	char name[16];
 	__u32 flags;

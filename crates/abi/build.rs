@@ -17,7 +17,7 @@ fn main() -> Result<()> {
 
     bindgen::Builder::default()
         .header(include.join("thalweg_abi.h").display().to_string())
-        .allowlist_file(".*thalweg_((policy|network)_)?abi\\.h")
+        .allowlist_file(".*thalweg_((policy|network|rate)_)?abi\\.h")
         .derive_default(true)
         .prepend_enum_name(false)
         .layout_tests(true)
@@ -33,7 +33,8 @@ fn main() -> Result<()> {
     build_object(&bpf, &include, &out, "policy_existing", &[])?;
     build_object(&bpf, &include, &out, "limit", &[])?;
     build_object(&bpf, &include, &out, "htcp", &[])?;
-    build_object(&bpf, &include, &out, "dctcp", &[])
+    build_object(&bpf, &include, &out, "dctcp", &[])?;
+    build_object(&bpf, &include, &out, "rate", &[])
 }
 
 fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {

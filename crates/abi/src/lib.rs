@@ -49,3 +49,6 @@ pub const HTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/htcp.bpf.o"));
 
 /// DCTCP as a congestion control (`dctcp.bpf.c`): needs kernel BTF.
 pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o"));
+
+/// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
+pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));

@@ -14,7 +14,9 @@
 
 mod flows;
 mod program;
+mod rate;
 mod support;
+mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -34,7 +36,9 @@ use crate::system;
 
 pub use flows::{Use, count};
 pub use program::{Fill, Program};
+pub use rate::{LoadedModel, Reference, is_model, with_model};
 pub use support::{Support, Unavailable, check};
+pub use trace::{Decision, trace};
 
 /// The directory under the agent's.
 const DIRECTORY: &str = "cc";
@@ -91,6 +95,8 @@ pub struct Control {
     pub program: Option<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
+    /// The model that decides in it; none where none does.
+    pub model: Option<LoadedModel>,
     /// Why it is unavailable; for what can be loaded, what it is.
     pub note: Option<String>,
 }
@@ -116,10 +122,13 @@ pub fn list(pin: &Path) -> Result<Vec<Control>> {
         needs_ecn: None,
         program: None,
         maps: Vec::new(),
+        model: None,
         note,
     };
     let mut all = BTreeMap::new();
-    for (name, _, what) in BUILT_IN {
+    let with_model = (rate::NAME, "the learned rate controller: load a model");
+    let built_in = BUILT_IN.map(|(name, _, what)| (name, what));
+    for (name, what) in built_in.into_iter().chain([with_model]) {
         let control = match &support {
             Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
             Err(why) => plain(
@@ -154,6 +163,7 @@ pub fn list(pin: &Path) -> Result<Vec<Control>> {
             .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
             .collect();
         control.maps.sort();
+        control.model = rate::model_in(&own);
         all.insert(name, control);
     }
     Ok(all.into_values().collect())
@@ -178,7 +188,7 @@ pub(crate) fn needing_ecn(pin: &Path) -> BTreeSet<String> {
 }
 
 /// The program that a word of the command line means: the name of one that comes with
-/// Thalweg, or a file.
+/// Thalweg, or an object file. For models there is [`with_model`].
 ///
 /// # Errors
 /// Neither there is, or the file is no BPF object.
@@ -186,6 +196,13 @@ pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
     let built_in = BUILT_IN.iter().find(|(name, ..)| word == Path::new(name));
     if let Some((name, bytes, _)) = built_in {
         return Ok(Program::built_in(name, bytes));
+    }
+    if word == Path::new(rate::NAME) {
+        bail!(
+            "{} runs a model: give the model's file (NAME.safetensors); --name gives it another \
+             name",
+            rate::NAME
+        );
     }
     if !word.exists() && word.components().count() == 1 && word.extension().is_none() {
         let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();

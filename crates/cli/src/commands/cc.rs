@@ -1,11 +1,13 @@
 //! `thalweg cc`.
 
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_agent::cc::{self, Control, State, Unavailable};
+use thalweg_agent::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
 use thalweg_agent::system::MissingPrivilege;
+use thalweg_lab::units::{Delay, Rate};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -33,17 +35,59 @@ enum Command {
     ///
     /// Connections that have the old version keep it until they end; new ones get the new one.
     Swap(Swap),
+    /// Show the decisions of learned rate controllers as they are made, until interrupted.
+    Trace(Trace),
 }
 
 #[derive(Debug, Args)]
 struct Load {
-    /// htcp or dctcp, which come with Thalweg, or an object file: what clang -target bpf makes
-    /// of a struct tcp_congestion_ops in section ".struct_ops.link".
-    #[arg(value_name = "NAME|FILE")]
-    program: PathBuf,
-    /// Name to register it by: up to 15 letters, digits and '_'. Default: the program's own.
+    #[command(flatten)]
+    what: What,
+    /// Name to register it by: up to 15 letters, digits and '_'. Default: the program's own;
+    /// a model's is thalweg_rl.
     #[arg(long, value_name = "N")]
     name: Option<String>,
+}
+
+/// A congestion control.
+#[derive(Debug, Args)]
+struct What {
+    /// htcp or dctcp, which come with Thalweg; a model of the learned rate controller, which is
+    /// a .safetensors file; or an object file: what clang -target bpf makes of a struct
+    /// tcp_congestion_ops in section ".struct_ops.link".
+    #[arg(value_name = "NAME|MODEL|FILE")]
+    program: PathBuf,
+    /// Of a model: the rate that counts as 1, the same wherever flows share a bottleneck; best
+    /// that of the fastest link (kbit, mbit, gbit). Default: 10gbit.
+    #[arg(long, value_name = "RATE")]
+    reference_rate: Option<Rate>,
+    /// Of a model: round-trip times below it count as it, so it is also the time in which a
+    /// near host's queue is measured (us, ms, s). Default: 2ms.
+    #[arg(long, value_name = "TIME")]
+    reference_rtt: Option<Delay>,
+}
+
+impl What {
+    fn program(&self) -> Result<Program<'static>> {
+        let mut reference = Reference::default();
+        if cc::is_model(&self.program) {
+            if let Some(rate) = self.reference_rate {
+                reference.rate_bps = rate.bps();
+            }
+            if let Some(rtt) = self.reference_rtt {
+                reference.rtt_us = u32::try_from(rtt.us()).unwrap_or(u32::MAX);
+            }
+            return cc::with_model(&self.program, reference);
+        }
+        if self.reference_rate.is_some() || self.reference_rtt.is_some() {
+            bail!(
+                "--reference-rate and --reference-rtt belong to models; {} is none (a .safetensors \
+                 file)",
+                self.program.display()
+            );
+        }
+        cc::named_or_file(&self.program)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -63,9 +107,18 @@ struct Swap {
     /// Name it is registered by.
     #[arg(value_name = "NAME")]
     name: String,
-    /// The new version: htcp, dctcp, or an object file.
-    #[arg(value_name = "NAME|FILE")]
-    program: PathBuf,
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(Debug, Args)]
+struct Trace {
+    /// Only flows to this host: an address, or a name that has one.
+    #[arg(value_name = "HOST|ADDRESS")]
+    host: Option<String>,
+    /// Only the congestion control registered by this name. Default: all that run a model.
+    #[arg(long, value_name = "N")]
+    name: Option<String>,
 }
 
 /// Lists, loads, unloads or swaps.
@@ -84,7 +137,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             output::print(&table(&all))
         }
         Command::Load(load) => {
-            let program = cc::named_or_file(&load.program)?;
+            let program = load.what.program()?;
             let name = cc::load(pin, &program, load.name.as_deref())?;
             done(global, "loaded", &name)
         }
@@ -100,11 +153,71 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
             done(global, "unloaded", name)
         }
         Command::Swap(swap) => {
-            let program = cc::named_or_file(&swap.program)?;
+            let program = swap.what.program()?;
             cc::swap(pin, &swap.name, &program)?;
             done(global, "swapped", &swap.name)
         }
+        Command::Trace(options) => trace(global, pin, options),
     }
+}
+
+fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
+    let remote = options.host.as_deref().map(address).transpose()?;
+    // Ctrl-C ends the process; the kernel stops telling a few seconds later.
+    cc::trace(
+        pin,
+        options.name.as_deref(),
+        remote,
+        |decision| {
+            if global.json {
+                return output::print_json_line(decision);
+            }
+            output::print(&line(decision))
+        },
+        |lost| eprintln!("{lost} decisions came too fast and are not shown"),
+        || false,
+    )
+}
+
+fn address(host: &str) -> Result<IpAddr> {
+    if let Ok(address) = host.parse() {
+        return Ok(address);
+    }
+    let mut found = (host, 0)
+        .to_socket_addrs()
+        .with_context(|| format!("looking up {host}"))?;
+    let first = found.next();
+    Ok(first
+        .with_context(|| format!("{host} has no address"))?
+        .ip())
+}
+
+/// A decision in a line of text.
+fn line(decision: &Decision) -> String {
+    let mut notes = String::new();
+    for (has, note) in [
+        (decision.first, " first"),
+        (decision.app_limited, " app-limited"),
+        (decision.held, " held"),
+        (decision.probing, " probing"),
+    ] {
+        notes.push_str(if has { note } else { "" });
+    }
+    let queue_ns = decision.rtt_ns - decision.base_rtt_ns.min(decision.rtt_ns);
+    format!(
+        "{:.6} {} {}:{} base {} µs queue {} µs rate {} delivered {} Mbit/s u {:+.3} × {:.3} → {} Mbit/s{notes}\n",
+        decision.time_ns as f64 / 1e9,
+        decision.name,
+        decision.remote,
+        decision.remote_port,
+        decision.base_rtt_ns / 1000,
+        queue_ns / 1000,
+        output::megabits(decision.rate as f64),
+        output::megabits(decision.delivered_rate as f64),
+        f64::from(decision.action_q15) / 32768.0,
+        decision.multiplier(),
+        output::megabits(decision.next_rate as f64),
+    )
 }
 
 fn done(global: &Global, what: &str, name: &str) -> Result<()> {
@@ -143,6 +256,15 @@ fn table(all: &[Control]) -> String {
                 .map(|name| format!("program {name}")),
         );
         notes.extend((control.needs_ecn == Some(true)).then(|| "needs ECN".to_owned()));
+        notes.extend(control.model.as_ref().map(|model| {
+            format!(
+                "model {}, target {:.4}, 1 is {} Mbit/s and {} µs",
+                model.name,
+                model.target,
+                output::megabits(model.reference_rate_bps as f64 / 8.0),
+                model.reference_rtt_us
+            )
+        }));
         notes.extend(control.note.clone());
         vec![
             control.name.clone(),

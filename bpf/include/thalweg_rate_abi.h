@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * The part of thalweg_abi.h that concerns rate.bpf.c (included there, under its
+ * rules): what user space gives it, and what it tells of its decisions.
+ */
+#ifndef THALWEG_RATE_ABI_H
+#define THALWEG_RATE_ABI_H
+
+#include <linux/types.h>
+
+#include "thalweg_network_abi.h"
+
+/* The lowest rate of a flow, bytes/s: 200 kbit/s, a full segment in 60 ms. */
+#define THALWEG_RATE_FLOOR 25000ull
+/* Rates that count as 1, bytes/s, and round-trip times below which all are alike, us. */
+#define THALWEG_RATE_DEFAULT_REFERENCE 1250000000ull
+#define THALWEG_RATE_DEFAULT_REFERENCE_RTT_US 2000u
+/* Bytes of a model's name, for those who list; cut where it is longer. */
+#define THALWEG_RATE_NAME 64
+/* Bytes of the ring of decisions: a power of two, a multiple of the page. */
+#define THALWEG_RATE_RING (256 * 1024)
+
+/* What user space writes before any flow can have the congestion control. */
+struct thalweg_rate_settings {
+	__u64 reference_rate; /* bytes/s */
+	__u32 reference_rtt_us;
+	__u32 reserved;
+	__u8 name[THALWEG_RATE_NAME]; /* of the model, UTF-8; the program does not read it */
+	struct thalweg_model model;
+};
+
+/* Which decisions are told; all zero: none. */
+struct thalweg_rate_trace {
+	__u64 until_ns; /* CLOCK_MONOTONIC: a tracer that has died is not served for ever */
+	__u8 remote[16]; /* IPv4 as ::ffff:a.b.c.d; all zero: every host */
+	__u64 lost; /* decisions that did not fit the ring; the program counts */
+};
+
+/* What a decision was subject to. */
+enum thalweg_rate_flag {
+	THALWEG_RATE_HELD = 1, /* no growth: the flow did not use its rate, or lost or was marked */
+	THALWEG_RATE_LIMITED = 2, /* the application or the receiver held the flow back */
+	THALWEG_RATE_FIRST = 4, /* the first decision of the flow */
+	THALWEG_RATE_PROBING = 8, /* a probe for the shortest round trip begins */
+};
+
+/* One decision. rate * action, limited to floor and cap, times keep_q16: next_rate. */
+struct thalweg_rate_decision {
+	__u64 time_ns; /* CLOCK_MONOTONIC */
+	__u8 remote[16]; /* IPv4 as ::ffff:a.b.c.d */
+	__u16 remote_port;
+	__u16 local_port;
+	__u32 netns; /* inode of the flow's network namespace */
+	struct thalweg_measurement measurement; /* rates in bytes/s */
+	__u64 floor; /* bytes/s, as are those that follow */
+	__u64 cap;
+	__u64 next_rate;
+	__u64 delivered_rate;
+	__s16 inputs[THALWEG_MODEL_INPUTS]; /* Q15, oldest decision first */
+	__s16 action_q15;
+	__u16 flags; /* enum thalweg_rate_flag */
+	__u32 keep_q16; /* what is left of the rate after loss and marks; 65536: all */
+	__u32 min_rtt_us;
+	__u32 round_rtt_us; /* shortest of the round */
+	__u32 window; /* segments */
+	__u32 reserved;
+};
+
+_Static_assert(sizeof(struct thalweg_rate_settings) ==
+		       16 + THALWEG_RATE_NAME + sizeof(struct thalweg_model),
+	       "no padding");
+_Static_assert(sizeof(struct thalweg_rate_trace) == 32, "no padding");
+_Static_assert(sizeof(struct thalweg_rate_decision) == 152, "no padding");
+
+#endif

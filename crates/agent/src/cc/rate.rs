@@ -1,0 +1,124 @@
+//! The learned rate controller: a model as a congestion control.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use serde::Serialize;
+use thalweg_abi::{bytes_of, from_bytes, model_to_raw, raw};
+use thalweg_model::ModelFile;
+
+use super::program::Program;
+
+/// The name that it has unless another is given.
+pub(super) const NAME: &str = "thalweg_rl";
+/// Its maps.
+const SETTINGS: &str = "settings";
+pub(super) const TRACE: &str = "trace";
+pub(super) const DECISIONS: &str = "decisions";
+/// What says that a file is a model.
+const EXTENSION: &str = "safetensors";
+/// Q24 of the target.
+const ONE_Q24: f64 = (1 << 24) as f64;
+
+/// What a model's features are normalised by. Flows that share a bottleneck find the same rate
+/// only if all have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// The rate that counts as 1, bits per second.
+    pub rate_bps: u64,
+    /// Round-trip times below it count as it, microseconds.
+    pub rtt_us: u32,
+}
+
+impl Default for Reference {
+    fn default() -> Self {
+        Self {
+            rate_bps: u64::from(raw::THALWEG_RATE_DEFAULT_REFERENCE) * 8,
+            rtt_us: raw::THALWEG_RATE_DEFAULT_REFERENCE_RTT_US,
+        }
+    }
+}
+
+/// The model that a loaded congestion control runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoadedModel {
+    /// What people call it.
+    pub name: String,
+    /// Where it holds the signal.
+    pub target: f64,
+    /// The rate that counts as 1, bits per second.
+    pub reference_rate_bps: u64,
+    /// Round-trip times below it count as it, microseconds.
+    pub reference_rtt_us: u32,
+}
+
+/// Whether a word of the command line means a model.
+pub fn is_model(word: &Path) -> bool {
+    word.extension()
+        .is_some_and(|extension| extension == EXTENSION)
+}
+
+/// The congestion control that runs the model of a file.
+///
+/// # Errors
+/// The file is no model, or none that the kernel can run; the reference is out of range.
+pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>> {
+    let read = ModelFile::read(file)?;
+    let model = read.policy.integer().with_context(|| {
+        format!(
+            "{} holds no integers, so the kernel cannot run it: expected a quantised mlp \
+             (python: thalweg.quantize) or trees",
+            file.display()
+        )
+    })?;
+    let rate = reference.rate_bps / 8;
+    ensure!(
+        (u64::from(raw::THALWEG_RATE_FLOOR)..1 << 40).contains(&rate),
+        "the reference rate is {} bit/s; expected 200 kbit/s to 8 Tbit/s",
+        reference.rate_bps
+    );
+    ensure!(
+        (10..=10_000_000).contains(&reference.rtt_us),
+        "the reference round-trip time is {} us; expected 10 us to 10 s",
+        reference.rtt_us
+    );
+    let mut settings = Box::new(raw::thalweg_rate_settings {
+        reference_rate: rate,
+        reference_rtt_us: reference.rtt_us,
+        ..Default::default()
+    });
+    settings.model = *model_to_raw(model);
+    let name = &read.document.name;
+    // Cut between characters.
+    let mut length = name.len().min(settings.name.len());
+    while !name.is_char_boundary(length) {
+        length -= 1;
+    }
+    settings.name[..length].copy_from_slice(&name.as_bytes()[..length]);
+    Ok(Program::built_in(NAME, thalweg_abi::RATE)
+        .filled_by(move |object| fill(object, bytes_of(settings.as_ref()))))
+}
+
+fn fill(object: &mut Object, settings: &[u8]) -> Result<()> {
+    let map = object.maps_mut().find(|map| map.name() == SETTINGS);
+    let map = map.context("the program has no map for a model")?;
+    map.update(&0u32.to_ne_bytes(), settings, MapFlags::ANY)
+        .context("giving the kernel the model")
+}
+
+/// The model of what is loaded in a directory; none where it is another program.
+pub(super) fn model_in(own: &Path) -> Option<LoadedModel> {
+    let path = own.join(format!("{}{SETTINGS}", super::MAP));
+    let map = MapHandle::from_pinned_path(path).ok()?;
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let settings: raw::thalweg_rate_settings = from_bytes(&value)?;
+    let end = settings.name.iter().position(|&byte| byte == 0);
+    let name = &settings.name[..end.unwrap_or(settings.name.len())];
+    Some(LoadedModel {
+        name: String::from_utf8_lossy(name).into_owned(),
+        target: f64::from(settings.model.target_q24) / ONE_Q24,
+        reference_rate_bps: settings.reference_rate * 8,
+        reference_rtt_us: settings.reference_rtt_us,
+    })
+}
