@@ -84,6 +84,7 @@ class Measured:
     what: str
     statistics: tuple[str, ...]
     parts: tuple[Part, ...]
+    published_marks: dict[str, bool]
 
 
 class Job:
@@ -147,7 +148,8 @@ class Job:
                 for contender in self.contenders
             }
             parts.append(Part(size, tuple(self._lines(size, ours))))
-        return Measured(self.name, self.heading, self.published.what, keys, tuple(parts))
+        marks = published_marks(self.published)
+        return Measured(self.name, self.heading, self.published.what, keys, tuple(parts), marks)
 
     def _lines(self, size: int, ours: dict[Contender, Entry]) -> Iterable[Line]:
         """First what is published, with our controller of that kind; then our others."""
@@ -167,6 +169,14 @@ class Job:
             yield Line(contender.label, None, False, found)
 
 
+def published_marks(table: PublishedTable) -> dict[str, bool]:
+    """Whether each published row passes: it has figures, and not loss, at every size."""
+    return {
+        row.name: all(row.entries.get(size) is not None for size in table.sizes)
+        for row in table.rows
+    }
+
+
 def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
     """Table 1: whether each passes, as published and ours; None where nothing is known.
 
@@ -178,20 +188,18 @@ def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
     recovery = table.statistics.index("recovery") if "recovery" in table.statistics else None
     marks = {}
     for label in labels:
-        lines = [
-            next((line for line in part.lines if line.label == label), None)
+        entries = [
+            line.ours
             for part in table.parts
+            for line in part.lines
+            if line.label == label and line.ours
         ]
-        theirs: bool | None = None
-        if any(line and (line.published or line.published_loss) for line in lines):
-            theirs = all(line is not None and line.published is not None for line in lines)
-        entries = [line.ours for line in lines if line and line.ours]
         mine: bool | None = None
         if entries and recovery is None:
             mine = not any(one.lossy for one in entries)
         elif entries:
             mine = not any(math.isnan(one.mean[recovery or 0]) for one in entries)
-        marks[label] = (theirs, mine)
+        marks[label] = (table.published_marks.get(label), mine)
     return marks
 
 
