@@ -493,6 +493,98 @@ mod tests {
         }
     }
 
+    /// The formulas of docs/model.md, in 128 bits and one number after the other.
+    fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
+        let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
+        let Scale { multiplier, shift } = network.input();
+        let mut values: Vec<i128> = (inputs.iter())
+            .map(|input| rounded(i128::from(*input) * i128::from(multiplier), shift))
+            .map(|value| value.clamp(-127, 127))
+            .collect();
+        for (number, layer) in network.layers().iter().enumerate() {
+            let last = number + 1 == network.layers().len();
+            let (least, most) = if last { (-32767, 32767) } else { (0, 127) };
+            let rows = 0..layer.rows();
+            values = rows
+                .map(|row| {
+                    let products = values
+                        .iter()
+                        .enumerate()
+                        .map(|(column, value)| i128::from(layer.weight(row, column)) * value);
+                    let sum = products.sum::<i128>() + i128::from(layer.bias()[row]);
+                    let scaled = rounded(sum * i128::from(layer.multipliers()[row]), layer.shift());
+                    scaled.clamp(least, most)
+                })
+                .collect();
+        }
+        tanh_q15(values[0] as i64)
+    }
+
+    /// Networks of all widths, with scales of all sizes, against the formulas.
+    #[test]
+    fn vectors_compute_what_the_formulas_say() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 20) % bound
+        };
+        let mut distinct = std::collections::BTreeSet::new();
+        for round in 0..3_000 {
+            let mut widths = vec![1 + below(16) as usize];
+            widths.extend((0..below(3)).map(|_| 1 + below(32) as usize));
+            widths.push(1);
+            let layers = (widths.windows(2))
+                .map(|pair| {
+                    let (columns, rows) = (pair[0], pair[1]);
+                    let weights: Vec<i8> = (0..rows * columns)
+                        .map(|_| (below(255) as i16 - 127) as i8)
+                        .collect();
+                    let bias_bits = below(25);
+                    let bias: Vec<i32> = (0..rows)
+                        .map(|_| below(2 << bias_bits) as i32 - (1 << bias_bits))
+                        .collect();
+                    // Mostly scales that leave something between the limits, sometimes any.
+                    let shift = if round % 3 == 0 {
+                        8 + below(49)
+                    } else {
+                        34 + below(8)
+                    } as u32;
+                    let multipliers: Vec<u32> = (0..rows)
+                        .map(|_| (below(1 << 31) >> (below(8) * below(5))) as u32)
+                        .collect();
+                    Layer::new("layer", columns, &weights, &bias, &multipliers, shift).unwrap()
+                })
+                .collect();
+            let input = Scale {
+                multiplier: (below(1 << 31) >> below(31)) as u32,
+                shift: if round % 3 == 0 {
+                    8 + below(49)
+                } else {
+                    30 + below(12)
+                } as u32,
+            };
+            let network = Network::new(input, layers).unwrap();
+            for _ in 0..4 {
+                let inputs: Vec<i16> = (0..network.inputs())
+                    .map(|_| match below(8) {
+                        0 => [-32767, -1, 0, 1, 32767][below(5) as usize],
+                        _ => (below(65535) as i32 - 32767) as i16,
+                    })
+                    .collect();
+                let found = network.infer(&inputs);
+                assert_eq!(
+                    found,
+                    by_the_formulas(&network, &inputs),
+                    "{network:?} {inputs:?}"
+                );
+                distinct.insert(found);
+            }
+        }
+        assert!(distinct.len() > 500, "only {} actions", distinct.len());
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
         let refused = |columns, weights: &[i8], bias: &[i32], multipliers: &[u32], shift| {
