@@ -67,28 +67,47 @@ class Scenario:
 
 @final
 class Learned:
-    """A network 4-12-12-1 that decides for every flow, within the simulator.
+    """A model file that decides for every flow, within the simulator.
 
-    weights: three arrays of float32, a row for each unit: [12, 4], [12, 12] and [1, 12] (or [12]).
-        No biases; rectifiers, a hyperbolic tangent at the end.
-    offset: inflation (RTT / base RTT) that counts as none.
-    target: where ``(inflation - offset) * sqrt(rate / line rate)`` should be.
-    scale: factor of the distance from the target, the error, that the network sees.
+    model: path of the file; docs/model.md defines it, with what it sees and how it decides.
+    inference: what computes the action: ``"float"``, ``"int8"`` (the quantised network, as in the
+        kernel) or ``"tree"``. None: the network in floating point where the file has one, else its
+        trees.
+    target: where ``(inflation - offset) * sqrt(rate / line rate)`` should be, instead of the
+        file's. The scales of the error and of its change become as much smaller as the target is
+        larger: what the network sees is how much of the target is missing.
     initial: first rate, as a share of the line rate.
 
-    The network sees its last action, the error, the action before and the error before, and its
-    answer u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is negative. Raises
-    ValueError for shapes or values that it cannot have. It can be pickled.
+    Raises OSError where the file cannot be read, ValueError where it is no model, or has no
+    integers or trees to compute with. It can be pickled, and does not need the file then.
     """
 
     def __new__(
         cls,
-        weights: Sequence[ArrayLike],
-        offset: float = 1.0,
-        target: float = 0.05,
-        scale: float = 1.0,
+        model: str | PathLike[str],
+        inference: str | None = None,
+        target: float | None = None,
         initial: float = 1.0,
     ) -> Learned: ...
+    @property
+    def name(self) -> str:
+        """What the file calls the model."""
+
+    @property
+    def content(self) -> bytes:
+        """The file."""
+
+    @property
+    def inference(self) -> str:
+        """What computes the action: float, int8 or tree."""
+
+    @property
+    def target(self) -> float:
+        """The target in use, to 2**-24."""
+
+    @property
+    def initial(self) -> float:
+        """First rate, as a share of the line rate."""
 
 def controllers() -> list[tuple[str, str]]:
     """The controllers that have a name, with what each does in a line."""
@@ -106,7 +125,7 @@ def run(
     """Runs a scenario, or the file of one, to its end.
 
     cc: a name of :func:`controllers`, with parameters if any: ``"hpcc"``,
-        ``"swift:base_us=25,ai=2"``; or a network. None: ``"dcqcn"``.
+        ``"swift:base_us=25,ai=2"``, ``"learned:model=FILE"``; or a model. None: ``"dcqcn"``.
     seed: the same scenario, controller and seed give the same outcome, to the last bit.
     series_us: distance of the samples of ``Outcome.series``, microseconds, instead of what the
         scenario says.

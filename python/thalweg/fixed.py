@@ -94,7 +94,7 @@ class Flows:
         )
         self.action: Integers = np.zeros(self.count, np.int64)
         self.signal: Integers = np.zeros(self.count, np.int64)
-        self.decided = False
+        self.decided: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
 
     @classmethod
     def of(
@@ -105,28 +105,35 @@ class Flows:
         return cls(list_q16, history, fixed(target, 24), fixed(offset, 16), count)
 
     def observe(
-        self, rtt_ns: Integers, base_rtt_ns: Integers, rate: Integers, line_rate: Integers
+        self,
+        rtt_ns: Integers,
+        base_rtt_ns: Integers,
+        rate: Integers,
+        line_rate: Integers,
+        key: NDArray[np.integer] | None = None,
     ) -> Integers:
-        """Moves the history of every flow on by one decision; all arguments [count].
+        """Moves the history on by one decision of each of the flows `key` (each at most once), or
+        of every flow; all arguments one element a decision. Returns their inputs.
 
         Set `action` afterwards to what was decided.
         """
+        at = np.arange(self.count) if key is None else key
         inflation, share = inflation_q16(rtt_ns, base_rtt_ns), share_q48(rate, line_rate)
         signal = (np.maximum(inflation - self.offset_q16, 0) * root(share)) >> 16
         error = np.clip(self.target_q24 - signal, -LIMIT_Q24, LIMIT_Q24)
-        previous = self.signal if self.decided else signal
+        previous = np.where(self.decided[at], self.signal[at], signal)
         change = np.clip(previous - signal, -LIMIT_Q24, LIMIT_Q24)
         columns = {
-            "action": lambda _: self.action,
+            "action": lambda _: self.action[at],
             "error": lambda scale: _scaled(error, scale, 25),
             "log_rate": lambda scale: _scaled(log2_q16(share) - (48 << 16), scale, 21),
             "queue": lambda scale: _scaled(inflation - (1 << 16), scale, 17),
             "error_change": lambda scale: _scaled(change, scale, 25),
         }
         now = np.stack([columns[name](scale) for name, scale in self.features], axis=1)
-        self.inputs = np.concatenate([self.inputs[:, now.shape[1] :], now], axis=1)
-        self.signal, self.decided = signal, True
-        return self.inputs
+        inputs = np.concatenate([self.inputs[at, now.shape[1] :], now], axis=1)
+        self.inputs[at], self.signal[at], self.decided[at] = inputs, signal, True
+        return inputs
 
 
 def tanh_q15(z_q12: Integers) -> Integers:

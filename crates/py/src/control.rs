@@ -1,131 +1,146 @@
 //! Whole runs, and what controls them.
 
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use numpy::{AllowTypeChange, PyArrayLikeDyn};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyBytes, PyTuple};
+use thalweg_model::{MAX_FILE_BYTES, ModelFile};
 use thalweg_sim::Simulation;
-use thalweg_sim::cc::learned::{self, HIDDEN, INPUTS, Network, Parameters};
+use thalweg_sim::cc::learned::{self, Inference, Model};
 use thalweg_sim::cc::{Kind, Spec};
 
 use crate::outcome;
-use crate::scenario::{flows, scenario_of, time};
+use crate::scenario::{flows, scenario_of, system_error, time};
 
 /// How often a run asks whether the user has had enough.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// As many samples of a time series as a scenario file may ask for.
 const MOST_SAMPLES: u64 = 100_000_000;
 
-/// A network that decides within the simulator.
+/// A model file that decides within the simulator.
 #[pyclass(frozen, module = "thalweg.sim")]
 pub(crate) struct Learned {
-    network: Arc<Network>,
-    parameters: Parameters,
-    /// As given, for pickle.
-    weights: Vec<Vec<f32>>,
+    model: Arc<Model>,
+    name: String,
+    /// The file's bytes, for pickle: where they arrive the file need not be.
+    content: Vec<u8>,
 }
 
 #[pymethods]
 impl Learned {
     #[new]
-    #[pyo3(signature = (weights, offset = 1.0, target = 0.05, scale = 1.0, initial = 1.0))]
+    #[pyo3(signature = (model, inference = None, target = None, initial = 1.0))]
     fn new(
-        weights: Vec<PyArrayLikeDyn<'_, f32, AllowTypeChange>>,
-        offset: f64,
-        target: f64,
-        scale: f64,
+        model: PathBuf,
+        inference: Option<&str>,
+        target: Option<f64>,
         initial: f64,
     ) -> PyResult<Self> {
-        let value =
-            |error: thalweg_sim::cc::ParameterError| PyValueError::new_err(error.to_string());
-        let [first, second, last] = weights.as_slice() else {
-            return Err(PyValueError::new_err(format!(
-                "weights: expected three arrays, of shapes ({HIDDEN}, {INPUTS}), \
-                 ({HIDDEN}, {HIDDEN}) and (1, {HIDDEN}), found {}",
-                weights.len()
-            )));
-        };
-        let first = matrix::<INPUTS, HIDDEN>("weights[0]", first)?;
-        let second = matrix::<HIDDEN, HIDDEN>("weights[1]", second)?;
-        let [last] = matrix::<HIDDEN, 1>("weights[2]", last)?;
-        let parameters = Parameters {
-            offset,
-            target,
-            scale,
-            initial_fraction: initial,
-        };
-        parameters.validate().map_err(value)?;
-        Ok(Self {
-            network: Arc::new(Network::new(&first, &second, &last).map_err(value)?),
-            parameters,
-            weights: vec![
-                first.as_flattened().to_vec(),
-                second.as_flattened().to_vec(),
-                last.to_vec(),
-            ],
-        })
+        // A byte more than a model may have, so that the parser can refuse it.
+        let mut content = Vec::new();
+        std::fs::File::open(&model)
+            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content))
+            .map_err(|why| system_error(&why, &model))?;
+        Self::parse(content, &model, inference, target, initial)
+    }
+
+    #[staticmethod]
+    fn _restore(
+        content: Vec<u8>,
+        file: PathBuf,
+        inference: Option<&str>,
+        target: Option<f64>,
+        initial: f64,
+    ) -> PyResult<Self> {
+        Self::parse(content, &file, inference, target, initial)
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[getter]
+    fn content<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.content)
+    }
+
+    #[getter]
+    fn inference(&self) -> &'static str {
+        self.model.inference().name()
+    }
+
+    #[getter]
+    fn target(&self) -> f64 {
+        f64::from(self.model.features().target_q24()) / f64::from(1 << 24)
+    }
+
+    #[getter]
+    fn initial(&self) -> f64 {
+        self.model.options().initial_fraction
     }
 
     fn __repr__(&self) -> String {
-        let Parameters {
-            offset,
-            target,
-            scale,
-            initial_fraction,
-        } = self.parameters;
-        format!(
-            "<Learned: {INPUTS}-{HIDDEN}-{HIDDEN}-1, offset {offset}, target {target}, \
-             scale {scale}, initial {initial_fraction}>"
-        )
+        format!("<Learned {}: {}>", self.name, self.model)
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shapes = [[HIDDEN, INPUTS], [HIDDEN, HIDDEN], [1, HIDDEN]];
-        let weights = self
-            .weights
-            .iter()
-            .zip(shapes)
-            .map(|(values, shape)| {
-                numpy::PyArray1::from_slice(py, values).call_method1("reshape", (shape,))
+        let restore = py.get_type::<Self>().getattr("_restore")?;
+        let options = self.model.options();
+        let arguments = (
+            self.content(py),
+            self.model.file().display().to_string(),
+            options.inference.map(Inference::name),
+            options.target,
+            options.initial_fraction,
+        );
+        (restore, arguments).into_pyobject(py)
+    }
+}
+
+impl Learned {
+    fn parse(
+        content: Vec<u8>,
+        file: &Path,
+        inference: Option<&str>,
+        target: Option<f64>,
+        initial_fraction: f64,
+    ) -> PyResult<Self> {
+        let inference = inference
+            .map(|name| {
+                Inference::named(name).ok_or_else(|| {
+                    PyValueError::new_err(format!(
+                        "inference: expected float, int8 or tree, found {name:?}"
+                    ))
+                })
             })
-            .collect::<PyResult<Vec<_>>>()?;
-        let p = &self.parameters;
-        let arguments = (weights, p.offset, p.target, p.scale, p.initial_fraction);
-        (py.get_type::<Self>(), arguments).into_pyobject(py)
+            .transpose()?;
+        let options = learned::Options {
+            inference,
+            target,
+            initial_fraction,
+        };
+        let parsed = ModelFile::parse(&content, file)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let name = parsed.document.name.clone();
+        let model = Model::new(parsed, file, options)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Self {
+            model: Arc::new(model),
+            name,
+            content,
+        })
     }
 }
 
-/// An array of that shape; where there is one row, it may also be a vector.
-fn matrix<const COLUMNS: usize, const ROWS: usize>(
-    field: &str,
-    given: &PyArrayLikeDyn<'_, f32, AllowTypeChange>,
-) -> PyResult<[[f32; COLUMNS]; ROWS]> {
-    let given = given.as_array();
-    let shape = given.shape();
-    if shape != [ROWS, COLUMNS] && !(ROWS == 1 && shape == [COLUMNS]) {
-        return Err(PyValueError::new_err(format!(
-            "{field}: expected the shape ({ROWS}, {COLUMNS}), a row for each unit, found {shape:?}"
-        )));
-    }
-    let mut values = given.iter();
-    Ok([[0.0; COLUMNS]; ROWS].map(|row| row.map(|zero| values.next().copied().unwrap_or(zero))))
-}
-
-/// A controller by name, or a network.
+/// A controller by name, or a model.
 fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
     if let Ok(learned) = given.cast::<Learned>() {
-        let Learned {
-            network,
-            parameters,
-            ..
-        } = learned.get();
-        return Ok(Spec::Learned(learned::Learned::new(
-            Arc::clone(network),
-            parameters,
-        )));
+        return Ok(Spec::Learned(Arc::clone(&learned.get().model)));
     }
     let Ok(text) = given.extract::<String>() else {
         return Err(PyTypeError::new_err(format!(

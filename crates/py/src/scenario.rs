@@ -1,6 +1,6 @@
 //! Scenarios.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::{PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -19,21 +19,8 @@ pub(crate) struct Scenario {
 #[pymethods]
 impl Scenario {
     #[staticmethod]
-    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(why) => {
-                let file = path.display().to_string();
-                return Err(match why.raw_os_error() {
-                    // With three arguments Python chooses FileNotFoundError and the like itself.
-                    Some(number) => {
-                        let words = py.import("os")?.call_method1("strerror", (number,))?;
-                        PyOSError::new_err((number, words.unbind(), file))
-                    }
-                    None => PyValueError::new_err(format!("{file}: {why}")),
-                });
-            }
-        };
+    fn load(path: PathBuf) -> PyResult<Self> {
+        let text = std::fs::read_to_string(&path).map_err(|why| system_error(&why, &path))?;
         Self::parse(text, path)
     }
 
@@ -150,6 +137,24 @@ impl Scenario {
     }
 }
 
+/// What Python raises where a file cannot be read.
+pub(crate) fn system_error(why: &std::io::Error, path: &Path) -> PyErr {
+    let file = path.display().to_string();
+    match why.raw_os_error() {
+        // With three arguments Python chooses FileNotFoundError and the like itself.
+        Some(number) => Python::attach(|py| {
+            let words = (py.import("os"))
+                .and_then(|os| os.call_method1("strerror", (number,)))
+                .map(Bound::unbind);
+            match words {
+                Ok(words) => PyOSError::new_err((number, words, file)),
+                Err(error) => error,
+            }
+        }),
+        None => PyValueError::new_err(format!("{file}: {why}")),
+    }
+}
+
 /// Number of flows.
 pub(crate) fn flows(scenario: &thalweg_sim::Scenario) -> u64 {
     match &scenario.workload {
@@ -175,7 +180,7 @@ pub(crate) fn scenario_of(given: &Bound<'_, PyAny>) -> PyResult<thalweg_sim::Sce
             given.get_type().name()?
         )));
     };
-    Ok(Scenario::load(given.py(), path)?.inner)
+    Ok(Scenario::load(path)?.inner)
 }
 
 /// A positive time in seconds, of the argument `field`.

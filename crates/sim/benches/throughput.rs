@@ -7,12 +7,13 @@
 //! counted per second of processor time, so that other load on the machine matters less; wall
 //! time stands beside it.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use thalweg_sim::cc::learned::{HIDDEN, INPUTS, Learned, Network, Parameters};
+use thalweg_sim::cc::learned::{Learned, Model, Options};
 use thalweg_sim::scenario::{self, Hosts, Link, Recovery, Topology, Workload};
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
@@ -21,22 +22,11 @@ const ROUNDS: usize = 5;
 /// Argument with which the program runs one scenario and prints its greatest memory.
 const MEMORY: &str = "--memory-of";
 
-/// ADPG's network, 4-12-12-1, with weights that make it act as the proportional rule does, so
-/// that the load is what a trained network settles at: two units of each layer carry the
-/// positive and the negative part of the newest error, the others compute as much and add
-/// nothing.
-fn network() -> Arc<Network> {
-    let mut first = [[0.01; INPUTS]; HIDDEN];
-    let mut second = [[0.01; HIDDEN]; HIDDEN];
-    let mut last = [0.0; HIDDEN];
-    for (unit, sign) in [(0, 1.0), (1, -1.0)] {
-        first[unit] = [0.0, sign, 0.0, 0.0];
-        second[unit] = [0.0; HIDDEN];
-        second[unit][unit] = 1.0;
-        last[unit] = -sign;
-    }
-    Arc::new(Network::new(&first, &second, &last).expect("weights are small"))
-}
+/// The trained network that decides, 4-12-12-1, in floating point.
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../models/adpg-strict.safetensors"
+);
 
 fn many_to_one(flows: u32, duration: Time) -> Scenario {
     let link = Link {
@@ -75,16 +65,16 @@ fn many_to_one(flows: u32, duration: Time) -> Scenario {
     }
 }
 
-fn run(flows: u32, duration: Time, network: &Arc<Network>, seed: u64) -> Outcome {
-    let parameters = Parameters {
-        scale: 10.0,
+fn run(flows: u32, duration: Time, seed: u64) -> Outcome {
+    let options = Options {
         initial_fraction: 1.0 / f64::from(flows),
-        ..Parameters::default()
+        ..Options::default()
     };
-    let controller = Learned::new(Arc::clone(network), &parameters);
+    let model =
+        Arc::new(Model::read(Path::new(MODEL), options).expect("a model of this repository"));
     Simulation::new(
         &many_to_one(flows, duration),
-        move |_, _| controller.clone(),
+        move |_, _| Learned::new(Arc::clone(&model)),
         seed,
     )
     .run()
@@ -103,7 +93,7 @@ fn least_and_median(mut values: Vec<f64>) -> (f64, f64) {
     (values[0], values[values.len() / 2])
 }
 
-fn table(flows: &[u32], network: &Arc<Network>) {
+fn table(flows: &[u32]) {
     println!("2 simulated seconds at 100 Gbit/s, packets of 1 KiB, one decision an answer;");
     println!("packets and events per second of processor time, {ROUNDS} runs");
     println!(
@@ -115,7 +105,7 @@ fn table(flows: &[u32], network: &Arc<Network>) {
     for round in 0..ROUNDS {
         for (flows, (walls, users)) in flows.iter().zip(&mut times) {
             let (begin, user) = (Instant::now(), user_seconds());
-            let outcome = run(*flows, Time::from_us(2_000_000), network, 1);
+            let outcome = run(*flows, Time::from_us(2_000_000), 1);
             users.push(user_seconds() - user);
             walls.push(begin.elapsed().as_secs_f64());
             if round == 0 {
@@ -163,18 +153,18 @@ fn memory_mb(flows: u32) -> Option<f64> {
 }
 
 /// Two runs on two threads and one after the other, in turn: the ratio of their wall times.
-fn threads(network: &Arc<Network>) {
+fn threads() {
     let duration = Time::from_us(400_000);
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
         let alone = Instant::now();
-        run(1024, duration, network, 1);
-        run(1024, duration, network, 2);
+        run(1024, duration, 1);
+        run(1024, duration, 2);
         let alone = alone.elapsed().as_secs_f64();
         let together = Instant::now();
         std::thread::scope(|scope| {
             for seed in 1..=2 {
-                scope.spawn(move || run(1024, duration, network, seed));
+                scope.spawn(move || run(1024, duration, seed));
             }
         });
         ratios.push(alone / together.elapsed().as_secs_f64());
@@ -184,7 +174,6 @@ fn threads(network: &Arc<Network>) {
 }
 
 fn main() {
-    let network = network();
     let arguments: Vec<String> = std::env::args().collect();
     let asked: Vec<u32> = arguments
         .iter()
@@ -192,20 +181,20 @@ fn main() {
         .collect();
     if arguments.iter().any(|text| text == MEMORY) {
         for flows in asked {
-            run(flows, Time::from_us(2_000_000), &network, 1);
+            run(flows, Time::from_us(2_000_000), 1);
         }
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask about itself");
         println!("{:.1}", usage.max_rss() as f64 * 1024e-6);
         return;
     }
     if !asked.is_empty() {
-        table(&asked, &network);
+        table(&asked);
         return;
     }
-    table(&[64, 512, 2048, 8192], &network);
+    table(&[64, 512, 2048, 8192]);
     match memory_mb(8192) {
         Some(megabytes) => println!("memory with 8192 flows: {megabytes} MB at most"),
         None => println!("memory with 8192 flows: not measured, the program cannot run itself"),
     }
-    threads(&network);
+    threads();
 }

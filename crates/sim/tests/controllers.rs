@@ -1,10 +1,12 @@
 //! What no sequence of events may do to any controller.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use thalweg_model::{Document, FeatureEntry, FloatLayer, ModelFile, Network, Policy, Training};
 use thalweg_sim::Time;
-use thalweg_sim::cc::learned::{self, HIDDEN, INPUTS, Learned, Network};
+use thalweg_sim::cc::learned::{Model, Options};
 use thalweg_sim::cc::{
     Ack, AnyController, Command, Context, Controller, Hop, Kind, Loss, Response, Setup, Spec,
     TIMERS,
@@ -146,20 +148,52 @@ fn spec() -> impl Strategy<Value = Spec> {
             kind.with_parameters(changed)
                 .unwrap_or_else(|_| kind.spec())
         });
-    let count = INPUTS * HIDDEN + HIDDEN * HIDDEN + HIDDEN;
-    let network =
-        proptest::collection::vec(prop_oneof![9 => -1.0..1.0_f32, 1 => -1e6..1e6_f32], count)
-            .prop_map(|weights| {
-                let mut weights = weights.into_iter();
-                let mut next = || weights.next().expect("as many weights as there are");
-                let first = std::array::from_fn(|_| std::array::from_fn(|_| next()));
-                let second = std::array::from_fn(|_| std::array::from_fn(|_| next()));
-                let last = std::array::from_fn(|_| next());
-                let network =
-                    Arc::new(Network::new(&first, &second, &last).expect("weights in range"));
-                Spec::Learned(Learned::new(network, &learned::Parameters::default()))
-            });
+    let weights = prop_oneof![9 => -1.0..1.0_f32, 1 => -1e6..1e6_f32];
+    let weights = proptest::collection::vec(weights, 4 * 12 + 12 * 12 + 12);
+    let network = weights.prop_map(|weights| Spec::Learned(Arc::new(network(&weights))));
     prop_oneof![6 => named, 1 => network]
+}
+
+/// The published network, 4-12-12-1, without biases.
+fn network(weights: &[f32]) -> Model {
+    let (first, weights) = weights.split_at(4 * 12);
+    let (second, last) = weights.split_at(12 * 12);
+    let layer = |columns, weights: &[f32]| {
+        let bias = vec![0.0; weights.len() / columns];
+        FloatLayer::new("layer", columns, weights, &bias).expect("weights in range")
+    };
+    let layers = vec![layer(4, first), layer(12, second), layer(12, last)];
+    let feature = |name: &str| FeatureEntry {
+        name: name.into(),
+        scale: 1.0,
+    };
+    let document = Document {
+        name: "random".into(),
+        kind: thalweg_model::Kind::Mlp,
+        features: vec![feature("action"), feature("error")],
+        history: 2,
+        target: 0.05,
+        offset: 1.0,
+        hidden: vec![12, 12],
+        activation_amax: None,
+        training: Training {
+            scenarios: vec![],
+            seed: 0,
+            commit: String::new(),
+            base_rtt_ns: 12_000,
+            line_rate_bps: 100_000_000_000,
+        },
+        evaluation: serde_json::Map::new(),
+    };
+    let content = ModelFile {
+        features: document.features().expect("two features"),
+        document,
+        policy: Policy::Mlp {
+            float: Network::new(layers).expect("layers fit"),
+            integer: None,
+        },
+    };
+    Model::new(content, Path::new("random"), Options::default()).expect("a network")
 }
 
 /// A flow that checks its controller after each call.

@@ -8,7 +8,7 @@ others have not. What all environments share:
 - Observation, float32[4]: the action before, the error now, the action and the error before that
   (zeros at first). The error is ``scale * (max(RTT / base RTT - offset, 0) * sqrt(rate / line
   rate) - target)``, limited to plus and minus a million: negative where the flow may send faster.
-  It is what :class:`thalweg.sim.Learned` sees.
+  Model files have other features (``docs/model.md``): limited to one, in integers, oldest first.
 - Action, float32[1] in [-1, 1]: u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is
   negative.
 - Reward: minus the square of the error with a scale of 1 (Analytic Deterministic Policy Gradient

@@ -27,7 +27,7 @@ Scenarios = Scenario | str | PathLike[str]
 
 @dataclass(frozen=True)
 class Objective:
-    """What an agent is after; the parameters of :class:`thalweg.sim.Learned`.
+    """What an agent is after.
 
     offset: inflation (RTT / base RTT) that counts as none. At least 0.
     target: where (inflation - offset) * sqrt(rate / line rate) should be. Positive.

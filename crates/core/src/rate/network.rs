@@ -1,5 +1,7 @@
 //! Multi-layer perceptrons of 8-bit weights and activations.
 
+use wide::{i16x8, i32x4, i32x8, u32x4, u64x4};
+
 use super::{Fault, MAX_INPUTS, ONE_Q15, rounded_shift};
 
 /// Outputs of a hidden layer.
@@ -15,6 +17,8 @@ pub const SHIFTS: std::ops::RangeInclusive<u32> = 8..=56;
 const MAX_I8: i64 = 127;
 /// The largest multiplier of a scale.
 const MAX_MULTIPLIER: u32 = i32::MAX as u32;
+/// Groups of four rows.
+const GROUPS: usize = MAX_WIDTH / 4;
 /// Limit of what goes into tanh: just below 8 in Q12.
 const MAX_TANH_INPUT_Q12: i64 = 32767;
 
@@ -32,11 +36,16 @@ pub struct Scale {
 pub struct Layer {
     rows: usize,
     columns: usize,
-    /// By pair of columns, then by row. One column after the other, all rows at once, is what
-    /// processors do fastest; a pair of 16-bit products and their sum is one instruction.
-    weights: [[[i16; 2]; MAX_WIDTH]; MAX_WIDTH / 2],
-    bias: [i32; MAX_WIDTH],
-    multipliers: [u32; MAX_WIDTH],
+    /// By pair of columns, then by group of four rows, each with its two weights. One pair of
+    /// columns after the other, all rows at once, is what processors do fastest: four rows' pairs
+    /// of products and their sums are one instruction.
+    weights: [[i16x8; GROUPS]; MAX_WIDTH / 2],
+    bias: [[i32; 4]; GROUPS],
+    multipliers: [[u32; 4]; GROUPS],
+    /// By row, the least sum that is scaled to the largest activation or beyond.
+    enough: [i32x4; GROUPS],
+    /// The first row's weights: an output layer has no other.
+    first: [i16x8; MAX_WIDTH / 8],
     shift: u32,
 }
 
@@ -44,11 +53,13 @@ pub struct Layer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     input: Scale,
+    /// The least size of a feature that is scaled to the largest activation or beyond.
+    enough: i32x4,
     layers: Vec<Layer>,
 }
 
 /// Activations of a layer; zero beyond its width.
-type Activations = [i16; MAX_WIDTH];
+type Activations = [i16x8; MAX_WIDTH / 8];
 
 impl Layer {
     /// A layer from `rows * columns` weights, row by row, and a bias and a multiplier per row.
@@ -105,18 +116,28 @@ impl Layer {
         let mut layer = Self {
             rows,
             columns,
-            weights: [[[0; 2]; MAX_WIDTH]; MAX_WIDTH / 2],
-            bias: [0; MAX_WIDTH],
-            multipliers: [0; MAX_WIDTH],
+            weights: [[i16x8::ZERO; GROUPS]; MAX_WIDTH / 2],
+            bias: [[0; 4]; GROUPS],
+            multipliers: [[0; 4]; GROUPS],
+            enough: [i32x4::ZERO; GROUPS],
+            first: [i16x8::ZERO; MAX_WIDTH / 8],
             shift,
         };
         for (row, weights) in weights.chunks_exact(columns).enumerate() {
             for (column, weight) in weights.iter().enumerate() {
-                layer.weights[column / 2][row][column % 2] = i16::from(*weight);
+                let group = &mut layer.weights[column / 2][row / 4];
+                group.as_mut_array()[2 * (row % 4) + column % 2] = i16::from(*weight);
             }
         }
-        layer.bias[..rows].copy_from_slice(bias);
-        layer.multipliers[..rows].copy_from_slice(multipliers);
+        for (row, (bias, multiplier)) in bias.iter().zip(multipliers).enumerate() {
+            let (group, lane) = (row / 4, row % 4);
+            layer.bias[group][lane] = *bias;
+            layer.multipliers[group][lane] = *multiplier;
+            layer.enough[group].as_mut_array()[lane] = least_sum(*multiplier, shift);
+        }
+        for (column, weight) in weights[..columns].iter().enumerate() {
+            layer.first[column / 8].as_mut_array()[column % 8] = i16::from(*weight);
+        }
         Ok(layer)
     }
 
@@ -132,17 +153,17 @@ impl Layer {
 
     /// The weight of a column in a row.
     pub fn weight(&self, row: usize, column: usize) -> i8 {
-        self.weights[column / 2][row][column % 2] as i8
+        self.weights[column / 2][row / 4].as_array()[2 * (row % 4) + column % 2] as i8
     }
 
     /// What is added to each row's sum.
     pub fn bias(&self) -> &[i32] {
-        &self.bias[..self.rows]
+        &self.bias.as_flattened()[..self.rows]
     }
 
     /// What each row's sum is multiplied by, before the shift.
     pub fn multipliers(&self) -> &[u32] {
-        &self.multipliers[..self.rows]
+        &self.multipliers.as_flattened()[..self.rows]
     }
 
     /// The shift.
@@ -150,51 +171,88 @@ impl Layer {
         self.shift
     }
 
-    /// A hidden layer: the scaled sums, limited to 0 … 127.
-    fn hidden(&self, inputs: &Activations) -> Activations {
+    /// A hidden layer: the scaled sums, limited to 0 … 127. What outputs beyond the last row are
+    /// does not matter: the next layer has no weights for them.
+    #[inline]
+    fn hidden(&self, inputs: &Activations, outputs: &mut Activations) {
         // The number of rows is known when this is compiled, so that sums stay in registers.
         match self.rows.div_ceil(4) {
-            1 => self.hidden_of::<4>(inputs),
-            2 => self.hidden_of::<8>(inputs),
-            3 => self.hidden_of::<12>(inputs),
-            4 => self.hidden_of::<16>(inputs),
-            5 | 6 => self.hidden_of::<24>(inputs),
-            _ => self.hidden_of::<32>(inputs),
+            1 => self.hidden_of::<1>(inputs, outputs),
+            2 => self.hidden_of::<2>(inputs, outputs),
+            3 => self.hidden_of::<3>(inputs, outputs),
+            4 => self.hidden_of::<4>(inputs, outputs),
+            5 | 6 => self.hidden_of::<6>(inputs, outputs),
+            _ => self.hidden_of::<GROUPS>(inputs, outputs),
         }
     }
 
-    fn hidden_of<const ROWS: usize>(&self, inputs: &Activations) -> Activations {
-        let mut sums = [0i32; ROWS];
-        sums.copy_from_slice(&self.bias[..ROWS]);
-        let pairs = self.columns.div_ceil(2);
-        for (weights, input) in self.weights[..pairs].iter().zip(inputs.chunks_exact(2)) {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum += i32::from(weight[0]) * i32::from(input[0])
-                    + i32::from(weight[1]) * i32::from(input[1]);
+    #[inline]
+    fn hidden_of<const USED: usize>(&self, inputs: &Activations, outputs: &mut Activations) {
+        let mut sums: [i32x4; USED] = std::array::from_fn(|group| i32x4::new(self.bias[group]));
+        let columns = self.columns.div_ceil(8);
+        let eights = self.weights.as_chunks::<4>().0;
+        for (weights, inputs) in eights[..columns].iter().zip(inputs) {
+            for (weights, [a, b]) in weights.iter().zip(inputs.to_array().as_chunks().0) {
+                let input = i16x8::new([*a, *b, *a, *b, *a, *b, *a, *b]);
+                for (sum, weights) in sums.iter_mut().zip(weights) {
+                    *sum += weights.dot(input);
+                }
             }
         }
-        let half = 1u64 << (self.shift - 1);
-        let mut outputs = [0; MAX_WIDTH];
-        let scaled = outputs.iter_mut().zip(sums).zip(&self.multipliers);
-        for ((output, sum), multiplier) in scaled {
-            // Limiting before scaling is the same as after: scaling keeps the order and 0.
-            let product = u64::from(sum.max(0) as u32) * u64::from(*multiplier);
-            *output = ((product + half) >> self.shift).min(MAX_I8 as u64) as i16;
+        let half = u64x4::splat(1 << (self.shift - 1));
+        let mut scaled = [i32x4::ZERO; GROUPS];
+        for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
+            let sum = sums[group].max(i32x4::ZERO).min(self.enough[group]);
+            let multipliers = u32x4::new(self.multipliers[group]);
+            *scaled = scale(sum, multipliers, half, self.shift);
         }
-        outputs
+        for (output, two) in outputs.iter_mut().zip(scaled.as_chunks().0) {
+            *output = activations(*two);
+        }
     }
 
     /// The output layer: the only row's scaled sum, Q12, limited to what tanh takes.
+    #[inline]
     fn output(&self, inputs: &Activations) -> i64 {
-        let mut sum = self.bias[0];
-        let pairs = self.columns.div_ceil(2);
-        for (weights, input) in self.weights[..pairs].iter().zip(inputs.chunks_exact(2)) {
-            sum += i32::from(weights[0][0]) * i32::from(input[0])
-                + i32::from(weights[0][1]) * i32::from(input[1]);
-        }
+        // All of the width, in which absent columns have weights of 0: no loop.
+        let products = self.first.iter().zip(inputs);
+        let sums = products.fold(i32x4::ZERO, |sums, (weights, inputs)| {
+            sums + weights.dot(*inputs)
+        });
+        let sum = self.bias[0][0] + sums.reduce_add();
         // Below 2^25 times below 2^31.
-        let product = i64::from(sum) * i64::from(self.multipliers[0]);
+        let product = i64::from(sum) * i64::from(self.multipliers[0][0]);
         rounded_shift(product, self.shift).clamp(-MAX_TANH_INPUT_Q12, MAX_TANH_INPUT_Q12)
+    }
+}
+
+/// `(number * multiplier + half) >> shift` for numbers of at least 0 that [`least_sum`] limits:
+/// limiting before scaling is the same as after, for scaling keeps the order and 0. What comes out
+/// fits 32 bits, in which vectors compare, as they do not in 64.
+#[inline]
+fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
+    let numbers = u32x4::new(numbers.to_array().map(|number| number as u32));
+    let products = numbers.widening_mul(multipliers);
+    let lanes = ((products + half) >> shift).to_array();
+    i32x4::new(lanes.map(|lane| lane as i32))
+}
+
+/// Scaled numbers, limited to what activations may be.
+#[inline]
+fn activations([low, high]: [i32x4; 2]) -> i16x8 {
+    let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
+    let all = i32x8::new([a, b, c, d, e, f, g, h]);
+    i16x8::from_i32x8_saturate(all).min(i16x8::splat(MAX_I8 as i16))
+}
+
+/// The least sum that a multiplier and a shift bring to 127 or beyond; the largest number where
+/// no sum does. Scaled it is below 127 + 2^23: a sum less by one is below 127, and a step is at
+/// most 2^31 / 2^8.
+fn least_sum(multiplier: u32, shift: u32) -> i32 {
+    let wanted = (127u64 << shift) - (1 << (shift - 1));
+    match multiplier {
+        0 => i32::MAX,
+        _ => i32::try_from(wanted.div_ceil(u64::from(multiplier))).unwrap_or(i32::MAX),
     }
 }
 
@@ -232,7 +290,12 @@ impl Network {
             ));
         }
         check_shift("input", input.shift)?;
-        Ok(Self { input, layers })
+        let enough = i32x4::splat(least_sum(input.multiplier, input.shift));
+        Ok(Self {
+            input,
+            enough,
+            layers,
+        })
     }
 
     /// From features to activations.
@@ -254,17 +317,50 @@ impl Network {
     ///
     /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
     pub fn infer(&self, inputs: &[i16]) -> i16 {
-        let mut activations = [0; MAX_WIDTH];
         let inputs = &inputs[..self.inputs()];
-        for (activation, input) in activations.iter_mut().zip(inputs) {
-            let product = i64::from(*input) * i64::from(self.input.multiplier);
-            *activation = rounded_shift(product, self.input.shift).clamp(-MAX_I8, MAX_I8) as i16;
+        let (fours, rest) = inputs.as_chunks::<4>();
+        let mut scaled = [i32x4::ZERO; MAX_INPUTS / 4];
+        for (scaled, four) in scaled.iter_mut().zip(fours) {
+            *scaled = self.scale_input(*four);
+        }
+        if !rest.is_empty() {
+            let mut four = [0; 4];
+            four[..rest.len()].copy_from_slice(rest);
+            scaled[fours.len()] = self.scale_input(four);
         }
         let (last, hidden) = self.layers.split_last().expect("a network has a layer");
-        for layer in hidden {
-            activations = layer.hidden(&activations);
+        let mut values = [i16x8::ZERO; MAX_WIDTH / 8];
+        for (values, two) in values.iter_mut().zip(scaled.as_chunks::<2>().0) {
+            let [low, high] = *two;
+            let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
+            *values = i16x8::from_i32x8_saturate(i32x8::new([a, b, c, d, e, f, g, h]));
         }
-        tanh_q15(last.output(&activations))
+        let mut next = [i16x8::ZERO; MAX_WIDTH / 8];
+        for layer in hidden {
+            layer.hidden(&values, &mut next);
+            std::mem::swap(&mut values, &mut next);
+        }
+        tanh_q15(last.output(&values))
+    }
+
+    /// Features as activations.
+    #[inline]
+    fn scale_input(&self, features: [i16; 4]) -> i32x4 {
+        let features = i32x4::new(features.map(i32::from));
+        // All ones below 0.
+        let negative: i32x4 = features >> 31_i32;
+        let size = features.abs().min(self.enough);
+        // Halves go upwards: below 0 that is towards it.
+        let half = (1u64 << (self.input.shift - 1)) - 1;
+        let half = u64x4::new(
+            (!negative)
+                .to_array()
+                .map(|positive: i32| half + (positive & 1) as u64),
+        );
+        let multiplier = u32x4::splat(self.input.multiplier);
+        let scaled =
+            scale(size, multiplier, half, self.input.shift).min(i32x4::splat(MAX_I8 as i32));
+        (scaled ^ negative) - negative
     }
 }
 
@@ -395,6 +491,98 @@ mod tests {
             assert_eq!(network.infer(&[32767; 16]), 32767);
             assert_eq!(network.infer(&[-32767; 16]), 32767, "biases are positive");
         }
+    }
+
+    /// The formulas of docs/model.md, in 128 bits and one number after the other.
+    fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
+        let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
+        let Scale { multiplier, shift } = network.input();
+        let mut values: Vec<i128> = (inputs.iter())
+            .map(|input| rounded(i128::from(*input) * i128::from(multiplier), shift))
+            .map(|value| value.clamp(-127, 127))
+            .collect();
+        for (number, layer) in network.layers().iter().enumerate() {
+            let last = number + 1 == network.layers().len();
+            let (least, most) = if last { (-32767, 32767) } else { (0, 127) };
+            let rows = 0..layer.rows();
+            values = rows
+                .map(|row| {
+                    let products = values
+                        .iter()
+                        .enumerate()
+                        .map(|(column, value)| i128::from(layer.weight(row, column)) * value);
+                    let sum = products.sum::<i128>() + i128::from(layer.bias()[row]);
+                    let scaled = rounded(sum * i128::from(layer.multipliers()[row]), layer.shift());
+                    scaled.clamp(least, most)
+                })
+                .collect();
+        }
+        tanh_q15(values[0] as i64)
+    }
+
+    /// Networks of all widths, with scales of all sizes, against the formulas.
+    #[test]
+    fn vectors_compute_what_the_formulas_say() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 20) % bound
+        };
+        let mut distinct = std::collections::BTreeSet::new();
+        for round in 0..3_000 {
+            let mut widths = vec![1 + below(16) as usize];
+            widths.extend((0..below(3)).map(|_| 1 + below(32) as usize));
+            widths.push(1);
+            let layers = (widths.windows(2))
+                .map(|pair| {
+                    let (columns, rows) = (pair[0], pair[1]);
+                    let weights: Vec<i8> = (0..rows * columns)
+                        .map(|_| (below(255) as i16 - 127) as i8)
+                        .collect();
+                    let bias_bits = below(25);
+                    let bias: Vec<i32> = (0..rows)
+                        .map(|_| below(2 << bias_bits) as i32 - (1 << bias_bits))
+                        .collect();
+                    // Mostly scales that leave something between the limits, sometimes any.
+                    let shift = if round % 3 == 0 {
+                        8 + below(49)
+                    } else {
+                        34 + below(8)
+                    } as u32;
+                    let multipliers: Vec<u32> = (0..rows)
+                        .map(|_| (below(1 << 31) >> (below(8) * below(5))) as u32)
+                        .collect();
+                    Layer::new("layer", columns, &weights, &bias, &multipliers, shift).unwrap()
+                })
+                .collect();
+            let input = Scale {
+                multiplier: (below(1 << 31) >> below(31)) as u32,
+                shift: if round % 3 == 0 {
+                    8 + below(49)
+                } else {
+                    30 + below(12)
+                } as u32,
+            };
+            let network = Network::new(input, layers).unwrap();
+            for _ in 0..4 {
+                let inputs: Vec<i16> = (0..network.inputs())
+                    .map(|_| match below(8) {
+                        0 => [-32767, -1, 0, 1, 32767][below(5) as usize],
+                        _ => (below(65535) as i32 - 32767) as i16,
+                    })
+                    .collect();
+                let found = network.infer(&inputs);
+                assert_eq!(
+                    found,
+                    by_the_formulas(&network, &inputs),
+                    "{network:?} {inputs:?}"
+                );
+                distinct.insert(found);
+            }
+        }
+        assert!(distinct.len() > 500, "only {} actions", distinct.len());
     }
 
     #[test]

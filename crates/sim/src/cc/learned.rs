@@ -1,189 +1,343 @@
-//! A learned controller: ADPG's network, 4-12-12-1.
+//! A learned controller: a model file decides.
 //!
-//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1 and
-//! §6, in the form without recurrence: two layers of rectifiers and a hyperbolic tangent, no
-//! bias. At each answered probe it sees its last two actions and how far
-//! `(inflation − offset) · √share` was from the target then, and multiplies its rate.
+//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1 and §6:
+//! at each answered probe the flow's round-trip time and rate become features, a network (or
+//! trees) turns those of the last decisions into an action, and the action multiplies the rate.
+//! Features, target and scales are the file's; `docs/model.md` defines them. They are computed in
+//! integers as the kernel does it, whatever the network computes in, so there is one definition.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use thalweg_core::rate::{
+    self, Decider, Features, Flow, Forest, MAX_INPUTS, MAX_RATE, Measurement, ONE_Q15,
+};
+use thalweg_model::{Lstm, LstmState, ModelFile, Policy};
 
 use super::parameter::within;
-use super::proportional::{multiplier, scaled_inflation};
+use super::proportional::multiplier;
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 
-/// What the network sees: newest action, newest error, the action and the error before.
-pub const INPUTS: usize = 4;
-/// Width of each of the two hidden layers.
-pub const HIDDEN: usize = 12;
+/// What computes the action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inference {
+    /// The network in floating point.
+    Float,
+    /// The quantised network, in integers, as in the kernel.
+    Int8,
+    /// Trees, in integers, as in the kernel.
+    Tree,
+}
 
-/// Parameters: what the network was trained with.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Parameters {
-    /// As [`super::proportional::Parameters::offset`].
-    pub offset: f64,
-    /// As [`super::proportional::Parameters::target`].
-    pub target: f64,
-    /// Factor of the error that the network sees.
-    pub scale: f64,
+impl Inference {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Float, Self::Int8, Self::Tree];
+
+    /// As `inference=` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Int8 => "int8",
+            Self::Tree => "tree",
+        }
+    }
+
+    /// The one of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+}
+
+impl fmt::Display for Inference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How a model is used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// What computes the action; none: floating point if the file has a network, else its trees.
+    pub inference: Option<Inference>,
+    /// The signal to be held, instead of the file's. The scales of errors change with it, so that
+    /// the same share of the target looks the same to the network.
+    pub target: Option<f64>,
     /// First rate, as a share of the line rate.
     pub initial_fraction: f64,
 }
 
-impl Default for Parameters {
+impl Default for Options {
     fn default() -> Self {
         Self {
-            offset: 1.0,
-            target: 0.05,
-            scale: 1.0,
+            inference: None,
+            target: None,
             initial_fraction: 1.0,
         }
     }
 }
 
-impl Parameters {
-    /// Refuses what is out of range.
-    pub fn validate(&self) -> Result<(), ParameterError> {
-        within("offset", self.offset, 0.0..=1e3)?;
-        within("target", self.target, 1e-6..=1e3)?;
-        within("scale", self.scale, 1e-6..=1e6)?;
-        within("initial_fraction", self.initial_fraction, 1e-9..=1.0)
-    }
+/// Why a model cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ModelError {
+    /// The file is no model, or cannot be read.
+    #[error("{0}")]
+    File(String),
+    /// The file has nothing that computes in the way that was asked for.
+    #[error("{file}: `inference` is {asked}; the file has {}", names(.has))]
+    Inference {
+        /// The file.
+        file: String,
+        /// What was asked for.
+        asked: Inference,
+        /// What there is.
+        has: Vec<Inference>,
+    },
+    /// An option out of range.
+    #[error(transparent)]
+    Option(#[from] ParameterError),
+    /// A target with which the file's features cannot be computed.
+    #[error("{file}: with a target of {target}: {fault}")]
+    Target {
+        /// The file.
+        file: String,
+        /// What was asked for.
+        target: f64,
+        /// Which feature.
+        fault: rate::Fault,
+    },
 }
 
-/// Largest weight, and largest error that the network is shown; with both no sum overflows.
-const LARGEST: f32 = 1e6;
-
-/// A network 4-12-12-1 without biases. Flows share it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Network {
-    /// From each input to all hidden units: inner loops run over units that lie side by side.
-    first: [[f32; HIDDEN]; INPUTS],
-    second: [[f32; HIDDEN]; HIDDEN],
-    last: [f32; HIDDEN],
+fn names(list: &[Inference]) -> String {
+    let names: Vec<&str> = list.iter().map(|one| one.name()).collect();
+    names.join(", ")
 }
 
-impl Network {
-    /// A network from its weights, a row for each unit that they lead to: `first[unit][input]`,
-    /// `second[unit][unit of the first layer]`, `last[unit of the second layer]`.
+/// What decides. Integers and floating point see the same features.
+#[derive(Debug)]
+enum Decides {
+    Float(thalweg_model::Network),
+    Recurrent(Box<Lstm>),
+    Integers(rate::Network),
+    Trees(Forest),
+}
+
+/// A model that is ready to decide. Flows share it.
+#[derive(Debug)]
+pub struct Model {
+    file: PathBuf,
+    options: Options,
+    inference: Inference,
+    features: Features,
+    decides: Decides,
+}
+
+impl Model {
+    /// Reads a model file.
     ///
     /// # Errors
-    /// A weight that is not a number, or larger than a million.
-    pub fn new(
-        first: &[[f32; INPUTS]; HIDDEN],
-        second: &[[f32; HIDDEN]; HIDDEN],
-        last: &[f32; HIDDEN],
-    ) -> Result<Self, ParameterError> {
-        let limit = f64::from(LARGEST);
-        for (field, weights) in [
-            ("first", first.as_flattened()),
-            ("second", second.as_flattened()),
-            ("last", last.as_slice()),
-        ] {
-            for weight in weights {
-                within(field, (*weight).into(), -limit..=limit)?;
+    /// A file that cannot be read or is no model, or options that it does not allow.
+    pub fn read(file: &Path, options: Options) -> Result<Self, ModelError> {
+        let read = ModelFile::read(file).map_err(|error| ModelError::File(error.to_string()))?;
+        Self::new(read, file, options)
+    }
+
+    /// A model of a file's content; `file` is what it is called.
+    ///
+    /// # Errors
+    /// Options that the file does not allow.
+    pub fn new(content: ModelFile, file: &Path, options: Options) -> Result<Self, ModelError> {
+        within("initial_fraction", options.initial_fraction, 1e-9..=1.0)?;
+        let features = match options.target {
+            None => content.features.clone(),
+            Some(target) => retarget(&content, file, target)?,
+        };
+        let has = match &content.policy {
+            Policy::Mlp { integer: None, .. } | Policy::Lstm(_) => vec![Inference::Float],
+            Policy::Mlp { .. } => vec![Inference::Float, Inference::Int8],
+            Policy::Tree(_) => vec![Inference::Tree],
+        };
+        let inference = options.inference.unwrap_or(has[0]);
+        let decides = match (content.policy, inference) {
+            (Policy::Mlp { float, .. }, Inference::Float) => Some(Decides::Float(float)),
+            (Policy::Lstm(lstm), Inference::Float) => Some(Decides::Recurrent(lstm)),
+            (Policy::Mlp { integer, .. }, Inference::Int8) => {
+                integer.and_then(|model| match model.decider() {
+                    Decider::Network(network) => Some(Decides::Integers(network.clone())),
+                    Decider::Forest(_) => None,
+                })
             }
-        }
+            (Policy::Tree(model), Inference::Tree) => match model.decider() {
+                Decider::Forest(forest) => Some(Decides::Trees(forest.clone())),
+                Decider::Network(_) => None,
+            },
+            _ => None,
+        };
+        let Some(decides) = decides else {
+            return Err(ModelError::Inference {
+                file: file.display().to_string(),
+                asked: inference,
+                has,
+            });
+        };
         Ok(Self {
-            first: std::array::from_fn(|input| first.map(|row| row[input])),
-            second: std::array::from_fn(|unit| second.map(|row| row[unit])),
-            last: *last,
+            file: file.to_owned(),
+            options,
+            inference,
+            features,
+            decides,
         })
     }
 
-    /// The action, from −1 to 1. Sums run in the order of the inputs, in single precision; the
-    /// result is the same on every machine.
-    pub fn action(&self, inputs: &[f32; INPUTS]) -> f32 {
-        let hidden = layer(&self.first, inputs);
-        let hidden = layer(&self.second, &hidden);
-        let mut sum = 0.0;
-        for (weight, value) in self.last.iter().zip(&hidden) {
-            sum += weight * value;
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// How it is used, as it was asked for.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// What computes the action.
+    pub fn inference(&self) -> Inference {
+        self.inference
+    }
+
+    /// What it sees, in integers.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+
+    fn recurrent(&self) -> bool {
+        matches!(self.decides, Decides::Recurrent(_))
+    }
+
+    /// The action, from −1 to 1, and what the flow remembers of it. `memory` is that of a
+    /// recurrent network.
+    #[inline]
+    fn decide(
+        &self,
+        flow: &mut Flow,
+        memory: Option<&mut LstmState>,
+        seen: &Measurement,
+    ) -> Action {
+        let inputs = self.features.observe(flow, seen);
+        let action = match &self.decides {
+            Decides::Float(network) => {
+                Action::Float(network.infer(&floats(inputs)[..inputs.len()]))
+            }
+            Decides::Recurrent(lstm) => {
+                let memory = memory.expect("flows of a recurrent network have a memory");
+                Action::Float(lstm.infer(&floats(inputs)[..inputs.len()], memory))
+            }
+            Decides::Integers(network) => Action::Q15(network.infer(inputs)),
+            Decides::Trees(forest) => Action::Q15(forest.infer(inputs)),
+        };
+        flow.acted(action.q15());
+        action
+    }
+}
+
+/// Features in floating point.
+#[inline]
+fn floats(inputs: &[i16]) -> [f32; MAX_INPUTS] {
+    let mut floats = [0.0; MAX_INPUTS];
+    for (float, input) in floats.iter_mut().zip(inputs) {
+        *float = f32::from(*input) / 32768.0;
+    }
+    floats
+}
+
+/// The file's features for another target.
+fn retarget(content: &ModelFile, file: &Path, target: f64) -> Result<Features, ModelError> {
+    within("target", target, 1e-6..=255.0)?;
+    let mut document = content.document.clone();
+    let factor = document.target / target;
+    document.target = target;
+    for feature in &mut document.features {
+        if matches!(feature.name.as_str(), "error" | "error_change") {
+            feature.scale *= factor;
         }
-        tanh(sum)
+    }
+    document.features().map_err(|fault| ModelError::Target {
+        file: file.display().to_string(),
+        target,
+        fault,
+    })
+}
+
+/// `--cc` and scenario files have it so: the file, and what is not the default.
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "model={}", self.file.display())?;
+        if let Some(inference) = self.options.inference {
+            write!(f, ",inference={inference}")?;
+        }
+        if let Some(target) = self.options.target {
+            write!(f, ",target={target}")?;
+        }
+        if self.options.initial_fraction != Options::default().initial_fraction {
+            write!(f, ",initial_fraction={}", self.options.initial_fraction)?;
+        }
+        Ok(())
     }
 }
 
-/// One layer with its rectifiers.
-fn layer<const N: usize>(weights: &[[f32; HIDDEN]; N], inputs: &[f32; N]) -> [f32; HIDDEN] {
-    let mut sums = [0.0; HIDDEN];
-    for (row, input) in weights.iter().zip(inputs) {
-        for (sum, weight) in sums.iter_mut().zip(row) {
-            *sum += weight * input;
+/// What was decided.
+#[derive(Clone, Copy)]
+enum Action {
+    Float(f32),
+    Q15(i16),
+}
+
+impl Action {
+    /// As features have it.
+    fn q15(self) -> i16 {
+        let one = f32::from(ONE_Q15);
+        match self {
+            Self::Float(action) => (action * 32768.0).round_ties_even().clamp(-one, one) as i16,
+            Self::Q15(action) => action,
         }
     }
-    sums.map(|sum| sum.max(0.0))
 }
 
-/// 1/1! to 1/11!: the series of (e^r − 1)/r.
-const INVERSE_FACTORIALS: [f64; 11] = {
-    let mut coefficients = [1.0; 11];
-    let mut n = 1;
-    while n < 11 {
-        coefficients[n] = coefficients[n - 1] / (n + 1) as f64;
-        n += 1;
-    }
-    coefficients
-};
-
-/// The hyperbolic tangent. The system's own may differ from machine to machine in its last
-/// bit, and with it a whole run.
-fn tanh(x: f32) -> f32 {
-    // From 10 on it is 1 in single precision.
-    let y = 2.0 * f64::from(x).abs().min(10.0);
-    // e^y − 1 = 2^k (e^r − 1) + (2^k − 1), |r| ≤ ln 2/2; the series' remainder is below 1e−12.
-    let k = (y * std::f64::consts::LOG2_E + 0.5) as u32;
-    let r = y - f64::from(k) * std::f64::consts::LN_2;
-    // Estrin's scheme: a third of the way from the first product to the last that Horner's has,
-    // and every decision waits for it.
-    let (c, r2) = (&INVERSE_FACTORIALS, r * r);
-    let r4 = r2 * r2;
-    let low = (c[0] + c[1] * r) + (c[2] + c[3] * r) * r2;
-    let middle = (c[4] + c[5] * r) + (c[6] + c[7] * r) * r2;
-    let high = (c[8] + c[9] * r) + c[10] * r2;
-    let series = low + (middle + high * r4) * r4;
-    let power = (1_u64 << k) as f64;
-    let grown = power * (series * r) + (power - 1.0);
-    ((grown / (grown + 2.0)) as f32).copysign(x)
-}
-
-/// A flow whose rate a network decides.
-///
-/// Clones share what is the same for all flows; a flow's own state fills one cache line.
+/// A flow whose rate a model decides.
 #[derive(Debug, Clone)]
-#[repr(align(64))]
 pub struct Learned {
-    network: Arc<Network>,
-    parameters: Arc<Parameters>,
-    base_rtt_ps: f64,
+    model: Arc<Model>,
+    flow: Flow,
+    /// Of a recurrent network.
+    memory: Option<Box<LstmState>>,
+    base_rtt_ns: u64,
     min_rate_bps: f64,
     line_rate_bps: f64,
     rate_bps: f64,
-    /// Last action.
-    action: f32,
-    /// Action and error before that.
-    before: [f32; 2],
+    /// What rates are counted in, bits per second: 1 unless the line is faster than a terabit.
+    unit_bps: f64,
 }
 
 impl Learned {
-    /// A controller for one flow. For many flows, clone one.
-    pub fn new(network: Arc<Network>, parameters: &Parameters) -> Self {
+    /// A controller for one flow.
+    pub fn new(model: Arc<Model>) -> Self {
+        let memory = model.recurrent().then(Box::default);
         Self {
-            network,
-            parameters: Arc::new(parameters.clone()),
-            base_rtt_ps: 1.0,
+            model,
+            flow: Flow::default(),
+            memory,
+            base_rtt_ns: 1,
             min_rate_bps: 0.0,
-            line_rate_bps: 0.0,
+            line_rate_bps: 1.0,
             rate_bps: 0.0,
-            action: 0.0,
-            before: [0.0; 2],
+            unit_bps: 1.0,
         }
     }
 }
 
-const _: () = assert!(size_of::<Learned>() == 64);
+/// To the nearest nanosecond.
+fn nanoseconds(time: crate::Time) -> u64 {
+    time.ps().saturating_add(500) / 1000
+}
 
 impl Controller for Learned {
     fn needs(&self) -> Needs {
@@ -194,10 +348,11 @@ impl Controller for Learned {
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-        self.base_rtt_ps = setup.base_rtt.ps().max(1) as f64;
+        self.base_rtt_ns = nanoseconds(setup.base_rtt);
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
-        self.rate_bps = setup.limit(self.parameters.initial_fraction * setup.line_rate_bps);
+        self.unit_bps = (setup.line_rate_bps / MAX_RATE as f64).ceil().max(1.0);
+        self.rate_bps = setup.limit(self.model.options.initial_fraction * setup.line_rate_bps);
         *context.command = Command {
             rate_bps: self.rate_bps,
             window_bytes: f64::INFINITY,
@@ -205,16 +360,20 @@ impl Controller for Learned {
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        let p = &self.parameters;
-        let share = self.rate_bps / self.line_rate_bps;
-        let inflation = scaled_inflation(response.rtt, self.base_rtt_ps, p.offset, share);
-        let error = ((p.scale * (inflation - p.target)) as f32).clamp(-LARGEST, LARGEST);
-        let [action_before, error_before] = self.before;
-        self.before = [self.action, error];
-        self.action = (self.network).action(&[self.action, error, action_before, error_before]);
-        self.rate_bps = (self.rate_bps * multiplier(self.action.into()))
-            .max(self.min_rate_bps)
-            .min(self.line_rate_bps);
+        let seen = Measurement {
+            rtt_ns: nanoseconds(response.rtt),
+            base_rtt_ns: self.base_rtt_ns,
+            rate: (self.rate_bps / self.unit_bps) as u64,
+            line_rate: (self.line_rate_bps / self.unit_bps) as u64,
+        };
+        let action = (self.model).decide(&mut self.flow, self.memory.as_deref_mut(), &seen);
+        let next = match action {
+            Action::Float(action) => self.rate_bps * multiplier(action.into()),
+            Action::Q15(action) => {
+                rate::next_rate(seen.rate, action, 0, u64::MAX) as f64 * self.unit_bps
+            }
+        };
+        self.rate_bps = next.max(self.min_rate_bps).min(self.line_rate_bps);
         context.command.rate_bps = self.rate_bps;
     }
 }
@@ -224,145 +383,210 @@ mod tests {
     use super::super::testing::{Flow, assert_near, setup};
     use super::*;
     use crate::Time;
+    use thalweg_core::rate::{Feature, FeatureKind, Node};
+    use thalweg_model::{Document, FeatureEntry, FloatLayer, Kind, Training};
 
-    #[test]
-    fn tanh_is_the_systems_within_a_bit() {
-        for step in -24_000..=24_000_i32 {
-            let x = step as f32 / 2_000.0;
-            let expected = f64::from(x).tanh() as f32;
-            let distance = (tanh(x).to_bits() as i64 - expected.to_bits() as i64).abs();
-            assert!(distance <= 1, "{x}: {} instead of {expected}", tanh(x));
-        }
-        for (x, expected) in [(1e-20, 1e-20), (f32::MAX, 1.0), (-1e6, -1.0), (0.0, 0.0)] {
-            assert_eq!(tanh(x), expected);
+    /// The content of a file: error and action, over two decisions; signal 0.05 beyond 1.
+    fn content(policy: Policy, kind: Kind) -> ModelFile {
+        let document = Document {
+            name: "test".into(),
+            kind,
+            features: vec![entry("action", 1.0), entry("error", 1.0)],
+            history: 2,
+            target: 0.05,
+            offset: 1.0,
+            hidden: vec![],
+            activation_amax: None,
+            training: Training {
+                scenarios: vec![],
+                seed: 0,
+                commit: String::new(),
+                base_rtt_ns: 12_000,
+                line_rate_bps: 100_000_000_000,
+            },
+            evaluation: serde_json::Map::new(),
+        };
+        ModelFile {
+            features: document.features().unwrap(),
+            document,
+            policy,
         }
     }
 
-    /// The same network, written out once more: a row a unit, in double precision.
-    fn reference(
-        first: &[[f32; INPUTS]; HIDDEN],
-        second: &[[f32; HIDDEN]; HIDDEN],
-        last: &[f32; HIDDEN],
-        inputs: &[f32; INPUTS],
-    ) -> f64 {
-        let dot = |row: &[f32], values: &[f64]| -> f64 {
-            (row.iter().zip(values))
-                .map(|(w, v)| f64::from(*w) * v)
-                .sum()
-        };
-        let inputs = inputs.map(f64::from);
-        let one: Vec<f64> = first.iter().map(|row| dot(row, &inputs).max(0.0)).collect();
-        let two: Vec<f64> = second.iter().map(|row| dot(row, &one).max(0.0)).collect();
-        dot(last, &two).tanh()
+    fn entry(name: &str, scale: f64) -> FeatureEntry {
+        FeatureEntry {
+            name: name.into(),
+            scale,
+        }
     }
 
-    #[test]
-    fn layers_connect_as_the_rows_say() {
-        // Weights without any symmetry that a transposed matrix could hide behind.
-        let weight = |i: usize, j: usize, salt: usize| {
-            ((i * 31 + j * 17 + salt * 7) % 23) as f32 / 23.0 - 0.4
+    /// One layer: the action is tanh of the inputs' weighted sum. Inputs are the older action
+    /// and error, then the newer ones.
+    fn linear(weights: [f32; 4]) -> Arc<Model> {
+        let layer = FloatLayer::new("layers.0", 4, &weights, &[0.0]).unwrap();
+        let float = thalweg_model::Network::new(vec![layer]).unwrap();
+        let policy = Policy::Mlp {
+            float,
+            integer: None,
         };
-        let first = std::array::from_fn(|i| std::array::from_fn(|j| weight(i, j, 1)));
-        let second = std::array::from_fn(|i| std::array::from_fn(|j| weight(i, j, 2) / 3.0));
-        let last = std::array::from_fn(|i| weight(i, 0, 3));
-        let network = Network::new(&first, &second, &last).unwrap();
-        let mut actions = Vec::new();
-        for step in 0..50 {
-            let step = step as f32 / 10.0;
-            let inputs = [0.5 - step / 5.0, step - 2.0, step / 7.0, 1.0 - step];
-            let action = network.action(&inputs);
-            let expected = reference(&first, &second, &last, &inputs);
-            assert!(
-                (f64::from(action) - expected).abs() < 1e-5,
-                "{action} {expected}"
-            );
-            actions.push(action);
-        }
-        // It does depend on its inputs.
+        let content = content(policy, Kind::Mlp);
+        Arc::new(Model::new(content, Path::new("test"), Options::default()).unwrap())
+    }
+
+    fn flow(model: &Arc<Model>) -> Flow<Learned> {
+        Flow::start(Learned::new(Arc::clone(model)), &setup())
+    }
+
+    /// Features are Q15 and the signal is found with a root of 24 bits: relative to a rate that
+    /// is 0.2 · 2^-15 or so.
+    #[track_caller]
+    fn assert_close(found: f64, expected: f64) {
         assert!(
-            actions
-                .iter()
-                .any(|action| (action - actions[0]).abs() > 0.1)
+            (found / expected - 1.0).abs() < 2e-5,
+            "{found} is not {expected}"
         );
     }
 
     #[test]
-    fn it_sees_two_steps_of_actions_and_errors() {
-        // One path: input → unit 0 → unit 0 → action = tanh(input), for inputs above zero.
-        for (input, expected) in [
-            // Errors: 24 µs: (2 − 1) √1 − 0.05 = 0.95; 36 µs: … of the rate then.
-            (1, [Some(0.95), None]),
-            (3, [Some(0.0), Some(0.95)]),
-        ] {
-            let mut first = [[0.0; INPUTS]; HIDDEN];
-            first[0][input] = 1.0;
-            let mut second = [[0.0; HIDDEN]; HIDDEN];
-            second[0][0] = 1.0;
-            let mut last = [0.0; HIDDEN];
-            last[0] = -1.0;
-            let network = Arc::new(Network::new(&first, &second, &last).unwrap());
-            let mut flow = Flow::start(Learned::new(network, &Parameters::default()), &setup());
-            for (rtt_us, seen) in [24, 36].into_iter().zip(expected) {
-                let before = flow.gbps();
-                flow.respond(Time::from_us(rtt_us));
-                let error: f64 = match seen {
-                    Some(error) => error,
-                    None => 2.0 * (before / 100.0).sqrt() - 0.05,
-                };
-                let found = flow.gbps() / before;
-                // −tanh(error) < 0: / (1 + 0.2 tanh(error)).
-                let wanted = 1.0 / (1.0 + 0.2 * error.tanh());
-                assert!((found - wanted).abs() < 1e-6, "{found} is not {wanted}");
-            }
-        }
+    fn it_sees_two_steps_of_errors() {
+        // 24 µs: (2 − 1) · √1, so the error is 0.05 − 1; then 36 µs: 2 · √share.
+        let mut newest = flow(&linear([0.0, 0.0, 0.0, 1.0]));
+        newest.respond(Time::from_us(24));
+        let first = 100.0 / (1.0 + 0.2 * 0.95_f64.tanh());
+        assert_close(newest.gbps(), first);
+        newest.respond(Time::from_us(36));
+        // 0.05 − 2 · √0.87 is below −1, the least that a feature can be.
+        assert_close(newest.gbps(), first / (1.0 + 0.2 * 1.0_f64.tanh()));
+
+        let mut older = flow(&linear([0.0, 1.0, 0.0, 0.0]));
+        older.respond(Time::from_us(24));
+        assert_close(older.gbps(), 100.0);
+        older.respond(Time::from_us(12));
+        assert_close(older.gbps(), first);
     }
 
     #[test]
-    fn it_sees_its_own_actions() {
-        // Newest error raises unit 0, newest action unit 1, the one before unit 2.
-        let mut first = [[0.0; INPUTS]; HIDDEN];
-        (first[0][1], first[1][0], first[2][2]) = (1.0, -1.0, -1.0);
-        let mut second = [[0.0; HIDDEN]; HIDDEN];
-        (second[0][0], second[1][1], second[2][2]) = (1.0, 1.0, 1.0);
-        let mut last = [0.0; HIDDEN];
-        (last[0], last[1], last[2]) = (-1.0, 0.5, 0.25);
-        let network = Arc::new(Network::new(&first, &second, &last).unwrap());
-        let mut flow = Flow::start(Learned::new(network, &Parameters::default()), &setup());
-        // Sums: −0.95; then, in an empty network (error −0.05, so unit 0 is silent), half of
-        // 0.7398; then half of zero (the action was positive) and a quarter of 0.7398.
-        let action = 0.95_f64.tanh();
+    fn it_sees_two_steps_of_its_own_actions() {
+        // The action is the error, then half of the newer action and a quarter of the older.
+        let mut flow = flow(&linear([0.25, 0.0, 0.5, 1.0]));
         flow.respond(Time::from_us(24));
-        let first_rate = 100.0 / (1.0 + 0.2 * action);
-        assert!((flow.gbps() - first_rate).abs() < 1e-4);
+        let one = -0.95_f64.tanh();
+        let mut rate = 100.0 * multiplier(one);
+        assert_close(flow.gbps(), rate);
+        // 12 µs: no signal, the error is the target.
         flow.respond(Time::from_us(12));
-        let second_rate = first_rate * (1.0 + 0.2 * (0.5 * action).tanh());
-        assert!((flow.gbps() - second_rate).abs() < 1e-4);
-        // At the line rate by then? 87.1 · 1.0708 = 93.3: not yet.
+        let two = (0.5 * one + 0.05).tanh();
+        rate *= multiplier(two);
+        assert_close(flow.gbps(), rate);
         flow.respond(Time::from_us(12));
-        let third_rate = second_rate * (1.0 + 0.2 * (0.25 * action).tanh());
-        assert!((flow.gbps() - third_rate).abs() < 1e-4);
-    }
-
-    #[test]
-    fn refuses_weights_that_are_no_numbers() {
-        let mut second = [[0.0; HIDDEN]; HIDDEN];
-        second[3][4] = f32::NAN;
-        let error = Network::new(&[[0.0; INPUTS]; HIDDEN], &second, &[0.0; HIDDEN]);
-        assert_eq!(error.unwrap_err().field, "second");
+        let three = (0.25 * one + 0.5 * two + 0.05).tanh();
+        rate *= multiplier(three);
+        assert_close(flow.gbps(), rate);
     }
 
     #[test]
     fn not_below_the_lowest_rate() {
-        let mut first = [[0.0; INPUTS]; HIDDEN];
-        first[0][1] = 1e6;
-        let mut second = [[0.0; HIDDEN]; HIDDEN];
-        second[0][0] = 1e6;
-        let network = Network::new(&first, &second, &[-1e6; HIDDEN]).unwrap();
-        let parameters = Parameters::default();
-        let mut flow = Flow::start(Learned::new(Arc::new(network), &parameters), &setup());
+        let mut flow = flow(&linear([0.0, 0.0, 0.0, 1e6]));
         for _ in 0..64 {
             flow.respond(Time::from_us(1_000_000));
         }
         assert_near(flow.command.rate_bps, 1e6);
+    }
+
+    #[test]
+    fn a_faster_line_is_no_trouble() {
+        // 3.2 Tbit/s is beyond the integers' 40 bits; at 24 µs all must be as at 100 Gbit/s.
+        let setup = Setup {
+            line_rate_bps: 3.2e12,
+            ..setup()
+        };
+        let mut flow = Flow::start(Learned::new(linear([0.0, 0.0, 0.0, 1.0])), &setup);
+        flow.respond(Time::from_us(24));
+        assert_close(flow.gbps(), 3200.0 / (1.0 + 0.2 * 0.95_f64.tanh()));
+    }
+
+    /// Left (+0.5) where the newest error is positive, right (−0.5) where it is not.
+    fn stump() -> ModelFile {
+        let node = |left, right, value_q15| Node {
+            input: 3,
+            threshold_q15: 0,
+            left,
+            right,
+            value_q15,
+        };
+        let nodes = vec![node(1, 2, 0), node(1, 1, -16384), node(2, 2, 16384)];
+        let forest = Forest::new(nodes, vec![0], 4).unwrap();
+        let kinds = [FeatureKind::Action, FeatureKind::Error];
+        let list = kinds.map(|kind| Feature {
+            kind,
+            scale_q16: 1 << 16,
+        });
+        let features = Features::new(list.to_vec(), 2, 838_861, 1 << 16).unwrap();
+        let model = rate::Model::new(features, Decider::Forest(forest)).unwrap();
+        content(Policy::Tree(model), Kind::Tree)
+    }
+
+    #[test]
+    fn trees_decide_in_integers() {
+        let model = Model::new(stump(), Path::new("stump"), Options::default()).unwrap();
+        assert_eq!(model.inference(), Inference::Tree);
+        let mut flow = flow(&Arc::new(model));
+        // 1 / 1.1 in Q16 is 65536² / 72090 (0.1 in Q16: 6554 rounded), to the nearest: 59578.
+        let mut rate = 1e11_f64;
+        for (rtt_us, multiplier_q16) in [(24, 59578.0), (24, 59578.0), (12, 72090.0)] {
+            flow.respond(Time::from_us(rtt_us));
+            rate = (rate * multiplier_q16 / 65536.0).round();
+            assert_eq!(flow.command.rate_bps, rate);
+        }
+    }
+
+    #[test]
+    fn another_target_moves_the_fixed_point() {
+        // With √share = 1 and a target of 0.5 the fixed point is an inflation of 1.5.
+        let options = Options {
+            target: Some(0.5),
+            ..Options::default()
+        };
+        let model = Model::new(stump(), Path::new("stump"), options).unwrap();
+        assert_eq!(model.features().target_q24(), 1 << 23);
+        // The error's scale: a tenth, as the target is ten times the file's.
+        assert_eq!(model.features().list()[1].scale_q16, 6554);
+        let model = Arc::new(model);
+        let mut below = flow(&model);
+        below.respond(Time::from_ns(17_900));
+        assert_eq!(below.gbps(), 100.0);
+        let mut above = flow(&model);
+        above.respond(Time::from_ns(18_100));
+        assert!(above.gbps() < 95.0);
+    }
+
+    #[test]
+    fn what_a_file_cannot_do_is_refused() {
+        let asked = |inference, target, initial_fraction| {
+            let options = Options {
+                inference,
+                target,
+                initial_fraction,
+            };
+            let error = Model::new(stump(), Path::new("stump"), options);
+            error.map(|_| ()).unwrap_err().to_string()
+        };
+        assert_eq!(
+            asked(Some(Inference::Int8), None, 1.0),
+            "stump: `inference` is int8; the file has tree"
+        );
+        assert_eq!(
+            asked(None, Some(0.0), 1.0),
+            "`target` is 0; a number from 0.000001 to 255 is expected"
+        );
+        // The error's scale would be 50,000, give or take a rounding.
+        let fault = asked(None, Some(1e-6), 1.0);
+        let begin = "stump: with a target of 0.000001: features[1].scale (error): found 50000";
+        assert!(fault.starts_with(begin), "{fault}");
+        assert!(
+            fault.ends_with("expected 0.0000152587890625 to 4096"),
+            "{fault}"
+        );
+        assert!(asked(None, None, 0.0).starts_with("`initial_fraction` is 0"));
     }
 }

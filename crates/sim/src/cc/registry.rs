@@ -1,7 +1,9 @@
 //! The list of controllers, and how scenario files and `--cc` name them.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -69,8 +71,8 @@ macro_rules! controllers {
         #[derive(Debug, Clone)]
         pub enum Spec {
             $(#[doc = $description] $kind($module::Parameters),)*
-            /// A network; it comes from a model file and not by name.
-            Learned(learned::Learned),
+            /// What a model file holds; flows share it.
+            Learned(Arc<learned::Model>),
         }
 
         impl Spec {
@@ -82,7 +84,7 @@ macro_rules! controllers {
                 }
             }
 
-            /// Which it is, if it can be named.
+            /// Which it is, if it has parameters alone.
             fn kind(&self) -> Option<Kind> {
                 match self {
                     $(Self::$kind(_) => Some(Kind::$kind),)*
@@ -90,7 +92,7 @@ macro_rules! controllers {
                 }
             }
 
-            /// Its parameters, by name; none of a network.
+            /// Its parameters, by name; none of a model.
             pub fn parameters(&self) -> toml::Table {
                 match self {
                     $(Self::$kind(parameters) => toml::Table::try_from(parameters)
@@ -105,7 +107,9 @@ macro_rules! controllers {
                     $(Self::$kind(parameters) => {
                         AnyController::$kind($module::$controller::new(parameters))
                     })*
-                    Self::Learned(controller) => AnyController::Learned(controller.clone()),
+                    Self::Learned(model) => {
+                        AnyController::Learned(learned::Learned::new(Arc::clone(model)))
+                    }
                 }
             }
         }
@@ -114,7 +118,7 @@ macro_rules! controllers {
         #[derive(Debug, Clone)]
         pub enum AnyController {
             $(#[doc = $description] $kind($module::$controller),)*
-            /// A network.
+            /// What a model file holds.
             Learned(learned::Learned),
         }
 
@@ -209,12 +213,14 @@ controllers! {
 
 /// Name of [`Spec::Learned`].
 const LEARNED: &str = "learned";
+/// What can be said of it.
+const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
 
 /// Why a name or its parameters are no controller.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// No such controller.
-    #[error("no controller is called `{name}`; there are {}", names(Kind::ALL.iter().map(|kind| kind.name())))]
+    #[error("no controller is called `{name}`; there are {}", names(all_names()))]
     UnknownName {
         /// What was asked for.
         name: String,
@@ -274,6 +280,16 @@ pub enum SpecError {
         /// Which, and its range.
         source: ParameterError,
     },
+    /// A model without its file.
+    #[error("{LEARNED}: `model` is missing; the path of a model file is expected")]
+    NoModel,
+    /// A model that cannot be used.
+    #[error("{LEARNED}: {0}")]
+    Model(#[from] learned::ModelError),
+}
+
+fn all_names() -> impl Iterator<Item = &'static str> {
+    (Kind::ALL.iter().map(|kind| kind.name())).chain([LEARNED])
 }
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -333,13 +349,75 @@ impl fmt::Display for Kind {
     }
 }
 
+impl Spec {
+    /// The controller of that name with some parameters; the others are as published. For a
+    /// model, this reads its file.
+    ///
+    /// # Errors
+    /// A name or a parameter that there is not, a value that it cannot have, a file that is no
+    /// model.
+    pub fn named(name: &str, given: toml::Table) -> Result<Self, SpecError> {
+        if name == LEARNED {
+            return learned_spec(&given);
+        }
+        Kind::named(name)?.with_parameters(given)
+    }
+}
+
+/// A model file and how it is used.
+fn learned_spec(given: &toml::Table) -> Result<Spec, SpecError> {
+    let mut file = None;
+    let mut options = learned::Options::default();
+    for (field, value) in given {
+        let fault = |expected, default: &str| SpecError::Type {
+            controller: LEARNED,
+            field: field.clone(),
+            found: value.to_string(),
+            expected,
+            default: default.to_owned(),
+        };
+        let number = |default| {
+            (value.as_float())
+                .or_else(|| value.as_integer().map(|whole| whole as f64))
+                .ok_or_else(|| fault("a number", default))
+        };
+        match field.as_str() {
+            "model" => {
+                let path = (value.as_str()).ok_or_else(|| fault("a path", "\"a.safetensors\""))?;
+                file = Some(path);
+            }
+            "inference" => {
+                let inference = value.as_str().and_then(learned::Inference::named);
+                let expected = "float, int8 or tree";
+                options.inference = Some(inference.ok_or_else(|| fault(expected, "\"int8\""))?);
+            }
+            "initial_fraction" => options.initial_fraction = number("1.0")?,
+            "target" => options.target = Some(number("0.05")?),
+            _ => {
+                return Err(SpecError::UnknownParameter {
+                    controller: LEARNED,
+                    field: field.clone(),
+                    known: LEARNED_PARAMETERS.map(str::to_owned).to_vec(),
+                });
+            }
+        }
+    }
+    let file = file.ok_or(SpecError::NoModel)?;
+    let model = learned::Model::read(Path::new(file), options)?;
+    Ok(Spec::Learned(Arc::new(model)))
+}
+
 /// `NAME` or `NAME:parameter=value,parameter=value`, as on a command line.
 impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-        let kind = Kind::named(name.trim())?;
+        let name = name.trim();
+        if name != LEARNED {
+            // Before what is wrong with its parameters.
+            Kind::named(name)?;
+        }
         let mut table = toml::Table::new();
         for parameter in parameters
             .split(',')
@@ -358,9 +436,14 @@ impl FromStr for Spec {
                     field: field.to_owned(),
                 });
             }
-            table.insert(field.to_owned(), scalar(value.trim()).ok_or_else(syntax)?);
+            let value = match scalar(value.trim()) {
+                Some(value) => value,
+                None if name == LEARNED && !value.trim().is_empty() => value.trim().into(),
+                None => return Err(syntax()),
+            };
+            table.insert(field.to_owned(), value);
         }
-        kind.with_parameters(table)
+        Self::named(name, table)
     }
 }
 
@@ -383,7 +466,7 @@ impl TryFrom<toml::Value> for Spec {
         match value {
             toml::Value::String(text) => text.parse(),
             toml::Value::Table(mut table) => match table.remove("name") {
-                Some(toml::Value::String(name)) => Kind::named(&name)?.with_parameters(table),
+                Some(toml::Value::String(name)) => Self::named(&name, table),
                 _ => Err(SpecError::NoName),
             },
             _ => Err(SpecError::NoName),
@@ -402,6 +485,9 @@ impl<'de> Deserialize<'de> for Spec {
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
+        if let Self::Learned(model) = self {
+            return write!(f, ":{model}");
+        }
         let Some(kind) = self.kind() else {
             return Ok(());
         };
@@ -533,7 +619,7 @@ mod tests {
         assert_eq!(
             error("cubic"),
             "no controller is called `cubic`; there are dcqcn, dcqcn-paper, hpcc, swift, \
-             timely, dctcp, fixed, proportional"
+             timely, dctcp, fixed, proportional, learned"
         );
         assert_eq!(
             error("timely:gain=1"),

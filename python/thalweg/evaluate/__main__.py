@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""The command: simulate, and write the tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from thalweg.evaluate import cells, document, plots, published, tables
+from thalweg.evaluate.cells import Cell, Contender, Row, Store
+from thalweg.sim import Learned, Scenario, run
+
+#: Who is judged beside the models.
+BASELINES = ("dcqcn", "hpcc", "swift", "proportional:initial_fraction=0.001")
+
+#: First rate of flows that models decide for, as a share of the line rate. Thousands that begin at
+#: the line rate lose nearly all their probes, and can hardly decide.
+INITIAL = 0.001
+
+#: What the target is multiplied by in the sweep.
+SWEEP = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+#: What traces are drawn of: title, scenario, simulated seconds, distance of samples in us.
+TRACES = (
+    ("2 to 1", "many-to-one-2", 4e-3, 20.0),
+    ("4 to 1", "many-to-one-4", 4e-3, 20.0),
+    ("8 to 1", "many-to-one-8", 4e-3, 20.0),
+    ("long-short, 128 flows", "long-short-128", 60e-3, 100.0),
+)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What the command takes."""
+    parser = argparse.ArgumentParser(prog="python -m thalweg.evaluate", description=__doc__)
+    parser.add_argument(
+        "tables",
+        nargs="+",
+        metavar="TABLE",
+        choices=[*tables.KINDS, "all"],
+        help=f"{', '.join(tables.KINDS)}, or all; int8 and target are of the models alone",
+    )
+    parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="a model file; may be given several times",
+    )
+    parser.add_argument(
+        "--inference",
+        choices=["float", "int8", "tree"],
+        help="what the models compute in; default: floating point, or trees if the file has those",
+    )
+    parser.add_argument(
+        "--initial",
+        type=float,
+        default=INITIAL,
+        metavar="SHARE",
+        help="first rate of the models' flows, a share of the line rate; default %(default)s",
+    )
+    parser.add_argument(
+        "--cc",
+        action="append",
+        metavar="NAME",
+        help="a controller of the simulator, as NAME or NAME:parameter=value,...; may be given "
+        f"several times, \"none\" for no other than the models; default: {', '.join(BASELINES)}",
+    )
+    parser.add_argument("--seeds", type=_positive, default=5, help="seeds, from 1 up; default 5")
+    parser.add_argument(
+        "--jobs", type=_positive, default=os.cpu_count(), help="simulations at a time"
+    )
+    parser.add_argument(
+        "--ray", metavar="ADDRESS", help="run on this Ray cluster; \"local\": on a fresh one here"
+    )
+    parser.add_argument(
+        "--sizes", type=_sizes, default=(), metavar="N,...", help="sizes; default: those published"
+    )
+    parser.add_argument(
+        "--duration",
+        type=float,
+        metavar="SECONDS",
+        help="simulate so long instead of what the scenarios say, with as much less warm-up",
+    )
+    parser.add_argument(
+        "--targets",
+        type=_factors,
+        default=SWEEP,
+        metavar="X,...",
+        help="what the target is multiplied by in the sweep; default "
+        + ",".join(map(str, SWEEP)),
+    )
+    parser.add_argument(
+        "--curves", type=Path, metavar="CSV", help="draw the curves of this training run, too"
+    )
+    parser.add_argument("--traces", action="store_true", help="draw rates and queues over time")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE.md", help="the page; pictures beside it"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write all means and deviations, too"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=Path("evaluation/cells.jsonl"),
+        metavar="FILE",
+        help="where results are kept, to go on after an interruption; default %(default)s",
+    )
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        default=Path("."),
+        metavar="DIR",
+        help="root of the sources, with scenarios and published figures; default: here",
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 10_000:
+        raise argparse.ArgumentTypeError(f"expected 1 to 10000, found {value}")
+    return value
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
+
+
+def _factors(text: str) -> tuple[float, ...]:
+    factors = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    if not all(0 < factor < 1e6 for factor in factors):
+        raise argparse.ArgumentTypeError(f"expected numbers above 0, found {text}")
+    return factors
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 where something failed, 2 for wrong arguments."""
+    parser = arguments()
+    options = parser.parse_args(words)
+    try:
+        jobs = plan(options)
+        rows = simulate([cell for job in jobs for cell in job.cells()], options)
+        done = [job.measured(rows) for job in jobs]
+        write(done, options, sys.argv[1:] if words is None else words)
+    except (ModuleNotFoundError, OSError, ValueError) as why:
+        print(f"error: {why}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; what is done is kept in {options.cache}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def models(options: argparse.Namespace) -> list[tuple[Path, Learned]]:
+    """The models that were named. Raises ValueError where two have one name."""
+    read = [
+        (file, Learned(file, options.inference, None, options.initial)) for file in options.model
+    ]
+    names = [model.name for _, model in read]
+    for file, model in read:
+        if names.count(model.name) > 1:
+            raise ValueError(f"{file}: another model is called {model.name!r} as well")
+    return read
+
+
+def plan(options: argparse.Namespace) -> list[tables.Job]:
+    """A job for each table."""
+    figures = published.load(options.checkout)
+    figures["target"] = figures["many-to-one"]
+    read = models(options)
+    named = list(BASELINES) if options.cc is None else [cc for cc in options.cc if cc != "none"]
+    everyone = [Contender(model.name, model) for _, model in read]
+    everyone += [Contender(cc, cc) for cc in dict.fromkeys(named)]
+    wanted = list(tables.KINDS) if "all" in options.tables else dict.fromkeys(options.tables)
+    jobs = []
+    for name in wanted:
+        contenders = everyone
+        if name in ("int8", "target"):
+            if not read:
+                raise ValueError(f"{name}: this table is of models; none was given with --model")
+            make = _quantised if name == "int8" else _targets
+            contenders = [one for file, model in read for one in make(file, model, options)]
+        if not contenders:
+            raise ValueError(f"{name}: nobody to judge; expected --model or --cc")
+        seeds = range(1, options.seeds + 1)
+        scenarios = options.checkout / "scenarios/sim"
+        job = tables.Job(
+            name, figures[name], contenders, seeds, scenarios, options.sizes, options.duration
+        )
+        jobs.append(job)
+    return jobs
+
+
+def _quantised(file: Path, model: Learned, options: argparse.Namespace) -> list[Contender]:
+    return [
+        Contender(f"{model.name} {inference}", Learned(file, inference, None, options.initial))
+        for inference in ("float", "int8")
+    ]
+
+
+def _targets(file: Path, model: Learned, options: argparse.Namespace) -> list[Contender]:
+    return [
+        Contender(
+            f"{model.name}, target {model.target * factor:.4g}",
+            Learned(file, options.inference, model.target * factor, options.initial),
+        )
+        for factor in options.targets
+    ]
+
+
+def simulate(wanted: Sequence[Cell], options: argparse.Namespace) -> dict[str, Row]:
+    """Rows by key, those made before included. Raises RuntimeError with the first fault."""
+    rows: dict[str, Row] = {}
+    with Store(options.cache).opened() as store:
+        missing: dict[str, Cell] = {}
+        for cell in wanted:
+            known = store.get(cell)
+            if known is None:
+                missing[cell.key] = cell
+            else:
+                rows[cell.key] = known
+        todo = list(missing.values())
+        if options.ray is None:
+            finished = cells.local(todo, options.jobs)
+        else:
+            finished = cells.ray(todo, None if options.ray == "local" else options.ray)
+        begin = time.monotonic()
+        for count, (cell, result) in enumerate(finished, 1):
+            if isinstance(result, Exception):
+                raise ValueError(f"{cell}: {result}") from result
+            store.add(cell, result)
+            rows[cell.key] = result
+            took = time.monotonic() - begin
+            left = took / count * (len(todo) - count)
+            print(
+                f"[{count}/{len(todo)}] {took:.0f} s, about {left:.0f} s left: {cell}",
+                file=sys.stderr,
+                flush=True,
+            )
+    return rows
+
+
+def write(
+    done: Sequence[tables.Measured], options: argparse.Namespace, words: Sequence[str]
+) -> None:
+    """The page, its pictures, and the JSON."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    stem = options.out.with_suffix("")
+    if options.traces:
+        for file, model in models(options):
+            picture = Path(f"{stem}-traces-{file.stem}.svg")
+            plots.traces(
+                [
+                    (title, run(_trace(options.checkout, name, seconds), model, 1, step))
+                    for title, name, seconds, step in TRACES
+                ],
+                picture,
+            )
+            pictures.append((f"Rates and queue of {model.name}", picture.name))
+    if options.curves is not None:
+        picture = Path(f"{stem}-training.svg")
+        plots.training(options.curves, picture)
+        pictures.append(("Training", picture.name))
+    command = shlex.join(["python", "-m", "thalweg.evaluate", *words])
+    _replace(options.out, document.document(done, pictures, command))
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        _replace(options.json, json.dumps(_plain(done), indent=1) + "\n")
+
+
+def _trace(checkout: Path, name: str, seconds: float) -> Scenario:
+    """A scenario of the directory; 8 to 1, which training has but no table, is made of 4 to 1."""
+    file = checkout / f"scenarios/sim/{name}.toml"
+    if file.is_file():
+        scenario = Scenario.load(file)
+    else:
+        text = (checkout / "scenarios/sim/many-to-one-4.toml").read_text()
+        for old, new in (("hosts = 5", "hosts = 9"), ("flows = 4", "flows = 8")):
+            if old not in text:
+                raise ValueError(f"scenarios/sim/many-to-one-4.toml: no `{old}`")
+            text = text.replace(old, new)
+        scenario = Scenario.from_text(text, name)
+    return scenario.replace(duration_s=seconds, warmup_s=0.0)
+
+
+def _replace(file: Path, text: str) -> None:
+    """A file that appears whole."""
+    draft = file.with_name(f".{file.name}.draft")
+    try:
+        draft.write_text(text)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _plain(done: Sequence[tables.Measured]) -> list[dict]:
+    """Tables as JSON has them; what is not a number is null."""
+    return [
+        {
+            "table": table.name,
+            "statistics": list(table.statistics),
+            "entries": [
+                {
+                    "size": part.size,
+                    "controller": line.label,
+                    "published": line.published,
+                    "published_loss": line.published_loss,
+                    "mean": line.ours and _numbers(line.ours.mean),
+                    "deviation": line.ours and _numbers(line.ours.deviation),
+                    "loss_percent": line.ours and line.ours.loss_percent,
+                    "runs": line.ours and line.ours.runs,
+                }
+                for part in table.parts
+                for line in part.lines
+            ],
+        }
+        for table in done
+    ]
+
+
+def _numbers(values: Sequence[float]) -> list[float | None]:
+    return [None if value != value else value for value in values]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Tables as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from thalweg.evaluate.published import LOSS_PERCENT, STATISTICS
+from thalweg.evaluate.tables import Entry, Measured, marked, robust
+
+NOTHING = "–"
+
+
+def document(tables: Sequence[Measured], pictures: Sequence[tuple[str, str]], command: str) -> str:
+    """The whole page. ``pictures``: titles and files. ``command``: what made it."""
+    seeds = max((line.ours.runs for t in tables for p in t.parts for line in p.lines if line.ours))
+    parts = [
+        "# Rate controllers: published figures and ours\n",
+        f"Written by `{command}`; not to be edited. Published: Tessler et al., Analytic "
+        "Deterministic Policy Gradient with Application to Datacenter Congestion Control. Ours: "
+        f"the packet simulator ([sim.md](sim.md)), mean ± standard deviation over {seeds} "
+        "seed" + ("s" if seeds != 1 else "") + ".\n",
+        "SU: switch utilisation. FR: least rate of a flow over the greatest. QL: mean waiting "
+        "time in switches. **Bold**: no other entry of the same side dominates it, that is, is "
+        "better in one figure and worse in none, where figures within 5 % are alike. *loss*: "
+        f"{LOSS_PERCENT} % of the packets or more are dropped; how many stands behind it.\n",
+    ]
+    if summary := _summary(tables):
+        parts.append(summary)
+    parts += [section(table) for table in tables]
+    for title, file in pictures:
+        parts.append(f"## {title}\n\n![{title}]({file})\n")
+    return "\n".join(parts)
+
+
+def section(table: Measured) -> str:
+    """One table, a block for each size."""
+    heads = [STATISTICS[key].heading for key in table.statistics]
+    published = any(line.published or line.published_loss for p in table.parts for line in p.lines)
+    sides = ["published", "ours"] if published else ["ours"]
+    header = [table.what, "controller"]
+    header += [f"{side} {head}" if head is heads[0] else head for side in sides for head in heads]
+    lines = [f"## {table.heading}\n", _row(header), _row(["---"] * len(header))]
+    for part in table.parts:
+        theirs_good, ours_good = marked(table, part)
+        for line, there, here in zip(part.lines, theirs_good, ours_good, strict=True):
+            cells = [str(part.size), line.label]
+            if published:
+                cells += _published(line.published, line.published_loss, len(heads), there)
+            cells += _ours(line.ours, len(heads), here, "dropped" not in table.statistics)
+            lines.append(_row(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _published(
+    figures: tuple[float, ...] | None, loss: bool, count: int, good: bool
+) -> list[str]:
+    if figures is None:
+        return ["loss" if loss else NOTHING] + [NOTHING] * (count - 1)
+    return [_bold(f"{figure:g}", good) for figure in figures]
+
+
+def _ours(one: Entry | None, count: int, good: bool, loss_replaces: bool) -> list[str]:
+    if one is None:
+        return [NOTHING] * count
+    cells = [
+        _bold(figure(mean, deviation), good)
+        for mean, deviation in zip(one.mean, one.deviation, strict=True)
+    ]
+    if one.lossy and loss_replaces:
+        cells[0] = f"loss {_short(one.loss_percent)} %; {cells[0]}"
+    return cells
+
+
+def figure(mean: float, deviation: float) -> str:
+    """Mean ± standard deviation with three figures."""
+    if math.isnan(mean):
+        return NOTHING
+    return _short(mean) + ("" if math.isnan(deviation) else f" ± {_short(deviation)}")
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}"
+
+
+def _bold(text: str, good: bool) -> str:
+    return f"**{text}**" if good and text != NOTHING else text
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _summary(tables: Sequence[Measured]) -> str | None:
+    """Table 1, of those of its columns that were simulated."""
+    columns = {
+        table.name: (table.heading.split(" (")[0], robust(table))
+        for table in tables
+        if table.name in ("many-to-one", "all-to-all", "long-short")
+    }
+    if not columns:
+        return None
+    labels = dict.fromkeys(label for _, marks in columns.values() for label in marks)
+    names = {True: "✓", False: "✗", None: NOTHING}
+    header = ["controller"]
+    for heading, _ in columns.values():
+        header += [f"{heading}: published", "ours"]
+    lines = [
+        "## Who passes (table 1)\n",
+        "✓ where no size has loss; with long and short flows, where the long one is back at 95 % "
+        "of the line rate between two interruptions at every size.\n",
+        _row(header),
+        _row(["---"] * len(header)),
+    ]
+    for label in labels:
+        cells = [label]
+        for _, marks in columns.values():
+            cells += [names[mark] for mark in marks.get(label, (None, None))]
+        lines.append(_row(cells))
+    return "\n".join(lines) + "\n"
