@@ -117,7 +117,7 @@ fn names(list: &[Inference]) -> String {
 #[derive(Debug)]
 enum Decides {
     Float(thalweg_model::Network),
-    Recurrent(Lstm),
+    Recurrent(Box<Lstm>),
     Integers(rate::Network),
     Trees(Forest),
 }
@@ -160,7 +160,7 @@ impl Model {
         let inference = options.inference.unwrap_or(has[0]);
         let decides = match (content.policy, inference) {
             (Policy::Mlp { float, .. }, Inference::Float) => Some(Decides::Float(float)),
-            (Policy::Lstm(lstm), Inference::Float) => Some(Decides::Recurrent(*lstm)),
+            (Policy::Lstm(lstm), Inference::Float) => Some(Decides::Recurrent(lstm)),
             (Policy::Mlp { integer, .. }, Inference::Int8) => {
                 integer.and_then(|model| match model.decider() {
                     Decider::Network(network) => Some(Decides::Integers(network.clone())),
