@@ -9,13 +9,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/python-env.sh
 source scripts/python-env.sh
-# shellcheck source=scripts/rust-env.sh
-source scripts/rust-env.sh
-rust_use
 
-# The simulator's compiled part, where Python finds it.
-cargo build --locked --release -p thalweg-py
-cp "${CARGO_TARGET_DIR:-target}/release/libthalweg_native.so" python/thalweg/_native.abi3.so
+scripts/python-native.sh
 python_env_make
 python=$(python_env)/bin/python
 models=()

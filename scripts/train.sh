@@ -15,10 +15,7 @@ if [[ -z $python ]]; then
 	python_env_make
 	python=$(python_env)/bin/python
 fi
-if ! PYTHONPATH=python "$python" -c 'import thalweg.sim' 2>/dev/null; then
-	echo "error: thalweg.sim is not built for $python; run 'maturin develop --release' first" >&2
-	exit 1
-fi
+scripts/python-native.sh
 # One thread: the sums are added in the same order everywhere.
 export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 export PYTHONPATH=python
