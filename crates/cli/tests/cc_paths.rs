@@ -118,10 +118,11 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
         unreachable!("two runs");
     };
     // 3 ms are more than a seventh of the round trip of 20 ms, which is enough for DCTCP to keep
-    // the link busy (RFC 8257, section 4.1 of its source); halving leaves it idle for long.
-    assert!(ours > 1.3 * renos, "{ours} bytes, reno {renos}");
+    // the link busy (RFC 8257, section 4.1 of its source); halving leaves it idle at times, how
+    // long depends on when the marks fall.
+    assert!(ours > renos, "{ours} bytes, reno {renos}");
     assert!(
-        our_share > reno_share,
+        our_share > 1.5 * reno_share,
         "a sender that answers each mark by a little meets more of them: {our_share} {reno_share}"
     );
 }
