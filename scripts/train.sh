@@ -20,8 +20,9 @@ scripts/python-native.sh
 export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 export PYTHONPATH=python
 
+scenarios=scenarios/train/many-to-one
 common=(
-	--scenarios scenarios/train/many-to-one-2.toml,scenarios/train/many-to-one-4.toml,scenarios/train/many-to-one-8.toml
+	--scenarios "$scenarios-2.toml,$scenarios-4.toml,$scenarios-8.toml"
 	--copies 8 --updates 150 --seed 1 --offset 1.0 --evaluate-every 0
 )
 models=("$@")
@@ -30,7 +31,7 @@ for model in "${models[@]}"; do
 	case $model in
 	adpg-strict) own=(--target 0.02 --smoothness 0.3) ;;
 	adpg-loose) own=(--target 0.06 --smoothness 0.3) ;;
-	adpg-plus) own=(--target 0.033 --features action,error,error_change --smoothness 0.05) ;;
+	adpg-plus) own=(--target 0.033 --features 'action,error,error_change' --smoothness 0.05) ;;
 	*)
 		echo "error: $model: expected adpg-strict, adpg-loose or adpg-plus" >&2
 		exit 2
