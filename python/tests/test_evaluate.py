@@ -10,10 +10,11 @@ import pickle
 import pytest
 import standin
 
-from thalweg.evaluate import cells, document, plots, published, tables
+from thalweg.evaluate import document, plots, published, tables
 from thalweg.evaluate.__main__ import main
 from thalweg.evaluate.cells import Cell, Contender, Store
 from thalweg.sim import Learned, Scenario, run
+from thalweg.sweep import workers
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 THREE = ("utilisation", "fairness", "queue-latency")
@@ -144,7 +145,7 @@ def test_what_was_done_is_not_done_again(call, tmp_path, monkeypatch):
         assert not todo
         return iter(())
 
-    monkeypatch.setattr(cells, "local", local)
+    monkeypatch.setattr(workers, "local", local)
     assert call(*words)[1] == first[1]
     # Another model by the same name is another contender.
     one = Contender("m", Learned(standin.file(tmp_path)))
@@ -227,7 +228,7 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
     ]
     # What travels needs no file where it arrives.
     (tmp_path / "stand-in.safetensors").unlink()
-    here = {cell.key: result for cell, result in cells.local(todo, 2)}
+    here = {cell.key: result for cell, result in workers.local(todo, 2)}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     try:
         ray.init(
@@ -235,7 +236,7 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
             log_to_driver=False,
             runtime_env={"env_vars": {"PYTHONPATH": f"{CHECKOUT}/python:{CHECKOUT}/python/tests"}},
         )
-        there = {cell.key: result for cell, result in cells.ray(todo, None)}
+        there = {cell.key: result for cell, result in workers.ray(todo, None)}
     finally:
         ray.shutdown()
         cluster.shutdown()

@@ -53,23 +53,20 @@ def test_history_is_oldest_first_and_starts_with_zeros():
 
 
 def test_further_features_by_hand():
-    names = ("log_rate", "queue", "error_change", "log_error")
+    names = ("log_rate", "queue", "error_change")
     features = FeatureSet(names, 1, Signal(target=0.5, offset=1.0, scale=0.5))
     observer = Observer(features, keys=1)
-    # Rate 2^-4 of the line: -4 / 16. Waiting of 1 base RTT: 1 / 8. Signal 1 * 0.25 is one halving
-    # below the target: 1 / 4. Nothing before to differ from.
+    # Rate 2^-4 of the line: -4 / 16. Waiting of 1 base RTT: 1 / 8. Nothing before to differ from.
     np.testing.assert_allclose(
-        observe(observer, [0], 20.0, 2.0**-4), [[-0.25, 0.125, 0, 0.25]], atol=1e-6
+        observe(observer, [0], 20.0, 2.0**-4), [[-0.25, 0.125, 0]], atol=1e-6
     )
-    # Waiting of 3: signal 0.75, which rose by 0.5, scaled by 0.5; log2(0.5 / 0.75) / 4.
+    # Waiting of 3: signal 0.75, which rose by 0.5, scaled by 0.5.
     np.testing.assert_allclose(
-        observe(observer, [0], 40.0, 2.0**-4),
-        [[-0.25, 0.375, -0.25, np.log2(2 / 3) / 4]],
-        atol=1e-6,
+        observe(observer, [0], 40.0, 2.0**-4), [[-0.25, 0.375, -0.25]], atol=1e-6
     )
-    # Three are limited; the signal fell by 0.75, as good as to nothing.
+    # Two are limited; the signal fell by 0.75, as good as to nothing.
     np.testing.assert_allclose(
-        observe(observer, [0], 4000.0, 2.0**-40), [[-1, 1, 0.375, 1]], atol=1e-3
+        observe(observer, [0], 4000.0, 2.0**-40), [[-1, 1, 0.375]], atol=1e-3
     )
 
 

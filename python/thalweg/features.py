@@ -98,10 +98,6 @@ class _Moment:
     s_before: Floats  # of the decision before; the same as s at the first
 
 
-def _log_error(m: _Moment) -> Floats:
-    return np.log2(m.target / np.maximum(m.s, m.target / np.float32(1024)))
-
-
 #: Features by name, each one number per decision, before it is multiplied by its scale and limited
 #: to [-1, 1].
 FEATURES: dict[str, Callable[[_Moment], Floats]] = {
@@ -109,9 +105,6 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     "action": lambda m: m.action,
     # Target minus signal.
     "error": lambda m: m.target - m.s,
-    # The same in doublings. Unlike the error it tells half the target from a quarter of it as
-    # well as twice the target from four times.
-    "log_error": _log_error,
     # The rate in doublings from the line rate down, divided by 16.
     "log_rate": lambda m: np.log2(m.rate) / np.float32(16),
     # The waiting in base round-trip times.
@@ -121,7 +114,7 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
 }
 
 #: Scales of the features that the signal does not give one.
-SCALES = {"action": 1.0, "log_error": 0.25, "log_rate": 1.0, "queue": 0.125}
+SCALES = {"action": 1.0, "log_rate": 1.0, "queue": 0.125}
 
 
 def feature(name: str) -> tuple[str, float]:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from thalweg.evaluate import cells, document, plots, published, tables
+from thalweg.evaluate import document, plots, published, tables
 from thalweg.evaluate.cells import Cell, Contender, Row, Store
 from thalweg.sim import Learned, Scenario, run
+from thalweg.sweep import workers
 
 #: Who is judged beside the models.
 BASELINES = ("dcqcn", "hpcc", "swift", "proportional:initial_fraction=0.001")
@@ -229,9 +230,9 @@ def simulate(wanted: Sequence[Cell], options: argparse.Namespace) -> dict[str, R
                 rows[cell.key] = known
         todo = list(missing.values())
         if options.ray is None:
-            finished = cells.local(todo, options.jobs)
+            finished = workers.local(todo, options.jobs)
         else:
-            finished = cells.ray(todo, None if options.ray == "local" else options.ray)
+            finished = workers.ray(todo, None if options.ray == "local" else options.ray)
         begin = time.monotonic()
         for count, (cell, result) in enumerate(finished, 1):
             if isinstance(result, Exception):

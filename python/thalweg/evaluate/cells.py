@@ -3,30 +3,20 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import ctypes
 import fcntl
 import functools
 import hashlib
 import json
-import multiprocessing
-import os
-import signal
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import thalweg._native
 from thalweg.sim import Learned, Outcome, Scenario, run
 
 #: What of an outcome is kept: numbers by name, None where a run has none.
 Row = dict[str, float | None]
-
-#: A finished cell: its row, or what went wrong.
-Finished = tuple["Cell", Row | Exception]
 
 
 @dataclass(frozen=True)
@@ -133,73 +123,3 @@ class Store:
         self._rows[cell.key] = made
         self._out.write(json.dumps({"cell": str(cell), "key": cell.key, "row": made}) + "\n")
         self._out.flush()
-
-
-def local(cells: Sequence[Cell], jobs: int) -> Generator[Finished]:
-    """Runs cells in as many processes, and gives them back as they finish."""
-    if not cells:
-        return
-    # Spawned, not forked: what the caller has running in threads is of no concern to the workers.
-    executor = concurrent.futures.ProcessPoolExecutor(
-        min(jobs, len(cells)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_end_with,
-        initargs=(os.getpid(),),
-    )
-    try:
-        futures = {executor.submit(cell.run): cell for cell in cells}
-        for future in concurrent.futures.as_completed(futures):
-            error = future.exception()
-            if isinstance(error, Exception):
-                yield futures[future], error
-            else:
-                yield futures[future], future.result()
-    finally:
-        for process in list((executor._processes or {}).values()):
-            process.terminate()
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _end_with(parent: int) -> None:
-    """A worker does not outlive who started it, even if that is killed."""
-    # The user's interruption is the parent's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def ray(cells: Sequence[Cell], address: str | None) -> Generator[Finished]:
-    """Runs cells on a Ray cluster, one processor each, and gives them back as they finish. Models
-    travel with their cells.
-
-    address: as of :func:`ray.init`; None: the cluster that Ray finds, or a fresh one of this
-        machine alone. Raises ModuleNotFoundError without Ray, ConnectionError without a cluster.
-    """
-    if not cells:
-        return
-    import ray
-
-    started = not ray.is_initialized()
-    if started:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    try:
-        remote = ray.remote(num_cpus=1)(Cell.run)
-        # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
-        ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
-        waiting = deque(cells)
-        running: dict[Any, Cell] = {}
-        while waiting or running:
-            while waiting and len(running) < ahead:
-                cell = waiting.popleft()
-                running[remote.remote(cell)] = cell
-            [done], _ = ray.wait(list(running), num_returns=1)
-            cell = running.pop(done)
-            try:
-                yield cell, ray.get(done)
-            except ray.exceptions.RayError as why:
-                yield cell, why
-    finally:
-        if started:
-            ray.shutdown()

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from thalweg.sweep import workers
 from thalweg.sweep.plan import Cell, Plan, SweepError
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _follow(store: Store, cells: Sequence[Cell], finished: Iterable[workers.Finished]) -> int:
+def _follow(store: Store, cells: Sequence[Cell], finished: Iterable[tuple[Cell, dict[str, Any] | Exception]]) -> int:
     """Stores what finishes and says how long the rest will take: how many failed."""
     begin = time.monotonic()
     # By simulated time: what of all differs most, and is known.

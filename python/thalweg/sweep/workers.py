@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the cells of a sweep run: processes of this machine, or a Ray cluster."""
+"""Where the cells of a sweep or of an evaluation run: processes of this machine, or Ray."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ import os
 import signal
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any
-
-from thalweg.sweep.plan import Cell
-
-#: A finished cell: its row, or what went wrong.
-Finished = tuple[Cell, dict[str, Any] | Exception]
+from typing import Any, Protocol, TypeVar
 
 
-def local(cells: Sequence[Cell], jobs: int) -> Generator[Finished, None, None]:
-    """Runs cells in as many processes, and gives them back as they finish."""
+class Runs(Protocol):
+    """What can be run elsewhere: it is pickled."""
+
+    def run(self) -> dict[str, Any]:
+        """Its row."""
+        ...
+
+
+Cell = TypeVar("Cell", bound=Runs)
+
+
+def local(
+    cells: Sequence[Cell], jobs: int
+) -> Generator[tuple[Cell, dict[str, Any] | Exception], None, None]:
+    """Runs cells in as many processes, and gives them back as they finish, each with
+    its row or what went wrong."""
     if not cells:
         return
     # Spawned, not forked: what the caller has running in threads is of no concern to the workers.
@@ -54,8 +63,11 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def ray(cells: Sequence[Cell], address: str | None) -> Generator[Finished, None, None]:
-    """Runs cells on a Ray cluster, one processor each, and gives them back as they finish.
+def ray(
+    cells: Sequence[Cell], address: str | None
+) -> Generator[tuple[Cell, dict[str, Any] | Exception], None, None]:
+    """Runs cells on a Ray cluster, one processor each, and gives them back as they finish. What
+    they hold, models too, travels with them.
 
     address: as of :func:`ray.init`; None: the cluster that Ray finds, or a fresh one of this
         machine alone. Raises ModuleNotFoundError without Ray, ConnectionError without a cluster.
@@ -68,7 +80,7 @@ def ray(cells: Sequence[Cell], address: str | None) -> Generator[Finished, None,
     if started:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
-        run = ray.remote(num_cpus=1)(Cell.run)
+        run = ray.remote(num_cpus=1)(type(cells[0]).run)
         # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
         ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
         waiting = deque(cells)
