@@ -16,6 +16,9 @@ use crate::host::PREFIX;
 use crate::host::stale;
 use crate::interrupt::{self, OnSignal};
 
+/// How long the processes of a killed kernel may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// A directory below the system's directory for temporary files, for this user
 /// alone; dropped, it is removed.
 #[derive(Debug)]
@@ -47,6 +50,9 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
+        // A kernel that was killed is reaped, but its helpers are nobody's children,
+        // and may still be dying.
+        end_helpers(&self.path);
         remove(&self.path);
     }
 }
@@ -70,10 +76,18 @@ pub(super) fn remove_stale() {
 /// and waits until they are gone.
 fn end_helpers(directory: &Path) {
     let mark = uml_dir(directory);
+    let deadline = Instant::now() + PATIENCE;
+    // One that was starting another when it was killed may have left it behind.
+    while end_those_marked(mark.as_bytes(), deadline) && Instant::now() < deadline {}
+}
+
+/// Kills the processes that have this word on their command line, and waits for their
+/// end; returns whether there were any.
+fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
-        return;
+        return false;
     };
-    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut found = false;
     for pid in processes
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
@@ -83,12 +97,10 @@ fn end_helpers(directory: &Path) {
         };
         // Read after the descriptor was opened, so that it is this process.
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if !command
-            .split(|&byte| byte == 0)
-            .any(|word| word == mark.as_bytes())
-        {
+        if !command.split(|&byte| byte == 0).any(|word| word == mark) {
             continue;
         }
+        found = true;
         let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         let _ = interrupt::wait(
             ended.as_fd(),
@@ -97,6 +109,7 @@ fn end_helpers(directory: &Path) {
             OnSignal::KeepWaiting,
         );
     }
+    found
 }
 
 /// The word of a kernel's command line that names its directory.
