@@ -40,9 +40,9 @@ agent() {{
     for _ in $(seq 200); do [ -S /run/agent.sock ] && return; sleep 0.05; done
     cat /run/log
 }}
-transfer() {{ python3 /run/transfer.py; }}
+transfer() {{ python3 /run/transfer.py "$@"; }}
 cat > /run/transfer.py <<'PYTHON'
-import socket, threading
+import socket, sys, threading
 listener = socket.create_server(("192.0.2.1", 0))
 def serve():
     connection = listener.accept()[0]
@@ -52,7 +52,7 @@ def serve():
 thread = threading.Thread(target=serve)
 thread.start()
 client = socket.create_connection(listener.getsockname())
-client.sendall(bytes(2000000))
+client.sendall(bytes(int(sys.argv[1]) if len(sys.argv) > 1 else 2000000))
 client.shutdown(socket.SHUT_WR)
 client.recv(1)
 client.close()
@@ -341,9 +341,12 @@ sed 's/dctcp/nv/; s/"dctcp"/"nv"/; s/needs_ecn = true/base_rtt = "80us"/' /run/d
 sysctl -qw net.ipv4.tcp_ecn=0
 tc qdisc add dev lo root netem ecn loss 20%
 thalweg policy apply /run/dctcp.toml
-transfer
+# Packets of 64 kB and one record a millisecond: so much that a record sees a mark.
+transfer 30000000
 echo STATISTICS; thalweg --json policy statistics --seconds 1 | grep -v bytes_acked.:[01], | tail -n 1
 echo DCTCP; thalweg --json policy show
+# Without ECN the packets that would be marked are lost: a transfer takes seconds, or a minute.
+tc qdisc del dev lo root
 thalweg policy apply /run/nv.toml
 transfer
 echo NV; thalweg --json policy show
