@@ -9,6 +9,7 @@ MAKEFLAGS += --no-builtin-rules
 
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
+MANDIR ?= $(PREFIX)/share/man
 CARGO_TARGET_DIR ?= target
 INSTALL ?= install
 
@@ -19,7 +20,7 @@ rust := source scripts/rust-env.sh; rust_use;
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
-	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin)"
+	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), MANDIR (PREFIX/share/man)"
 
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
 	@scripts/setup.sh
@@ -63,9 +64,10 @@ clean: ## Remove what was built
 	@$(rust) cargo clean
 
 # Builds nothing, so that `sudo make install` leaves no root-owned files here.
-install: ## Install the binary that `make build` made
+install: ## Install the binary that `make build` made, and its manual pages
 	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
 	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
+	$(binary) manual $(DESTDIR)$(MANDIR)/man1
 
-uninstall: ## Remove the installed binary
-	rm -f $(DESTDIR)$(BINDIR)/thalweg
+uninstall: ## Remove the installed binary and its manual pages
+	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1

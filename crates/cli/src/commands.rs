@@ -12,6 +12,7 @@ pub mod import;
 pub mod lab;
 pub mod limit;
 pub mod link;
+pub mod manual;
 pub mod model;
 pub mod policy;
 pub mod reset;

@@ -42,5 +42,6 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Sim(what) => commands::sim::run(global, what),
         Command::Cc(options) => commands::cc::run(global, options),
         Command::Sockops(options) => commands::sockops::run(global, options),
+        Command::Manual(options) => commands::manual::run(options),
     }
 }

@@ -8,7 +8,7 @@ use thalweg_agent::config::{Config, ConfigError};
 use crate::client::Client;
 use crate::commands;
 
-const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 Exit codes:
   0  success
   1  error
@@ -127,4 +127,7 @@ pub enum Command {
     Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),
+    /// Write the manual pages.
+    #[command(hide = true)]
+    Manual(commands::manual::Options),
 }

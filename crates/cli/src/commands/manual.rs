@@ -1,0 +1,193 @@
+//! `thalweg manual`: the manual pages, from the same words as `--help`.
+//!
+//! Hidden: `make install` calls it. Nothing has to be kept in step by hand.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, Command, CommandFactory as _};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::options::{Cli, EXIT_CODES};
+
+/// Files that every page names: path, and what it is.
+const FILES: [(&str, &str); 4] = [
+    (
+        "/etc/thalweg/thalweg.toml",
+        "The configuration; built-in defaults where it does not exist.",
+    ),
+    (
+        "/var/lib/thalweg",
+        "What was learned, between two runs of the agent.",
+    ),
+    ("/run/thalweg/agent.sock", "The agent's local API."),
+    (
+        "/sys/fs/bpf/thalweg",
+        "Programs and maps, pinned so that they outlive the agent.",
+    ),
+];
+
+/// Options of `thalweg manual`.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Directory for the pages; it is made if it does not exist.
+    directory: PathBuf,
+}
+
+/// Writes a page for the command and one for each sub-command: `thalweg.1`,
+/// `thalweg-policy-apply.1`, ….
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let directory = &options.directory;
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    let mut command = Cli::command().disable_help_subcommand(true);
+    // Gives sub-commands their whole names and the options that go with all.
+    command.build();
+    let pages = names(&command);
+    write_pages(&command, &pages, directory)
+}
+
+/// The names of the pages of a command and its sub-commands.
+fn names(command: &Command) -> Vec<String> {
+    let mut found = vec![page_name(command)];
+    for sub in shown(command) {
+        found.extend(names(sub));
+    }
+    found
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|it| !it.is_hide_set())
+}
+
+/// `thalweg policy apply` has the page `thalweg-policy-apply`.
+fn page_name(command: &Command) -> String {
+    let whole = command.get_bin_name().unwrap_or(command.get_name());
+    whole.replace(' ', "-")
+}
+
+fn write_pages(command: &Command, pages: &[String], directory: &Path) -> anyhow::Result<()> {
+    let name = page_name(command);
+    let path = directory.join(format!("{name}.1"));
+    let mut page = Vec::new();
+    render(command, &name, pages, &mut page)?;
+    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    shown(command).try_for_each(|sub| write_pages(sub, pages, directory))
+}
+
+fn render(
+    command: &Command,
+    name: &str,
+    pages: &[String],
+    out: &mut Vec<u8>,
+) -> Result<(), io::Error> {
+    // The exit codes get a section of their own, on every page.
+    let command = command.clone().after_help("").after_long_help("");
+    let man = Man::new(command.clone())
+        .title(name)
+        .section("1")
+        .manual("Thalweg")
+        .source(format!("thalweg {}", env!("CARGO_PKG_VERSION")));
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    man.render_options_section(out)?;
+
+    let mut end = Roff::new();
+    if shown(&command).next().is_some() {
+        end.control("SH", ["COMMANDS"]);
+        for sub in shown(&command) {
+            end.control("TP", []);
+            let page = format!("{name}-{}(1)", sub.get_name());
+            end.text([roman(page)]);
+            let about = sub.get_about().map(ToString::to_string);
+            end.text([roman(about.unwrap_or_default())]);
+        }
+    }
+    end.control("SH", ["EXIT STATUS"]);
+    for line in EXIT_CODES.lines().skip(1) {
+        match line.trim_start().split_once("  ") {
+            Some((code, meaning)) => {
+                end.control("TP", []);
+                end.text([roman(code)]);
+                end.text([roman(meaning)]);
+            }
+            None => {
+                end.control("PP", []);
+                end.text([roman(line)]);
+            }
+        }
+    }
+    end.control("SH", ["FILES"]);
+    for (path, what) in FILES {
+        end.control("TP", []);
+        end.text([roman(path)]);
+        end.text([roman(what)]);
+    }
+    end.control("SH", ["SEE ALSO"]);
+    let others: Vec<String> = pages
+        .iter()
+        .filter(|other| related(other, name))
+        .map(|other| format!("{other}(1)"))
+        .collect();
+    end.text([roman(others.join(", "))]);
+    out.write_all(end.render().as_bytes())
+}
+
+/// The commands above a page, and those directly below.
+fn related(other: &str, name: &str) -> bool {
+    let below = other
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('-'))
+        .is_some_and(|rest| !rest.contains('-') || rest == "build-kernel");
+    let above = name.starts_with(&format!("{other}-"));
+    below || above
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+    use super::*;
+
+    #[test]
+    fn each_command_has_a_page_with_all_sections() {
+        let directory = tempfile::tempdir().unwrap();
+        run(&Options {
+            directory: directory.path().join("man1"),
+        })
+        .unwrap();
+        let page = |name: &str| fs::read_to_string(directory.path().join("man1").join(name));
+        for (name, words) in [
+            (
+                "thalweg.1",
+                ["COMMANDS", "thalweg\\-policy(1)", "agent.sock"],
+            ),
+            (
+                "thalweg-policy-apply.1",
+                ["EXIT STATUS", "existing", "thalweg\\-policy(1)"],
+            ),
+            ("thalweg-lab-build-kernel.1", ["SYNOPSIS", "hz", "FILES"]),
+        ] {
+            let text = page(name).unwrap();
+            for word in words {
+                assert!(text.contains(word), "{name}: no {word} in\n{text}");
+            }
+        }
+        assert!(page("thalweg-manual.1").is_err());
+        assert!(page("thalweg-help.1").is_err());
+    }
+
+    #[test]
+    fn pages_refer_to_what_is_near() {
+        assert!(related("thalweg-policy", "thalweg"));
+        assert!(related("thalweg", "thalweg-policy-apply"));
+        assert!(related("thalweg-policy", "thalweg-policy-apply"));
+        assert!(!related("thalweg-policy-apply", "thalweg"));
+        assert!(!related("thalweg-lab", "thalweg-link"));
+    }
+}
