@@ -65,6 +65,7 @@ pub struct Keeper {
     pruned: Instant,
     dropped: u64,
     log: LogLimit,
+    policies: policy::history::History,
     policy_failures: policy::FailureLog,
 }
 
@@ -84,6 +85,7 @@ impl Keeper {
             pruned: now,
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
+            policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             shared,
         }
@@ -202,15 +204,13 @@ impl Keeper {
     /// A policy may have come, and arms with it.
     fn refresh_arm_sets(&self) -> Result<()> {
         let pin = &self.shared.kernel.setup().pin;
-        let history = policy::history::History::at(&self.shared.config.paths.state);
-        policy::refresh_arm_sets(pin, &history, &self.shared.kernel.arms()?)
+        policy::refresh_arm_sets(pin, &self.policies, &self.shared.kernel.arms()?)
     }
 
     /// What a policy could not set, each kind of failure once.
     fn report_policy(&mut self) {
         let pin = &self.shared.kernel.setup().pin;
-        let history = policy::history::History::at(&self.shared.config.paths.state);
-        match self.policy_failures.look(pin, &history) {
+        match self.policy_failures.look(pin, &self.policies) {
             Ok(new) => new.iter().for_each(|text| tracing::warn!("policy: {text}")),
             Err(error) => tracing::debug!("reading the policy's failures: {error:#}"),
         }
@@ -223,8 +223,7 @@ impl Keeper {
             pin: setup.pin.clone(),
             cgroup: setup.cgroup.clone(),
         };
-        let history = policy::history::History::at(&self.shared.config.paths.state);
-        match policy::refresh_cgroups(&place, &history) {
+        match policy::refresh_cgroups(&place, &self.policies) {
             Ok(new) => new.iter().for_each(|cgroup| {
                 tracing::info!(cgroup = %cgroup.display(), "policy: cgroup of a rule has come");
             }),

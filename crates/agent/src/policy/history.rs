@@ -8,6 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,9 @@ impl Entry {
 #[derive(Debug)]
 pub struct History {
     directory: PathBuf,
+    /// The text that was compiled last, and what came of it: the agent asks for the policy
+    /// in force again and again, and that of many rules takes a part of a second.
+    compiled: Mutex<Option<(Vec<u8>, Arc<Compiled>)>>,
 }
 
 /// A policy that has come into force.
@@ -69,6 +73,7 @@ impl History {
     pub fn at(state: &Path) -> Self {
         Self {
             directory: state.join("policy"),
+            compiled: Mutex::new(None),
         }
     }
 
@@ -233,8 +238,15 @@ impl History {
     }
 
     /// The tables of a policy by its number, if it is kept.
-    pub(super) fn compiled(&self, number: u32) -> Option<Compiled> {
-        compile(&self.text(number).ok()?, Path::new("")).ok()
+    pub(super) fn compiled(&self, number: u32) -> Option<Arc<Compiled>> {
+        let text = self.text(number).ok()?;
+        let mut last = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, compiled)) = last.as_ref().filter(|(of, _)| *of == text) {
+            return Some(Arc::clone(compiled));
+        }
+        let compiled = Arc::new(compile(&text, Path::new("")).ok()?);
+        *last = Some((text, Arc::clone(&compiled)));
+        Some(compiled)
     }
 
     /// Numbers of all that are kept, in order.

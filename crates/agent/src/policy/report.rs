@@ -198,7 +198,7 @@ impl FailureLog {
 /// Names of rules and operations, as far as the history has the policy.
 fn about(history: &History, generation: u32) -> Vec<About> {
     let compiled = history.compiled(generation);
-    compiled.map_or_else(Vec::new, |compiled| compiled.about)
+    compiled.map_or_else(Vec::new, |compiled| compiled.about.clone())
 }
 
 fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {

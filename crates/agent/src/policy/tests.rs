@@ -183,3 +183,25 @@ fn a_text_keeps_its_place() {
     assert_eq!(place("bbr"), [2]);
     assert_eq!(place("cubic"), [1]);
 }
+
+#[test]
+fn a_policy_is_compiled_once_until_its_text_changes() {
+    let state = tempfile::tempdir().unwrap();
+    let history = super::history::History::at(state.path());
+    std::fs::create_dir(state.path().join("policy")).unwrap();
+    let write = |name: &str| {
+        let rule = "[[rule]]\nname = \"all\"\nset = { sndbuf = \"1MB\" }\n";
+        let text = format!("name = \"{name}\"\n{rule}");
+        std::fs::write(state.path().join("policy/00000001.toml"), text).unwrap();
+    };
+    write("one");
+    let first = history.compiled(1).unwrap();
+    assert!(std::sync::Arc::ptr_eq(
+        &first,
+        &history.compiled(1).unwrap()
+    ));
+    // A state directory that was emptied counts from 1 again.
+    write("two");
+    assert_eq!(history.compiled(1).unwrap().name, "two");
+    assert!(history.compiled(2).is_none());
+}
