@@ -593,8 +593,8 @@ mod tests {
 
     #[test]
     fn the_largest_sums_do_not_overflow() {
-        let bias = vec![MAX_BIAS; MAX_WIDTH];
-        let multipliers = vec![MAX_MULTIPLIER; MAX_WIDTH];
+        let bias = [MAX_BIAS; MAX_WIDTH];
+        let multipliers = [MAX_MULTIPLIER; MAX_WIDTH];
         let layer = |columns, rows: usize, shift| {
             let weights = vec![127i8; rows * columns];
             Layer::new(
