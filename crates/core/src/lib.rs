@@ -2,7 +2,7 @@
 //!
 //! This crate is the readable reference of the arithmetic that runs in the kernel
 //! (`bpf/include/thalweg_algo.h`); the vectors in `tests/vectors/` keep the two
-//! bit-identical. Everything is integer arithmetic. Time, randomness and measurements are
+//! bit-identical. Every result is that of integer arithmetic. Time, randomness and measurements are
 //! arguments: nothing here reads a clock, draws a number or does I/O.
 //!
 //! Two modes: [`Mode::Classic`] is the published connection tuner of bpftune, faults

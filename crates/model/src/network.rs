@@ -12,6 +12,8 @@ pub struct FloatLayer {
     /// By column, then by row: one column after the other, all rows at once.
     weights: [[f32; MAX_WIDTH]; MAX_WIDTH],
     bias: [f32; MAX_WIDTH],
+    /// The first row's weights: an output layer has no other.
+    first: [f32; MAX_WIDTH],
 }
 
 /// An MLP of `f32`: ReLU between layers, tanh at the end.
@@ -53,6 +55,7 @@ impl FloatLayer {
             columns,
             weights: [[0.0; MAX_WIDTH]; MAX_WIDTH],
             bias: [0.0; MAX_WIDTH],
+            first: [0.0; MAX_WIDTH],
         };
         for (row, weights) in weights.chunks_exact(columns).enumerate() {
             for (column, weight) in weights.iter().enumerate() {
@@ -60,6 +63,7 @@ impl FloatLayer {
             }
         }
         layer.bias[..rows].copy_from_slice(bias);
+        layer.first[..columns].copy_from_slice(&weights[..columns]);
         Ok(layer)
     }
 
@@ -85,40 +89,56 @@ impl FloatLayer {
 
     /// The sums; those beyond the last row are 0.
     pub(crate) fn sums(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
+        let mut outputs = [0.0; MAX_WIDTH];
         // The number of rows is known when this is compiled, so that sums stay in registers.
         match self.rows.div_ceil(4) {
-            1 => self.sums_of::<4>(inputs),
-            2 => self.sums_of::<8>(inputs),
-            3 => self.sums_of::<12>(inputs),
-            4 => self.sums_of::<16>(inputs),
-            5 | 6 => self.sums_of::<24>(inputs),
-            _ => self.sums_of::<32>(inputs),
+            1 => outputs[..4].copy_from_slice(&self.sums_of::<4>(inputs)),
+            2 => outputs[..8].copy_from_slice(&self.sums_of::<8>(inputs)),
+            3 => outputs[..12].copy_from_slice(&self.sums_of::<12>(inputs)),
+            4 => outputs[..16].copy_from_slice(&self.sums_of::<16>(inputs)),
+            5 | 6 => outputs[..24].copy_from_slice(&self.sums_of::<24>(inputs)),
+            _ => outputs = self.sums_of::<MAX_WIDTH>(inputs),
         }
+        outputs
     }
 
-    fn sums_of<const ROWS: usize>(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
-        let mut sums = [0.0; ROWS];
-        sums.copy_from_slice(&self.bias[..ROWS]);
+    #[inline(always)]
+    fn sums_of<const ROWS: usize>(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; ROWS] {
+        let mut sums: [f32; ROWS] = std::array::from_fn(|row| self.bias[row]);
         for (weights, input) in self.weights[..self.columns].iter().zip(inputs) {
             for (sum, weight) in sums.iter_mut().zip(weights) {
                 *sum += weight * input;
             }
         }
-        let mut outputs = [0.0; MAX_WIDTH];
-        outputs[..ROWS].copy_from_slice(&sums);
-        outputs
+        sums
     }
 
-    fn hidden(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
-        self.sums(inputs).map(|sum| sum.max(0.0))
+    /// A hidden layer, in place: the sums, not below 0. What stands beyond the last row does not
+    /// matter, for the next layer has no columns there.
+    #[inline]
+    fn hidden(&self, values: &mut [f32; MAX_WIDTH]) {
+        match self.rows.div_ceil(4) {
+            1 => self.hidden_of::<4>(values),
+            2 => self.hidden_of::<8>(values),
+            3 => self.hidden_of::<12>(values),
+            4 => self.hidden_of::<16>(values),
+            5 | 6 => self.hidden_of::<24>(values),
+            _ => self.hidden_of::<MAX_WIDTH>(values),
+        }
+    }
+
+    #[inline]
+    fn hidden_of<const ROWS: usize>(&self, values: &mut [f32; MAX_WIDTH]) {
+        let sums = self.sums_of::<ROWS>(values);
+        for (value, sum) in values.iter_mut().zip(sums) {
+            *value = if sum > 0.0 { sum } else { 0.0 };
+        }
     }
 
     /// The first row's sum: an output layer has no other.
     pub(crate) fn only_sum(&self, inputs: &[f32; MAX_WIDTH]) -> f32 {
-        let products = self.weights[..self.columns].iter().zip(inputs);
-        products.fold(self.bias[0], |sum, (weights, input)| {
-            sum + weights[0] * input
-        })
+        let products = self.first[..self.columns].iter().zip(inputs);
+        products.fold(self.bias[0], |sum, (weight, input)| sum + weight * input)
     }
 }
 
@@ -158,12 +178,25 @@ impl Network {
     ///
     /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
     pub fn infer(&self, inputs: &[f32]) -> f32 {
+        self.forward(inputs, |input| input)
+    }
+
+    /// As [`Self::infer`], for features in Q15.
+    ///
+    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    pub fn infer_q15(&self, inputs: &[i16]) -> f32 {
+        self.forward(inputs, |input| f32::from(input) / 32768.0)
+    }
+
+    #[inline(always)]
+    fn forward<T: Copy>(&self, inputs: &[T], float: impl Fn(T) -> f32) -> f32 {
         let mut values = [0.0; MAX_WIDTH];
-        let inputs = &inputs[..self.inputs()];
-        values[..inputs.len()].copy_from_slice(inputs);
+        for (value, input) in values.iter_mut().zip(&inputs[..self.inputs()]) {
+            *value = float(*input);
+        }
         let (last, hidden) = self.layers.split_last().expect("a network has a layer");
         for layer in hidden {
-            values = layer.hidden(&values);
+            layer.hidden(&mut values);
         }
         tanh(last.only_sum(&values))
     }

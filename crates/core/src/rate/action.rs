@@ -15,12 +15,15 @@ const STEP_Q16: u64 = 26214;
 /// A rate above [`MAX_RATE`] counts as that. The product stays below 2^58.
 pub fn next_rate(rate: u64, action_q15: i16, floor: u64, cap: u64) -> u64 {
     let step_q16 = (u64::from(action_q15.unsigned_abs()) * STEP_Q16 + (1 << 15)) >> 16;
-    let up_q16 = u64::from(ONE_Q16) + step_q16;
-    let multiplier_q16 = if action_q15 >= 0 {
-        up_q16
+    let one_q16 = u64::from(ONE_Q16);
+    let up_q16 = one_q16 + step_q16;
+    // One division for both, so that there is no branch: which way actions go is hard to foretell.
+    let (above, below) = if action_q15 >= 0 {
+        (up_q16, one_q16)
     } else {
-        ((1 << 32) + up_q16 / 2) / up_q16
+        (one_q16, up_q16)
     };
+    let multiplier_q16 = ((above << 16) + below / 2) / below;
     let next = rounded_shift((rate.min(MAX_RATE) * multiplier_q16) as i64, 16) as u64;
     next.min(cap).max(floor)
 }
@@ -40,6 +43,22 @@ mod tests {
             };
             let next = next_rate(1_000_000_000, action, 0, u64::MAX) as f64 / 1e9;
             assert!((next - factor).abs() < 2e-5, "{u}: {next}, not {factor}");
+        }
+    }
+
+    /// The two formulas of docs/model.md for every action, the multiplier found by comparing.
+    #[test]
+    fn both_directions_round_to_nearest() {
+        for action in -32767..=32767i16 {
+            let step = (u64::from(action.unsigned_abs()) * 26214 + 32768) / 65536;
+            let next = next_rate(1 << 16, action, 0, u64::MAX);
+            if action >= 0 {
+                assert_eq!(next, 65536 + step);
+            } else {
+                // |next * (65536 + step) - 2^32| is at most half of 65536 + step.
+                let distance = (next * (65536 + step)).abs_diff(1 << 32);
+                assert!(2 * distance <= 65536 + step, "{action}: {next}");
+            }
         }
     }
 

@@ -89,13 +89,30 @@ pub struct Features {
 }
 
 /// What is remembered of a flow between its decisions.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+///
+/// Its begin is all that a small model needs, so that it is one cache line's matter: whoever has
+/// thousands of flows waits for memory more than for arithmetic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[repr(C)]
 pub struct Flow {
+    /// Of the last decision, or [`NO_SIGNAL`].
+    signal_q24: u64,
+    action_q15: i16,
     /// Features of the last decisions, Q15, oldest first.
     inputs: [i16; MAX_INPUTS],
-    action_q15: i16,
-    /// Of the last decision, if there was one.
-    signal_q24: Option<u64>,
+}
+
+/// Before the first decision; signals stay below 2^40.
+const NO_SIGNAL: u64 = u64::MAX;
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            signal_q24: NO_SIGNAL,
+            action_q15: 0,
+            inputs: [0; MAX_INPUTS],
+        }
+    }
 }
 
 impl Flow {
@@ -103,6 +120,19 @@ impl Flow {
     /// model's inputs.
     pub fn inputs(&self) -> &[i16; MAX_INPUTS] {
         &self.inputs
+    }
+
+    /// Drops the oldest features of a history of four inputs at most, and appends `newest`, the
+    /// first in the lowest 16 bits. All inputs are written at once, as they are read: a processor
+    /// waits where it reads together what was just written in parts.
+    #[inline]
+    fn push_word(&mut self, newest: u64, features: usize, inputs: usize) {
+        let first = self.inputs.first_chunk_mut::<4>().expect("there are more");
+        let old = (first.iter().rev()).fold(0, |word, lane| word << 16 | u64::from(*lane as u16));
+        // A history of one decision of four features drops everything, in two steps.
+        let kept = old >> (8 * features) >> (8 * features);
+        let word = kept | newest << (16 * (inputs - features));
+        *first = std::array::from_fn(|lane| (word >> (16 * lane)) as i16);
     }
 
     /// Remembers what was decided.
@@ -176,51 +206,113 @@ impl Features {
     /// Moves the flow's history on by one decision; returns the network's inputs, Q15.
     pub fn observe<'a>(&self, flow: &'a mut Flow, measurement: &Measurement) -> &'a [i16] {
         let inflation_q16 = inflation_q16(measurement);
-        let share_q48 = share_q48(measurement);
         let excess_q16 = inflation_q16.saturating_sub(u64::from(self.offset_q16));
         // Below 2^32 times at most 2^24.
-        let signal_q24 = (excess_q16 * share_q48.isqrt()) >> 16;
-        let error = limited(i64::from(self.target_q24) - signal_q24 as i64);
-        let previous = flow.signal_q24.unwrap_or(signal_q24);
-        let change = limited(previous as i64 - signal_q24 as i64);
-
-        let inputs = self.inputs();
-        flow.inputs.copy_within(self.list.len()..inputs, 0);
-        let newest = &mut flow.inputs[inputs - self.list.len()..inputs];
-        for (input, feature) in newest.iter_mut().zip(&self.list) {
+        let signal_q24 = (excess_q16 * root_share_q24(measurement)) >> 16;
+        let previous = match flow.signal_q24 {
+            NO_SIGNAL => signal_q24,
+            previous => previous,
+        };
+        let one = |feature: &Feature| {
             let scale_q16 = feature.scale_q16;
-            *input = match feature.kind {
+            match feature.kind {
                 FeatureKind::Action => flow.action_q15,
-                FeatureKind::Error => scaled(error, scale_q16, 24 + 16 - 15),
-                FeatureKind::ErrorChange => scaled(change, scale_q16, 24 + 16 - 15),
+                FeatureKind::Error => {
+                    let error = limited(i64::from(self.target_q24) - signal_q24 as i64);
+                    scaled(error, scale_q16, 24 + 16 - 15)
+                }
+                FeatureKind::ErrorChange => {
+                    let change = limited(previous as i64 - signal_q24 as i64);
+                    scaled(change, scale_q16, 24 + 16 - 15)
+                }
                 FeatureKind::Queue => {
                     let queue = inflation_q16 as i64 - i64::from(ONE_Q16);
                     scaled(queue, scale_q16, 16 + 16 - 15)
                 }
                 FeatureKind::LogRate => {
-                    let log = i64::from(log2_q16(share_q48)) - (48 << 16);
+                    let log = i64::from(log2_q16(share_q48(measurement))) - (48 << 16);
                     scaled(log, scale_q16, 16 + 16 - 15 + 4)
                 }
-            };
+            }
+        };
+        let (features, inputs) = (self.list.len(), self.inputs());
+        if inputs <= 4 {
+            let newest = (self.list.iter().rev()).fold(0, |word, feature| {
+                word << 16 | u64::from(one(feature) as u16)
+            });
+            flow.push_word(newest, features, inputs);
+        } else {
+            let mut newest = [0; MAX_INPUTS];
+            for (input, feature) in newest.iter_mut().zip(&self.list) {
+                *input = one(feature);
+            }
+            flow.inputs.copy_within(features..inputs, 0);
+            flow.inputs[inputs - features..inputs].copy_from_slice(&newest[..features]);
         }
-        flow.signal_q24 = Some(signal_q24);
+        flow.signal_q24 = signal_q24;
         &flow.inputs[..inputs]
     }
 }
 
+// Quotients and roots are found in floating point, which processors do faster than division of
+// 64-bit integers. Every step is correctly rounded, as IEEE 754 has it, and the results are exact:
+// each function says why.
+
 /// Round-trip time by base round-trip time, rounded down, below 2^32.
+#[inline]
 fn inflation_q16(measurement: &Measurement) -> u64 {
     let rtt_ns = measurement.rtt_ns.clamp(1, MAX_RTT_NS);
     let base_rtt_ns = measurement.base_rtt_ns.clamp(1, MAX_RTT_NS);
-    ((rtt_ns << 16) / base_rtt_ns).min(u64::from(u32::MAX))
+    let quotient = float(rtt_ns << 16) / float(base_rtt_ns);
+    // The dividend is below 2^50. A quotient below a whole number is so by one part in 2^51 or
+    // more, for the divisor times that number is not above the dividend and the divisor together:
+    // it is not rounded up to it.
+    whole(quotient).min(u64::from(u32::MAX))
+}
+
+/// The limited rate, and the line's.
+#[inline]
+fn rates(measurement: &Measurement) -> (u64, u64) {
+    let line_rate = measurement.line_rate.clamp(1, MAX_RATE);
+    (measurement.rate.clamp(1, line_rate), line_rate)
 }
 
 /// Rate by line rate, rounded down: 2^8 to 2^48. The quotient is found 24 bits at a time, for
 /// what is shifted has up to 40.
 fn share_q48(measurement: &Measurement) -> u64 {
-    let line_rate = measurement.line_rate.clamp(1, MAX_RATE);
-    let shifted = measurement.rate.clamp(1, line_rate) << 24;
+    let (rate, line_rate) = rates(measurement);
+    let shifted = rate << 24;
     ((shifted / line_rate) << 24) + ((shifted % line_rate) << 24) / line_rate
+}
+
+/// Square root of the share in Q48, rounded down: up to 2^24.
+#[inline]
+fn root_share_q24(measurement: &Measurement) -> u64 {
+    let (rate, line_rate) = rates(measurement);
+    // Rounding the share down to Q48 first does not change what its root is rounded down to.
+    let root = (float(rate) / float(line_rate)).sqrt() * f64::from(1 << 24);
+    let down = whole(root);
+    // Two roundings of one part in 2^53 each leave it within 2^-28 of the exact one. If it is not
+    // that close to a whole number, rounding down is safe.
+    let rest = root - float(down);
+    const CLOSE: f64 = 1.0 / (1 << 27) as f64;
+    if (CLOSE..1.0 - CLOSE).contains(&rest) {
+        down
+    } else {
+        share_q48(measurement).isqrt()
+    }
+}
+
+/// A number below 2^53, as it is. Signed conversions are what all processors have.
+#[inline]
+fn float(number: u64) -> f64 {
+    number as i64 as f64
+}
+
+/// A number of 0 to 2^53, rounded down.
+#[inline]
+fn whole(number: f64) -> u64 {
+    number as i64 as u64
 }
 
 fn limited(difference_q24: i64) -> i64 {
@@ -235,6 +327,8 @@ fn scaled(value: i64, scale_q16: u32, shift: u32) -> i16 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn feature(kind: FeatureKind, scale: f64) -> Feature {
@@ -334,6 +428,111 @@ mod tests {
                         assert!(inputs.iter().all(|input| *input != i16::MIN));
                     }
                 }
+            }
+        }
+    }
+
+    /// Numbers below `bits` bits: of all sizes, and next to powers of two.
+    fn numbers(bits: u32) -> impl Strategy<Value = u64> {
+        let most = (1u64 << bits) - 1;
+        prop_oneof![
+            (0..=bits, any::<u64>()).prop_map(move |(bits, any)| any & ((1 << bits) - 1)),
+            (0..bits, 0..3u64).prop_map(move |(bit, add)| ((1 << bit) - 1 + add).min(most)),
+        ]
+    }
+
+    /// The quotient and the root of docs/model.md in 128 bits, without floating point.
+    fn by_the_formulas(measurement: &Measurement) -> (u64, u64) {
+        let of = |value: u64, least, most| u128::from(value).clamp(least, most);
+        let longest = u128::from(MAX_RTT_NS);
+        let base = of(measurement.base_rtt_ns, 1, longest);
+        let inflation = (of(measurement.rtt_ns, 1, longest) << 16) / base;
+        let line = of(measurement.line_rate, 1, u128::from(MAX_RATE));
+        let share = (of(measurement.rate, 1, line) << 48) / line;
+        let root = (0..25).rev().fold(0u128, |root, bit| {
+            let next = root | 1 << bit;
+            if next * next <= share { next } else { root }
+        });
+        (inflation.min(0xffff_ffff) as u64, root as u64)
+    }
+
+    fn assert_exact(measurement: &Measurement) {
+        let found = (inflation_q16(measurement), root_share_q24(measurement));
+        assert_eq!(found, by_the_formulas(measurement), "{measurement:?}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn floating_point_is_exact(
+            rtt_ns in numbers(36),
+            base_rtt_ns in numbers(36),
+            rate in numbers(42),
+            line_rate in numbers(42),
+        ) {
+            assert_exact(&Measurement { rtt_ns, base_rtt_ns, rate, line_rate });
+        }
+
+        /// Quotients and roots that are whole numbers, or miss one by as little as can be.
+        #[test]
+        fn floating_point_is_exact_next_to_whole_numbers(
+            base_rtt_ns in numbers(34),
+            inflation_q16 in numbers(34),
+            root_q24 in 1..=1u64 << 24,
+            line_rate in numbers(40),
+            miss in -1..2i64,
+        ) {
+            let product = u128::from(base_rtt_ns) * u128::from(inflation_q16);
+            let rtt_ns = (product >> 16).min(1 << 40) as i64 + miss;
+            let line = u128::from(line_rate.max(1));
+            let rate = (u128::from(root_q24 * root_q24) * line).div_ceil(1 << 48) as i64 + miss;
+            assert_exact(&Measurement {
+                rtt_ns: rtt_ns.max(0) as u64,
+                base_rtt_ns,
+                rate: rate.max(0) as u64,
+                line_rate,
+            });
+        }
+
+        /// Histories of every shape against a list that only grows.
+        #[test]
+        fn histories_of_all_shapes_are_kept(
+            features in 1..=4usize,
+            history in 1..=4usize,
+            actions in proptest::collection::vec(-32767..=32767i16, 1..12),
+        ) {
+            let kinds = [
+                FeatureKind::Queue,
+                FeatureKind::Action,
+                FeatureKind::LogRate,
+                FeatureKind::Error,
+            ];
+            let list = kinds[..features].iter().map(|kind| feature(*kind, 1.0)).collect();
+            let model = Features::new(list, history, 1 << 22, 1 << 15).unwrap();
+            let mut flow = Flow::default();
+            let mut seen = vec![0; features * (history - 1)];
+            for (step, action) in actions.iter().enumerate() {
+                let measurement = Measurement {
+                    rtt_ns: 12_000 + 777 * step as u64,
+                    base_rtt_ns: 12_000,
+                    rate: 1 + 3_000_000_000 * step as u64,
+                    line_rate: 100_000_000_000,
+                };
+                let (inflation, root) = by_the_formulas(&measurement);
+                let signal = ((inflation - (1 << 15)) * root) >> 16;
+                let log = i64::from(log2_q16(share_q48(&measurement))) - (48 << 16);
+                let newest = [
+                    (inflation as i64 - 65536 + 1).div_euclid(2),
+                    i64::from(flow.action_q15),
+                    (log + 16).div_euclid(32),
+                    ((1 << 22) - signal as i64 + 256).div_euclid(512),
+                ];
+                let newest = newest.map(|one| one.clamp(-32767, 32767) as i16);
+                seen.extend(&newest[..features]);
+                let expected = &seen[seen.len() - features * history..];
+                prop_assert_eq!(model.observe(&mut flow, &measurement), expected);
+                flow.acted(*action);
             }
         }
     }

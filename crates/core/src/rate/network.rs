@@ -47,6 +47,8 @@ pub struct Layer {
     /// The first row's weights: an output layer has no other.
     first: [i16x8; MAX_WIDTH / 8],
     shift: u32,
+    /// Whether no sum, scaled, leaves 32 bits; where layers are narrow only.
+    plain: bool,
 }
 
 /// A network that computes in integers alone.
@@ -56,10 +58,43 @@ pub struct Network {
     /// The least size of a feature that is scaled to the largest activation or beyond.
     enough: i32x4,
     layers: Vec<Layer>,
+    /// For features of a small network; see [`Network::infer_narrow`].
+    narrow: Option<NarrowInput>,
 }
 
 /// Activations of a layer; zero beyond its width.
 type Activations = [i16x8; MAX_WIDTH / 8];
+
+/// The greatest width of a narrow layer.
+const NARROW: usize = 16;
+/// Activations of a narrow layer.
+type NarrowActivations = [i16x8; NARROW / 8];
+
+/// What scales features without telling negative ones from others: they are moved up until there
+/// are none. `(x * m + half) >> s` is `((x + 2^15) * m + add) >> s` less `subtract`, where
+/// `add = half - 2^15 * m + subtract * 2^s`, and `subtract` is the least that keeps it above 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NarrowInput {
+    add: u64,
+    subtract: i32,
+}
+
+impl NarrowInput {
+    /// None if a scaled feature may leave 32 bits.
+    fn new(input: Scale) -> Option<Self> {
+        let Scale { multiplier, shift } = input;
+        // Below 2^46.
+        let moved = u64::from(multiplier) << 15;
+        let half = 1 << (shift - 1);
+        let subtract = moved.div_ceil(1 << shift);
+        let add = half + (subtract << shift) - moved;
+        // The largest product is as far above `moved` as the least is below it.
+        (subtract < 1 << 30).then_some(Self {
+            add,
+            subtract: subtract as i32,
+        })
+    }
+}
 
 impl Layer {
     /// A layer from `rows * columns` weights, row by row, and a bias and a multiplier per row.
@@ -122,6 +157,7 @@ impl Layer {
             enough: [i32x4::ZERO; GROUPS],
             first: [i16x8::ZERO; MAX_WIDTH / 8],
             shift,
+            plain: columns <= NARROW && rows <= NARROW,
         };
         for (row, weights) in weights.chunks_exact(columns).enumerate() {
             for (column, weight) in weights.iter().enumerate() {
@@ -134,6 +170,10 @@ impl Layer {
             layer.bias[group][lane] = *bias;
             layer.multipliers[group][lane] = *multiplier;
             layer.enough[group].as_mut_array()[lane] = least_sum(*multiplier, shift);
+            // No row's sum is greater: weights and activations are 127 at most.
+            let sum = bias.max(&0).unsigned_abs() + (MAX_I8 * MAX_I8) as u32 * columns as u32;
+            let scaled = (u64::from(sum) * u64::from(*multiplier) + (1 << (shift - 1))) >> shift;
+            layer.plain &= scaled <= i32::MAX as u64;
         }
         for (column, weight) in weights[..columns].iter().enumerate() {
             layer.first[column / 8].as_mut_array()[column % 8] = i16::from(*weight);
@@ -211,9 +251,56 @@ impl Layer {
         }
     }
 
+    /// As [`Self::hidden`], of a narrow layer.
+    #[inline(always)]
+    fn hidden_narrow(&self, inputs: NarrowActivations) -> NarrowActivations {
+        match self.rows.div_ceil(4) {
+            1 => self.hidden_narrow_of::<1>(inputs),
+            2 => self.hidden_narrow_of::<2>(inputs),
+            3 => self.hidden_narrow_of::<3>(inputs),
+            _ => self.hidden_narrow_of::<4>(inputs),
+        }
+    }
+
+    #[inline(always)]
+    fn hidden_narrow_of<const USED: usize>(&self, inputs: NarrowActivations) -> NarrowActivations {
+        let mut sums: [i32x4; USED] = std::array::from_fn(|group| i32x4::new(self.bias[group]));
+        let mut add = |pair: usize, [a, b]: [i16; 2]| {
+            let input = i16x8::new([a, b, a, b, a, b, a, b]);
+            for (sum, weights) in sums.iter_mut().zip(&self.weights[pair]) {
+                *sum += weights.dot(input);
+            }
+        };
+        // No loop, so that activations stay in registers.
+        let [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]] = inputs.map(i16x8::to_array);
+        add(0, [a, b]);
+        add(1, [c, d]);
+        if self.columns > 4 {
+            add(2, [e, f]);
+            add(3, [g, h]);
+        }
+        if self.columns > 8 {
+            add(4, [i, j]);
+            add(5, [k, l]);
+        }
+        if self.columns > 12 {
+            add(6, [m, n]);
+            add(7, [o, p]);
+        }
+        let half = u64x4::splat(1 << (self.shift - 1));
+        let mut scaled = [i32x4::ZERO; NARROW / 4];
+        for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
+            let positive: i32x4 = sums[group] & !(sums[group] >> 31_i32);
+            let multipliers = u32x4::new(self.multipliers[group]);
+            *scaled = scale(positive, multipliers, half, self.shift);
+        }
+        let [a, b, c, d] = scaled;
+        [activations([a, b]), activations([c, d])]
+    }
+
     /// The output layer: the only row's scaled sum, Q12, limited to what tanh takes.
     #[inline]
-    fn output(&self, inputs: &Activations) -> i64 {
+    fn output(&self, inputs: &[i16x8]) -> i64 {
         // All of the width, in which absent columns have weights of 0: no loop.
         let products = self.first.iter().zip(inputs);
         let sums = products.fold(i32x4::ZERO, |sums, (weights, inputs)| {
@@ -291,10 +378,15 @@ impl Network {
         }
         check_shift("input", input.shift)?;
         let enough = i32x4::splat(least_sum(input.multiplier, input.shift));
+        let (_, hidden) = layers.split_last().expect("there is one at least");
+        // All but the first have as many columns as another one has rows.
+        let plain = hidden.iter().all(|layer| layer.plain);
+        let narrow = plain.then(|| NarrowInput::new(input)).flatten();
         Ok(Self {
             input,
             enough,
             layers,
+            narrow,
         })
     }
 
@@ -318,6 +410,45 @@ impl Network {
     /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
     pub fn infer(&self, inputs: &[i16]) -> i16 {
         let inputs = &inputs[..self.inputs()];
+        match &self.narrow {
+            Some(narrow) => self.infer_narrow(narrow, inputs),
+            None => self.infer_wide(inputs),
+        }
+    }
+
+    /// As [`Self::infer`], where layers are narrow and no scaled number leaves 32 bits, so that
+    /// none has to be limited before it is scaled.
+    fn infer_narrow(&self, narrow: &NarrowInput, inputs: &[i16]) -> i16 {
+        let scale_four = |features: [i16; 4]| {
+            let moved = i32x4::new(features.map(|feature| i32::from(feature) + (1 << 15)));
+            let multiplier = u32x4::splat(self.input.multiplier);
+            let add = u64x4::splat(narrow.add);
+            scale(moved, multiplier, add, self.input.shift) - i32x4::splat(narrow.subtract)
+        };
+        let mut scaled = [i32x4::ZERO; NARROW / 4];
+        if let Ok(four) = <[i16; 4]>::try_from(inputs) {
+            scaled[0] = scale_four(four);
+        } else {
+            for (scaled, some) in scaled.iter_mut().zip(inputs.chunks(4)) {
+                let mut four = [0; 4];
+                four[..some.len()].copy_from_slice(some);
+                *scaled = scale_four(four);
+            }
+        }
+        let [a, b, c, d] = scaled;
+        let least = i16x8::splat(-MAX_I8 as i16);
+        let mut values = [
+            activations([a, b]).max(least),
+            activations([c, d]).max(least),
+        ];
+        let (last, hidden) = self.layers.split_last().expect("a network has a layer");
+        for layer in hidden {
+            values = layer.hidden_narrow(values);
+        }
+        tanh_q15(last.output(&values))
+    }
+
+    fn infer_wide(&self, inputs: &[i16]) -> i16 {
         let (fours, rest) = inputs.as_chunks::<4>();
         let mut scaled = [i32x4::ZERO; MAX_INPUTS / 4];
         for (scaled, four) in scaled.iter_mut().zip(fours) {
@@ -462,9 +593,8 @@ mod tests {
 
     #[test]
     fn the_largest_sums_do_not_overflow() {
-        let width = MAX_WIDTH;
-        let bias = vec![MAX_BIAS; width];
-        let multipliers = vec![MAX_MULTIPLIER; width];
+        let bias = [MAX_BIAS; MAX_WIDTH];
+        let multipliers = [MAX_MULTIPLIER; MAX_WIDTH];
         let layer = |columns, rows: usize, shift| {
             let weights = vec![127i8; rows * columns];
             Layer::new(
@@ -477,7 +607,12 @@ mod tests {
             )
             .unwrap()
         };
-        for shift in [*SHIFTS.start(), *SHIFTS.end()] {
+        // With a shift of 25 the sums of narrow layers, scaled, still fit 32 bits; with 24 not.
+        let shifts = [*SHIFTS.start(), 23, 24, 25, *SHIFTS.end()];
+        for (width, shift) in [MAX_WIDTH, NARROW]
+            .into_iter()
+            .flat_map(|width| shifts.map(|shift| (width, shift)))
+        {
             let input = Scale {
                 multiplier: MAX_MULTIPLIER,
                 shift,
@@ -531,6 +666,7 @@ mod tests {
             (state >> 20) % bound
         };
         let mut distinct = std::collections::BTreeSet::new();
+        let mut narrow = 0;
         for round in 0..3_000 {
             let mut widths = vec![1 + below(16) as usize];
             widths.extend((0..below(3)).map(|_| 1 + below(32) as usize));
@@ -566,6 +702,7 @@ mod tests {
                 } as u32,
             };
             let network = Network::new(input, layers).unwrap();
+            narrow += u32::from(network.narrow.is_some());
             for _ in 0..4 {
                 let inputs: Vec<i16> = (0..network.inputs())
                     .map(|_| match below(8) {
@@ -583,6 +720,10 @@ mod tests {
             }
         }
         assert!(distinct.len() > 500, "only {} actions", distinct.len());
+        assert!(
+            (500..2_500).contains(&narrow),
+            "{narrow} of 3000 are narrow"
+        );
     }
 
     #[test]

@@ -219,16 +219,16 @@ impl Model {
     fn decide(
         &self,
         flow: &mut Flow,
-        memory: Option<&mut LstmState>,
+        memory: &mut Option<Box<LstmState>>,
         seen: &Measurement,
     ) -> Action {
         let inputs = self.features.observe(flow, seen);
         let action = match &self.decides {
-            Decides::Float(network) => {
-                Action::Float(network.infer(&floats(inputs)[..inputs.len()]))
-            }
+            Decides::Float(network) => Action::Float(network.infer_q15(inputs)),
             Decides::Recurrent(lstm) => {
-                let memory = memory.expect("flows of a recurrent network have a memory");
+                let memory = memory
+                    .as_mut()
+                    .expect("flows of a recurrent network have a memory");
                 Action::Float(lstm.infer(&floats(inputs)[..inputs.len()], memory))
             }
             Decides::Integers(network) => Action::Q15(network.infer(inputs)),
@@ -292,29 +292,32 @@ enum Action {
 }
 
 impl Action {
-    /// As features have it.
+    /// As features have it, ties to even.
     fn q15(self) -> i16 {
+        // 1.5 * 2^23: numbers of this size are whole, so adding it rounds, without a call.
+        const ROUNDER: f32 = 12_582_912.0;
         let one = f32::from(ONE_Q15);
         match self {
-            Self::Float(action) => (action * 32768.0).round_ties_even().clamp(-one, one) as i16,
+            Self::Float(action) => ((action * 32768.0 + ROUNDER) - ROUNDER).clamp(-one, one) as i16,
             Self::Q15(action) => action,
         }
     }
 }
 
 /// A flow whose rate a model decides.
+///
+/// What a decision with up to seven inputs needs is in one cache line; the flow's rate is that of
+/// its command.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub struct Learned {
     model: Arc<Model>,
-    flow: Flow,
-    /// Of a recurrent network.
-    memory: Option<Box<LstmState>>,
     base_rtt_ns: u64,
     min_rate_bps: f64,
     line_rate_bps: f64,
-    rate_bps: f64,
-    /// What rates are counted in, bits per second: 1 unless the line is faster than a terabit.
-    unit_bps: f64,
+    /// Of a recurrent network.
+    memory: Option<Box<LstmState>>,
+    flow: Flow,
 }
 
 impl Learned {
@@ -328,8 +331,16 @@ impl Learned {
             base_rtt_ns: 1,
             min_rate_bps: 0.0,
             line_rate_bps: 1.0,
-            rate_bps: 0.0,
-            unit_bps: 1.0,
+        }
+    }
+
+    /// What rates are counted in, bits per second: 1 unless the line is faster than a terabit.
+    #[inline]
+    fn unit_bps(&self) -> f64 {
+        if self.line_rate_bps <= MAX_RATE as f64 {
+            1.0
+        } else {
+            (self.line_rate_bps / MAX_RATE as f64).ceil()
         }
     }
 }
@@ -351,30 +362,30 @@ impl Controller for Learned {
         self.base_rtt_ns = nanoseconds(setup.base_rtt);
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
-        self.unit_bps = (setup.line_rate_bps / MAX_RATE as f64).ceil().max(1.0);
-        self.rate_bps = setup.limit(self.model.options.initial_fraction * setup.line_rate_bps);
         *context.command = Command {
-            rate_bps: self.rate_bps,
+            rate_bps: setup.limit(self.model.options.initial_fraction * setup.line_rate_bps),
             window_bytes: f64::INFINITY,
         };
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        let rate_bps = context.command.rate_bps;
+        let unit_bps = self.unit_bps();
         let seen = Measurement {
             rtt_ns: nanoseconds(response.rtt),
             base_rtt_ns: self.base_rtt_ns,
-            rate: (self.rate_bps / self.unit_bps) as u64,
-            line_rate: (self.line_rate_bps / self.unit_bps) as u64,
+            // Rates are not negative.
+            rate: (rate_bps / unit_bps) as i64 as u64,
+            line_rate: (self.line_rate_bps / unit_bps) as i64 as u64,
         };
-        let action = (self.model).decide(&mut self.flow, self.memory.as_deref_mut(), &seen);
+        let action = (self.model).decide(&mut self.flow, &mut self.memory, &seen);
         let next = match action {
-            Action::Float(action) => self.rate_bps * multiplier(action.into()),
+            Action::Float(action) => rate_bps * multiplier(action.into()),
             Action::Q15(action) => {
-                rate::next_rate(seen.rate, action, 0, u64::MAX) as f64 * self.unit_bps
+                rate::next_rate(seen.rate, action, 0, u64::MAX) as f64 * unit_bps
             }
         };
-        self.rate_bps = next.max(self.min_rate_bps).min(self.line_rate_bps);
-        context.command.rate_bps = self.rate_bps;
+        context.command.rate_bps = next.max(self.min_rate_bps).min(self.line_rate_bps);
     }
 }
 

@@ -51,11 +51,14 @@ impl Parameters {
 /// What an action from −1 to 1 does to a rate: ·(1+0.2u) upwards, /(1−0.2u) downwards, so that
 /// u and −u undo each other (0.83 to 1.2).
 pub fn multiplier(action: f64) -> f64 {
-    if action >= 0.0 {
-        1.0 + 0.2 * action
+    let step = 1.0 + 0.2 * action.abs();
+    // One division for both, so that there is no branch: which way actions go is hard to foretell.
+    let (above, below) = if action >= 0.0 {
+        (step, 1.0)
     } else {
-        1.0 / (1.0 - 0.2 * action)
-    }
+        (1.0, step)
+    };
+    above / below
 }
 
 /// `(inflation − offset) · √share`, not below zero.

@@ -10,7 +10,6 @@ use crate::prefetch::prefetch;
 
 const SLOT_BITS: u32 = 18;
 const SLOTS: u64 = 1 << 14;
-const NONE: u32 = u32::MAX;
 /// Events in a chunk.
 const CHUNK: usize = 5;
 
@@ -34,17 +33,29 @@ struct Chunk {
 
 const _: () = assert!(size_of::<Chunk>() == 64);
 
-/// The newest chunk of a slot, and how many events it holds: 1 to [`CHUNK`].
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    chunk: u32,
-    used: u32,
-}
+/// The newest chunk of a slot, and how many events it holds: [`CHUNK`] if there is no chunk. In
+/// four bytes, for pushes go to slots far apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head(u32);
 
-const EMPTY: Head = Head {
-    chunk: NONE,
-    used: 0,
-};
+/// Chunks are numbered below [`NONE`] in what three bits leave of 32.
+const USED_BITS: u32 = 3;
+const NONE: u32 = u32::MAX >> USED_BITS;
+const EMPTY: Head = Head::new(NONE, CHUNK);
+
+impl Head {
+    const fn new(chunk: u32, used: usize) -> Self {
+        Self(chunk << USED_BITS | used as u32)
+    }
+
+    fn chunk(self) -> u32 {
+        self.0 >> USED_BITS
+    }
+
+    fn used(self) -> usize {
+        (self.0 & ((1 << USED_BITS) - 1)) as usize
+    }
+}
 
 /// Events in slots of time: O(1) a step.
 #[derive(Debug)]
@@ -75,32 +86,35 @@ impl Wheel {
     #[inline]
     fn file(&mut self, event: Event) {
         let index = (slot_of(event.time) % SLOTS) as usize;
-        let head = &mut self.heads[index];
-        if head.chunk == NONE || head.used as usize == CHUNK {
-            let before = head.chunk;
-            head.used = 0;
-            if self.free == NONE {
-                // Fewer than 2^32 chunks are in use: they would take 200 GB.
-                head.chunk = self.chunks.len() as u32;
-                self.chunks.push(Chunk {
-                    events: Default::default(),
-                    before,
-                });
-            } else {
-                head.chunk = self.free;
-                let chunk = &mut self.chunks[self.free as usize];
-                self.free = chunk.before;
-                chunk.before = before;
-            }
+        let mut head = self.heads[index];
+        if head.used() == CHUNK {
+            head = self.grow(head.chunk());
             self.occupied[index / 64] |= 1 << (index % 64);
         }
-        self.chunks[head.chunk as usize].events[head.used as usize] = Short {
+        self.chunks[head.chunk() as usize].events[head.used()] = Short {
             after: (event.time.ps() & ((1 << SLOT_BITS) - 1)) as u32,
             what: event.what,
             argument: event.argument,
         };
-        head.used += 1;
+        self.heads[index] = Head::new(head.chunk(), head.used() + 1);
         self.waiting += 1;
+    }
+
+    /// A new chunk, without events, for a slot whose newest chunk is `before`.
+    #[inline]
+    fn grow(&mut self, before: u32) -> Head {
+        let chunk = self.free;
+        if chunk == NONE {
+            // Fewer than 2^29 chunks are in use: they would take 34 GB.
+            self.chunks.push(Chunk {
+                events: Default::default(),
+                before,
+            });
+            return Head::new((self.chunks.len() - 1) as u32, 0);
+        }
+        let unused = &mut self.chunks[chunk as usize];
+        self.free = std::mem::replace(&mut unused.before, before);
+        Head::new(chunk, 0)
     }
 
     /// Moves what the wheel can now hold out of the overflow. This happens before anything can
@@ -151,9 +165,9 @@ impl Wheel {
         let mut head = std::mem::replace(&mut self.heads[index], EMPTY);
         self.occupied[index / 64] &= !(1 << (index % 64));
         let begin = slot << SLOT_BITS;
-        while head.chunk != NONE {
-            let chunk = &mut self.chunks[head.chunk as usize];
-            for short in chunk.events[..head.used as usize].iter().rev() {
+        while head != EMPTY {
+            let chunk = &mut self.chunks[head.chunk() as usize];
+            for short in chunk.events[..head.used()].iter().rev() {
                 let event = Event {
                     time: Time::from_ps(begin | u64::from(short.after)),
                     what: short.what,
@@ -162,17 +176,14 @@ impl Wheel {
                 soon(&event);
                 self.current.push(event);
             }
-            self.waiting -= head.used as usize;
+            self.waiting -= head.used();
             let before = std::mem::replace(&mut chunk.before, self.free);
-            self.free = head.chunk;
-            head = Head {
-                chunk: before,
-                used: CHUNK as u32,
-            };
+            self.free = head.chunk();
+            head = Head::new(before, CHUNK);
         }
         if let Some(next) = self.next_occupied() {
             let head = self.heads[(next % SLOTS) as usize];
-            prefetch::<_, 1>(&self.chunks[head.chunk as usize]);
+            prefetch::<_, 1>(&self.chunks[head.chunk() as usize]);
         }
         sort(&mut self.current);
         true
