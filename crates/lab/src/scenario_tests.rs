@@ -14,6 +14,7 @@ fn a_name_is_enough() {
         Traffic {
             connections: 60,
             duration: Seconds::new(1),
+            warmup: None,
             kind: Kind::Bulk,
         }
     );
@@ -86,6 +87,7 @@ at_most = 3.5
         Traffic {
             connections: 7,
             duration: Seconds::new(2),
+            warmup: None,
             kind: Kind::Bulk,
         }
     );
@@ -590,6 +592,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         queue: Some("50kb".parse().unwrap()),
         aqm: Aqm::Red,
         ecn: true,
+        mark: None,
         delay: "5ms".parse().unwrap(),
         jitter: "1ms".parse().unwrap(),
         reorder: "1%".parse().unwrap(),

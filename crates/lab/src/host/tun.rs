@@ -13,6 +13,7 @@ use super::veth::{self, Ends};
 use crate::error::Error;
 use crate::link::engine::{Capacity, Direction};
 use crate::link::forward::Forwarder;
+use crate::link::quantity::Threshold;
 use crate::link::tun;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
 use crate::units::Probability;
@@ -94,7 +95,7 @@ fn forward(path: &PathModel) -> Direction {
             Some(_) => path.queue.unwrap_or(DEFAULT_QUEUE).bytes(),
             None => u64::MAX,
         },
-        ecn: None,
+        ecn: path.mark.map(Threshold::Time),
         delay: path.delay,
         jitter: path.jitter,
         reorder: path.reorder,
@@ -106,6 +107,7 @@ fn reverse(path: &PathModel) -> Direction {
     Direction {
         capacity: Capacity::Unlimited,
         queue_bytes: u64::MAX,
+        ecn: None,
         reorder: Probability::ZERO,
         seed: !path.seed,
         ..forward(path)
