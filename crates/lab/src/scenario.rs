@@ -706,3 +706,7 @@ mod tests;
 #[cfg(test)]
 #[path = "scenario_policy_tests.rs"]
 mod policy_tests;
+
+#[cfg(test)]
+#[path = "scenario_arm_tests.rs"]
+mod arm_tests;

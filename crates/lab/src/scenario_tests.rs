@@ -534,20 +534,25 @@ fn columns_count_characters() {
 
 #[test]
 fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/lab");
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let file = entry.unwrap().path();
-        let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            Some(scenario.name.as_str()),
-            file.file_stem().and_then(|stem| stem.to_str())
-        );
-        assert!(
-            !scenario.expect.is_empty() && !scenario.description.is_empty(),
-            "{file:?}"
-        );
-        names.push(scenario.name);
+    for folder in ["lab", "rate"] {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        for entry in std::fs::read_dir(directory.join(folder)).unwrap() {
+            let file = entry.unwrap().path();
+            if file.ends_with("tables.toml") {
+                continue;
+            }
+            let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(
+                Some(scenario.name.as_str()),
+                file.file_stem().and_then(|stem| stem.to_str())
+            );
+            assert!(
+                !scenario.expect.is_empty() && !scenario.description.is_empty(),
+                "{file:?}"
+            );
+            names.push(scenario.name);
+        }
     }
     for name in [
         "loss-0",

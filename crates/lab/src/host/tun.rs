@@ -125,6 +125,7 @@ mod tests {
             rate: Some("10mbit".parse().unwrap()),
             delay: Delay::from_us(5000),
             reorder: "1%".parse().unwrap(),
+            mark: Some(Delay::from_us(500)),
             ..PathModel::default()
         };
         let (there, back) = (forward(&path), reverse(&path));
@@ -133,6 +134,8 @@ mod tests {
         assert!(matches!(back.capacity, Capacity::Unlimited));
         assert_eq!((there.delay, back.delay), (path.delay, path.delay));
         assert_eq!(back.reorder, Probability::ZERO);
+        let marks = Some(Threshold::Time(Delay::from_us(500)));
+        assert_eq!((there.ecn, back.ecn), (marks, None));
         assert_ne!(there.seed, back.seed);
     }
 }
