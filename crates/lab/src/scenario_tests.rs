@@ -155,7 +155,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             path,
             "rate = \"1gbit\"\naqm = \"codel\"",
             (4, 7),
-            "expected `tail-drop` or `red`",
+            "expected one of `tail-drop`, `red`, `step`",
         ),
         (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
         (path, "delay = \"61s\"", (3, 9), "from \"0ms\" to \"60s\""),
