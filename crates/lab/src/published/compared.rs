@@ -194,15 +194,14 @@ impl Rounds {
 /// each IPv4 packet, and Ethernet 14 more, which the forwarded path has not.
 fn capacity(result: &Value) -> Option<f64> {
     let path = &result["scenarios"][0]["scenario"]["path"];
-    let text = path["rate"].as_str()?;
-    let rate: crate::units::Rate = text.parse().ok()?;
+    let rate_bps = path["rate"].as_f64()?;
     let mtu = path["mtu"].as_f64()?;
     let header = if path["family"] == "ipv6" { 72.0 } else { 52.0 };
     let frame = match result["environment"]["backend"]["name"].as_str()? {
         "link" => mtu,
         _ => mtu + 14.0,
     };
-    Some(rate.bps() as f64 * (mtu - header) / frame)
+    Some(rate_bps * (mtu - header) / frame)
 }
 
 /// A mode for a reader: the arm alone.
@@ -389,7 +388,7 @@ mod tests {
         json!({
             "environment": {"backend": {"name": backend}},
             "scenarios": [{
-                "scenario": {"path": {"rate": "100mbit", "mtu": 1500, "family": "ipv4"}},
+                "scenario": {"path": {"rate": 100_000_000, "mtu": 1500, "family": "ipv4"}},
                 "modes": [{"mode": "fixed:cubic", "least_rtt_us": 1000.0, "connections": [
                     flow(0, 60.0, [3000, 3000, 3000]),
                     flow(0, 30.0, [3000, 3000, 3000]),
