@@ -89,7 +89,7 @@ impl Page<'_> {
 
     fn simulate(&mut self, row: &Row, foot: &mut Vec<String>) -> Result<super::Given, Error> {
         let folder = self.options.tables.parent().unwrap_or(Path::new("."));
-        let scenario = folder.join(&row.scenario);
+        let scenario = plain(&folder.join(&row.scenario));
         let stem = row.scenario.file_stem().unwrap_or_default();
         let words = [
             "sim",
@@ -102,8 +102,8 @@ impl Page<'_> {
         ]
         .map(str::to_owned)
         .to_vec();
-        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-        let cc: String = row.cc.chars().map(plain).collect();
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let cc: String = row.cc.chars().map(letter).collect();
         let name = format!("sim-{}-{cc}", stem.to_string_lossy());
         // A model in the controller's words is a file that the result depends on.
         let model = row.cc.split([':', ',']).find_map(|word| {
@@ -115,6 +115,21 @@ impl Page<'_> {
     }
 }
 
+/// A path without the detours that a list in another folder makes: "a/../b" is "b".
+fn plain(path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match (part, plain.components().next_back()) {
+            (Component::ParentDir, Some(Component::Normal(_))) => {
+                plain.pop();
+            }
+            _ => plain.push(part),
+        }
+    }
+    plain
+}
+
 /// Mean over the seeds of a statistic of the only controller, in the unit of the page.
 fn of_simulation(result: &Value, statistic: &str, figure: Figure) -> Option<f64> {
     let mean = result["scenarios"][0]["controllers"][0]["summary"][statistic]["mean"].as_f64()?;
@@ -123,4 +138,20 @@ fn of_simulation(result: &Value, statistic: &str, figure: Figure) -> Option<f64>
         Figure::Statistic(Statistic::QueueDelayMedian) => mean / 1e3,
         _ => mean,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn detours_are_left_out_of_commands() {
+        for (path, expected) in [
+            ("scenarios/rate/../sim/x.toml", "scenarios/sim/x.toml"),
+            ("../sim/x.toml", "../sim/x.toml"),
+            ("a/b/../../x.toml", "x.toml"),
+        ] {
+            assert_eq!(plain(Path::new(path)), Path::new(expected));
+        }
+    }
 }
