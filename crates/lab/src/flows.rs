@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::outcome::{Connection, INCUMBENT};
 use crate::process::Process;
-use crate::scenario::{INCAST, Kind, SMALL_CALLS, Traffic};
+use crate::scenario::{INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
 
@@ -22,6 +22,7 @@ const GRACE: Duration = Duration::from_secs(10);
 /// The plan of one round; none for traffic that iperf3 makes.
 pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
     let ms = traffic.duration.get() * 1000;
+    let skip_ms = traffic.warmup.map_or(0, |warmup| warmup.get() * 1000);
     let sender = |class: &str, cc: Option<&str>, load| Sender {
         class: class.to_owned(),
         cc: cc.map(str::to_owned),
@@ -34,19 +35,37 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
             vec![sender("", None, Load::Flows { count, bytes })]
         }
         Kind::Competing { flows, against } => {
-            let stream = Load::Stream { ms };
+            let stream = Load::Stream { ms, skip_ms };
             let newcomers = (0..*flows).map(|_| sender("", None, stream));
             let cc = Some(against.cc.as_str());
             let incumbents = (0..against.flows).map(|_| sender(INCUMBENT, cc, stream));
             incumbents.chain(newcomers).collect()
+        }
+        Kind::Streams { flows } => {
+            let stream = Load::Stream { ms, skip_ms };
+            (0..*flows).map(|_| sender("", None, stream)).collect()
+        }
+        Kind::LongShort { flows, burst, idle } => {
+            let calls = Load::Calls {
+                ms,
+                bytes: burst.bytes(),
+                idle_ms: idle.us() / 1000,
+            };
+            let long = sender(LONG, None, Load::Stream { ms, skip_ms: 0 });
+            let short = (1..*flows).map(|_| sender(SHORT, None, calls));
+            std::iter::once(long).chain(short).collect()
         }
         Kind::Incast { senders, rpcs } => {
             let of_sort = |sort: usize| {
                 let (class, bytes) = INCAST[sort];
                 let load = match (bytes, rpcs) {
                     (Some(bytes), None) => Load::FlowsFor { ms, bytes },
-                    (Some(bytes), Some(_)) => Load::Calls { ms, bytes },
-                    (None, _) => Load::Stream { ms },
+                    (Some(bytes), Some(_)) => Load::Calls {
+                        ms,
+                        bytes,
+                        idle_ms: 0,
+                    },
+                    (None, _) => Load::Stream { ms, skip_ms },
                 };
                 sender(class, None, load)
             };
@@ -76,7 +95,7 @@ fn allowed(plan: &Plan) -> Duration {
         .iter()
         .map(|sender| match sender.load {
             Load::Flows { count, .. } => 3 * patience * count,
-            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms } => {
+            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms, .. } => {
                 Duration::from_millis(ms) + 3 * patience
             }
         })
@@ -200,6 +219,7 @@ mod tests {
         let traffic = Traffic {
             connections: 1,
             duration: Seconds::new(2),
+            warmup: Some(Seconds::new(1)).filter(|_| matches!(kind, Kind::Streams { .. })),
             kind,
         };
         plan(&traffic, "10.0.0.2:5201".parse().unwrap())
@@ -258,10 +278,18 @@ mod tests {
             let alike = |one: &&Sender| one.class == wanted && one.load == load;
             plan.senders.iter().filter(alike).count()
         };
-        let calls = |bytes| Load::Calls { ms: 2000, bytes };
+        let calls = |bytes| Load::Calls {
+            ms: 2000,
+            bytes,
+            idle_ms: 0,
+        };
         assert_eq!(count("rpc-1mb", calls(1_000_000)), 12);
         assert_eq!(count("rpc-10kb", calls(10_000)), 6);
-        assert_eq!(count("stream", Load::Stream { ms: 2000 }), 3);
+        let stream = Load::Stream {
+            ms: 2000,
+            skip_ms: 0,
+        };
+        assert_eq!(count("stream", stream), 3);
         // 3 (X + 3) flows, as in the slides.
         assert_eq!(plan.senders.len(), 21);
         assert_eq!(plan.ms(), Some(2000));
@@ -270,6 +298,34 @@ mod tests {
             bytes: Size::from_bytes(1),
         });
         assert_eq!(short.unwrap().ms(), None);
+    }
+
+    #[test]
+    fn streams_and_bursts_are_of_their_classes() {
+        let plan = of(Kind::Streams { flows: 3 }).unwrap();
+        let stream = |skip_ms| Load::Stream { ms: 2000, skip_ms };
+        assert_eq!(plan.senders.len(), 3);
+        assert!(plan.senders.iter().all(|one| one.load == stream(1000)));
+        // Only the second second is measured.
+        assert_eq!(plan.ms(), Some(1000));
+        let plan = of(Kind::LongShort {
+            flows: 3,
+            burst: Size::from_bytes(5_000),
+            idle: "10ms".parse().unwrap(),
+        });
+        let loads: Vec<(String, Load)> = plan
+            .unwrap()
+            .senders
+            .into_iter()
+            .map(|sender| (sender.class, sender.load))
+            .collect();
+        let bursts = Load::Calls {
+            ms: 2000,
+            bytes: 5_000,
+            idle_ms: 10,
+        };
+        let short = (SHORT.to_owned(), bursts);
+        assert_eq!(loads, [(LONG.to_owned(), stream(0)), short.clone(), short]);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! iperf3; [`host::missing`] says what a machine lacks.
 
 mod agent;
+mod arms;
 pub mod backend;
 pub mod compare;
 mod error;

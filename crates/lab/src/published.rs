@@ -6,7 +6,9 @@
 //! of everything that went into them: an interrupted call goes on where it stopped, and a row
 //! whose scenario or policy changed is run again.
 
+mod compared;
 mod incast;
+mod simulated;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -40,6 +42,10 @@ pub struct Options {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
+    /// Heading of the page.
+    title: Option<String>,
+    /// What the page begins with, instead of the words on published results.
+    introduction: Option<String>,
     table: Vec<Table>,
 }
 
@@ -50,6 +56,8 @@ impl Document {
             Table::Kernels { row, .. } => 2 * row.len(),
             Table::Incast { row, .. } => row.len(),
             Table::Grid { row, .. } => row.iter().map(|row| row.cell.len()).sum(),
+            Table::Compared { row, .. } => row.len(),
+            Table::Simulated { row, .. } => 2 * row.len(),
         };
         self.table.iter().map(runs).sum()
     }
@@ -78,6 +86,20 @@ enum Table {
         sweep: incast::Sweep,
         row: Vec<incast::Row>,
     },
+    /// Our own runs: statistics of each mode.
+    Compared {
+        #[serde(flatten)]
+        head: Head,
+        #[serde(flatten)]
+        comparison: compared::Comparison,
+        row: Vec<compared::Row>,
+    },
+    /// Our own runs beside the packet simulator's.
+    Simulated {
+        #[serde(flatten)]
+        head: Head,
+        row: Vec<simulated::Row>,
+    },
     /// Our own runs: a condition a row, a column each for what varies.
     Grid {
         #[serde(flatten)]
@@ -90,7 +112,8 @@ enum Table {
 #[derive(Deserialize)]
 struct Head {
     title: String,
-    source: String,
+    /// What was published; none where nothing was.
+    source: Option<String>,
     note: String,
 }
 
@@ -155,6 +178,31 @@ struct Run {
     connections: u32,
 }
 
+/// Median, least and greatest over the rounds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Spread {
+    median: f64,
+    least: f64,
+    greatest: f64,
+}
+
+impl Spread {
+    fn of(values: &[f64]) -> Option<Self> {
+        Some(Self {
+            median: stats::median(values)?,
+            least: stats::quantile(values, 0.0)?,
+            greatest: stats::quantile(values, 1.0)?,
+        })
+    }
+
+    fn text(self, digits: usize) -> String {
+        format!(
+            "{:.digits$} [{:.digits$} … {:.digits$}]",
+            self.median, self.least, self.greatest
+        )
+    }
+}
+
 /// What a run gave: the document `results.json`, or why it could not be made.
 type Given = Result<Value, String>;
 
@@ -177,10 +225,17 @@ pub fn make(options: &Options) -> Result<usize, Error> {
             Table::Kernels { head, row } => page.kernels(head, row)?,
             Table::Incast { head, sweep, row } => page.incast(head, sweep, row)?,
             Table::Grid { head, columns, row } => page.grid(head, columns, row)?,
+            Table::Compared {
+                head,
+                comparison,
+                row,
+            } => page.compared(head, comparison, row)?,
+            Table::Simulated { head, row } => page.simulated(head, row)?,
         }
     }
     page.bar.finish_and_clear();
-    fs::write(&options.page, page.finish()).map_err(Error::io("cannot write", &options.page))?;
+    fs::write(&options.page, page.finish(&document))
+        .map_err(Error::io("cannot write", &options.page))?;
     Ok(page.failures)
 }
 
@@ -216,14 +271,18 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn finish(&mut self) -> String {
-        let mut page = String::from(
-            "# Published results and ours\n\n\
-             Written by `make tables` (`thalweg lab tables`); not to be edited. Goodput in Mbit/s, \
-             medians over the connections of a run. What stands in brackets after a ratio of ours \
-             is its 95 % interval (percentile bootstrap over the connections). Beneath each table \
-             stand the commands that made it.\n",
-        );
+    fn finish(&mut self, document: &Document) -> String {
+        let title = document.title.as_deref();
+        let mut page = format!("# {}\n\n", title.unwrap_or("Published results and ours"));
+        match &document.introduction {
+            Some(words) => page.push_str(&format!("{}\n", words.trim())),
+            None => page.push_str(
+                "Written by `make tables` (`thalweg lab tables`); not to be edited. Goodput in Mbit/s, \
+                 medians over the connections of a run. What stands in brackets after a ratio of ours \
+                 is its 95 % interval (percentile bootstrap over the connections). Beneath each table \
+                 stand the commands that made it.\n",
+            ),
+        }
         if !self.kernels.is_empty() {
             page.push_str("\nKernels:\n\n");
             for kernel in &self.kernels {
@@ -240,11 +299,11 @@ impl<'a> Page<'a> {
             source,
             note,
         } = head;
-        let _ = write!(
-            self.body,
-            "\n## {title}\n\nPublished: {source}.\n\n{}\n\n",
-            note.trim()
-        );
+        let _ = write!(self.body, "\n## {title}\n\n");
+        if let Some(source) = source {
+            let _ = write!(self.body, "Published: {source}.\n\n");
+        }
+        let _ = write!(self.body, "{}\n\n", note.trim());
     }
 
     fn tuned(&mut self, head: &Head, rows: &[TunedRow]) -> Result<(), Error> {
@@ -361,13 +420,8 @@ impl<'a> Page<'a> {
 
     /// The result of a run, made now unless it is there already.
     fn run(&mut self, run: &Run, modes: &[&str], foot: &mut Vec<String>) -> Result<Given, Error> {
-        self.bar.inc(1);
         let folder = self.options.tables.parent().unwrap_or(Path::new("."));
         let scenario = folder.join(&run.scenario);
-        let text = fs::read_to_string(&scenario)
-            .map_err(Error::io("cannot read the scenario", &scenario))?;
-        let name = slug(run, modes);
-        let directory = self.options.cache.join(&name);
         let mut arguments = vec![
             "lab".to_owned(),
             "run".to_owned(),
@@ -380,13 +434,41 @@ impl<'a> Page<'a> {
         for mode in modes {
             arguments.extend(["--mode".to_owned(), (*mode).to_owned()]);
         }
+        let parsed = Scenario::load(&scenario)?;
+        let mut beside = String::new();
+        for policy in &parsed.policies {
+            beside.push_str(&policy.text);
+        }
+        for file in parsed.arms.iter().filter_map(|arm| arm.file.as_deref()) {
+            beside.push_str(&digest(file));
+        }
+        let given = self.made(&slug(run, modes), arguments, &scenario, &beside, foot)?;
+        if let Ok(result) = &given
+            && let Some(kernel) = result["environment"]["kernel"].as_str()
+        {
+            push_new(&mut self.kernels, format!("{}: {kernel}", run.backend));
+        }
+        Ok(given)
+    }
+
+    /// The result of a command that has a scenario and `--out`, made now unless it is there
+    /// already. `beside` is what of other files it depends on.
+    fn made(
+        &mut self,
+        name: &str,
+        mut arguments: Vec<String>,
+        scenario: &Path,
+        beside: &str,
+        foot: &mut Vec<String>,
+    ) -> Result<Given, Error> {
+        self.bar.inc(1);
+        let text = fs::read_to_string(scenario)
+            .map_err(Error::io("cannot read the scenario", scenario))?;
+        let directory = self.options.cache.join(name);
         let command = format!("thalweg {}", arguments.join(" "));
         arguments.extend(["--out".to_owned(), directory.display().to_string()]);
 
-        let mut stamp = format!("{} {command}\n{text}", env!("CARGO_PKG_VERSION"));
-        for policy in Scenario::load(&scenario)?.policies {
-            stamp.push_str(&policy.text);
-        }
+        let stamp = format!("{} {command}\n{text}{beside}", env!("CARGO_PKG_VERSION"));
         let stamp_file = directory.join("stamp");
         let results = directory.join("results.json");
         let line = format!("- `{command}`");
@@ -408,9 +490,6 @@ impl<'a> Page<'a> {
         let bytes = fs::read(&results).map_err(Error::io("cannot read", &results))?;
         let result: Value = serde_json::from_slice(&bytes)
             .map_err(|error| Error::io("cannot read", &results)(error.into()))?;
-        if let Some(kernel) = result["environment"]["kernel"].as_str() {
-            push_new(&mut self.kernels, format!("{}: {kernel}", run.backend));
-        }
         push_new(foot, format!("{line}\n"));
         Ok(Ok(result))
     }
@@ -429,13 +508,25 @@ impl<'a> Page<'a> {
             .and_then(std::process::Child::wait_with_output)
             .map_err(Error::io("cannot start", &self.options.binary))?;
         crate::interrupt::check()?;
-        if output.status.success() {
+        // A missed expectation is a result, too.
+        if output.status.success() || output.status.code() == Some(MISSED) {
             return Ok(Ok(()));
         }
         let words = String::from_utf8_lossy(&output.stderr);
         let last = words.trim().lines().last().unwrap_or_default();
         Ok(Err(format!("{} ({})", last.trim(), output.status)))
     }
+}
+
+/// The exit code of a run whose expectations were not all met.
+const MISSED: i32 = 5;
+
+/// What tells the present content of a file from another.
+fn digest(file: &Path) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    fs::read(file).unwrap_or_default().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 fn push_new(list: &mut Vec<String>, item: String) {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::{self, Agent, Places};
+use crate::arms;
 use crate::backend::{Backend, Place};
 use crate::error::Error;
 use crate::expect;
@@ -112,6 +113,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
     let _signals = interrupt::Guard::install()?;
     stale::remove();
 
+    let _arms = arms::load(&options.agent_binary, &scenarios)?;
     let environment = environment(options)?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
     let directories = report::directories(options.out.as_deref(), &scenarios, &started(options))?;
@@ -244,7 +246,17 @@ impl Rig {
                 running.await_turn()?;
             }
         }
-        let pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        if let Some(warmup) = scenario.traffic.warmup {
+            // What went round before is not measured.
+            for (pauses, remote) in pauses.iter_mut().zip(remotes) {
+                pauses.push(Pause {
+                    after: warmup.duration(),
+                    act: Box::new(|| self.pair.take_round_trips(remote.address()).map(drop)),
+                });
+                pauses.sort_by_key(|pause| pause.after);
+            }
+        }
         let ways: Vec<Way<'_>> = scenario
             .remotes()
             .into_iter()

@@ -4,6 +4,7 @@
 //! Parsing is strict: an unknown key, a malformed quantity or a contradiction is
 //! an error with file, line, column and what was expected, and nothing runs.
 
+mod arm;
 mod change;
 mod host;
 pub(crate) mod policy;
@@ -23,13 +24,14 @@ use crate::mode::is_arm_name;
 use crate::ticks::{self, Timers};
 use crate::units::{Delay, Probability, Rate, Size};
 
+pub use arm::Arm;
 pub use change::Change;
 pub use host::Host;
 use policy::PolicyFault;
 pub use policy::PolicyFile;
 pub use thalweg_units::FileError as ScenarioError;
 pub(crate) use thalweg_units::position;
-pub use traffic::{Against, INCAST, Kind, SMALL_CALLS, Traffic};
+pub use traffic::{Against, INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,6 +53,9 @@ pub struct Scenario {
     /// The policies that modes may run under.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFile>,
+    /// Congestion controls that a run loads where its kernel has none of that name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub arms: Vec<Arm>,
     /// The two hosts' settings.
     pub system: System,
     /// The outcome, checked after the run.
@@ -81,6 +86,9 @@ pub struct PathModel {
     /// them. With an `aqm` only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ecn: bool,
+    /// With `aqm = "step"`: packets that will wait longer than this are marked or dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Delay>,
     /// How long a packet is under way, in each direction: the round trip takes
     /// twice as long.
     pub delay: Delay,
@@ -112,6 +120,7 @@ impl Default for PathModel {
             queue: None,
             aqm: Aqm::default(),
             ecn: false,
+            mark: None,
             delay: Delay::ZERO,
             jitter: Delay::ZERO,
             reorder: Probability::ZERO,
@@ -202,9 +211,12 @@ impl PathModel {
                 "{rate} bottleneck with a queue of {}{}",
                 self.queue.unwrap_or(DEFAULT_QUEUE),
                 match (self.aqm, self.ecn) {
-                    (Aqm::TailDrop, _) => "",
-                    (Aqm::Red, false) => " (RED)",
-                    (Aqm::Red, true) => " (RED that marks)",
+                    (Aqm::TailDrop, _) => String::new(),
+                    (Aqm::Red, false) => " (RED)".to_owned(),
+                    (Aqm::Red, true) => " (RED that marks)".to_owned(),
+                    (Aqm::Step, _) => {
+                        format!(" (marks from {} on)", self.mark.unwrap_or(Delay::ZERO))
+                    }
                 }
             )),
             None => parts.push("no rate limit".to_owned()),
@@ -250,6 +262,9 @@ pub enum Aqm {
     TailDrop,
     /// Random early detection (Floyd and Jacobson 1993), tc-red(8).
     Red,
+    /// Every packet that will wait longer than `mark` is marked, if it may be; the others wait
+    /// as with tail drop (RFC 8257, section 3.1).
+    Step,
 }
 
 impl Aqm {
@@ -354,6 +369,8 @@ struct Document {
     #[serde(default)]
     policy: Vec<policy::Table>,
     #[serde(default)]
+    arm: Vec<arm::Table>,
+    #[serde(default)]
     expect: Vec<Spanned<expect::Table>>,
 }
 
@@ -455,12 +472,14 @@ impl Scenario {
             PolicyFault::Here(fault) => at(fault),
             PolicyFault::There(error) => error,
         })?;
-        document.check(policies).map_err(at)
+        let tables = std::mem::take(&mut document.arm);
+        let arms = arm::check(tables, folder).map_err(at)?;
+        document.check(policies, arms).map_err(at)
     }
 }
 
 impl Document {
-    fn check(self, policies: Vec<PolicyFile>) -> Result<Scenario, Fault> {
+    fn check(self, policies: Vec<PolicyFile>, arms: Vec<Arm>) -> Result<Scenario, Fault> {
         let name = self.name.get_ref();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(plain) {
@@ -507,6 +526,7 @@ impl Document {
             traffic,
             changes,
             policies,
+            arms,
             system,
             expect,
         })
@@ -561,6 +581,12 @@ fn check_path(path: &PathModel) -> Result<(), String> {
     }
     if path.aqm != Aqm::TailDrop && path.rate.is_none() {
         return Err("`aqm` has no effect without `rate`".into());
+    }
+    if path.aqm == Aqm::Step && (path.mark.is_none() || !path.ecn) {
+        return Err("`aqm = \"step\"` needs `ecn = true` and `mark`, such as \"500us\"".into());
+    }
+    if path.mark.is_some() && path.aqm != Aqm::Step {
+        return Err("`mark` goes with `aqm = \"step\"` only".into());
     }
     if path.ecn && path.aqm == Aqm::TailDrop {
         return Err("`ecn` has no effect without an `aqm` that marks, such as \"red\"".into());
@@ -680,3 +706,7 @@ mod tests;
 #[cfg(test)]
 #[path = "scenario_policy_tests.rs"]
 mod policy_tests;
+
+#[cfg(test)]
+#[path = "scenario_arm_tests.rs"]
+mod arm_tests;

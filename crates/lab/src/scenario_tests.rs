@@ -14,6 +14,7 @@ fn a_name_is_enough() {
         Traffic {
             connections: 60,
             duration: Seconds::new(1),
+            warmup: None,
             kind: Kind::Bulk,
         }
     );
@@ -86,6 +87,7 @@ at_most = 3.5
         Traffic {
             connections: 7,
             duration: Seconds::new(2),
+            warmup: None,
             kind: Kind::Bulk,
         }
     );
@@ -153,7 +155,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             path,
             "rate = \"1gbit\"\naqm = \"codel\"",
             (4, 7),
-            "expected `tail-drop` or `red`",
+            "expected one of `tail-drop`, `red`, `step`",
         ),
         (path, "delay = 10", (3, 9), "with its unit such as \"10ms\""),
         (path, "delay = \"61s\"", (3, 9), "from \"0ms\" to \"60s\""),
@@ -532,20 +534,25 @@ fn columns_count_characters() {
 
 #[test]
 fn the_shipped_scenarios_are_valid_and_named_after_their_files() {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/lab");
     let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).unwrap() {
-        let file = entry.unwrap().path();
-        let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            Some(scenario.name.as_str()),
-            file.file_stem().and_then(|stem| stem.to_str())
-        );
-        assert!(
-            !scenario.expect.is_empty() && !scenario.description.is_empty(),
-            "{file:?}"
-        );
-        names.push(scenario.name);
+    for folder in ["lab", "rate"] {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+        for entry in std::fs::read_dir(directory.join(folder)).unwrap() {
+            let file = entry.unwrap().path();
+            if file.ends_with("tables.toml") {
+                continue;
+            }
+            let scenario = Scenario::load(&file).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(
+                Some(scenario.name.as_str()),
+                file.file_stem().and_then(|stem| stem.to_str())
+            );
+            assert!(
+                !scenario.expect.is_empty() && !scenario.description.is_empty(),
+                "{file:?}"
+            );
+            names.push(scenario.name);
+        }
     }
     for name in [
         "loss-0",
@@ -590,6 +597,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         queue: Some("50kb".parse().unwrap()),
         aqm: Aqm::Red,
         ecn: true,
+        mark: None,
         delay: "5ms".parse().unwrap(),
         jitter: "1ms".parse().unwrap(),
         reorder: "1%".parse().unwrap(),

@@ -50,6 +50,7 @@ pub enum Statistic {
     FctP99,
     Share,
     Jain,
+    Fairness,
     Harm,
     Loss,
     Failures,
@@ -58,7 +59,7 @@ pub enum Statistic {
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
@@ -84,6 +85,7 @@ impl Statistic {
         Self::FctP99,
         Self::Share,
         Self::Jain,
+        Self::Fairness,
         Self::Harm,
         Self::Loss,
         Self::Failures,
@@ -268,6 +270,13 @@ impl Statistic {
                 Number,
                 Higher,
                 "Jain's index of the goodputs of all flows of a round, 1/n to 1; median over the rounds (competing)",
+            ),
+            Self::Fairness => (
+                "fairness",
+                "least goodput over the greatest",
+                Share,
+                Higher,
+                "the least goodput of a round's flows over the greatest; median over the rounds of several flows at a time",
             ),
             Self::Harm => (
                 "harm",
@@ -462,6 +471,7 @@ impl Query<'_> {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
                 jain(&rates)
             }),
+            Statistic::Fairness => fairness(&chosen),
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
             Statistic::OfBestPerHost => return several::of_best(outcome, modes),
@@ -565,6 +575,26 @@ fn total(connections: &[&Connection]) -> Option<f64> {
         }
     }
     stats::median(&sums.into_values().collect::<Vec<_>>())
+}
+
+/// The median over the rounds of the least goodput over the greatest; of rounds of several
+/// flows at a time, which add to the goodput of their round.
+fn fairness(connections: &[&Connection]) -> Option<f64> {
+    let mut parts: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for one in connections {
+        if let Some(part) = one.part_bps {
+            parts.entry(one.round).or_default().push(part);
+        }
+    }
+    let figures: Vec<f64> = parts
+        .into_values()
+        .filter(|parts| parts.len() > 1)
+        .filter_map(|parts| {
+            let most = stats::quantile(&parts, 1.0).filter(|most| *most > 0.0)?;
+            Some(stats::quantile(&parts, 0.0)? / most)
+        })
+        .collect();
+    stats::median(&figures)
 }
 
 /// The median over the rounds of a figure of a round's flows; only of rounds that

@@ -235,3 +235,26 @@ fn the_total_is_the_median_of_what_rounds_carry() {
     let without = outcome("baseline", &[7.0]);
     assert!(value(Statistic::Total, &without, &[]).is_err());
 }
+
+#[test]
+fn fairness_is_the_least_over_the_greatest_of_each_round_of_several() {
+    let flow = |round: u32, part: f64| Connection {
+        round,
+        part_bps: Some(part),
+        ..Connection::default()
+    };
+    let of = |connections: &[Connection]| fairness(&connections.iter().collect::<Vec<_>>());
+    // 0.25 and 0.75; a round of one flow, and one without progress, say nothing.
+    let all = [
+        flow(0, 10.0),
+        flow(0, 40.0),
+        flow(1, 30.0),
+        flow(1, 40.0),
+        flow(2, 9.0),
+        flow(3, 0.0),
+        flow(3, 0.0),
+    ];
+    assert_eq!(of(&all), Some(0.5));
+    assert_eq!(of(&all[4..5]), None);
+    assert_eq!(of(&[Connection::default(), Connection::default()]), None);
+}

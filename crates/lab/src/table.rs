@@ -34,7 +34,7 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
 }
 
 /// The statistics that [`measures`] shows: those that [`summary`] does not.
-const MEASURES: [Statistic; 20] = [
+const MEASURES: [Statistic; 21] = [
     Statistic::Total,
     Statistic::ConvergedShare,
     Statistic::Convergence,
@@ -55,6 +55,7 @@ const MEASURES: [Statistic; 20] = [
     Statistic::FctP99,
     Statistic::Share,
     Statistic::Jain,
+    Statistic::Fairness,
 ];
 
 /// The statistics that are worth a row for each class of flows.

@@ -3,7 +3,7 @@
 use crate::expect::Verdict;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
-use crate::scenario::Kind;
+use crate::scenario::{Kind, SHORT};
 use crate::several;
 use crate::statistic::{Query, Statistic};
 
@@ -35,6 +35,10 @@ fn of_path(outcome: &ScenarioOutcome) -> Vec<String> {
     }
     match outcome.scenario.traffic.kind {
         Kind::Bulk => {}
+        Kind::Streams { .. } => sentences.extend(shares(outcome)),
+        Kind::LongShort { .. } => {
+            sentences.extend(times(outcome, Some(SHORT)));
+        }
         Kind::Short { .. } => sentences.extend(times(outcome, None)),
         Kind::Incast { .. } => {
             for class in outcome.scenario.traffic.kind.classes() {
@@ -112,6 +116,28 @@ fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String
         median / best_bps,
         arm(&best.mode),
     ))
+}
+
+/// What flows that share a bottleneck carry together, and how alike.
+fn shares(outcome: &ScenarioOutcome) -> Option<String> {
+    let parts: Vec<String> = outcome
+        .modes
+        .iter()
+        .filter_map(|mode| {
+            let total = figure(outcome, mode, Statistic::Total)?;
+            let total = Statistic::Total.unit().show(total);
+            Some(match figure(outcome, mode, Statistic::Fairness) {
+                Some(fairness) => format!("{} {total} ({:.0} %)", mode.mode, fairness * 100.0),
+                None => format!("{} {total}", mode.mode),
+            })
+        })
+        .collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "All flows together (and the least of the greatest): {}.",
+            parts.join(", ")
+        )
+    })
 }
 
 fn times(outcome: &ScenarioOutcome, class: Option<&'static str>) -> Option<String> {

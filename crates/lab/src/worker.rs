@@ -63,10 +63,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// How long its senders go on, where that is a time, milliseconds.
+    /// How long its senders are measured, where that is a time, milliseconds.
     pub(crate) fn ms(&self) -> Option<u64> {
         let times = self.senders.iter().map(|sender| match sender.load {
-            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } | Load::Stream { ms } => Some(ms),
+            Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } => Some(ms),
+            Load::Stream { ms, skip_ms } => Some(ms - skip_ms),
             Load::Flows { .. } => None,
         });
         times.collect::<Option<Vec<_>>>()?.into_iter().max()
@@ -90,10 +91,10 @@ pub(crate) enum Load {
     Flows { count: u32, bytes: u64 },
     /// Flows of so many bytes until the time is over; the last is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// The same over one connection, which is there before the first.
-    Calls { ms: u64, bytes: u64 },
-    /// One flow until the time is over.
-    Stream { ms: u64 },
+    /// The same over one connection, which is there before the first, with a pause after each.
+    Calls { ms: u64, bytes: u64, idle_ms: u64 },
+    /// One flow until the time is over, of which the first part is not measured.
+    Stream { ms: u64, skip_ms: u64 },
 }
 
 /// What became of one flow.
@@ -106,7 +107,7 @@ pub(crate) struct Flow {
     pub(crate) cc: String,
     /// Bytes to send; none for a stream.
     pub(crate) flow_bytes: Option<u64>,
-    /// Bytes that the receiver read; of a stream, within its time.
+    /// Bytes that the receiver read; of a stream, within the time that is measured.
     pub(crate) received_bytes: u64,
     /// Those of them that it had read when the sender's time was over.
     #[serde(default)]
@@ -114,12 +115,13 @@ pub(crate) struct Flow {
     /// When connect was called, or for [`Load::Calls`] the call begun, on the clock that
     /// all flows share, ns.
     pub(crate) begun_ns: u64,
-    /// From then until the receiver had the last byte, or for a stream, its time; µs.
+    /// From then until the receiver had the last byte, or of a stream, how long it was
+    /// measured; µs.
     pub(crate) took_us: f64,
     pub(crate) retransmits: u64,
     pub(crate) sent_segments: u64,
     pub(crate) min_rtt_us: Option<u32>,
-    /// Every 100 ms while it sent, and at its end.
+    /// Every 100 ms while it was measured, and at its end.
     pub(crate) srtt_us: Vec<u32>,
     pub(crate) error: Option<String>,
 }
@@ -204,7 +206,15 @@ mod tests {
 
     #[test]
     fn streams_stop_in_time_and_run_at_once() {
-        let stream = || sender("stream", Load::Stream { ms: 300 });
+        let stream = || {
+            sender(
+                "stream",
+                Load::Stream {
+                    ms: 300,
+                    skip_ms: 0,
+                },
+            )
+        };
         let calls = sender(
             "calls",
             Load::FlowsFor {
@@ -230,8 +240,24 @@ mod tests {
     fn calls_share_a_connection_and_are_timed_one_by_one() {
         let before = now_ns();
         let (ms, bytes) = (200, 100_001);
-        let calls = |class| sender(class, Load::Calls { ms, bytes });
-        let one_byte = sender("", Load::Calls { ms, bytes: 8 });
+        let calls = |class| {
+            sender(
+                class,
+                Load::Calls {
+                    ms,
+                    bytes,
+                    idle_ms: 0,
+                },
+            )
+        };
+        let one_byte = sender(
+            "",
+            Load::Calls {
+                ms,
+                bytes: 8,
+                idle_ms: 0,
+            },
+        );
         let flows = send(vec![calls("a"), calls("b"), one_byte]);
         let wall_us = (now_ns() - before) as f64 / 1e3;
         for class in ["a", "b"] {

@@ -86,7 +86,9 @@ struct DocumentScenario {
 
 /// The parts of a scenario that decide its figures. Descriptions, expectations
 /// and the number of connections do not.
-const DEFINING: [&str; 6] = ["path", "hosts", "traffic", "changes", "policies", "system"];
+const DEFINING: [&str; 7] = [
+    "path", "hosts", "traffic", "changes", "policies", "arms", "system",
+];
 
 impl Run {
     /// Reads a results file, a directory that holds one, or a directory of such

@@ -9,6 +9,7 @@ use std::path::Path;
 use nix::libc;
 
 use super::{WireKind, cgroup, tool};
+use crate::arms;
 use crate::error::Error;
 use crate::link::tun;
 use crate::mode::Mode;
@@ -120,6 +121,13 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             ));
         }
     }
+    if wants(&|scenario| scenario.path.aqm == Aqm::Step) && wire != WireKind::Tun {
+        missing.push(
+            "no queueing discipline here marks from a time on, which `aqm = \"step\"` needs \
+             (--backend link does)"
+                .to_owned(),
+        );
+    }
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.kind()
             && wants(&|scenario| scenario.system.qdisc == qdisc)
@@ -130,7 +138,11 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             ));
         }
     }
-    let offered = super::available_congestion_controls().unwrap_or_default();
+    let mut offered = super::available_congestion_controls().unwrap_or_default();
+    if arms::loadable() {
+        let brought = scenarios.iter().flat_map(|scenario| &scenario.arms);
+        offered.extend(brought.map(|arm| arm.name.clone()));
+    }
     let fixed = modes.iter().filter_map(|mode| match mode {
         Mode::Fixed(name) => Some((name, "the mode")),
         _ => None,

@@ -13,6 +13,7 @@ use super::veth::{self, Ends};
 use crate::error::Error;
 use crate::link::engine::{Capacity, Direction};
 use crate::link::forward::Forwarder;
+use crate::link::quantity::Threshold;
 use crate::link::tun;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
 use crate::units::Probability;
@@ -94,7 +95,7 @@ fn forward(path: &PathModel) -> Direction {
             Some(_) => path.queue.unwrap_or(DEFAULT_QUEUE).bytes(),
             None => u64::MAX,
         },
-        ecn: None,
+        ecn: path.mark.map(Threshold::Time),
         delay: path.delay,
         jitter: path.jitter,
         reorder: path.reorder,
@@ -106,6 +107,7 @@ fn reverse(path: &PathModel) -> Direction {
     Direction {
         capacity: Capacity::Unlimited,
         queue_bytes: u64::MAX,
+        ecn: None,
         reorder: Probability::ZERO,
         seed: !path.seed,
         ..forward(path)
@@ -123,6 +125,7 @@ mod tests {
             rate: Some("10mbit".parse().unwrap()),
             delay: Delay::from_us(5000),
             reorder: "1%".parse().unwrap(),
+            mark: Some(Delay::from_us(500)),
             ..PathModel::default()
         };
         let (there, back) = (forward(&path), reverse(&path));
@@ -131,6 +134,8 @@ mod tests {
         assert!(matches!(back.capacity, Capacity::Unlimited));
         assert_eq!((there.delay, back.delay), (path.delay, path.delay));
         assert_eq!(back.reorder, Probability::ZERO);
+        let marks = Some(Threshold::Time(Delay::from_us(500)));
+        assert_eq!((there.ecn, back.ecn), (marks, None));
         assert_ne!(there.seed, back.seed);
     }
 }

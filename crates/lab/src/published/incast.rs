@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Given, Head, Page, Run, connections};
+use super::{Given, Head, Page, Run, Spread, connections};
 use crate::error::Error;
 use crate::report::picture::{Line, Panel, panels};
 use crate::scenario::INCAST;
@@ -103,31 +103,6 @@ const FIGURES: [Figure; 8] = [
         of: |flows| latency(flows, 0.99),
     },
 ];
-
-/// Median, least and greatest over the rounds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Spread {
-    median: f64,
-    least: f64,
-    greatest: f64,
-}
-
-impl Spread {
-    fn of(values: &[f64]) -> Option<Self> {
-        Some(Self {
-            median: stats::median(values)?,
-            least: stats::quantile(values, 0.0)?,
-            greatest: stats::quantile(values, 1.0)?,
-        })
-    }
-
-    fn text(self, digits: usize) -> String {
-        format!(
-            "{:.digits$} [{:.digits$} … {:.digits$}]",
-            self.median, self.least, self.greatest
-        )
-    }
-}
 
 impl Page<'_> {
     pub(super) fn incast(&mut self, head: &Head, sweep: &Sweep, rows: &[Row]) -> Result<(), Error> {

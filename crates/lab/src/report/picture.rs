@@ -28,7 +28,9 @@ const STYLE: &str = "text{font:13px sans-serif;fill:#222}.end{text-anchor:end}\
 .middle{text-anchor:middle}.title{font-weight:bold}.grid{stroke:#ccc;stroke-width:1}\
 .line{fill:none;stroke-width:2}.bar{stroke-width:1.5}\
 .c0{stroke:#b3420b;fill:#b3420b}.c1{stroke:#0b5cad;fill:#0b5cad}.c2{stroke:#2a7a2a;fill:#2a7a2a}\
-.c1.line{stroke-dasharray:7 3}.c2.line{stroke-dasharray:2 3}.page{fill:#fff}";
+.c3{stroke:#8a3c8a;fill:#8a3c8a}.c4{stroke:#7a6300;fill:#7a6300}.c5{stroke:#555;fill:#555}\
+.c1.line{stroke-dasharray:7 3}.c2.line{stroke-dasharray:2 3}.c3.line{stroke-dasharray:9 3 2 3}\
+.c4.line{stroke-dasharray:4 2}.c5.line{stroke-dasharray:1 2}.page{fill:#fff}";
 
 /// Panels, two in a row, on one file of SVG. Lines differ by colour, dashes and marks.
 pub(crate) fn panels(title: &str, across: &str, values: &[String], panels: &[Panel]) -> String {

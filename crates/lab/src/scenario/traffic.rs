@@ -6,7 +6,7 @@ use toml::Spanned;
 use super::Fault;
 use crate::mode::is_arm_name;
 use crate::outcome::INCUMBENT;
-use crate::units::{Seconds, Size};
+use crate::units::{Delay, Seconds, Size};
 
 /// What is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,6 +15,9 @@ pub struct Traffic {
     pub connections: u32,
     /// How long each sends; of no effect where flows have a size.
     pub duration: Seconds,
+    /// The first part of `duration`, which is not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<Seconds>,
     /// What one round is.
     #[serde(flatten)]
     pub kind: Kind,
@@ -25,6 +28,7 @@ impl Default for Traffic {
         Self {
             connections: 60,
             duration: Seconds::new(1),
+            warmup: None,
             kind: Kind::Bulk,
         }
     }
@@ -32,7 +36,7 @@ impl Default for Traffic {
 
 /// What one round is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "lowercase")]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
     /// One connection of iperf3 that sends for a time.
     Bulk,
@@ -50,6 +54,22 @@ pub enum Kind {
         flows: u32,
         /// The others.
         against: Against,
+    },
+    /// Endless flows at the same time, whose congestion control the mode decides.
+    Streams {
+        /// How many.
+        flows: u32,
+    },
+    /// An endless flow, and others that send a burst, pause, and again, each over a
+    /// connection that stays.
+    #[serde(rename = "long-short")]
+    LongShort {
+        /// How many, the endless one included.
+        flows: u32,
+        /// Bytes of a burst.
+        burst: Size,
+        /// The pause after each.
+        idle: Delay,
     },
     /// Senders of calls of 1 MB, calls of 10 kB, and streams, at the same time.
     Incast {
@@ -79,6 +99,11 @@ pub const INCAST: [(&str, Option<u64>); 3] = [
     ("stream", None),
 ];
 
+/// The class of the endless flow among bursts.
+pub const LONG: &str = "long";
+/// The class of the bursts.
+pub const SHORT: &str = "short";
+
 /// Loops of calls of 10 kB of a sender that does all three: with its stream and X loops
 /// of calls of 1 MB it has X + 3 flows at a time.
 pub const SMALL_CALLS: u32 = 2;
@@ -89,7 +114,8 @@ impl Kind {
     /// The classes that its flows may have.
     pub fn classes(&self) -> Vec<&'static str> {
         match self {
-            Self::Bulk | Self::Short { .. } => Vec::new(),
+            Self::Bulk | Self::Short { .. } | Self::Streams { .. } => Vec::new(),
+            Self::LongShort { .. } => vec![LONG, SHORT],
             Self::Competing { .. } => vec![INCUMBENT],
             Self::Incast { senders, rpcs } => INCAST
                 .iter()
@@ -106,8 +132,13 @@ impl Traffic {
         let Self {
             connections,
             duration,
+            warmup,
             kind,
         } = self;
+        let duration = match warmup {
+            Some(warmup) => format!("{duration} (without the first {warmup})"),
+            None => duration.to_string(),
+        };
         match kind {
             Kind::Bulk => format!("{connections} connections of {duration} each"),
             Kind::Short { flows, bytes } => {
@@ -116,6 +147,14 @@ impl Traffic {
             Kind::Competing { flows, against } => format!(
                 "{connections} rounds of {duration}: {flows} flows against {} of {}",
                 against.flows, against.cc
+            ),
+            Kind::Streams { flows } => {
+                format!("{connections} rounds of {duration}: {flows} flows at once")
+            }
+            Kind::LongShort { flows, burst, idle } => format!(
+                "{connections} rounds of {duration}: an endless flow among {} that send {burst} and \
+                 pause for {idle}",
+                flows - 1
             ),
             Kind::Incast {
                 senders,
@@ -136,13 +175,15 @@ impl Traffic {
 }
 
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq, Default)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 enum Name {
     #[default]
     Bulk,
     Short,
     Competing,
     Incast,
+    Streams,
+    LongShort,
 }
 
 impl Name {
@@ -152,6 +193,8 @@ impl Name {
             Self::Short => "short",
             Self::Competing => "competing",
             Self::Incast => "incast",
+            Self::Streams => "streams",
+            Self::LongShort => "long-short",
         }
     }
 }
@@ -168,6 +211,9 @@ pub(super) struct Table {
     against: Option<Spanned<AgainstTable>>,
     senders: Option<Spanned<u32>>,
     rpcs: Option<Spanned<u32>>,
+    warmup: Option<Spanned<Seconds>>,
+    burst: Option<Spanned<Size>>,
+    idle: Option<Spanned<Delay>>,
 }
 
 #[derive(Deserialize)]
@@ -201,15 +247,15 @@ impl Table {
             }
             _ => Ok(()),
         };
-        use Name::{Bulk, Competing, Incast, Short};
+        use Name::{Bulk, Competing, Incast, LongShort, Short, Streams};
         let span = |duration: &Spanned<Seconds>| duration.span();
         only(
-            &[Bulk, Competing, Incast],
+            &[Bulk, Competing, Incast, Streams, LongShort],
             "duration",
             self.duration.as_ref().map(span),
         )?;
         only(
-            &[Short, Competing],
+            &[Short, Competing, Streams, LongShort],
             "flows",
             self.flows.as_ref().map(Spanned::span),
         )?;
@@ -225,6 +271,29 @@ impl Table {
             self.senders.as_ref().map(Spanned::span),
         )?;
         only(&[Incast], "rpcs", self.rpcs.as_ref().map(Spanned::span))?;
+        only(
+            &[Competing, Streams],
+            "warmup",
+            self.warmup.as_ref().map(span),
+        )?;
+        only(
+            &[LongShort],
+            "burst",
+            self.burst.as_ref().map(Spanned::span),
+        )?;
+        only(&[LongShort], "idle", self.idle.as_ref().map(Spanned::span))?;
+        let duration = self.duration.map_or(default.duration, Spanned::into_inner);
+        if let Some(warmup) = &self.warmup
+            && *warmup.get_ref() >= duration
+        {
+            return Err((
+                warmup.span(),
+                format!(
+                    "expected a warmup shorter than the duration of {duration}, found {}",
+                    warmup.get_ref()
+                ),
+            ));
+        }
         let kind = match name {
             Bulk => Kind::Bulk,
             Short => Kind::Short {
@@ -246,6 +315,18 @@ impl Table {
                 },
             },
             Incast => incast(self.senders, self.rpcs)?,
+            Streams => Kind::Streams {
+                flows: count(self.flows, 2, 1..=MOST_AT_ONCE, "flows")?,
+            },
+            LongShort => Kind::LongShort {
+                flows: count(self.flows, 2, 2..=MOST_AT_ONCE, "flows")?,
+                burst: self
+                    .burst
+                    .map_or(Size::from_bytes(200 * 1024), Spanned::into_inner),
+                idle: self
+                    .idle
+                    .map_or(Delay::from_us(10_000), Spanned::into_inner),
+            },
         };
         Ok(Traffic {
             connections: count(
@@ -254,7 +335,8 @@ impl Table {
                 1..=10_000,
                 "connections",
             )?,
-            duration: self.duration.map_or(default.duration, Spanned::into_inner),
+            duration,
+            warmup: self.warmup.map(Spanned::into_inner),
             kind,
         })
     }

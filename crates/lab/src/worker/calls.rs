@@ -21,9 +21,13 @@ pub(super) fn length(head: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
 }
 
-/// Calls of so many bytes until the time is over; the last is finished. A call that fails is
-/// the last.
-pub(super) fn calls(server: SocketAddr, sender: &Sender, ms: u64, bytes: u64) -> Vec<Flow> {
+/// Calls of so many bytes until the time is over, each followed by a pause; the last is
+/// finished. A call that fails is the last.
+pub(super) fn calls(
+    server: SocketAddr,
+    sender: &Sender,
+    [ms, bytes, idle_ms]: [u64; 3],
+) -> Vec<Flow> {
     let end_ns = now_ns() + ms * 1_000_000;
     let mut flows = Vec::new();
     let flow = || Flow {
@@ -48,6 +52,7 @@ pub(super) fn calls(server: SocketAddr, sender: &Sender, ms: u64, bytes: u64) ->
         if last {
             break;
         }
+        std::thread::sleep(Duration::from_millis(idle_ms));
     }
     flows
 }

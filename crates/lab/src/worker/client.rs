@@ -52,8 +52,8 @@ pub(super) fn send(plan: &Plan) -> Vec<Flow> {
 }
 
 fn flows(server: SocketAddr, sender: &Sender) -> Vec<Flow> {
-    if let Load::Calls { ms, bytes } = sender.load {
-        return calls(server, sender, ms, bytes);
+    if let Load::Calls { ms, bytes, idle_ms } = sender.load {
+        return calls(server, sender, [ms, bytes, idle_ms]);
     }
     let end_ns = match sender.load {
         Load::FlowsFor { ms, .. } => now_ns() + ms * 1_000_000,
@@ -109,11 +109,11 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
         Ok(())
     };
     let stream_ns = match sender.load {
-        Load::Stream { ms } => Some(ms * 1_000_000),
+        Load::Stream { ms, skip_ms } => Some([ms * 1_000_000, skip_ms * 1_000_000]),
         _ => None,
     };
-    if let Some(stream_ns) = stream_ns {
-        let end = flow.begun_ns + stream_ns;
+    if let Some([stream_ns, skip_ns]) = stream_ns {
+        let (measured, end) = (flow.begun_ns + skip_ns, flow.begun_ns + stream_ns);
         tcp::limit_unsent(&stream)?;
         let mut blocked_since = Instant::now();
         loop {
@@ -132,7 +132,9 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
             } else if blocked_since.elapsed() >= patience {
                 return Err(tcp::stalled("sending"));
             }
-            look(&stream, flow, false)?;
+            if now >= measured {
+                look(&stream, flow, false)?;
+            }
         }
     } else {
         let mut left = flow.flow_bytes.unwrap_or(0);
@@ -151,10 +153,11 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
     look(&stream, flow, true)?;
     flow.cc = tcp::congestion_control(&stream)?;
     match stream_ns {
-        Some(stream_ns) => {
-            flow.received_bytes = receipt.bytes_at(flow.begun_ns + stream_ns);
+        Some([stream_ns, skip_ns]) => {
+            let until = |ns| receipt.bytes_at(flow.begun_ns + ns);
+            flow.received_bytes = until(stream_ns) - if skip_ns > 0 { until(skip_ns) } else { 0 };
             flow.in_time_bytes = flow.received_bytes;
-            flow.took_us = stream_ns as f64 / 1e3;
+            flow.took_us = (stream_ns - skip_ns) as f64 / 1e3;
         }
         None => {
             flow.received_bytes = receipt.bytes;
