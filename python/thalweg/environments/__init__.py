@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Environments for reinforcement learning, with the interfaces of Gymnasium and PettingZoo.
 
-An agent is a flow. It decides each time that one of its round-trip probes has been answered, or that
-the loss of one is known, so agents act asynchronously: whoever is in the observations of a step has a decision pending, the
-others have not. What all environments share:
+An agent is a flow. It decides each time that one of its round-trip probes has been answered, or
+that the loss of one is known, so agents act asynchronously: whoever is in the observations of a
+step has a decision pending, the others have not. What all environments share:
 
 - Observation, float32[4]: the action before, the error now, the action and the error before that
   (zeros at first). The error is ``scale * (max(RTT / base RTT - offset, 0) * sqrt(rate / line
