@@ -124,6 +124,28 @@ def test_observations_and_rewards_by_hand():
         environment.step([])
 
 
+def test_lost_probes_are_told():
+    # At the line rate eight flows offer eight times what the receiver's link carries.
+    objective = Objective(offset=1.0, target=0.04)
+    environment = VectorFlows(scenario(8), objective)
+    step, lost = environment.reset([1]), 0
+    while step is not None:
+        d = step.decisions
+        lost += d.probe_lost.sum()
+        known = np.maximum(d.rtt_s / 12e-6 - 1, 0) * np.sqrt(d.rate) - 0.04
+        expected = np.where(d.probe_lost, np.maximum(known, 1.0), known)
+        np.testing.assert_allclose(step.observation[:, 1], expected, rtol=1e-4, atol=1e-5)
+        step = environment.step(np.where(d.probe_lost, -1, 0))
+    assert lost > 20
+    parallel = parallel_env(scenario(8), objective)
+    _, infos = parallel.reset(seed=1)
+    told = False
+    while parallel.agents:
+        *_, infos = parallel.step({})
+        told |= any(info.get("probe_lost", False) for info in infos.values())
+    assert told
+
+
 def test_what_a_model_in_the_simulator_sees(tmp_path):
     # The stand-in's action is tanh(0.8 * error), the other way round here: s - target. Its error
     # is limited to one.

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Environments for reinforcement learning, with the interfaces of Gymnasium and PettingZoo.
 
-An agent is a flow. It decides each time that one of its round-trip probes has been answered, so
-agents act asynchronously: whoever is in the observations of a step has a decision pending, the
-others have not. What all environments share:
+An agent is a flow. It decides each time that one of its round-trip probes has been answered, or
+that the loss of one is known, so agents act asynchronously: whoever is in the observations of a
+step has a decision pending, the others have not. What all environments share:
 
 - Observation, float32[4]: the action before, the error now, the action and the error before that
   (zeros at first). The error is ``scale * (max(RTT / base RTT - offset, 0) * sqrt(rate / line
   rate) - target)``, limited to plus and minus a million: negative where the flow may send faster.
+  Of a lost probe only how long it was under way at least is known: that is its RTT, and the error
+  before scaling is 1 at least. ``Step.decisions.probe_lost`` and ``info["probe_lost"]`` tell it.
   Model files have other features (``docs/model.md``): limited to one, in integers, oldest first.
 - Action, float32[1] in [-1, 1]: u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is
   negative.

@@ -22,6 +22,9 @@ except ModuleNotFoundError as missing:
 #: Largest error that is observed, as in the simulator's own network.
 LARGEST = 1e6
 
+#: Distance that a lost probe counts as at least, base round-trip times.
+LOST = 1.0
+
 Scenarios = Scenario | str | PathLike[str]
 
 
@@ -45,10 +48,13 @@ class Objective:
                 raise ValueError(f"{name}: expected a number from {least} to 1e6, found {value}")
 
     def distance(self, decisions: Decisions) -> NDArray[np.float64]:
-        """How far each flow is from the target, float64[n]: negative where it may send faster."""
+        """How far each flow is from the target, base round-trip times, float64[n]: negative where
+        it may send faster. Of a lost probe only how long it was under way at least is known: it
+        counts so, and as :data:`LOST` at least."""
         inflation = decisions.rtt_ps / decisions.base_rtt_ps
         share = decisions.rate_bps / decisions.line_rate_bps
-        return np.maximum(inflation - self.offset, 0.0) * np.sqrt(share) - self.target
+        distance = np.maximum(inflation - self.offset, 0.0) * np.sqrt(share) - self.target
+        return np.where(decisions.probe_lost, np.maximum(distance, LOST), distance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -203,6 +203,22 @@ impl Features {
         self.offset_q16
     }
 
+    /// Moves the flow's history on by a decision whose probe was lost: the signal is beyond what
+    /// can be measured, so errors and queues are at their limits, and by how much it changed is
+    /// not known, here and at the next decision. Rates share a unit, as in [`Measurement`].
+    pub fn observe_loss<'a>(&self, flow: &'a mut Flow, rate: u64, line_rate: u64) -> &'a [i16] {
+        let action_q15 = flow.action_q15;
+        self.push(flow, |feature| match feature.kind {
+            FeatureKind::Action => action_q15,
+            FeatureKind::Error => -ONE_Q15,
+            FeatureKind::ErrorChange => 0,
+            FeatureKind::Queue => ONE_Q15,
+            FeatureKind::LogRate => log_rate(rate, line_rate, feature.scale_q16),
+        });
+        flow.signal_q24 = NO_SIGNAL;
+        &flow.inputs[..self.inputs()]
+    }
+
     /// Moves the flow's history on by one decision; returns the network's inputs, Q15.
     pub fn observe<'a>(&self, flow: &'a mut Flow, measurement: &Measurement) -> &'a [i16] {
         let inflation_q16 = inflation_q16(measurement);
@@ -213,10 +229,11 @@ impl Features {
             NO_SIGNAL => signal_q24,
             previous => previous,
         };
-        let one = |feature: &Feature| {
+        let action_q15 = flow.action_q15;
+        self.push(flow, |feature| {
             let scale_q16 = feature.scale_q16;
             match feature.kind {
-                FeatureKind::Action => flow.action_q15,
+                FeatureKind::Action => action_q15,
                 FeatureKind::Error => {
                     let error = limited(i64::from(self.target_q24) - signal_q24 as i64);
                     scaled(error, scale_q16, 24 + 16 - 15)
@@ -230,11 +247,17 @@ impl Features {
                     scaled(queue, scale_q16, 16 + 16 - 15)
                 }
                 FeatureKind::LogRate => {
-                    let log = i64::from(log2_q16(share_q48(measurement))) - (48 << 16);
-                    scaled(log, scale_q16, 16 + 16 - 15 + 4)
+                    log_rate(measurement.rate, measurement.line_rate, scale_q16)
                 }
             }
-        };
+        });
+        flow.signal_q24 = signal_q24;
+        &flow.inputs[..self.inputs()]
+    }
+
+    /// Moves the flow's history on by the features of one decision.
+    #[inline]
+    fn push(&self, flow: &mut Flow, one: impl Fn(&Feature) -> i16) {
         let (features, inputs) = (self.list.len(), self.inputs());
         if inputs <= 4 {
             let newest = (self.list.iter().rev()).fold(0, |word, feature| {
@@ -249,8 +272,6 @@ impl Features {
             flow.inputs.copy_within(features..inputs, 0);
             flow.inputs[inputs - features..inputs].copy_from_slice(&newest[..features]);
         }
-        flow.signal_q24 = signal_q24;
-        &flow.inputs[..inputs]
     }
 }
 
@@ -272,15 +293,15 @@ fn inflation_q16(measurement: &Measurement) -> u64 {
 
 /// The limited rate, and the line's.
 #[inline]
-fn rates(measurement: &Measurement) -> (u64, u64) {
-    let line_rate = measurement.line_rate.clamp(1, MAX_RATE);
-    (measurement.rate.clamp(1, line_rate), line_rate)
+fn limited_rates(rate: u64, line_rate: u64) -> (u64, u64) {
+    let line_rate = line_rate.clamp(1, MAX_RATE);
+    (rate.clamp(1, line_rate), line_rate)
 }
 
 /// Rate by line rate, rounded down: 2^8 to 2^48. The quotient is found 24 bits at a time, for
 /// what is shifted has up to 40.
-fn share_q48(measurement: &Measurement) -> u64 {
-    let (rate, line_rate) = rates(measurement);
+fn share_q48(rate: u64, line_rate: u64) -> u64 {
+    let (rate, line_rate) = limited_rates(rate, line_rate);
     let shifted = rate << 24;
     ((shifted / line_rate) << 24) + ((shifted % line_rate) << 24) / line_rate
 }
@@ -288,7 +309,7 @@ fn share_q48(measurement: &Measurement) -> u64 {
 /// Square root of the share in Q48, rounded down: up to 2^24.
 #[inline]
 fn root_share_q24(measurement: &Measurement) -> u64 {
-    let (rate, line_rate) = rates(measurement);
+    let (rate, line_rate) = limited_rates(measurement.rate, measurement.line_rate);
     // Rounding the share down to Q48 first does not change what its root is rounded down to.
     let root = (float(rate) / float(line_rate)).sqrt() * f64::from(1 << 24);
     let down = whole(root);
@@ -299,7 +320,7 @@ fn root_share_q24(measurement: &Measurement) -> u64 {
     if (CLOSE..1.0 - CLOSE).contains(&rest) {
         down
     } else {
-        share_q48(measurement).isqrt()
+        share_q48(measurement.rate, measurement.line_rate).isqrt()
     }
 }
 
@@ -313,6 +334,11 @@ fn float(number: u64) -> f64 {
 #[inline]
 fn whole(number: f64) -> u64 {
     number as i64 as u64
+}
+
+fn log_rate(rate: u64, line_rate: u64, scale_q16: u32) -> i16 {
+    let log = i64::from(log2_q16(share_q48(rate, line_rate))) - (48 << 16);
+    scaled(log, scale_q16, 16 + 16 - 15 + 4)
 }
 
 fn limited(difference_q24: i64) -> i64 {
@@ -395,6 +421,37 @@ mod tests {
         assert_eq!(features.observe(&mut flow, &measurement), [0, 0, 7, 8192]);
         flow.acted(8);
         assert_eq!(features.observe(&mut flow, &measurement), [7, 8192, 8, 0]);
+    }
+
+    /// Action, error, log_rate, queue and error_change: after an answer, a loss, and an answer.
+    #[test]
+    fn a_loss_is_at_the_limits_and_leaves_no_signal() {
+        let kinds = FeatureKind::ALL.map(|kind| feature(kind, 1.0));
+        let features = Features::new(kinds.to_vec(), 3, 1 << 24, 1 << 16).unwrap();
+        let mut flow = Flow::default();
+        // A sixteenth of the line: log2 is -4, over 16 -0.25. Inflation 1.5: queue 0.5, signal
+        // 0.5 * 0.25 = 0.125, error 0.875.
+        let mut measurement = Measurement {
+            rtt_ns: 1_500,
+            base_rtt_ns: 1_000,
+            rate: 100,
+            line_rate: 1_600,
+        };
+        features.observe(&mut flow, &measurement);
+        flow.acted(5);
+        features.observe_loss(&mut flow, 100, 1_600);
+        flow.acted(-6);
+        // Inflation 2: signal 0.25. Against which it fell or rose is not known.
+        measurement.rtt_ns = 2_000;
+        let expected = [
+            [0, 28_672, -8_192, 16_384, 0],
+            [5, -32_767, -8_192, 32_767, 0],
+            [-6, 24_576, -8_192, 32_767, 0],
+        ];
+        assert_eq!(
+            features.observe(&mut flow, &measurement),
+            expected.as_flattened()
+        );
     }
 
     #[test]
@@ -521,7 +578,7 @@ mod tests {
                 };
                 let (inflation, root) = by_the_formulas(&measurement);
                 let signal = ((inflation - (1 << 15)) * root) >> 16;
-                let log = i64::from(log2_q16(share_q48(&measurement))) - (48 << 16);
+                let log = i64::from(log2_q16(share_q48(measurement.rate, measurement.line_rate))) - (48 << 16);
                 let newest = [
                     (inflation as i64 - 65536 + 1).div_euclid(2),
                     i64::from(flow.action_q15),
