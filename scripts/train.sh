@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # train.sh [NAME…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
-# without arguments, and writes them to models/. A run that was interrupted goes on
+# adpg-plus-tree without arguments, and writes them to models/. A run that was interrupted goes on
 # from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
-# another directory than models/.
+# another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
+# of the models' names.
 #
 # What models are compared with has other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
@@ -25,33 +26,43 @@ export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_thread
 export PYTHONPATH=python
 
 output=${TRAIN_OUTPUT:-models}
+seed=${TRAIN_SEED:-1}
 scenarios=scenarios/train/many-to-one
 common=(
 	--scenarios "$scenarios-2.toml,$scenarios-4.toml,$scenarios-8.toml"
-	--copies 8 --seed 1
+	--copies 8 --seed "$seed"
 )
 
 # adpg NAME FLAG…: a model by ADPG.
 adpg() {
 	local name=$1
 	shift
+	((seed == 1)) || name+=-seed-$seed
 	"$python" -m thalweg.train.adpg --output "runs/$name" "${common[@]}" \
 		--updates 150 --offset 1.0 --evaluate-every 0 "$@"
 	"$python" -m thalweg.train.export "runs/$name/checkpoint.safetensors" --name "$name" \
 		--output "$output"
+	"$python" -m thalweg.evaluate.summary "$output/$name.safetensors"
+}
+
+# tree NAME OF: a model's answers as a decision tree.
+tree() {
+	"$python" -m thalweg.distil "$output/$2.safetensors" --out "$output/$1.safetensors"
+	"$python" -m thalweg.evaluate.summary "$output/$1.safetensors"
 }
 
 # baseline NAME ALGORITHM FLAG…: what it learned, as a checkpoint.
 baseline() {
 	local name=$1 algorithm=$2
 	shift 2
+	((seed == 1)) || name+=-seed-$seed
 	"$python" -m "thalweg.train.$algorithm" --output "runs/$name" "${common[@]}" "$@"
 	mkdir -p "$output/baselines"
 	cp "runs/$name/checkpoint.safetensors" "$output/baselines/$name.safetensors"
 }
 
 names=("$@")
-((${#names[@]})) || names=(adpg-strict adpg-loose adpg-plus)
+((${#names[@]})) || names=(adpg-strict adpg-loose adpg-plus adpg-plus-tree)
 for name in "${names[@]}"; do
 	case $name in
 	adpg-strict) adpg "$name" --target 0.02 --smoothness 0.3 ;;
@@ -59,6 +70,7 @@ for name in "${names[@]}"; do
 	adpg-plus)
 		adpg "$name" --target 0.033 --features 'action,error,error_change' --smoothness 0.05
 		;;
+	adpg-plus-tree) tree "$name" adpg-plus ;;
 	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
 	# The reward that adpg-plus climbs, and what it sees.
 	reinforce) baseline "$name" reinforce --offset 1.0 --target 0.033 --updates 150 ;;
@@ -68,7 +80,7 @@ for name in "${names[@]}"; do
 		;;
 	aurora) baseline "$name" aurora --updates 150 ;;
 	*)
-		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-lstm," \
+		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-lstm," \
 			"reinforce, ppo-discrete, ppo-gaussian or aurora" >&2
 		exit 2
 		;;

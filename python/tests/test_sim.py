@@ -223,7 +223,7 @@ def proportional(offset, target, gain):
     def decide(d):
         share = d.rate_bps / d.line_rate_bps
         s = np.maximum(d.rtt_ps / d.base_rtt_ps - offset, 0) * np.sqrt(share)
-        u = np.clip(gain * (target - s), -1, 1)
+        u = np.where(d.probe_lost, -1, np.clip(gain * (target - s), -1, 1))
         return np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * u))
 
     return decide
@@ -245,17 +245,20 @@ def test_a_policy_outside_is_the_same_as_inside(flows):
     assert figures["loss"] == inside.loss_percent
 
 
+@pytest.mark.parametrize("initial", [1 / 32, 1.0])
 @pytest.mark.parametrize("inference", ["float", "int8"])
-def test_a_model_outside_is_the_same_as_inside(tmp_path, inference):
+def test_a_model_outside_is_the_same_as_inside(tmp_path, inference, initial):
     scenario, model = many_to_one(32), standin.model()
-    inside = run(scenario, Learned(standin.file(tmp_path), inference, initial=1 / 32), seed=2)
-    batch = Batch(scenario, [2], initial=1 / 32)
+    inside = run(scenario, Learned(standin.file(tmp_path), inference, initial=initial), seed=2)
+    batch = Batch(scenario, [2], initial=initial)
+    lost = []
     flows = fixed.Flows.of(model.features, model.history, model.target, model.offset, 32)
 
     def decide(d):
         rate, line = d.rate_bps.astype(np.int64), d.line_rate_bps.astype(np.int64)
         times = (d.rtt_ps + 500) // 1000, (d.base_rtt_ps + 500) // 1000
-        inputs = flows.observe(*times, rate, line, d.key)
+        inputs = flows.observe(*times, rate, line, d.key, d.probe_lost)
+        lost.append(d.probe_lost)
         if inference == "int8":
             actions = fixed.infer_mlp(model.policy.quantised, inputs)
             flows.action[d.key] = actions
@@ -271,6 +274,8 @@ def test_a_model_outside_is_the_same_as_inside(tmp_path, inference):
     near = {"int8": 1e-3, "float": 0.1}[inference]
     assert outside.flow_gbps == pytest.approx(inside.flow_gbps, rel=near)
     assert outside.queue_latency.mean_us == pytest.approx(inside.queue_latency.mean_us, rel=1e-2)
+    # Flows that begin at the line rate, 32 times what the receiver's link carries, lose probes.
+    assert np.concatenate(lost).any() == (initial == 1.0)
     # The model controls: rates are not those of the beginning.
     assert inside.counts.decisions > 1000 and inside.utilisation_percent < 99.9
 
@@ -357,6 +362,7 @@ def test_decisions_are_described():
             ("acked_bytes", np.float32),
             ("marked_bytes", np.float32),
             ("lost_bytes", np.float32),
+            ("probe_lost", np.bool_),
         ]:
             column = getattr(d, name)
             assert column.shape == (n,) and column.dtype == kind, name
@@ -378,8 +384,26 @@ def test_decisions_are_described():
                 expected = 2e9 / 8 * (at - last[key]) * 1e-12
                 assert abs(acked - expected) <= 2 * 1024
             last[key] = at
-        assert not d.lost_bytes.any() and not d.marked_bytes.any()
+        assert not d.lost_bytes.any() and not d.marked_bytes.any() and not d.probe_lost.any()
     assert batch.decisions == total > 18
+
+
+def test_lost_probes_are_decisions():
+    # Twice what the receiver's link carries: half is lost, and a flow that is never answered
+    # decides all the same.
+    batch = Batch(many_to_one(2, duration="10ms"), [1])
+    lost = 0
+    while (d := batch.advance()) is not None:
+        for at in np.flatnonzero(d.probe_lost):
+            lost += 1
+            # A report comes back the earliest after a round trip, its own packet's loss in it.
+            assert d.rtt_ps[at] >= d.base_rtt_ps[at]
+            assert d.time_ps[at] == d.sent_ps[at] + d.rtt_ps[at] + 1_000_000
+            assert (d.acked_bytes[at], d.lost_bytes[at]) == (0, 1024)
+    # A round trip with the queue of 1 MiB full takes 96 us, of 10 ms; the queue is full after
+    # 84 us, and two flows decide.
+    assert lost > 20
+    assert batch.outcome(0)["loss"] > 50
 
 
 def test_unanswered_decisions_keep_the_rate():

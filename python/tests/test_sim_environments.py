@@ -126,6 +126,32 @@ def test_observations_and_rewards_by_hand():
         environment.step([])
 
 
+def test_lost_probes_are_told():
+    # At the line rate eight flows offer eight times what the receiver's link carries.
+    features = FeatureSet(signal=Signal(target=0.04, offset=1.0, scale=0.5))
+    environment = VectorFlows(scenario(8), features)
+    step, lost, decided = environment.reset([1]), 0, set()
+    while step is not None:
+        d = step.decisions
+        lost += d.probe_lost.sum()
+        known = 0.04 - np.maximum(d.rtt_s / 12e-6 - 1, 0) * np.sqrt(d.rate)
+        error = np.where(d.probe_lost, -1, np.clip(0.5 * known, -1, 1))
+        np.testing.assert_allclose(step.observation[:, 3], error, rtol=1e-4, atol=1e-5)
+        reward = -np.where(d.probe_lost, np.minimum(known, -1), known) ** 2
+        reward = np.where([key in decided for key in step.key], reward, 0)
+        np.testing.assert_allclose(step.reward, reward, rtol=1e-3, atol=1e-6)
+        decided.update(step.key)
+        step = environment.step(np.where(d.probe_lost, -1, 0))
+    assert lost > 20
+    parallel = parallel_env(scenario(8), features)
+    parallel.reset(seed=1)
+    told = False
+    while parallel.agents:
+        *_, infos = parallel.step({})
+        told |= any(info.get("probe_lost", False) for info in infos.values())
+    assert told
+
+
 def test_what_a_model_in_the_simulator_sees(tmp_path):
     # The stand-in's action is tanh(0.8 * error).
     learned = Learned(standin.file(tmp_path, target=0.07, error_scale=4.0), initial=1 / 16)

@@ -37,6 +37,7 @@ class Interleaved:
             env=key * 0, flow=key, key=key, time_s=number.astype(float),
             rtt_s=(1000 * key + number).astype(np.float32), base_rtt_s=ones, rate=ones,
             acked_bytes=ones, marked_bytes=ones, lost_bytes=ones,
+            probe_lost=ones < 0,
         )
 
     def decide(self, multiplier):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from thalweg import fixed
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
 
 
@@ -68,6 +69,50 @@ def test_further_features_by_hand():
     np.testing.assert_allclose(
         observe(observer, [0], 4000.0, 2.0**-40), [[-1, 1, 0.375]], atol=1e-3
     )
+
+
+def test_a_lost_probe_by_hand():
+    features = FeatureSet(
+        ("action", "error", "log_rate", "queue", "error_change"),
+        3,
+        Signal(target=0.5, offset=1.0, scale=1.0),
+    )
+    observer = Observer(features, keys=2)
+    key, base, rate = np.array([0]), np.full(1, 10.0), np.full(1, 2.0**-4)
+    # Inflation 2, waiting of 1 base RTT: the signal is a quarter.
+    observer.observe(key, np.full(1, 20.0), base, rate)
+    observer.acted(key, np.array([0.5], np.float32))
+    row, error, s = observer.observe(key, np.full(1, 11.0), base, rate, np.array([True]))
+    assert error[0] == -1 and s[0] == np.inf
+    observer.acted(key, np.array([-0.5], np.float32))
+    # The signal falls to an eighth, but from what is not known.
+    row, _, _ = observer.observe(key, np.full(1, 15.0), base, rate, np.array([False]))
+    expected = [0, 0.25, -0.25, 0.125, 0, 0.5, -1, -0.25, 1, 0, -0.5, 0.375, -0.25, 0.0625, 0]
+    np.testing.assert_allclose(row, [expected], atol=1e-6)
+
+
+def test_features_are_those_of_the_integers():
+    names, flows = ("action", "error", "log_rate", "queue", "error_change"), 50
+    features = FeatureSet(names, 3, Signal(target=0.0625, offset=1.0, scale=2.0))
+    listed = [(name, fixed.fixed(scale, 16)) for name, scale in zip(names, features.scales)]
+    observer = Observer(features, flows)
+    integers = fixed.Flows(listed, 3, fixed.fixed(0.0625, 24), 1 << 16, flows)
+    chance, line, lost_in_all = np.random.default_rng(3), 100_000_000_000, 0
+    for _ in range(40):
+        key = np.flatnonzero(chance.random(flows) < 0.5)
+        rtt_ns = chance.integers(12_000, 40_000, len(key))
+        rate = np.exp(chance.uniform(np.log(1e6), np.log(line), len(key))).astype(np.int64)
+        lost = chance.random(len(key)) < 0.3
+        lost_in_all += lost.sum()
+        base_ns = np.full(len(key), 12_000)
+        row, _, _ = observer.observe(key, rtt_ns / 1e9, base_ns / 1e9, rate / line, lost)
+        inputs = integers.observe(rtt_ns, base_ns, rate, np.full(len(key), line), key, lost)
+        # A quantum of the features, and what single precision takes from an inflation.
+        np.testing.assert_allclose(row, inputs / 32768, atol=1e-3)
+        action = chance.integers(-32767, 32768, len(key))
+        integers.action[key] = action
+        observer.acted(key, (action / 32768).astype(np.float32))
+    assert lost_in_all > 100
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,8 @@ class Decisions:
 
     @property
     def rtt_s(self) -> NDArray[np.float32]:
-        """Round-trip time that the probe saw, seconds, float32[n]."""
+        """Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after
+        it left its loss was known."""
 
     @property
     def rtt_ps(self) -> NDArray[np.int64]:
@@ -197,7 +198,7 @@ class Decisions:
 
     @property
     def acked_bytes(self) -> NDArray[np.float32]:
-        """Acknowledged since the flow's last decision, bytes, float32[n]."""
+        """Acknowledged since the flow's last answer, bytes, float32[n]; 0 for a lost probe."""
 
     @property
     def marked_bytes(self) -> NDArray[np.float32]:
@@ -205,7 +206,11 @@ class Decisions:
 
     @property
     def lost_bytes(self) -> NDArray[np.float32]:
-        """Lost since the flow's last decision, bytes, float32[n]."""
+        """Lost since the flow's last answer, bytes, float32[n]; for a lost probe itself alone."""
+
+    @property
+    def probe_lost(self) -> NDArray[np.bool_]:
+        """Whether the decision is due to a lost probe, not to an answer, bool[n]."""
 
 @final
 class Batch:

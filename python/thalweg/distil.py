@@ -102,6 +102,7 @@ def record(
                 rate,
                 line,
                 decisions.key,
+                decisions.probe_lost,
             )
             actions = policy(inputs)
             flows.action[decisions.key] = actions

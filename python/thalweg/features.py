@@ -1,6 +1,6 @@
 """What a learned rate controller sees of its flow, and what its answer means.
 
-A flow decides once per answered round-trip probe. With the inflation ``infl = RTT / base RTT``
+A flow decides once per round-trip probe, when it is answered or its loss is known. With the inflation ``infl = RTT / base RTT``
 and the rate ``x`` as a fraction of the line rate, in (0, 1], the signal is
 
     s = max(infl - offset, 0) * sqrt(x)
@@ -10,6 +10,9 @@ Where flows share a bottleneck they see about the same inflation, so all of them
 Application to Datacenter Congestion Control, section 5.1). The published signal has offset 0. With
 the offset near the inflation that a few flows cannot avoid, what is left above it grows with the
 square root of the number of flows, as the fixed point needs.
+
+A lost probe has no signal: what is measured of the queue is at its limit, and by how much the signal
+changed is not known, then and at the next decision.
 
 Every feature is defined once, in :data:`FEATURES`. All functions take and return arrays, one
 element a decision, and work on any number of flows at once.
@@ -113,6 +116,9 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     "error_change": lambda m: m.s_before - m.s,
 }
 
+#: What features are where the probe was lost, if that is not what their formulas give.
+LOST = {"error": -1.0, "queue": 1.0, "error_change": 0.0}
+
 #: Scales of the features that the signal does not give one.
 SCALES = {"action": 1.0, "log_rate": 1.0, "queue": 0.125}
 
@@ -195,12 +201,20 @@ class Observer:
         self._signal = np.full(keys, np.nan, np.float32)
 
     def observe(
-        self, key: NDArray[np.integer], rtt_s: Floats, base_rtt_s: Floats, rate: Floats
+        self,
+        key: NDArray[np.integer],
+        rtt_s: Floats,
+        base_rtt_s: Floats,
+        rate: Floats,
+        probe_lost: NDArray[np.bool_] | None = None,
     ) -> tuple[Floats, Floats, Floats]:
-        """One decision of each of the flows ``key`` (each at most once).
+        """One decision of each of the flows ``key`` (each at most once). ``probe_lost``: whose
+        probe was lost; their ``rtt_s`` does not count. None: nobody's.
 
-        Returns the observations [n, size], the errors [n] and the signals [n].
+        Returns the observations [n, size], the errors [n] and the signals [n]; a lost probe's
+        error is -1, its signal infinite.
         """
+        lost = np.zeros(len(key), np.bool_) if probe_lost is None else probe_lost
         signal = self.features.signal
         infl = np.asarray(rtt_s, np.float32) / np.asarray(base_rtt_s, np.float32)
         rate = np.asarray(rate, np.float32)
@@ -220,8 +234,13 @@ class Observer:
         for column, name in enumerate(self.features.names):
             now[:, column] = FEATURES[feature(name)[0]](moment)
         np.clip(now * self._scales, -1, 1, out=now)
+        if lost.any():
+            s = np.where(lost, np.float32(np.inf), s)
+            for column, name in enumerate(self.features.names):
+                if (value := LOST.get(feature(name)[0])) is not None:
+                    now[lost, column] = value
         self._window[key] = row
-        self._signal[key] = s
+        self._signal[key] = np.where(lost, np.float32(np.nan), s)
         return row, signal.error(s), s
 
     def acted(self, key: NDArray[np.integer], u: Floats) -> None:

@@ -75,6 +75,10 @@ def _scaled(value: Integers, scale_q16: int, shift: int) -> Integers:
     return np.clip(rounded_shift(value * scale_q16, shift), -ONE_Q15, ONE_Q15)
 
 
+#: What features are where the probe was lost, if that is not what their formulas give.
+LOST_Q15 = {"error": -ONE_Q15, "queue": ONE_Q15, "error_change": 0}
+
+
 @dataclasses.dataclass
 class Flows:
     """What is remembered of `count` flows between their decisions.
@@ -111,9 +115,12 @@ class Flows:
         rate: Integers,
         line_rate: Integers,
         key: NDArray[np.integer] | None = None,
+        probe_lost: NDArray[np.bool_] | None = None,
     ) -> Integers:
         """Moves the history on by one decision of each of the flows `key` (each at most once), or
         of every flow; all arguments one element a decision. Returns their inputs.
+
+        `probe_lost`: whose probe was lost, bool; none: nobody's. Their `rtt_ns` does not count.
 
         Set `action` afterwards to what was decided.
         """
@@ -131,8 +138,12 @@ class Flows:
             "error_change": lambda scale: _scaled(change, scale, 25),
         }
         now = np.stack([columns[name](scale) for name, scale in self.features], axis=1)
+        lost = np.zeros(len(at), np.bool_) if probe_lost is None else probe_lost
+        for column, (name, _) in enumerate(self.features):
+            if name in LOST_Q15:
+                now[lost, column] = LOST_Q15[name]
         inputs = np.concatenate([self.inputs[at, now.shape[1] :], now], axis=1)
-        self.inputs[at], self.signal[at], self.decided[at] = inputs, signal, True
+        self.inputs[at], self.signal[at], self.decided[at] = inputs, signal, ~lost
         return inputs
 
 

@@ -418,6 +418,7 @@ pub(crate) struct Decisions {
     acked_bytes: Column<f32>,
     marked_bytes: Column<f32>,
     lost_bytes: Column<f32>,
+    probe_lost: Column<bool>,
 }
 
 impl Decisions {
@@ -545,5 +546,10 @@ impl Decisions {
     #[getter]
     fn lost_bytes(&self, py: Python<'_>) -> Py<PyArray1<f32>> {
         self.column(py, &self.lost_bytes, |row| row.pending.lost_bytes as f32)
+    }
+
+    #[getter]
+    fn probe_lost(&self, py: Python<'_>) -> Py<PyArray1<bool>> {
+        self.column(py, &self.probe_lost, |row| row.pending.probe_lost)
     }
 }

@@ -18,6 +18,7 @@ enum Event {
     /// Time passes, nanoseconds; timers go off.
     Wait(u64),
     Response {
+        probe_lost: bool,
         rtt_ns: u64,
         acked_bytes: u64,
         marked_bytes: u64,
@@ -64,14 +65,20 @@ fn rtt_ns() -> impl Strategy<Value = u64> {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         3 => (0..400_000_u64).prop_map(Event::Wait),
-        3 => (rtt_ns(), 0..1_000_000_u64, 0..1_000_000_u64, 0..1_000_000_u64).prop_map(
-            |(rtt_ns, acked_bytes, marked_bytes, lost_bytes)| Event::Response {
+        3 => (
+            prop::bool::weighted(0.2),
+            rtt_ns(),
+            0..1_000_000_u64,
+            0..1_000_000_u64,
+            0..1_000_000_u64,
+        )
+            .prop_map(|(probe_lost, rtt_ns, acked_bytes, marked_bytes, lost_bytes)| Event::Response {
+                probe_lost,
                 rtt_ns,
                 acked_bytes,
                 marked_bytes: marked_bytes.min(acked_bytes),
                 lost_bytes,
-            }
-        ),
+            }),
         4 => (
             rtt_ns(),
             0..1_000_000_u64,
@@ -248,6 +255,7 @@ impl Flow {
                 Ok(())
             }
             Event::Response {
+                probe_lost,
                 rtt_ns,
                 acked_bytes,
                 marked_bytes,
@@ -262,7 +270,10 @@ impl Flow {
                     lost_bytes: *lost_bytes,
                     hops: &[],
                 };
-                self.call(|controller, context| controller.on_response(&response, context))
+                self.call(|controller, context| match probe_lost {
+                    true => controller.on_probe_lost(&response, context),
+                    false => controller.on_response(&response, context),
+                })
             }
             Event::Ack {
                 rtt_ns,

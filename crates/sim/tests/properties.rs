@@ -53,6 +53,12 @@ impl Controller for Erratic {
         self.act(context);
     }
 
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        assert_eq!(context.now, response.sent_at + response.rtt);
+        assert!(response.hops.is_empty());
+        self.act(context);
+    }
+
     fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
         assert!(ack.ack_bytes <= ack.sent_bytes);
         self.act(context);

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Environments for reinforcement learning, with the interfaces of Gymnasium and PettingZoo.
 
-An agent is a flow. It decides each time that one of its round-trip probes has been answered, so
-agents act asynchronously: whoever is in the observations of a step has a decision pending, the
-others have not. What all environments share:
+An agent is a flow. It decides each time that one of its round-trip probes has been answered, or that
+the loss of one is known, so agents act asynchronously: whoever is in the observations of a step has a
+decision pending, the others have not. ``Step.decisions.probe_lost`` and ``info["probe_lost"]`` tell
+which of the two it is. What all environments share:
 
 - Observation, float32[features.size], each number in [-1, 1]: the features of the last decisions, the
   oldest first, as :mod:`thalweg.features` defines them for training and ``docs/model.md`` for model
@@ -11,8 +12,10 @@ others have not. What all environments share:
   told otherwise: action and error of two decisions, with offset 1 and target 0.05.
 - Action, float32[1] in [-1, 1]: u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is
   negative.
-- Reward: minus the square of the target's distance from the signal (Analytic Deterministic Policy Gradient
-  with Application to Datacenter Congestion Control, section 5.1), for the decision before.
+- Reward: minus the square of the target's distance from the signal (Analytic Deterministic Policy
+  Gradient with Application to Datacenter Congestion Control, section 5.1), for the decision before.
+  Of a lost probe only how long it was under way at least is known: that is its RTT, and the distance
+  is 1 at least.
 
 :class:`VectorFlows` holds any number of simulations and has arrays of all pending decisions, for
 training; :func:`parallel_env` and :func:`aec_env` are PettingZoo environments of one simulation.

@@ -129,11 +129,18 @@ class _Flows:
             return {}
         decisions = self._step.decisions
         return {
-            agent: {"pending": True, "time_s": time, "rtt_s": rtt, "rate_bps": rate}
-            for agent, time, rtt, rate in zip(
+            agent: {
+                "pending": True,
+                "time_s": time,
+                "rtt_s": rtt,
+                "probe_lost": lost,
+                "rate_bps": rate,
+            }
+            for agent, time, rtt, lost, rate in zip(
                 self._pending(),
                 decisions.time_s.tolist(),
                 decisions.rtt_s.tolist(),
+                decisions.probe_lost.tolist(),
                 decisions.rate_bps.tolist(),
             )
         }
@@ -152,7 +159,8 @@ class ParallelFlows(_Flows, pettingzoo.ParallelEnv[str, Observation, Action]):
     :meth:`step` takes actions of pending agents; those of others are ignored, and who is pending
     and left out keeps its rate. At the end of the scenario all agents are truncated at once, with
     their last observation and a reward of 0. Infos of pending agents also have ``time_s``,
-    ``rtt_s`` (seconds) and ``rate_bps`` of the decision.
+    ``rtt_s`` (seconds) and ``rate_bps`` of the decision, and ``probe_lost``: whether it is due to
+    a lost probe, whose loss was known after ``rtt_s``.
     """
 
     def __init__(
@@ -212,7 +220,8 @@ class AECFlows(_Flows, pettingzoo.AECEnv[str, Observation, Action]):
 
     The agents, the flows, take turns in the order of their pending decisions; the simulation
     runs on when all of those are made. A reward comes with the next decision of a flow. At the end of the scenario all agents are truncated.
-    Infos: ``pending``, and of those that are ``time_s``, ``rtt_s`` (seconds) and ``rate_bps``.
+    Infos: ``pending``, and of those that are ``time_s``, ``rtt_s`` (seconds), ``rate_bps`` and
+    ``probe_lost``, as of :class:`ParallelFlows`.
     """
 
     def __init__(

@@ -22,6 +22,8 @@ except ModuleNotFoundError as missing:
 
 Scenarios = Scenario | str | PathLike[str]
 
+#: Distance from the target that a lost probe counts as at least, base round-trip times.
+LOST = 1.0
 
 #: What agents see unless told otherwise: last action and error, of two decisions.
 FEATURES = FeatureSet(signal=Signal(target=0.05, offset=1.0))
@@ -114,10 +116,13 @@ class VectorFlows:
             self._step = None
             return None
         key = decisions.key
-        observation, _, signal = self._observer.observe(
-            key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+        signal = self.features.signal
+        observation, _, _ = self._observer.observe(
+            key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate, decisions.probe_lost
         )
-        distance = self.features.signal.target - signal
+        distance = signal.value(decisions.rtt_s / decisions.base_rtt_s, decisions.rate)
+        distance -= np.float32(signal.target)
+        distance = np.where(decisions.probe_lost, np.maximum(distance, LOST), distance)
         reward = np.where(self._seen[key], -(distance**2), 0).astype(np.float32)
         self._seen[key] = True
         self._step = Step(key, observation, reward, decisions)

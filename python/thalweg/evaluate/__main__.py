@@ -249,7 +249,7 @@ def plan(options: argparse.Namespace) -> list[tables.Job]:
             make = _quantised if name == "int8" else _targets
             contenders = [one for file, model in given for one in make(file, model, options)]
             if not contenders:
-                raise ValueError(f"{name}: none of the models has integers beside its floats")
+                raise ValueError(f"{name}: this table is of networks, with integers for int8")
         if not contenders:
             raise ValueError(f"{name}: nobody to judge; expected --model or --cc")
         seeds = range(1, options.seeds.get(name, options.seeds.get(None, 5)) + 1)
@@ -291,10 +291,13 @@ def _quantised(file: Path, model: Learned, options: argparse.Namespace) -> list[
 
 
 def _targets(file: Path, model: Learned, options: argparse.Namespace) -> list[Contender]:
+    """None for trees, which answer as a network does that is there itself."""
+    if "tree" in summary.inferences(read(file)):
+        return []
     return [
         Contender(
             f"{model.name}, target {model.target * factor:.4g}",
-            Learned(file, _inference(file, options), model.target * factor, options.initial),
+            Learned(file, options.inference, model.target * factor, options.initial),
         )
         for factor in options.targets
     ]

@@ -128,7 +128,11 @@ class Deterministic:
 
     def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
         observation, error, _ = self._observer.observe(
-            decisions.key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+            decisions.key,
+            decisions.rtt_s,
+            decisions.base_rtt_s,
+            decisions.rate,
+            decisions.probe_lost,
         )
         u = self._acting.act(decisions.key, observation)
         self._observer.acted(decisions.key, u)

@@ -25,16 +25,20 @@ class Decisions(Protocol):
     key: NDArray[np.int32]
     #: Simulated time, seconds, float64[n].
     time_s: NDArray[np.float64]
-    #: Round-trip time that the probe saw, seconds, float32[n].
+    #: Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after it
+    #: left its loss was known.
     rtt_s: NDArray[np.float32]
     #: Round-trip time through empty queues, seconds, float32[n].
     base_rtt_s: NDArray[np.float32]
     #: The flow's rate as a fraction of its line rate, in (0, 1], float32[n].
     rate: NDArray[np.float32]
-    #: Acknowledged, of those marked, and lost since the flow's last decision, bytes, float32[n].
+    #: Acknowledged, of those marked, and lost since the flow's last answer, bytes, float32[n]. Where
+    #: the probe was lost 0, 0 and the probe itself; the next answer tells of all since the last.
     acked_bytes: NDArray[np.float32]
     marked_bytes: NDArray[np.float32]
     lost_bytes: NDArray[np.float32]
+    #: Whether the decision is due to a lost probe, not to an answer, bool[n].
+    probe_lost: NDArray[np.bool_]
 
 
 @runtime_checkable

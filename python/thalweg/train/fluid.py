@@ -22,7 +22,7 @@ III). At full load its mean is sqrt(pi N / 8) bursts: waiting grows with the squ
 number of flows, which is what the controller's signal builds on. With unequal rates N is replaced
 by sum(x)^2 / sum(x^2).
 
-A flow has one probe under way. It meets the queue half a base RTT after it left, and its answer,
+A flow has one probe under way, which is never lost. It meets the queue half a base RTT after it left, and its answer,
 at which the flow decides, is back another half later. The next probe leaves with the next packet.
 Time advances in steps of ``step`` base RTTs: decisions within a step are one batch.
 """
@@ -86,6 +86,7 @@ class FluidDecisions:
     acked_bytes: NDArray[np.float32]
     marked_bytes: NDArray[np.float32]
     lost_bytes: NDArray[np.float32]
+    probe_lost: NDArray[np.bool_]
 
 
 class FluidBatch:
@@ -239,6 +240,7 @@ class FluidBatch:
             acked_bytes=acked.astype(np.float32),
             marked_bytes=marked.astype(np.float32),
             lost_bytes=lost.astype(np.float32),
+            probe_lost=np.zeros(len(key), np.bool_),
         )
 
     def decide(self, multiplier: NDArray[np.float32]) -> None:

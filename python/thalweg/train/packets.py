@@ -34,6 +34,7 @@ class _Chosen:
     acked_bytes: NDArray[np.float32]
     marked_bytes: NDArray[np.float32]
     lost_bytes: NDArray[np.float32]
+    probe_lost: NDArray[np.bool_]
 
 
 class PacketBatch:

@@ -48,7 +48,7 @@ class Player:
         """Multipliers [n]."""
         key = decisions.key
         row, _, _ = self._observer.observe(
-            key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+            key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate, decisions.probe_lost
         )
         if self._quantised is None:
             u = quantize.infer_float(self._mlp, row).astype(np.float32)

@@ -226,7 +226,11 @@ class FeatureEncoder:
 
     def observe(self, decisions: Decisions) -> tuple[Floats, Floats]:
         observation, error, _ = self._observer.observe(
-            decisions.key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate
+            decisions.key,
+            decisions.rtt_s,
+            decisions.base_rtt_s,
+            decisions.rate,
+            decisions.probe_lost,
         )
         return observation, -(error**2)
 

@@ -173,10 +173,31 @@ impl Features {
         self.offset_q16
     }
 
+    /// Moves the flow's history on by a decision whose probe was lost: the signal is beyond what
+    /// can be measured, so errors and queues are at their limits, and by how much it changed is
+    /// not known, here and at the next decision. Rates share a unit, as in [`Measurement`].
+    pub fn observe_loss<'a>(&self, flow: &'a mut Flow, rate: u64, line_rate: u64) -> &'a [i16] {
+        let inputs = self.inputs();
+        let share_q48 = share_q48(rate, line_rate);
+        flow.inputs.copy_within(self.list.len()..inputs, 0);
+        let newest = &mut flow.inputs[inputs - self.list.len()..inputs];
+        for (input, feature) in newest.iter_mut().zip(&self.list) {
+            *input = match feature.kind {
+                FeatureKind::Action => flow.action_q15,
+                FeatureKind::Error => -ONE_Q15,
+                FeatureKind::ErrorChange => 0,
+                FeatureKind::Queue => ONE_Q15,
+                FeatureKind::LogRate => log_rate(share_q48, feature.scale_q16),
+            };
+        }
+        flow.signal_q24 = None;
+        &flow.inputs[..inputs]
+    }
+
     /// Moves the flow's history on by one decision; returns the network's inputs, Q15.
     pub fn observe<'a>(&self, flow: &'a mut Flow, measurement: &Measurement) -> &'a [i16] {
         let inflation_q16 = inflation_q16(measurement);
-        let share_q48 = share_q48(measurement);
+        let share_q48 = share_q48(measurement.rate, measurement.line_rate);
         let excess_q16 = inflation_q16.saturating_sub(u64::from(self.offset_q16));
         // Below 2^32 times at most 2^24.
         let signal_q24 = (excess_q16 * share_q48.isqrt()) >> 16;
@@ -197,10 +218,7 @@ impl Features {
                     let queue = inflation_q16 as i64 - i64::from(ONE_Q16);
                     scaled(queue, scale_q16, 16 + 16 - 15)
                 }
-                FeatureKind::LogRate => {
-                    let log = i64::from(log2_q16(share_q48)) - (48 << 16);
-                    scaled(log, scale_q16, 16 + 16 - 15 + 4)
-                }
+                FeatureKind::LogRate => log_rate(share_q48, scale_q16),
             };
         }
         flow.signal_q24 = Some(signal_q24);
@@ -217,10 +235,15 @@ fn inflation_q16(measurement: &Measurement) -> u64 {
 
 /// Rate by line rate, rounded down: 2^8 to 2^48. The quotient is found 24 bits at a time, for
 /// what is shifted has up to 40.
-fn share_q48(measurement: &Measurement) -> u64 {
-    let line_rate = measurement.line_rate.clamp(1, MAX_RATE);
-    let shifted = measurement.rate.clamp(1, line_rate) << 24;
+fn share_q48(rate: u64, line_rate: u64) -> u64 {
+    let line_rate = line_rate.clamp(1, MAX_RATE);
+    let shifted = rate.clamp(1, line_rate) << 24;
     ((shifted / line_rate) << 24) + ((shifted % line_rate) << 24) / line_rate
+}
+
+fn log_rate(share_q48: u64, scale_q16: u32) -> i16 {
+    let log = i64::from(log2_q16(share_q48)) - (48 << 16);
+    scaled(log, scale_q16, 16 + 16 - 15 + 4)
 }
 
 fn limited(difference_q24: i64) -> i64 {
@@ -301,6 +324,37 @@ mod tests {
         assert_eq!(features.observe(&mut flow, &measurement), [0, 0, 7, 8192]);
         flow.acted(8);
         assert_eq!(features.observe(&mut flow, &measurement), [7, 8192, 8, 0]);
+    }
+
+    /// Action, error, log_rate, queue and error_change: after an answer, a loss, and an answer.
+    #[test]
+    fn a_loss_is_at_the_limits_and_leaves_no_signal() {
+        let kinds = FeatureKind::ALL.map(|kind| feature(kind, 1.0));
+        let features = Features::new(kinds.to_vec(), 3, 1 << 24, 1 << 16).unwrap();
+        let mut flow = Flow::default();
+        // A sixteenth of the line: log2 is -4, over 16 -0.25. Inflation 1.5: queue 0.5, signal
+        // 0.5 * 0.25 = 0.125, error 0.875.
+        let mut measurement = Measurement {
+            rtt_ns: 1_500,
+            base_rtt_ns: 1_000,
+            rate: 100,
+            line_rate: 1_600,
+        };
+        features.observe(&mut flow, &measurement);
+        flow.acted(5);
+        features.observe_loss(&mut flow, 100, 1_600);
+        flow.acted(-6);
+        // Inflation 2: signal 0.25. Against which it fell or rose is not known.
+        measurement.rtt_ns = 2_000;
+        let expected = [
+            [0, 28_672, -8_192, 16_384, 0],
+            [5, -32_767, -8_192, 32_767, 0],
+            [-6, 24_576, -8_192, 32_767, 0],
+        ];
+        assert_eq!(
+            features.observe(&mut flow, &measurement),
+            expected.as_flattened()
+        );
     }
 
     #[test]

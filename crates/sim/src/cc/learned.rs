@@ -216,13 +216,11 @@ impl Model {
     /// The action, from −1 to 1, and what the flow remembers of it. `memory` is that of a
     /// recurrent network.
     #[inline]
-    fn decide(
-        &self,
-        flow: &mut Flow,
-        memory: Option<&mut LstmState>,
-        seen: &Measurement,
-    ) -> Action {
-        let inputs = self.features.observe(flow, seen);
+    fn decide(&self, flow: &mut Flow, memory: Option<&mut LstmState>, seen: &Seen) -> Action {
+        let inputs = match seen {
+            Seen::Answer(seen) => self.features.observe(flow, seen),
+            Seen::Loss(rate, line_rate) => self.features.observe_loss(flow, *rate, *line_rate),
+        };
         let action = match &self.decides {
             Decides::Float(network) => {
                 Action::Float(network.infer(&floats(inputs)[..inputs.len()]))
@@ -284,6 +282,13 @@ impl fmt::Display for Model {
     }
 }
 
+/// What a decision goes by.
+enum Seen {
+    Answer(Measurement),
+    /// The probe was lost: the flow's rate and that of its line.
+    Loss(u64, u64),
+}
+
 /// What was decided.
 #[derive(Clone, Copy)]
 enum Action {
@@ -332,6 +337,24 @@ impl Learned {
             unit_bps: 1.0,
         }
     }
+
+    fn units(&self, rate_bps: f64) -> u64 {
+        (rate_bps / self.unit_bps) as u64
+    }
+
+    #[inline]
+    fn act(&mut self, seen: &Seen, context: &mut Context<'_>) {
+        let rate = self.units(self.rate_bps);
+        let action = (self.model).decide(&mut self.flow, self.memory.as_deref_mut(), seen);
+        let next = match action {
+            Action::Float(action) => self.rate_bps * multiplier(action.into()),
+            Action::Q15(action) => {
+                rate::next_rate(rate, action, 0, u64::MAX) as f64 * self.unit_bps
+            }
+        };
+        self.rate_bps = next.max(self.min_rate_bps).min(self.line_rate_bps);
+        context.command.rate_bps = self.rate_bps;
+    }
 }
 
 /// To the nearest nanosecond.
@@ -360,21 +383,18 @@ impl Controller for Learned {
     }
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        let seen = Measurement {
+        let seen = Seen::Answer(Measurement {
             rtt_ns: nanoseconds(response.rtt),
             base_rtt_ns: self.base_rtt_ns,
-            rate: (self.rate_bps / self.unit_bps) as u64,
-            line_rate: (self.line_rate_bps / self.unit_bps) as u64,
-        };
-        let action = (self.model).decide(&mut self.flow, self.memory.as_deref_mut(), &seen);
-        let next = match action {
-            Action::Float(action) => self.rate_bps * multiplier(action.into()),
-            Action::Q15(action) => {
-                rate::next_rate(seen.rate, action, 0, u64::MAX) as f64 * self.unit_bps
-            }
-        };
-        self.rate_bps = next.max(self.min_rate_bps).min(self.line_rate_bps);
-        context.command.rate_bps = self.rate_bps;
+            rate: self.units(self.rate_bps),
+            line_rate: self.units(self.line_rate_bps),
+        });
+        self.act(&seen, context);
+    }
+
+    fn on_probe_lost(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
+        let seen = Seen::Loss(self.units(self.rate_bps), self.units(self.line_rate_bps));
+        self.act(&seen, context);
     }
 }
 
@@ -482,6 +502,20 @@ mod tests {
         let three = (0.25 * one + 0.5 * two + 0.05).tanh();
         rate *= multiplier(three);
         assert_close(flow.gbps(), rate);
+    }
+
+    #[test]
+    fn a_lost_probe_is_an_error_at_its_limit() {
+        // The action is the error: −1 to 2^-15.
+        let mut flow = flow(&linear([0.0, 0.0, 0.0, 1.0]));
+        flow.lose_probe();
+        let step = 1.0 + 0.2 * 1.0_f64.tanh();
+        assert_close(flow.gbps(), 100.0 / step);
+        // It is the older error then. 12 µs: the newer one is the target.
+        let mut both = self::flow(&linear([0.0, 1.0, 0.0, 1.0]));
+        both.lose_probe();
+        both.respond(Time::from_us(12));
+        assert_close(both.gbps(), 100.0 / step / (1.0 + 0.2 * 0.95_f64.tanh()));
     }
 
     #[test]

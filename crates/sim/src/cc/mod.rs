@@ -81,22 +81,25 @@ pub struct Hop {
     pub rate_bps: f64,
 }
 
-/// The answer to a round-trip probe: the moment at which a flow may decide. At most one probe
+/// What became of a round-trip probe: the moment at which a flow may decide. At most one probe
 /// of a flow is under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Response<'a> {
-    /// Round-trip time that the probe saw.
+    /// Round-trip time that the probe saw; of a lost one, how long after it left its loss was
+    /// known.
     pub rtt: Time,
     /// When the probe left, so that decisions since then can be told apart.
     pub sent_at: Time,
-    /// What the flow has had acknowledged since the last response, bytes.
+    /// What the flow has had acknowledged since the last answer, bytes. This and the next two are
+    /// what an answer tells. Where the probe was lost nothing is acknowledged, the probe alone is
+    /// lost, and the next answer tells of all since the last one.
     pub acked_bytes: u64,
     /// Of those, in packets that carried a congestion mark.
     pub marked_bytes: u64,
-    /// What the flow has lost since the last response, bytes.
+    /// What the flow has lost since the last answer, bytes.
     pub lost_bytes: u64,
     /// Telemetry of each link on the way, sender's own link first; empty unless
-    /// [`Needs::telemetry`].
+    /// [`Needs::telemetry`], and where the probe was lost.
     pub hops: &'a [Hop],
 }
 
@@ -130,7 +133,7 @@ pub enum Loss {
 /// What a controller wants to hear of. What nobody asks for is not computed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Round-trip probes: [`Controller::on_response`].
+    /// Round-trip probes: [`Controller::on_response`] and [`Controller::on_probe_lost`].
     pub probes: bool,
     /// Every acknowledgement: [`Controller::on_ack`].
     pub acks: bool,
@@ -172,6 +175,12 @@ pub trait Controller: Send {
         let _ = (response, context);
     }
 
+    /// A probe was lost, as a report of a gap or a time-out has told. [`Controller::on_loss`]
+    /// hears of the same loss, and of those of other packets.
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        let _ = (response, context);
+    }
+
     /// Data was acknowledged.
     fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
         let _ = (ack, context);
@@ -210,6 +219,10 @@ impl<T: Controller + ?Sized> Controller for Box<T> {
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         (**self).on_response(response, context);
+    }
+
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        (**self).on_probe_lost(response, context);
     }
 
     fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {

@@ -85,6 +85,13 @@ impl Proportional {
             rate_bps: 0.0,
         }
     }
+
+    fn act(&mut self, action: f64, context: &mut Context<'_>) {
+        self.rate_bps = (self.rate_bps * multiplier(action))
+            .max(self.min_rate_bps)
+            .min(self.line_rate_bps);
+        context.command.rate_bps = self.rate_bps;
+    }
 }
 
 impl Controller for Proportional {
@@ -110,11 +117,12 @@ impl Controller for Proportional {
         let p = &self.parameters;
         let share = self.rate_bps / self.line_rate_bps;
         let error = p.target - scaled_inflation(response.rtt, self.base_rtt_ps, p.offset, share);
-        let action = (p.gain * error).clamp(-1.0, 1.0);
-        self.rate_bps = (self.rate_bps * multiplier(action))
-            .max(self.min_rate_bps)
-            .min(self.line_rate_bps);
-        context.command.rate_bps = self.rate_bps;
+        self.act((p.gain * error).clamp(-1.0, 1.0), context);
+    }
+
+    /// The queue is longer than can be measured: the largest step down.
+    fn on_probe_lost(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
+        self.act(-1.0, context);
     }
 }
 
@@ -156,6 +164,15 @@ mod tests {
             flow.respond(Time::from_us(120));
             assert_near(flow.gbps(), 100.0 / 1.2_f64.powi(round));
         }
+    }
+
+    #[test]
+    fn a_lost_probe_is_the_largest_step_down() {
+        let mut flow = start(&Parameters::default());
+        flow.lose_probe();
+        assert_near(flow.gbps(), 100.0 / 1.2);
+        flow.lose_probe();
+        assert_near(flow.gbps(), 100.0 / 1.44);
     }
 
     #[test]

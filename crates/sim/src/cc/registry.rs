@@ -148,6 +148,14 @@ macro_rules! controllers {
             }
 
             #[inline]
+            fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+                match self {
+                    $(Self::$kind(controller) => controller.on_probe_lost(response, context),)*
+                    Self::Learned(controller) => controller.on_probe_lost(response, context),
+                }
+            }
+
+            #[inline]
             fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
                 match self {
                     $(Self::$kind(controller) => controller.on_ack(ack, context),)*

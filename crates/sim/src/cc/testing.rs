@@ -79,6 +79,19 @@ impl<C: Controller> Flow<C> {
         self.call(|controller, context| controller.on_response(&response, context));
     }
 
+    /// The loss of a probe is known at `now`.
+    pub fn lose_probe(&mut self) {
+        let response = Response {
+            rtt: Time::from_us(1_000),
+            sent_at: self.now.saturating_sub(Time::from_us(1_000)),
+            acked_bytes: 0,
+            marked_bytes: 0,
+            lost_bytes: 1000,
+            hops: &[],
+        };
+        self.call(|controller, context| controller.on_probe_lost(&response, context));
+    }
+
     /// An acknowledgement comes at `now`.
     pub fn ack(&mut self, ack: Ack<'_>) {
         self.call(|controller, context| controller.on_ack(&ack, context));

@@ -80,9 +80,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let bytes = u64::from(self.packet_bytes);
         let now = self.happened();
         let flow = &mut self.flows[index];
+        let probe_lost = flow.probe == Probe::Lost;
+        let [acked, marked, lost] = flow.told();
         flow.probe = Probe::Idle;
         self.meter.decisions += 1;
-        let hops = if self.needs.telemetry {
+        let hops = if self.needs.telemetry && !probe_lost {
             self.answer_telemetry[index]
         } else {
             Default::default()
@@ -90,17 +92,21 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let response = Response {
             rtt: now - flow.probe_sent,
             sent_at: flow.probe_sent,
-            acked_bytes: u64::from(flow.answer_acked) * bytes,
-            marked_bytes: u64::from(flow.answer_marked) * bytes,
-            lost_bytes: u64::from(flow.answer_lost) * bytes,
-            hops: if self.needs.telemetry {
+            acked_bytes: u64::from(acked) * bytes,
+            marked_bytes: u64::from(marked) * bytes,
+            lost_bytes: u64::from(lost) * bytes,
+            hops: if self.needs.telemetry && !probe_lost {
                 &hops[..=usize::from(flow.hops)]
             } else {
                 &[]
             },
         };
         self.control(index, now, |controller, context| {
-            controller.on_response(&response, context);
+            if probe_lost {
+                controller.on_probe_lost(&response, context);
+            } else {
+                controller.on_response(&response, context);
+            }
         });
     }
 
@@ -191,14 +197,18 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 }
 
 /// A decision that waits to be made outside: a flow's probe was answered, or will be at a time
-/// that nothing can change any more.
+/// that nothing can change any more, or its loss is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pending {
     /// The flow.
     pub flow: u32,
-    /// When the decision takes effect: the time of the answer and the reaction time.
+    /// When the decision takes effect: the time of the answer, or at which the loss was known,
+    /// and the reaction time.
     pub at: Time,
-    /// Round-trip time that the probe saw.
+    /// Whether the probe was lost.
+    pub probe_lost: bool,
+    /// Round-trip time that the probe saw; of a lost one, how long after it left its loss was
+    /// known.
     pub rtt: Time,
     /// When the probe left.
     pub sent_at: Time,
@@ -215,15 +225,17 @@ pub struct Pending {
 impl Pending {
     pub(super) fn of(number: u32, flow: &Flow, rtt: Time, packet_bytes: u32, at: Time) -> Self {
         let bytes = |packets: u32| u64::from(packets) * u64::from(packet_bytes);
+        let [acked, marked, lost] = flow.told();
         Self {
             flow: number,
             at,
+            probe_lost: flow.probe == Probe::Lost,
             rtt,
             sent_at: flow.probe_sent,
             rate_bps: flow.command.rate_bps,
-            acked_bytes: bytes(flow.answer_acked),
-            marked_bytes: bytes(flow.answer_marked),
-            lost_bytes: bytes(flow.answer_lost),
+            acked_bytes: bytes(acked),
+            marked_bytes: bytes(marked),
+            lost_bytes: bytes(lost),
         }
     }
 }
@@ -256,6 +268,10 @@ impl Controller for External {
 
     fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = self.initial_bps;
+    }
+
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        self.on_response(response, context);
     }
 
     fn on_response(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
@@ -349,7 +365,7 @@ impl Simulation<External> {
         self.outcome()
     }
 
-    /// The flow of a response that has no decision yet.
+    /// The flow of a probe's answer or loss that has no decision yet.
     fn undecided(&self, what: u32) -> Option<usize> {
         let flow = (what & ((1 << SUBJECT_BITS) - 1)) as usize;
         (KINDS[(what >> SUBJECT_BITS) as usize] == Kind::Response

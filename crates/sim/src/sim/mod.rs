@@ -39,7 +39,7 @@ enum Kind {
     Arrive,
     /// A packet (argument) leaves a port; with telemetry only.
     Leave,
-    /// A flow's probe was answered.
+    /// A flow's probe was answered, or its loss is known.
     Response,
     /// An acknowledgement (argument) reaches the sender.
     Ack,

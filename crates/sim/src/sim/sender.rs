@@ -9,6 +9,7 @@ use crate::cc::{Controller, Hop, Loss};
 use crate::engine::EventQueue;
 use crate::scenario::Recovery;
 
+use super::control::Pending;
 use super::state::{Drop, Flow, MAX_HOPS, Packet, Probe};
 use super::{Kind, Simulation};
 
@@ -230,7 +231,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     flow.underway -= found;
                 }
                 if flow.probe == Probe::Dropped && flow.probe_number < argument {
-                    flow.probe = Probe::Idle;
+                    self.probe_lost(index);
                 }
                 if found == 0 {
                     // Time-outs were quicker.
@@ -253,10 +254,11 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Nothing was heard of a dropped packet for a time-out.
     pub(super) fn timed_out(&mut self, index: usize, number: u32) {
-        let flow = &mut self.flows[index];
+        let flow = &self.flows[index];
         if flow.probe == Probe::Dropped && flow.probe_number == number {
-            flow.probe = Probe::Idle;
+            self.probe_lost(index);
         }
+        let flow = &mut self.flows[index];
         let drops = &mut self.losses[index].drops;
         let Ok(place) = drops.binary_search_by_key(&number, |drop| drop.number) else {
             return;
@@ -302,8 +304,27 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         flow.next = flow.next.min(to);
         flow.missed_from = flow.number;
         if flow.probe == Probe::Dropped {
-            flow.probe = Probe::Idle;
+            self.probe_lost(index);
         }
+    }
+
+    /// The sender learns that its probe was dropped, which is a reason to decide as an answer is.
+    fn probe_lost(&mut self, index: usize) {
+        let due = self.now + self.reaction;
+        let flow = &mut self.flows[index];
+        flow.probe = Probe::Lost;
+        if let Some(pending) = &mut self.pending {
+            let known_after = self.now - flow.probe_sent;
+            let number = index as u32;
+            pending.push(Pending::of(
+                number,
+                flow,
+                known_after,
+                self.packet_bytes,
+                due,
+            ));
+        }
+        self.schedule(due, Kind::Response, index as u32, 0);
     }
 
     /// An acknowledgement reaches the sender.

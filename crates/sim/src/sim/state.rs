@@ -20,6 +20,8 @@ pub(super) enum Probe {
     Underway,
     /// Dropped, which the sender does not know yet.
     Dropped,
+    /// Dropped, which the sender knows; the decision that follows has not taken effect.
+    Lost,
 }
 
 /// A flow: its sender and its receiver.
@@ -81,7 +83,7 @@ pub(super) struct Flow {
     pub unacknowledged: u32,
     /// Packets under way as the sender knows (with acknowledgements only).
     pub underway: u32,
-    /// Number of the packet that carried a probe which was dropped.
+    /// Number of the packet that carried the last probe which was dropped.
     pub probe_number: u32,
     /// Packets that left earlier are not missed: the sender has gone back (go-back-N).
     pub missed_from: u32,
@@ -151,6 +153,15 @@ impl Flow {
                 .ps()
                 .saturating_add(u64::from(self.paced_packets) * self.gap.ps()),
         )
+    }
+
+    /// What the sender is told of acknowledged, marked and lost packets when its probe was
+    /// answered or lost. Without an answer it knows of the probe alone.
+    pub fn told(&self) -> [u32; 3] {
+        match self.probe {
+            Probe::Lost => [0, 0, 1],
+            _ => [self.answer_acked, self.answer_marked, self.answer_lost],
+        }
     }
 
     /// Packets that are there to be sent.

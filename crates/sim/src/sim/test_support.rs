@@ -96,6 +96,13 @@ impl Proportional {
     }
 }
 
+impl Proportional {
+    /// The longer it took to know, the less.
+    pub fn after_loss(known_after: Time) -> f64 {
+        1.0 / (1.1 + known_after.secs() * 1e2)
+    }
+}
+
 impl Controller for Proportional {
     fn needs(&self) -> Needs {
         Needs {
@@ -111,5 +118,9 @@ impl Controller for Proportional {
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         let rate = &mut context.command.rate_bps;
         *rate *= self.multiplier(response.rtt, *rate);
+    }
+
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        context.command.rate_bps *= Self::after_loss(response.rtt);
     }
 }
