@@ -56,7 +56,8 @@ baseline() {
 	local name=$1 algorithm=$2
 	shift 2
 	((seed == 1)) || name+=-seed-$seed
-	"$python" -m "thalweg.train.$algorithm" --output "runs/$name" "${common[@]}" "$@"
+	"$python" -m "thalweg.train.$algorithm" --output "runs/$name" "${common[@]}" \
+		--rollout 64 --updates 150 "$@"
 	mkdir -p "$output/baselines"
 	cp "runs/$name/checkpoint.safetensors" "$output/baselines/$name.safetensors"
 }
@@ -73,12 +74,12 @@ for name in "${names[@]}"; do
 	adpg-plus-tree) tree "$name" adpg-plus ;;
 	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
 	# The reward that adpg-plus climbs, and what it sees.
-	reinforce) baseline "$name" reinforce --offset 1.0 --target 0.033 --updates 150 ;;
-	ppo-discrete) baseline "$name" ppo --offset 1.0 --target 0.033 --updates 150 ;;
+	reinforce) baseline "$name" reinforce --offset 1.0 --target 0.033 ;;
+	ppo-discrete) baseline "$name" ppo --offset 1.0 --target 0.033 ;;
 	ppo-gaussian)
-		baseline "$name" ppo --actions gaussian --offset 1.0 --target 0.033 --updates 150
+		baseline "$name" ppo --actions gaussian --offset 1.0 --target 0.033
 		;;
-	aurora) baseline "$name" aurora --updates 150 ;;
+	aurora) baseline "$name" aurora ;;
 	*)
 		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-lstm," \
 			"reinforce, ppo-discrete, ppo-gaussian or aurora" >&2
