@@ -123,7 +123,10 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
             output::rate(training.line_rate_bps as f64 / 8.0)
         ),
     ));
-    let others = document.evaluation.iter().filter(|(name, _)| *name != "runs");
+    let others = document
+        .evaluation
+        .iter()
+        .filter(|(name, _)| *name != "runs");
     let results = report
         .runs
         .iter()
