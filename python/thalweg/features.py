@@ -1,7 +1,8 @@
 """What a learned rate controller sees of its flow, and what its answer means.
 
-A flow decides once per round-trip probe, when it is answered or its loss is known. With the inflation ``infl = RTT / base RTT``
-and the rate ``x`` as a fraction of the line rate, in (0, 1], the signal is
+A flow decides once per round-trip probe, when it is answered or its loss is known. With the
+inflation ``infl = RTT / base RTT`` and the rate ``x`` as a fraction of the line rate, in (0, 1],
+the signal is
 
     s = max(infl - offset, 0) * sqrt(x)
 
@@ -11,8 +12,8 @@ Application to Datacenter Congestion Control, section 5.1). The published signal
 the offset near the inflation that a few flows cannot avoid, what is left above it grows with the
 square root of the number of flows, as the fixed point needs.
 
-A lost probe has no signal: what is measured of the queue is at its limit, and by how much the signal
-changed is not known, then and at the next decision.
+A lost probe has no signal: what is measured of the queue is at its limit, and by how much the
+signal changed is not known, then and at the next decision.
 
 Every feature is defined once, in :data:`FEATURES`. All functions take and return arrays, one
 element a decision, and work on any number of flows at once.

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub fn print_json_line(value: &impl Serialize) -> Result<()> {
 }
 
 /// Draws a table without borders. Columns named in `numbers` (by position) align right; the
-/// first is never wrapped.
+/// first is not wrapped unless it would take more than half of the width.
 pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
     let columns = 0..header.len();
     let widest = |column: usize| {
@@ -41,6 +41,7 @@ pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> Stri
             .map(|cell| cell.chars().count());
         cells.chain([header[column].len()]).max().unwrap_or(0)
     };
+    let first = widest(0);
     let roomy = columns.map(widest).sum::<usize>() + 2 * header.len() <= usize::from(WIDTH);
     let mut table = Table::new();
     table
@@ -57,8 +58,13 @@ pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> Stri
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
+    let constraint = if roomy || first <= usize::from(WIDTH / 2) {
+        ColumnConstraint::ContentWidth
+    } else {
+        ColumnConstraint::UpperBoundary(Width::Fixed(WIDTH / 2))
+    };
     if let Some(first) = table.column_mut(0) {
-        first.set_constraint(ColumnConstraint::ContentWidth);
+        first.set_constraint(constraint);
     }
     let drawn = table.to_string();
     drawn
@@ -176,5 +182,16 @@ mod tests {
             drawn.lines().all(|line| line.chars().count() <= 100),
             "{drawn}"
         );
+    }
+
+    #[test]
+    fn a_long_name_leaves_the_numbers_in_one_line() {
+        let row = |name: &str| vec![name.to_owned(), "98.7 ± 0.2".into(), "4.2 ± 0.1".into()];
+        let drawn = table(
+            &["controller", "FR %", "QL µs"],
+            &[1, 2],
+            vec![row("swift"), row(&"long".repeat(25))],
+        );
+        assert_eq!(drawn.matches("98.7 ± 0.2 4.2 ± 0.1").count(), 2, "{drawn}");
     }
 }

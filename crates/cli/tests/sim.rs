@@ -160,9 +160,7 @@ fn faults_have_their_place() {
         &SCENARIO.replace("hosts = 5", "hosts = 5\nhost = 6"),
     );
     let message = stderr(&place.thalweg(&["sim", "run", "bad.toml"]));
-    // The table begins in line 6, the unknown key is in line 9.
-    let lines = ["bad.toml:6:", "bad.toml:9:"];
-    assert!(lines.iter().any(|line| message.contains(line)), "{message}");
+    assert!(message.contains("bad.toml:9:1: "), "{message}");
     assert!(message.contains("host"), "{message}");
     let message = stderr(&place.thalweg(&["sim", "run", "absent.toml"]));
     assert!(message.contains("absent.toml"), "{message}");

@@ -34,6 +34,8 @@ pub struct Chart<'a> {
 
 const HEIGHT: f64 = 300.0;
 const BOTTOM: f64 = 44.0;
+/// Characters that fit beside the drawing.
+const LETTERS: usize = 17;
 /// Names that fit beside the drawing; further lines have tooltips only.
 const NAMES: usize = 12;
 
@@ -128,14 +130,28 @@ impl Chart<'_> {
             shape.draw(svg, left, height, &line.name);
             let _ = write!(
                 svg,
-                "</g><text x=\"{}\" y=\"{}\">{name}</text>",
+                "</g><text x=\"{}\" y=\"{}\">{}<title>{name}</title></text>",
                 left + 12.0,
-                height + 4.0
+                height + 4.0,
+                escape(&beside(&line.name))
             );
         } else {
             svg.push_str("</g>");
         }
     }
+}
+
+/// As much of a name as fits beside the drawing. A path's folders tell least.
+fn beside(name: &str) -> String {
+    if name.chars().count() <= LETTERS {
+        return name.to_owned();
+    }
+    let file = name.rsplit('/').next().unwrap_or(name);
+    if file.chars().count() <= LETTERS {
+        return file.to_owned();
+    }
+    let begin: String = file.chars().take(LETTERS - 1).collect();
+    format!("{begin}…")
 }
 
 /// A number for a reader, without trailing zeros.
@@ -170,6 +186,23 @@ mod tests {
         // From (LEFT, axis) to (WIDTH − RIGHT, halfway up to TOP): 256 − (256 − 16)/2.
         assert!(svg.contains("points=\"88.0,256.0 770.0,136.0\""), "{svg}");
         assert!(svg.contains("a&lt;b") && !svg.contains("a<b"));
+    }
+
+    #[test]
+    fn long_names_fit_beside_the_drawing() {
+        for (name, text) in [
+            ("dcqcn", "dcqcn"),
+            ("seventeen letters", "seventeen letters"),
+            ("eighteen letters !", "eighteen letters…"),
+            (
+                "learned:model=models/strict.safetensors",
+                "strict.safetenso…",
+            ),
+            ("learned:model=/a/b/plus.st", "plus.st"),
+        ] {
+            assert_eq!(beside(name), text);
+            assert!(text.chars().count() <= LETTERS);
+        }
     }
 
     #[test]

@@ -152,14 +152,22 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
             senders,
             flows: count,
             burst_bytes,
+            per_host,
             idle,
             together,
         } => {
             add(1, 0, None, Some(Time::ZERO));
             for flow in 1..*count {
                 // The long flow has a host of its own.
-                let from = 2 + (flow - 1) % (senders - 1);
-                add(from, 0, Some(packets(*burst_bytes)), None);
+                let (others, short) = (senders - 1, count - 1);
+                let place = (flow - 1) % others;
+                // Flows are dealt in turn: the first hosts may have one more.
+                let of_host = short / others + u32::from(place < short % others);
+                let bytes = match per_host {
+                    true => burst_bytes.div_ceil(u64::from(of_host)),
+                    false => *burst_bytes,
+                };
+                add(2 + place, 0, Some(packets(bytes)), None);
             }
             // The long flow is alone at first, for as long as between two rounds.
             for flow in &mut flows[1..] {

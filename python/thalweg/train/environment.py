@@ -32,8 +32,9 @@ class Decisions(Protocol):
     base_rtt_s: NDArray[np.float32]
     #: The flow's rate as a fraction of its line rate, in (0, 1], float32[n].
     rate: NDArray[np.float32]
-    #: Acknowledged, of those marked, and lost since the flow's last answer, bytes, float32[n]. Where
-    #: the probe was lost 0, 0 and the probe itself; the next answer tells of all since the last.
+    #: Acknowledged, of those marked, and lost since the flow's last answer, bytes, float32[n].
+    #: Where the probe was lost 0, 0 and the probe itself; the next answer tells of all since the
+    #: last.
     acked_bytes: NDArray[np.float32]
     marked_bytes: NDArray[np.float32]
     lost_bytes: NDArray[np.float32]

@@ -29,6 +29,11 @@ pub struct Parameters {
     /// Period of decreases, microseconds. With 0, each CNP decreases the rate and raises α at
     /// once and restarts α's timer, as in the paper.
     pub decrease_timer_us: f64,
+    /// Whether every decrease moves the target to the rate before it (§3.1), or only the first
+    /// after an increase by the timer, so that the rate comes back from a series of decreases to
+    /// where it was before them. Network cards can do either (`clamp_tgt_rate` and
+    /// `clamp_tgt_rate_after_time_inc` among the parameters of their manual).
+    pub clamp_target: bool,
     /// Period of increases, microseconds (§5: 55).
     pub increase_timer_us: f64,
     /// Bytes sent that cause an increase as well (§5: 10 MB); 0: none.
@@ -48,6 +53,7 @@ impl Default for Parameters {
             g: 1.0 / 256.0,
             alpha_timer_us: 1.0,
             decrease_timer_us: 4.0,
+            clamp_target: true,
             increase_timer_us: 300.0,
             byte_counter_bytes: 0,
             recovery_stages: 1,
@@ -97,6 +103,7 @@ pub struct Dcqcn {
     g: f64,
     alpha_period: Time,
     decrease_period: Time,
+    clamp_target: bool,
     increase_period: Time,
     byte_counter_bytes: u64,
     recovery_stages: u32,
@@ -131,6 +138,7 @@ impl Dcqcn {
             g: parameters.g,
             alpha_period: time(parameters.alpha_timer_us),
             decrease_period: time(parameters.decrease_timer_us),
+            clamp_target: parameters.clamp_target,
             increase_period: time(parameters.increase_timer_us),
             byte_counter_bytes: parameters.byte_counter_bytes,
             recovery_stages: parameters.recovery_stages,
@@ -169,7 +177,9 @@ impl Dcqcn {
 
     /// R_T = R_C, R_C = R_C(1−α/2), and the increase starts again (§3.1, equation 1).
     fn decrease(&mut self, context: &mut Context<'_>) {
-        self.target_bps = self.rate_bps;
+        if self.clamp_target || self.timer_stage > 0 {
+            self.target_bps = self.rate_bps;
+        }
         self.rate_bps = (self.rate_bps * (1.0 - self.alpha / 2.0)).max(self.min_rate_bps);
         self.timer_stage = 0;
         self.byte_stage = 0;
@@ -347,6 +357,36 @@ mod tests {
         // No further CNP, no further decrease.
         flow.advance(us(300));
         assert_near(flow.gbps(), 50.0 * (1.0 - alpha / 2.0));
+    }
+
+    #[test]
+    fn a_series_of_decreases_is_undone_or_not() {
+        for clamp_target in [false, true] {
+            let parameters = Parameters {
+                clamp_target,
+                ..Parameters::default()
+            };
+            let mut flow = Flow::start(Dcqcn::new(&parameters), &setup());
+            // Cuts at 0, to 50, and at 4 µs: α has ticked at 1, at 2 with the CNP, at 3 and 4.
+            notify(&mut flow, us(0));
+            notify(&mut flow, Time::from_ns(1_500));
+            flow.advance(us(4));
+            let k = 255.0_f64 / 256.0;
+            let cut = 50.0 * (1.0 - (k * k + 1.0 / 256.0) * k * k / 2.0);
+            assert_near(flow.gbps(), cut);
+            // 300 µs later half of the way to the target: the line rate, or what was before the
+            // last cut.
+            flow.advance(us(304));
+            let recovered = (cut + if clamp_target { 50.0 } else { 100.0 }) / 2.0;
+            assert_near(flow.gbps(), recovered);
+            // After that increase the next cut moves the target in either case.
+            notify(&mut flow, us(305));
+            flow.advance(us(308));
+            let cut = flow.gbps();
+            assert!(cut < recovered);
+            flow.advance(us(608));
+            assert_near(flow.gbps(), (cut + recovered) / 2.0);
+        }
     }
 
     #[test]

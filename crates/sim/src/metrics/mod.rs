@@ -405,6 +405,7 @@ mod tests {
             flows: 3,
             burst_bytes: 1_024,
             idle: us(100),
+            per_host: false,
             together: true,
         };
         let plan = crate::workload::plan(&scenario, 1);

@@ -18,30 +18,33 @@ pub(super) fn too_many_flows() -> String {
     format!("expected at most {MOST_FLOWS} flows")
 }
 
-/// Whether there is such a network.
-pub(super) fn topology(topology: Topology) -> Result<(), String> {
-    match topology {
+/// Whether there is such a network; if not, which key is at fault, and why.
+pub(super) fn topology(topology: Topology) -> Result<(), (&'static str, String)> {
+    let key = match topology {
         Topology::FatTree { ports } if ports < 2 || ports % 2 != 0 => {
-            return Err(format!(
+            let message = format!(
                 "a fat tree has half of a switch's ports up and half down: \
                  expected an even number of `ports`, at least 2, found {ports}"
-            ));
+            );
+            return Err(("ports", message));
         }
         Topology::LeafSpine { leaves, spines, .. } if leaves > 1 && spines == 0 => {
-            return Err(format!(
-                "{leaves} leaf switches without a spine switch cannot reach each other"
-            ));
+            let message =
+                format!("{leaves} leaf switches without a spine switch cannot reach each other");
+            return Err(("spines", message));
         }
         Topology::LeafSpine { spines, .. } if u64::from(spines) > MOST_HOSTS => {
-            return Err(format!("expected at most {MOST_HOSTS} spine switches"));
+            let message = format!("expected at most {MOST_HOSTS} spine switches");
+            return Err(("spines", message));
         }
-        _ => {}
-    }
+        Topology::Star { .. } => "hosts",
+        Topology::LeafSpine { .. } => "hosts_per_leaf",
+        Topology::FatTree { .. } => "ports",
+    };
     let hosts = topology.hosts();
     if !(2..=MOST_HOSTS).contains(&hosts) {
-        return Err(format!(
-            "expected 2 to {MOST_HOSTS} hosts, found {hosts}: {topology}"
-        ));
+        let message = format!("expected 2 to {MOST_HOSTS} hosts, found {hosts}: {topology}");
+        return Err((key, message));
     }
     Ok(())
 }
@@ -219,7 +222,7 @@ fn round_trip(document: &Document, scenario: &mut Scenario, wiring: &Wiring) -> 
 }
 
 fn flows(document: &Document, scenario: &Scenario, wiring: &Wiring) -> Result<(), Fault> {
-    let place = document.workload.span();
+    let place = document.workload.count_place();
     let count = match &scenario.workload {
         Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => u64::from(*flows),
         Workload::AllToAll { flows_per_pair } => {

@@ -11,12 +11,10 @@ use serde::Deserialize;
 use thalweg_units::{FileError, Probability, Rate, Size, Span, position};
 use toml::Spanned;
 
-use super::{
-    Ecn, FlowPlan, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, Workload, check,
-};
+use super::kinds::{self, TopologyTable, WorkloadTable};
+use super::{Ecn, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, Workload, check};
 use crate::Time;
 use crate::expect;
-use crate::workload::Sizes;
 
 /// A message at a place in the text.
 pub(super) type Fault = (Range<usize>, String);
@@ -85,7 +83,7 @@ pub(super) struct Document {
     pub(super) warmup: Option<Spanned<Span>>,
     #[serde(default)]
     pub(super) series: Option<Spanned<Span>>,
-    pub(super) topology: Spanned<TopologyTable>,
+    topology: TopologyTable,
     pub(super) link: Spanned<LinkTable>,
     #[serde(default)]
     pub(super) fabric: Option<Spanned<LinkTable>>,
@@ -93,27 +91,11 @@ pub(super) struct Document {
     pub(super) network: NetworkTable,
     #[serde(default)]
     pub(super) hosts: HostsTable,
-    pub(super) workload: Spanned<WorkloadTable>,
+    pub(super) workload: WorkloadTable,
     #[serde(default)]
     pub(super) flow: Vec<Spanned<FlowTable>>,
     #[serde(default)]
     expect: Vec<Spanned<expect::Table>>,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum TopologyTable {
-    Star {
-        hosts: u32,
-    },
-    LeafSpine {
-        leaves: u32,
-        spines: u32,
-        hosts_per_leaf: u32,
-    },
-    FatTree {
-        ports: u32,
-    },
 }
 
 #[derive(Deserialize)]
@@ -182,44 +164,14 @@ enum RecoveryWord {
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum WorkloadTable {
-    ManyToOne {
-        senders: Option<u32>,
-        flows: u32,
-    },
-    AllToAll {
-        flows_per_pair: u32,
-    },
-    LongShort {
-        senders: Option<u32>,
-        flows: u32,
-        burst: Size,
-        idle: Span,
-        #[serde(default = "yes")]
-        together: bool,
-    },
-    Poisson {
-        sizes: Sizes,
-        load: Probability,
-        until: Option<Span>,
-    },
-    Flows {},
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FlowTable {
-    from: u32,
-    to: u32,
-    size: Option<Size>,
-    start: Option<Span>,
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) size: Option<Size>,
+    pub(super) start: Option<Span>,
     #[serde(default = "one")]
-    count: u32,
+    pub(super) count: u32,
 }
 
 fn one() -> u32 {
@@ -252,20 +204,7 @@ impl Document {
                 ),
             ));
         }
-        let topology = match *self.topology.get_ref() {
-            TopologyTable::Star { hosts } => Topology::Star { hosts },
-            TopologyTable::LeafSpine {
-                leaves,
-                spines,
-                hosts_per_leaf,
-            } => Topology::LeafSpine {
-                leaves,
-                spines,
-                hosts_per_leaf,
-            },
-            TopologyTable::FatTree { ports } => Topology::FatTree { ports },
-        };
-        check::topology(topology).map_err(|why| (self.topology.span(), why))?;
+        let topology = self.topology.topology()?;
         let link = self.link.get_ref().link();
         if let (Topology::Star { .. }, Some(fabric)) = (topology, &self.fabric) {
             return Err((
@@ -326,122 +265,13 @@ impl Document {
             series: value(&self.series).map(time),
             expect: Vec::new(),
         };
-        scenario.workload = self.workload(topology)?;
+        scenario.workload = kinds::workload(&self, topology)?;
         for table in &self.expect {
             let expectation = table.get_ref().check(table.span(), &scenario.workload)?;
             scenario.expect.push(expectation);
         }
         check::document(&self, &mut scenario)?;
         Ok(scenario)
-    }
-
-    fn workload(&self, topology: Topology) -> Result<Workload, Fault> {
-        let span = self.workload.span();
-        let hosts = topology.hosts() as u32;
-        let at = |message: String| (span.clone(), message);
-        let senders = |senders: Option<u32>, least: u32| {
-            let senders = senders.unwrap_or(hosts - 1);
-            if (least..hosts).contains(&senders) {
-                return Ok(senders);
-            }
-            Err(at(format!(
-                "expected {least} to {} senders, as one of {hosts} hosts receives, \
-                 found {senders}",
-                hosts - 1
-            )))
-        };
-        let positive = |what: &str, number: u32, least: u32| {
-            if number >= least {
-                return Ok(number);
-            }
-            Err(at(format!(
-                "expected `{what}` of at least {least}, found {number}"
-            )))
-        };
-        if let Some(flow) = self.flow.first()
-            && !matches!(self.workload.get_ref(), WorkloadTable::Flows {})
-        {
-            return Err((
-                flow.span(),
-                "`flow` is for the workload of kind \"flows\" only".into(),
-            ));
-        }
-        Ok(match self.workload.get_ref() {
-            WorkloadTable::ManyToOne {
-                senders: sending,
-                flows,
-            } => Workload::ManyToOne {
-                senders: senders(*sending, 1)?,
-                flows: positive("flows", *flows, 1)?,
-            },
-            WorkloadTable::AllToAll { flows_per_pair } => Workload::AllToAll {
-                flows_per_pair: positive("flows_per_pair", *flows_per_pair, 1)?,
-            },
-            WorkloadTable::LongShort {
-                senders: sending,
-                flows,
-                burst,
-                idle,
-                together,
-            } => Workload::LongShort {
-                senders: senders(*sending, 2)?,
-                flows: positive("flows", *flows, 2)?,
-                burst_bytes: burst.bytes(),
-                idle: time(*idle),
-                together: *together,
-            },
-            WorkloadTable::Poisson { sizes, load, until } => {
-                let duration = *self.duration.get_ref();
-                let until = until.unwrap_or(duration);
-                if load.fraction() == 0.0 || until.ps() == 0 || until > duration {
-                    return Err(at(format!(
-                        "expected a `load` of more than nothing, and `until` above 0 and at most \
-                         the duration of {duration}, found {load} and {until}"
-                    )));
-                }
-                Workload::Poisson {
-                    sizes: *sizes,
-                    load: load.fraction(),
-                    until: time(until),
-                }
-            }
-            WorkloadTable::Flows {} => {
-                let mut list = Vec::new();
-                for flow in &self.flow {
-                    let FlowTable {
-                        from,
-                        to,
-                        size,
-                        start,
-                        count,
-                    } = flow.get_ref();
-                    if *from >= hosts || *to >= hosts || from == to {
-                        return Err((
-                            flow.span(),
-                            format!(
-                                "expected `from` and `to` to be two different hosts of 0 to {}, \
-                                 found {from} and {to}",
-                                hosts - 1
-                            ),
-                        ));
-                    }
-                    if u64::from(*count) + list.len() as u64 > check::MOST_FLOWS {
-                        return Err((flow.span(), check::too_many_flows()));
-                    }
-                    let plan = FlowPlan {
-                        from: *from,
-                        to: *to,
-                        bytes: size.map(Size::bytes),
-                        start: start.map(time),
-                    };
-                    list.extend(std::iter::repeat_n(plan, *count as usize));
-                }
-                if list.is_empty() {
-                    return Err(at("expected at least one [[flow]]".into()));
-                }
-                Workload::Flows(list)
-            }
-        })
     }
 }
 

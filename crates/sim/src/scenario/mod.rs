@@ -4,6 +4,7 @@
 
 mod check;
 mod file;
+mod kinds;
 #[cfg(test)]
 mod tests;
 
@@ -184,8 +185,10 @@ pub enum Workload {
         senders: u32,
         /// Flows, dealt to the senders in turn; the first is the long one.
         flows: u32,
-        /// What a short flow sends at a time, bytes.
+        /// What a short flow sends at a time, or all of a host's together, bytes.
         burst_bytes: u64,
+        /// Whether a host's flows share a burst, evenly and in whole packets.
+        per_host: bool,
         /// How long short flows then wait.
         idle: Time,
         /// Whether all wait until the last has sent, and begin again together; else each for

@@ -74,10 +74,17 @@ fn faults_have_a_place_and_say_what_was_expected() {
         (
             "hosts = 65",
             "hosts = 1",
-            "5:1",
+            "7:9",
             "expected 2 to 65536 hosts, found 1",
         ),
         ("\"star\"", "\"ring\"", "6:8", "unknown variant `ring`"),
+        (
+            "hosts = 65",
+            "hosts = 65\nports = 4",
+            "8:9",
+            "this kind has no `ports`: expected `hosts`",
+        ),
+        ("hosts = 65", "", "6:8", "this kind needs `hosts`"),
         ("\"100gbit\"", "\"0bit\"", "10:8", "expected a rate from"),
         (
             "\"10mib\"",
@@ -109,20 +116,50 @@ fn faults_have_a_place_and_say_what_was_expected() {
         (
             "flows = 8192",
             "flows = 0",
-            "22:1",
+            "24:9",
             "expected `flows` of at least 1",
         ),
         (
             "flows = 8192",
             "flows = 8192\nsenders = 65",
-            "22:1",
+            "25:11",
             "expected 1 to 64 senders",
         ),
         (
             "flows = 8192",
             "flows = 8192\nfoo = 1",
-            "22:1",
+            "25:1",
             "unknown field `foo`",
+        ),
+        (
+            "flows = 8192",
+            "flows = 8192\nload = \"50%\"",
+            "25:8",
+            "this kind has no `load`: expected `senders`, `flows`",
+        ),
+        (
+            "flows = 8192",
+            "flows = 2000000",
+            "24:9",
+            "expected at most 1048576 flows, found 2000000",
+        ),
+        (
+            "\"many-to-one\"\nflows = 8192",
+            "\"long-short\"\nflows = 4\nburst = \"9kb\"",
+            "23:8",
+            "this kind needs `idle`",
+        ),
+        (
+            "\"many-to-one\"\nflows = 8192",
+            "\"poisson\"\nsizes = \"hadoop\"\nload = \"0%\"",
+            "25:8",
+            "a `load` of more than nothing",
+        ),
+        (
+            "\"many-to-one\"\nflows = 8192",
+            "\"poisson\"\nsizes = \"hadoop\"\nload = \"30%\"\nuntil = \"3s\"",
+            "26:9",
+            "at most the duration of 2s",
         ),
         (
             "reaction = \"5us\"",
@@ -153,22 +190,28 @@ fn faults_have_a_place_and_say_what_was_expected() {
 
 #[test]
 fn impossible_trees() {
-    for (topology, words) in [
+    for (topology, place, words) in [
         (
             "kind = \"fat-tree\"\nports = 5",
+            "7:9",
             "an even number of `ports`",
         ),
         (
             "kind = \"leaf-spine\"\nleaves = 2\nspines = 0\nhosts_per_leaf = 4",
+            "8:10",
             "cannot reach each other",
         ),
         (
             "kind = \"leaf-spine\"\nleaves = 2\nspines = 1\nhosts_per_leaf = 0",
+            "9:18",
             "expected 2 to 65536 hosts, found 0",
         ),
     ] {
         let message = fault("kind = \"star\"\nhosts = 65", topology);
-        assert!(message.starts_with("file.toml:5:1: "), "{message}");
+        assert!(
+            message.starts_with(&format!("file.toml:{place}: ")),
+            "{message}"
+        );
         assert!(message.contains(words), "{message}");
     }
 }
@@ -208,4 +251,26 @@ fn scenarios_of_the_repository() {
         count += 1;
     }
     assert!(count >= 19, "{count}");
+}
+
+/// 20 short flows of 7 hosts: six of them have three, one has two.
+#[test]
+fn bursts_of_flows_and_of_hosts() {
+    let text = STAR.replace(
+        "kind = \"many-to-one\"\nflows = 8192\n",
+        "kind = \"long-short\"\nsenders = 8\nflows = 21\nburst = \"60kib\"\nidle = \"1ms\"\n",
+    );
+    let packets = |text: &str| -> Vec<(u32, Option<u32>)> {
+        let flows = crate::workload::plan(&parse(text).unwrap(), 1).flows;
+        assert_eq!(flows.len(), 21);
+        flows.iter().map(|flow| (flow.from, flow.packets)).collect()
+    };
+    let each = packets(&text);
+    assert_eq!(each[0], (1, None));
+    assert!(each[1..].iter().all(|(_, packets)| *packets == Some(60)));
+    assert_eq!(each, packets(&format!("{text}burst_per = \"flow\"\n")));
+    for (from, packets) in &packets(&format!("{text}burst_per = \"host\"\n"))[1..] {
+        let expected = if *from == 8 { 30 } else { 20 };
+        assert_eq!(*packets, Some(expected), "{from}");
+    }
 }

@@ -97,6 +97,7 @@ fn scenarios() -> Vec<Scenario> {
         flows: 20,
         burst_bytes: 50_000,
         idle: Time::from_us(500),
+        per_host: false,
         together: true,
     };
     vec![incast, lossy, all, tree, short]
@@ -716,6 +717,7 @@ fn short_flows_begin_again() {
             flows,
             burst_bytes: 10 * 1024,
             idle: Time::from_us(100),
+            per_host: false,
             together,
         };
         let rates = [1e6, LINE / 10.0, LINE / 20.0];
