@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# train.sh [MODEL…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
-# without arguments, and writes them to models/. A run that was interrupted goes on
+# train.sh [NAME…]: trains the models that ship, adpg-strict adpg-loose adpg-plus
+# adpg-plus-tree without arguments, and writes them to models/. A run that was interrupted goes on
 # from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
-# another directory than models/.
+# another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
+# of the models' names.
+#
+# What models are compared with has other names: adpg-lstm, a model, and
+# reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
+# models/baselines.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/python-env.sh
@@ -20,24 +25,65 @@ scripts/python-native.sh
 export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 export PYTHONPATH=python
 
+output=${TRAIN_OUTPUT:-models}
+seed=${TRAIN_SEED:-1}
 scenarios=scenarios/train/many-to-one
 common=(
 	--scenarios "$scenarios-2.toml,$scenarios-4.toml,$scenarios-8.toml"
-	--copies 8 --updates 150 --seed 1 --offset 1.0 --evaluate-every 0
+	--copies 8 --seed "$seed"
 )
-models=("$@")
-((${#models[@]})) || models=(adpg-strict adpg-loose adpg-plus)
-for model in "${models[@]}"; do
-	case $model in
-	adpg-strict) own=(--target 0.02 --smoothness 0.3) ;;
-	adpg-loose) own=(--target 0.06 --smoothness 0.3) ;;
-	adpg-plus) own=(--target 0.033 --features 'action,error,error_change' --smoothness 0.05) ;;
+
+# adpg NAME FLAG…: a model by ADPG.
+adpg() {
+	local name=$1
+	shift
+	((seed == 1)) || name+=-seed-$seed
+	"$python" -m thalweg.train.adpg --output "runs/$name" "${common[@]}" \
+		--updates 150 --offset 1.0 --evaluate-every 0 "$@"
+	"$python" -m thalweg.train.export "runs/$name/checkpoint.safetensors" --name "$name" \
+		--output "$output"
+	"$python" -m thalweg.evaluate.summary "$output/$name.safetensors"
+}
+
+# tree NAME OF: a model's answers as a decision tree.
+tree() {
+	"$python" -m thalweg.distil "$output/$2.safetensors" --out "$output/$1.safetensors"
+	"$python" -m thalweg.evaluate.summary "$output/$1.safetensors"
+}
+
+# baseline NAME ALGORITHM FLAG…: what it learned, as a checkpoint.
+baseline() {
+	local name=$1 algorithm=$2
+	shift 2
+	((seed == 1)) || name+=-seed-$seed
+	"$python" -m "thalweg.train.$algorithm" --output "runs/$name" "${common[@]}" \
+		--rollout 64 --updates 150 "$@"
+	mkdir -p "$output/baselines"
+	cp "runs/$name/checkpoint.safetensors" "$output/baselines/$name.safetensors"
+}
+
+names=("$@")
+((${#names[@]})) || names=(adpg-strict adpg-loose adpg-plus adpg-plus-tree)
+for name in "${names[@]}"; do
+	case $name in
+	adpg-strict) adpg "$name" --target 0.02 --smoothness 0.3 ;;
+	adpg-loose) adpg "$name" --target 0.06 --smoothness 0.3 ;;
+	adpg-plus)
+		adpg "$name" --target 0.033 --features 'action,error,error_change' --smoothness 0.05
+		;;
+	adpg-plus-tree) tree "$name" adpg-plus ;;
+	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
+	# The reward that adpg-plus climbs, and what it sees.
+	reinforce) baseline "$name" reinforce --offset 1.0 --target 0.033 ;;
+	ppo-discrete) baseline "$name" ppo --offset 1.0 --target 0.033 ;;
+	ppo-gaussian)
+		baseline "$name" ppo --actions gaussian --offset 1.0 --target 0.033
+		;;
+	aurora) baseline "$name" aurora ;;
 	*)
-		echo "error: $model: expected adpg-strict, adpg-loose or adpg-plus" >&2
+		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-lstm," \
+			"reinforce, ppo-discrete, ppo-gaussian or aurora" >&2
 		exit 2
 		;;
 	esac
-	"$python" -m thalweg.train.adpg --output "runs/$model" "${common[@]}" "${own[@]}"
-	"$python" -m thalweg.train.export "runs/$model/checkpoint.safetensors" --name "$model" \
-		--output "${TRAIN_OUTPUT:-models}"
 done

@@ -6,11 +6,12 @@ import pytest
 import standin
 from sim_support import many_to_one
 
+from thalweg.features import FeatureSet, Signal
 from thalweg.sim import Learned, run
 
 pettingzoo_test = pytest.importorskip("pettingzoo.test")
 
-from thalweg.environments import Objective, VectorFlows, aec_env, parallel_env  # noqa: E402
+from thalweg.environments import VectorFlows, aec_env, parallel_env  # noqa: E402
 
 # Not faults: an environment without pictures, an agent that has not decided yet and sees zeros.
 pytestmark = [
@@ -97,8 +98,8 @@ def test_seeds_repeat_and_resets_go_on():
 
 
 def test_observations_and_rewards_by_hand():
-    objective = Objective(offset=1.2, target=0.04, scale=3.0)
-    environment = VectorFlows([scenario(2), scenario(8)], objective, initial=0.3)
+    features = FeatureSet(signal=Signal(target=0.04, offset=1.2, scale=3.0))
+    environment = VectorFlows([scenario(2), scenario(8)], features, initial=0.3)
     assert environment.single_observation_space.shape == (4,)
     step = environment.reset([1, 2])
     history, actions = {}, np.random.default_rng(1)
@@ -111,13 +112,14 @@ def test_observations_and_rewards_by_hand():
         chosen = actions.uniform(-1, 1, n).astype(np.float32)
         for (key, seen, reward, rtt, rate), action in zip(rows, chosen):
             assert environment.single_observation_space.contains(seen)
-            error = max(rtt / 12e-6 - 1.2, 0) * rate**0.5 - 0.04
+            error = 0.04 - max(rtt / 12e-6 - 1.2, 0) * rate**0.5
             action_before, *older = history.get(key, (0.0, 0.0, 0.0))
-            assert seen == pytest.approx([action_before, 3 * error, *older], abs=2e-5)
+            limited = min(max(3 * error, -1), 1)
+            assert seen == pytest.approx([*older, action_before, limited], abs=2e-5)
             expected = -(error**2) if key in history else 0
             assert reward == pytest.approx(expected, rel=1e-3, abs=1e-6)
             # What a decision saw becomes what is older for the next.
-            history[key] = (action, action_before, seen[1])
+            history[key] = (action, action_before, seen[3])
         step = environment.step(chosen[:, None])
     assert len(history) == 10
     with pytest.raises(RuntimeError, match="reset"):
@@ -126,19 +128,23 @@ def test_observations_and_rewards_by_hand():
 
 def test_lost_probes_are_told():
     # At the line rate eight flows offer eight times what the receiver's link carries.
-    objective = Objective(offset=1.0, target=0.04)
-    environment = VectorFlows(scenario(8), objective)
-    step, lost = environment.reset([1]), 0
+    features = FeatureSet(signal=Signal(target=0.04, offset=1.0, scale=0.5))
+    environment = VectorFlows(scenario(8), features)
+    step, lost, decided = environment.reset([1]), 0, set()
     while step is not None:
         d = step.decisions
         lost += d.probe_lost.sum()
-        known = np.maximum(d.rtt_s / 12e-6 - 1, 0) * np.sqrt(d.rate) - 0.04
-        expected = np.where(d.probe_lost, np.maximum(known, 1.0), known)
-        np.testing.assert_allclose(step.observation[:, 1], expected, rtol=1e-4, atol=1e-5)
+        known = 0.04 - np.maximum(d.rtt_s / 12e-6 - 1, 0) * np.sqrt(d.rate)
+        error = np.where(d.probe_lost, -1, np.clip(0.5 * known, -1, 1))
+        np.testing.assert_allclose(step.observation[:, 3], error, rtol=1e-4, atol=1e-5)
+        reward = -np.where(d.probe_lost, np.minimum(known, -1), known) ** 2
+        reward = np.where([key in decided for key in step.key], reward, 0)
+        np.testing.assert_allclose(step.reward, reward, rtol=1e-3, atol=1e-6)
+        decided.update(step.key)
         step = environment.step(np.where(d.probe_lost, -1, 0))
     assert lost > 20
-    parallel = parallel_env(scenario(8), objective)
-    _, infos = parallel.reset(seed=1)
+    parallel = parallel_env(scenario(8), features)
+    parallel.reset(seed=1)
     told = False
     while parallel.agents:
         *_, infos = parallel.step({})
@@ -147,14 +153,13 @@ def test_lost_probes_are_told():
 
 
 def test_what_a_model_in_the_simulator_sees(tmp_path):
-    # The stand-in's action is tanh(0.8 * error), the other way round here: s - target. Its error
-    # is limited to one.
+    # The stand-in's action is tanh(0.8 * error).
     learned = Learned(standin.file(tmp_path, target=0.07, error_scale=4.0), initial=1 / 16)
-    environment = VectorFlows(scenario(16), Objective(1.0, 0.07, 4.0), initial=1 / 16)
+    features = FeatureSet(signal=Signal(0.07, 1.0, 4.0))
+    environment = VectorFlows(scenario(16), features, initial=1 / 16)
     step = environment.reset([6])
     while step is not None:
-        error = np.clip(step.observation[:, 1].astype(np.float64), -1, 1)
-        step = environment.step(np.tanh(-0.8 * error))
+        step = environment.step(np.tanh(0.8 * step.observation[:, 3].astype(np.float64)))
     inside, outside = run(scenario(16), learned, seed=6), environment.batch.result(0)
     # Features within the simulator have 15 bits.
     assert outside.utilisation_percent == pytest.approx(inside.utilisation_percent, rel=0.02)
@@ -179,5 +184,3 @@ def test_bad_actions_are_refused():
     for action in (None, np.full(1, 2.0), np.zeros(2)):
         with pytest.raises(ValueError, match=f"expected .* for {turns.agent_selection}"):
             turns.step(action)
-    with pytest.raises(ValueError, match="target: expected a number from 1e-06"):
-        Objective(target=0)

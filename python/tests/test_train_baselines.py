@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from thalweg.train import aurora, ppo, reinforce
+from thalweg.train import aurora, checkpoint, ppo, reinforce
 from thalweg.train.collect import Collected
 from thalweg.train.fluid import Bottleneck, FluidBatch
 from thalweg.train.stochastic import ActorCritic, ControlTask, Discrete, Gaussian, Sampler
@@ -146,6 +146,31 @@ def rollouts(reward, done, value=None, length=None):
     return Collected(
         {"reward": reward, "done": done, "value": value}, length, np.zeros((len(reward), 0)), False
     )
+
+
+def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
+    settings = reinforce.Settings(
+        output=str(tmp_path), scenarios=("fluid:2",), copies=2, rollout=8, updates=9, quiet=True
+    )
+    made = []
+
+    def make(seeds):
+        made.append(1)
+        # From the third episode on nobody gets an answer in time.
+        duration = 0.3e-3 if len(made) < 3 else 15e-6
+        return FluidBatch([Bottleneck(2, duration_s=duration, warm_up_s=0)] * 2, seeds.tolist())
+
+    reinforce.train(settings, make)
+    assert len(made) == 3
+    assert "episode 2: " in (said := capsys.readouterr().err) and "of 9" in said
+    state = checkpoint.state(tmp_path / "checkpoint.safetensors", "reinforce")
+    assert state["episode"] == 2 and 2 <= state["update"] < 9
+    # If that is so from the beginning, the settings are at fault.
+    with pytest.raises(ValueError, match="too few to learn from; lengthen them"):
+        reinforce.train(
+            reinforce.Settings(output=str(tmp_path / "new"), scenarios=("fluid:2",), copies=2, quiet=True),
+            make,
+        )
 
 
 def test_generalised_advantages_by_hand():

@@ -23,6 +23,20 @@ FEATURES = ("action", "error", "log_rate", "queue", "error_change")
 MAX_INPUTS, MAX_WIDTH, MAX_HIDDEN = 16, 32, 2
 LSTM_WIDTH = 16
 
+#: Keys of an entry of `evaluation.runs`: how a model did in a scenario of the simulator.
+RUN: dict[str, Any] = {
+    "scenario": str,
+    "inference": str,
+    "initial_fraction": int | float,
+    "duration_s": int | float,
+    "warmup_s": int | float,
+    "seeds": int,
+    "utilisation_percent": int | float,
+    "fairness_percent": int | float,
+    "queue_us": int | float,
+    "dropped_percent": int | float,
+}
+
 
 class ModelError(ValueError):
     """A model, or a file, that cannot be used; says which part, what it is, what it may be."""
@@ -193,6 +207,10 @@ def check(model: Model) -> None:
     _expect(1 <= len(model.name) <= 64, "name", repr(model.name), "1 to 64 characters")
     _expect(1e-6 <= model.target <= 255.0, "target", model.target, "1e-6 to 255")
     _expect(0.0 <= model.offset <= 65535.0, "offset", model.offset, "0 to 65535")
+    runs = model.evaluation.get("runs", [])
+    _expect(isinstance(runs, list), "evaluation.runs", type(runs).__name__, "a list")
+    for number, run in enumerate(runs):
+        _check_run(f"evaluation.runs[{number}]", run)
     policy = model.policy
     shapes: dict[str, tuple[int, ...]] = {}
     if isinstance(policy, Mlp):
@@ -234,6 +252,29 @@ def check(model: Model) -> None:
         if array.dtype == np.float32:
             good = bool(np.all(np.abs(array) <= 1e6))
             _expect(good, f"tensor `{name}`", "others", "finite numbers of 1e6 at most")
+
+
+def _check_run(field: str, run: Any) -> None:
+    """An entry of `evaluation.runs`; docs/model.md describes it."""
+    good = isinstance(run, dict) and run.keys() == RUN.keys()
+    found = sorted(run) if isinstance(run, dict) else type(run).__name__
+    _expect(good, field, found, f"these keys: {', '.join(sorted(RUN))}")
+    for key, kind in RUN.items():
+        good = isinstance(run[key], kind) and not isinstance(run[key], bool)
+        _expect(good, f"{field}.{key}", repr(run[key]), "a text" if kind is str else "a number")
+    inferences = ("float", "int8", "tree")
+    _expect(run["inference"] in inferences, f"{field}.inference", run["inference"], inferences)
+    _expect(run["seeds"] >= 1, f"{field}.seeds", run["seeds"], "1 at least")
+    for key, most in (
+        ("initial_fraction", 1.0),
+        ("duration_s", 1e6),
+        ("warmup_s", run["duration_s"]),
+        ("utilisation_percent", 100.1),
+        ("fairness_percent", 100.0),
+        ("queue_us", 1e12),
+        ("dropped_percent", 100.0),
+    ):
+        _expect(0.0 <= run[key] <= most, f"{field}.{key}", run[key], f"0 to {most}")
 
 
 def _expect(good: bool, field: str, found: object, expected: object) -> None:

@@ -46,6 +46,67 @@ pub struct Training {
     pub line_rate_bps: u64,
 }
 
+/// How the model did in a scenario of the simulator, an entry of `evaluation.runs`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// What it computed in: `float`, `int8` or `tree`.
+    pub inference: String,
+    /// First rate of its flows, a share of the line rate.
+    pub initial_fraction: f64,
+    /// Simulated time, seconds.
+    pub duration_s: f64,
+    /// Of that, not measured, seconds.
+    pub warmup_s: f64,
+    /// Seeds, over which the figures are means.
+    pub seeds: u32,
+    /// Switch utilisation (SU), percent.
+    pub utilisation_percent: f64,
+    /// Least rate of a flow over the greatest (FR), percent.
+    pub fairness_percent: f64,
+    /// Mean waiting time (QL), microseconds.
+    pub queue_us: f64,
+    /// Packets dropped, percent.
+    pub dropped_percent: f64,
+}
+
+impl Run {
+    fn check(&self, number: usize) -> Result<(), Fault> {
+        let fault = |name: &str, found: String, expected: &str| {
+            Err(Fault::new(
+                format!("evaluation.runs[{number}].{name}"),
+                found,
+                expected,
+            ))
+        };
+        if !["float", "int8", "tree"].contains(&self.inference.as_str()) {
+            let found = format!("{:?}", self.inference);
+            return fault("inference", found, "float, int8 or tree");
+        }
+        if self.seeds == 0 {
+            return fault("seeds", self.seeds.to_string(), "1 at least");
+        }
+        // What is not a number is in no range.
+        let limits = [
+            ("initial_fraction", self.initial_fraction, 0.0, 1.0),
+            ("duration_s", self.duration_s, 0.0, 1e6),
+            ("warmup_s", self.warmup_s, 0.0, self.duration_s),
+            ("utilisation_percent", self.utilisation_percent, 0.0, 100.1),
+            ("fairness_percent", self.fairness_percent, 0.0, 100.0),
+            ("queue_us", self.queue_us, 0.0, 1e12),
+            ("dropped_percent", self.dropped_percent, 0.0, 100.0),
+        ];
+        for (name, value, low, high) in limits {
+            if !(low..=high).contains(&value) {
+                return fault(name, value.to_string(), &format!("{low} to {high}"));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The document under the metadata key `thalweg`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +132,7 @@ pub struct Document {
     pub activation_amax: Option<Vec<f64>>,
     /// Where it comes from.
     pub training: Training,
-    /// Results, by name; free in form.
+    /// Results, by name; free in form but for `runs`, which [`Document::runs`] reads.
     #[serde(default)]
     pub evaluation: serde_json::Map<String, serde_json::Value>,
 }
@@ -97,6 +158,7 @@ impl Document {
             return Err(Fault::new("name", found, "1 to 64 printable characters"));
         }
         self.features()?;
+        self.runs()?;
         let hidden = |expected: &str| Fault::new("hidden", format!("{:?}", self.hidden), expected);
         match self.kind {
             Kind::Mlp if self.hidden.len() > 2 => {
@@ -126,6 +188,21 @@ impl Document {
             }
         }
         Ok(())
+    }
+
+    /// How it did in the simulator, in the order of the file; none where nobody looked.
+    pub fn runs(&self) -> Result<Vec<Run>, Fault> {
+        let Some(found) = self.evaluation.get("runs") else {
+            return Ok(Vec::new());
+        };
+        let runs: Vec<Run> = serde_json::from_value(found.clone()).map_err(|error| {
+            let expected = "a list of runs as docs/model.md describes them";
+            Fault::new("evaluation.runs", error, expected)
+        })?;
+        for (number, run) in runs.iter().enumerate() {
+            run.check(number)?;
+        }
+        Ok(runs)
     }
 
     /// The features, in integers: each factor to the nearest step of its fixed point, halves

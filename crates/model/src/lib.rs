@@ -15,7 +15,7 @@ mod quantised;
 mod tanh;
 mod tensors;
 
-pub use document::{Document, FeatureEntry, Kind, Training};
+pub use document::{Document, FeatureEntry, Kind, Run, Training};
 pub use error::Error;
 pub use file::{FORMAT_VERSION, MAX_FILE_BYTES, ModelFile, Policy};
 pub use lstm::{LSTM_WIDTH, Lstm, LstmState};

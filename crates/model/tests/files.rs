@@ -271,6 +271,32 @@ fn a_file_of_the_python_package_does_what_it_does_there() {
     }
 }
 
+/// An entry of `evaluation.runs`.
+fn run() -> Value {
+    json!({
+        "scenario": "s", "inference": "float", "initial_fraction": 0.001, "duration_s": 0.2,
+        "warmup_s": 0.1, "seeds": 3, "utilisation_percent": 99.5, "fairness_percent": 98.0,
+        "queue_us": 7.25, "dropped_percent": 0.0,
+    })
+}
+
+/// One that differs in a field.
+fn with(field: &str, value: Value) -> Value {
+    let mut run = run();
+    run[field] = value;
+    run
+}
+
+#[test]
+fn what_a_model_did_is_read() {
+    let mut parts = mlp();
+    parts.document["evaluation"] = json!({ "runs": [run()], "note": "any" });
+    let runs = parts.read().document.runs().unwrap();
+    assert_eq!(runs.len(), 1);
+    assert_eq!((runs[0].queue_us, runs[0].seeds), (7.25, 3));
+    assert_eq!(mlp().read().document.runs().unwrap(), []);
+}
+
 #[test]
 fn faults_of_the_document_are_named() {
     let refused = |change: &dyn Fn(&mut Value)| {
@@ -278,7 +304,7 @@ fn faults_of_the_document_are_named() {
         change(&mut parts.document);
         parts.refused()
     };
-    let all: [Fault<'_, Value>; 16] = [
+    let all: [Fault<'_, Value>; 21] = [
         (
             &|d| d["name"] = json!(""),
             "name: found \"\", expected 1 to 64",
@@ -333,6 +359,26 @@ fn faults_of_the_document_are_named() {
         (
             &|d| d["activation_amax"] = json!([1.0]),
             "activation_amax: found [1.0], expected 2 numbers",
+        ),
+        (
+            &|d| d["evaluation"]["runs"] = json!([{ "scenario": "s" }]),
+            "evaluation.runs: found missing field `inference`, expected a list of runs",
+        ),
+        (
+            &|d| d["evaluation"]["runs"] = json!([with("speed", json!(1))]),
+            "evaluation.runs: found unknown field `speed`",
+        ),
+        (
+            &|d| d["evaluation"]["runs"] = json!([run(), with("inference", json!("int4"))]),
+            "evaluation.runs[1].inference: found \"int4\", expected float, int8 or tree",
+        ),
+        (
+            &|d| d["evaluation"]["runs"] = json!([with("seeds", json!(0))]),
+            "evaluation.runs[0].seeds: found 0, expected 1 at least",
+        ),
+        (
+            &|d| d["evaluation"]["runs"] = json!([with("warmup_s", json!(0.3))]),
+            "evaluation.runs[0].warmup_s: found 0.3, expected 0 to 0.2",
         ),
     ];
     for (change, expected) in all {

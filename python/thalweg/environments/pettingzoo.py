@@ -10,7 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from thalweg.environments.vector import Objective, Step, VectorFlows
+from thalweg.environments.vector import FEATURES, Step, VectorFlows
+from thalweg.features import FeatureSet
 from thalweg.sim import Outcome, Scenario
 
 try:
@@ -26,21 +27,21 @@ Action = NDArray[np.float32]
 
 def parallel_env(
     scenario: Scenario | str | PathLike[str],
-    objective: Objective = Objective(),
+    features: FeatureSet = FEATURES,
     initial: float | str | None = None,
     pending_only: bool = False,
 ) -> ParallelFlows:
     """The flows of a scenario as agents that decide at once; see :class:`ParallelFlows`."""
-    return ParallelFlows(scenario, objective, initial, pending_only)
+    return ParallelFlows(scenario, features, initial, pending_only)
 
 
 def aec_env(
     scenario: Scenario | str | PathLike[str],
-    objective: Objective = Objective(),
+    features: FeatureSet = FEATURES,
     initial: float | str | None = None,
 ) -> AECFlows:
     """The flows of a scenario as agents that decide in turn; see :class:`AECFlows`."""
-    return AECFlows(scenario, objective, initial)
+    return AECFlows(scenario, features, initial)
 
 
 class _Flows:
@@ -52,11 +53,11 @@ class _Flows:
     def __init__(
         self,
         scenario: Scenario | str | PathLike[str],
-        objective: Objective,
+        features: FeatureSet,
         initial: float | str | None,
     ) -> None:
         scenario = scenario if isinstance(scenario, Scenario) else Scenario.load(scenario)
-        self._vector = VectorFlows(scenario, objective, initial, jobs=1)
+        self._vector = VectorFlows(scenario, features, initial, jobs=1)
         self.possible_agents = [f"flow_{number}" for number in range(scenario.flows)]
         self._numbers = {agent: number for number, agent in enumerate(self.possible_agents)}
         self._made: dict[str, tuple[spaces.Box, spaces.Box]] = {}
@@ -64,7 +65,7 @@ class _Flows:
         self._step: Step | None = None
 
     def observation_space(self, agent: str) -> spaces.Box:
-        """float32[4]; see :mod:`thalweg.environments`. The same object each time."""
+        """float32[features.size]; see :mod:`thalweg.environments`. The same object each time."""
         return self._spaces(agent)[0]
 
     def action_space(self, agent: str) -> spaces.Box:
@@ -115,7 +116,7 @@ class _Flows:
         return {} if self._step is None else dict(zip(self._pending(), self._step.observation))
 
     def _blank(self) -> dict[str, Observation]:
-        return {agent: np.zeros(4, np.float32) for agent in self.possible_agents}
+        return {agent: np.zeros(self._vector.features.size, np.float32) for agent in self.possible_agents}
 
     def _idle(self) -> dict[str, dict[str, Any]]:
         return {agent: {"pending": False} for agent in self.possible_agents}
@@ -165,11 +166,11 @@ class ParallelFlows(_Flows, pettingzoo.ParallelEnv[str, Observation, Action]):
     def __init__(
         self,
         scenario: Scenario | str | PathLike[str],
-        objective: Objective = Objective(),
+        features: FeatureSet = FEATURES,
         initial: float | str | None = None,
         pending_only: bool = False,
     ) -> None:
-        super().__init__(scenario, objective, initial)
+        super().__init__(scenario, features, initial)
         self._pending_only = pending_only
 
     def reset(
@@ -226,10 +227,10 @@ class AECFlows(_Flows, pettingzoo.AECEnv[str, Observation, Action]):
     def __init__(
         self,
         scenario: Scenario | str | PathLike[str],
-        objective: Objective = Objective(),
+        features: FeatureSet = FEATURES,
         initial: float | str | None = None,
     ) -> None:
-        super().__init__(scenario, objective, initial)
+        super().__init__(scenario, features, initial)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """A fresh simulation; a seed repeats one. There are no options."""

@@ -10,6 +10,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from thalweg.features import FeatureSet, Observer, Signal
 from thalweg.sim import Batch, Decisions, Scenario
 
 try:
@@ -19,42 +20,13 @@ except ModuleNotFoundError as missing:
         'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"'
     ) from missing
 
-#: Largest error that is observed, as in the simulator's own network.
-LARGEST = 1e6
-
-#: Distance that a lost probe counts as at least, base round-trip times.
-LOST = 1.0
-
 Scenarios = Scenario | str | PathLike[str]
 
+#: Distance from the target that a lost probe counts as at least, base round-trip times.
+LOST = 1.0
 
-@dataclass(frozen=True)
-class Objective:
-    """What an agent is after.
-
-    offset: inflation (RTT / base RTT) that counts as none. At least 0.
-    target: where (inflation - offset) * sqrt(rate / line rate) should be. Positive.
-    scale: factor of the error in observations. Positive.
-    """
-
-    offset: float = 1.0
-    target: float = 0.05
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name, least in (("offset", 0.0), ("target", 1e-6), ("scale", 1e-6)):
-            value = getattr(self, name)
-            if not least <= value <= 1e6:
-                raise ValueError(f"{name}: expected a number from {least} to 1e6, found {value}")
-
-    def distance(self, decisions: Decisions) -> NDArray[np.float64]:
-        """How far each flow is from the target, base round-trip times, float64[n]: negative where
-        it may send faster. Of a lost probe only how long it was under way at least is known: it
-        counts so, and as :data:`LOST` at least."""
-        inflation = decisions.rtt_ps / decisions.base_rtt_ps
-        share = decisions.rate_bps / decisions.line_rate_bps
-        distance = np.maximum(inflation - self.offset, 0.0) * np.sqrt(share) - self.target
-        return np.where(decisions.probe_lost, np.maximum(distance, LOST), distance)
+#: What agents see unless told otherwise: last action and error, of two decisions.
+FEATURES = FeatureSet(signal=Signal(target=0.05, offset=1.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +35,7 @@ class Step:
 
     #: Which flow each concerns, among all of the batch, int32[n]; a flow appears at most once.
     key: NDArray[np.int32]
-    #: float32[n, 4].
+    #: float32[n, features.size].
     observation: NDArray[np.float32]
     #: For the flow's decision before; 0 at its first. float32[n].
     reward: NDArray[np.float32]
@@ -74,7 +46,8 @@ class Step:
 class VectorFlows:
     """Simulations side by side, decided for together.
 
-    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`.
+    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`. features: what is observed, and the
+    target that the reward is for.
 
     It resembles :class:`gymnasium.vector.VectorEnv` as far as decisions that come at different
     times allow: spaces are those of one flow, :meth:`step` takes and returns arrays, but of the
@@ -84,17 +57,16 @@ class VectorFlows:
     def __init__(
         self,
         scenarios: Scenarios | Iterable[Scenarios],
-        objective: Objective = Objective(),
+        features: FeatureSet = FEATURES,
         initial: float | str | None = None,
         jobs: int | None = None,
     ) -> None:
         if not isinstance(scenarios, Scenario | str | PathLike):
             scenarios = list(scenarios)
         self._scenarios = scenarios
-        self.objective = objective
+        self.features = features
         self._initial, self._jobs = initial, jobs
-        low, high = np.array([-1, -LARGEST] * 2, np.float32), np.array([1, LARGEST] * 2, np.float32)
-        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
+        self.single_observation_space = spaces.Box(-1, 1, (features.size,), np.float32)
         self.single_action_space = spaces.Box(-1, 1, (1,), np.float32)
         self._batch: Batch | None = None
         self._step: Step | None = None
@@ -109,9 +81,8 @@ class VectorFlows:
     def reset(self, seeds: Sequence[int]) -> Step | None:
         """Fresh simulations, one a seed, up to the first decisions; None if there are none."""
         self._batch = Batch(self._scenarios, seeds, self._initial, self._jobs)
-        # By flow: last action; action and error of the observation before; whether there was one.
-        self._action = np.zeros(self._batch.flows, np.float32)
-        self._before = np.zeros((self._batch.flows, 2), np.float32)
+        self._observer = Observer(self.features, self._batch.flows)
+        # By flow: whether it has decided before.
         self._seen = np.zeros(self._batch.flows, np.bool_)
         return self._observe()
 
@@ -133,7 +104,7 @@ class VectorFlows:
         if outside.any():
             place = int(np.argmax(outside))
             raise ValueError(f"action[{place}]: expected -1 to 1, found {action[place]}")
-        self._action[key] = action
+        self._observer.acted(key, action)
         # In double precision, as the simulator's own network does it.
         u = action.astype(np.float64)
         self.batch.decide(np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * np.minimum(u, 0))))
@@ -145,13 +116,14 @@ class VectorFlows:
             self._step = None
             return None
         key = decisions.key
-        distance = self.objective.distance(decisions)
-        observation = np.empty((len(key), 4), np.float32)
-        observation[:, 0] = self._action[key]
-        observation[:, 1] = np.clip(self.objective.scale * distance, -LARGEST, LARGEST)
-        observation[:, 2:] = self._before[key]
+        signal = self.features.signal
+        observation, _, _ = self._observer.observe(
+            key, decisions.rtt_s, decisions.base_rtt_s, decisions.rate, decisions.probe_lost
+        )
+        distance = signal.value(decisions.rtt_s / decisions.base_rtt_s, decisions.rate)
+        distance -= np.float32(signal.target)
+        distance = np.where(decisions.probe_lost, np.maximum(distance, LOST), distance)
         reward = np.where(self._seen[key], -(distance**2), 0).astype(np.float32)
         self._seen[key] = True
-        self._before[key] = observation[:, :2]
         self._step = Step(key, observation, reward, decisions)
         return self._step

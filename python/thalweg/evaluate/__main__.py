@@ -9,13 +9,17 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from thalweg.evaluate import document, plots, published, tables
+from thalweg.evaluate import document, plots, published, summary, tables
 from thalweg.evaluate.cells import Cell, Contender, Row, Store
+from thalweg.model import read
 from thalweg.sim import Learned, Scenario, run
 from thalweg.sweep import workers
+
+T = TypeVar("T")
 
 #: Who is judged beside the models.
 BASELINES = ("dcqcn", "hpcc", "swift", "proportional:initial_fraction=0.001")
@@ -23,6 +27,9 @@ BASELINES = ("dcqcn", "hpcc", "swift", "proportional:initial_fraction=0.001")
 #: First rate of flows that models decide for, as a share of the line rate. Thousands that begin at
 #: the line rate lose nearly all their probes, and can hardly decide.
 INITIAL = 0.001
+
+#: Rows of the published tables, by the algorithm of a checkpoint.
+PUBLISHED = {"reinforce": "REINFORCE", "ppo": "PPO", "aurora": "Aurora"}
 
 #: What the target is multiplied by in the sweep.
 SWEEP = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -55,6 +62,15 @@ def arguments() -> argparse.ArgumentParser:
         help="a model file; may be given several times",
     )
     parser.add_argument(
+        "--trained",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="CHECKPOINT",
+        help="what reinforce, ppo or aurora learned; may be given several times; int8 and target "
+        "are not of these",
+    )
+    parser.add_argument(
         "--inference",
         choices=["float", "int8", "tree"],
         help="what the models compute in; default: floating point, or trees if the file has those",
@@ -64,7 +80,8 @@ def arguments() -> argparse.ArgumentParser:
         type=float,
         default=INITIAL,
         metavar="SHARE",
-        help="first rate of the models' flows, a share of the line rate; default %(default)s",
+        help="first rate of flows of models and of what was trained, a share of the line rate; "
+        "default %(default)s",
     )
     parser.add_argument(
         "--cc",
@@ -73,7 +90,13 @@ def arguments() -> argparse.ArgumentParser:
         help="a controller of the simulator, as NAME or NAME:parameter=value,...; may be given "
         f"several times, \"none\" for no other than the models; default: {', '.join(BASELINES)}",
     )
-    parser.add_argument("--seeds", type=_positive, default=5, help="seeds, from 1 up; default 5")
+    parser.add_argument(
+        "--seeds",
+        type=_per_table(_positive),
+        default={None: 5},
+        metavar="N|TABLE=N,...",
+        help="seeds, from 1 up, of all tables or each its own; default 5",
+    )
     parser.add_argument(
         "--jobs", type=_positive, default=os.cpu_count(), help="simulations at a time"
     )
@@ -85,8 +108,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--duration",
-        type=float,
-        metavar="SECONDS",
+        type=_per_table(_seconds),
+        default={},
+        metavar="SECONDS|TABLE=SECONDS,...",
         help="simulate so long instead of what the scenarios say, with as much less warm-up",
     )
     parser.add_argument(
@@ -131,6 +155,30 @@ def _positive(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text}")
+    return value
+
+
+def _per_table(number: Callable[[str], T]) -> Callable[[str], dict[str | None, T]]:
+    """Reads one value for all tables, key None, and others for some, as ``5,int8=1``."""
+
+    def read(text: str) -> dict[str | None, T]:
+        values: dict[str | None, T] = {}
+        for part in text.split(","):
+            table, given, value = part.rpartition("=")
+            if given and table not in tables.KINDS:
+                known = ", ".join(tables.KINDS)
+                raise argparse.ArgumentTypeError(f"expected a table ({known}), found {table!r}")
+            values[table if given else None] = number(value)
+        return values
+
+    read.__name__ = number.__name__.strip("_")
+    return read
+
+
 def _sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(_positive(part) for part in text.split(",")))
 
@@ -162,45 +210,80 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def models(options: argparse.Namespace) -> list[tuple[Path, Learned]]:
     """The models that were named. Raises ValueError where two have one name."""
-    read = [
-        (file, Learned(file, options.inference, None, options.initial)) for file in options.model
+    found = [
+        (file, Learned(file, _inference(file, options), None, options.initial))
+        for file in options.model
     ]
-    names = [model.name for _, model in read]
-    for file, model in read:
+    names = [model.name for _, model in found]
+    for file, model in found:
         if names.count(model.name) > 1:
             raise ValueError(f"{file}: another model is called {model.name!r} as well")
-    return read
+    return found
+
+
+def _inference(file: Path, options: argparse.Namespace) -> str | None:
+    """What a model is to compute in: as asked, but trees are trees."""
+    return None if "tree" in summary.inferences(read(file)) else options.inference
 
 
 def plan(options: argparse.Namespace) -> list[tables.Job]:
     """A job for each table."""
     figures = published.load(options.checkout)
     figures["target"] = figures["many-to-one"]
-    read = models(options)
+    given = models(options)
     named = list(BASELINES) if options.cc is None else [cc for cc in options.cc if cc != "none"]
-    everyone = [Contender(model.name, model) for _, model in read]
+    everyone = [Contender(model.name, model) for _, model in given]
+    everyone += trained(options)
     everyone += [Contender(cc, cc) for cc in dict.fromkeys(named)]
+    labels = [one.label for one in everyone]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{label}: two to judge have this name")
     wanted = list(tables.KINDS) if "all" in options.tables else dict.fromkeys(options.tables)
     jobs = []
     for name in wanted:
         contenders = everyone
         if name in ("int8", "target"):
-            if not read:
+            if not given:
                 raise ValueError(f"{name}: this table is of models; none was given with --model")
             make = _quantised if name == "int8" else _targets
-            contenders = [one for file, model in read for one in make(file, model, options)]
+            contenders = [one for file, model in given for one in make(file, model, options)]
+            if not contenders:
+                raise ValueError(f"{name}: this table is of networks, with integers for int8")
         if not contenders:
             raise ValueError(f"{name}: nobody to judge; expected --model or --cc")
-        seeds = range(1, options.seeds + 1)
+        seeds = range(1, options.seeds.get(name, options.seeds.get(None, 5)) + 1)
         scenarios = options.checkout / "scenarios/sim"
+        duration = options.duration.get(name, options.duration.get(None))
         job = tables.Job(
-            name, figures[name], contenders, seeds, scenarios, options.sizes, options.duration
+            name, figures[name], contenders, seeds, scenarios, options.sizes, duration
         )
         jobs.append(job)
     return jobs
 
 
+def trained(options: argparse.Namespace) -> list[Contender]:
+    """What baselines learned, as the checkpoints say; named as the files. Raises OSError,
+    ValueError."""
+    if not options.trained:
+        return []
+    from thalweg.train.checkpoint import CheckpointError
+    from thalweg.train.trained import Trained
+
+    found = []
+    for file in options.trained:
+        try:
+            policy = Trained.load(file, options.initial)
+        except CheckpointError as why:
+            raise ValueError(str(why)) from why
+        found.append(Contender(file.stem, policy, PUBLISHED[policy.kind]))
+    return found
+
+
 def _quantised(file: Path, model: Learned, options: argparse.Namespace) -> list[Contender]:
+    """None for a model that computes in one of the two alone."""
+    if "int8" not in summary.inferences(read(file)):
+        return []
     return [
         Contender(f"{model.name} {inference}", Learned(file, inference, None, options.initial))
         for inference in ("float", "int8")
@@ -208,6 +291,9 @@ def _quantised(file: Path, model: Learned, options: argparse.Namespace) -> list[
 
 
 def _targets(file: Path, model: Learned, options: argparse.Namespace) -> list[Contender]:
+    """None for trees, which answer as a network does that is there itself."""
+    if "tree" in summary.inferences(read(file)):
+        return []
     return [
         Contender(
             f"{model.name}, target {model.target * factor:.4g}",

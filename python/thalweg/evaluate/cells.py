@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import thalweg._native
 from thalweg.sim import Learned, Outcome, Scenario, run
@@ -19,19 +20,35 @@ from thalweg.sim import Learned, Outcome, Scenario, run
 Row = dict[str, float | None]
 
 
+class Outside(Protocol):
+    """Who decides outside the simulator, such as :class:`thalweg.train.trained.Trained`."""
+
+    #: Different whenever its decisions may be.
+    identity: str
+
+    def run(self, scenario: Scenario, seed: int) -> Outcome:
+        """The scenario under its control."""
+        ...
+
+
 @dataclass(frozen=True)
 class Contender:
     """Who is judged. ``label`` is for readers and different for each; ``cc`` is the name of a
-    controller of the simulator with its parameters, or a model."""
+    controller of the simulator with its parameters, a model, or who decides outside.
+    ``published``: the published row of which this is ours; where it is not given, that of the
+    same controller."""
 
     label: str
-    cc: str | Learned
+    cc: str | Learned | Outside
+    published: str | None = None
 
     @functools.cached_property
     def identity(self) -> str:
         """Different whenever its decisions may be."""
         if isinstance(self.cc, str):
             return self.cc
+        if not isinstance(self.cc, Learned):
+            return self.cc.identity
         content = hashlib.sha256(self.cc.content).hexdigest()
         return f"{content} {self.cc.inference} {self.cc.target} {self.cc.initial}"
 
@@ -57,7 +74,10 @@ class Cell:
 
     def run(self) -> Row:
         """Simulates it."""
-        return row(run(self.scenario, self.contender.cc, self.seed))
+        cc = self.contender.cc
+        if isinstance(cc, str | Learned):
+            return row(run(self.scenario, cc, self.seed))
+        return row(cc.run(self.scenario, self.seed))
 
 
 @functools.cache

@@ -14,13 +14,11 @@ NOTHING = "–"
 
 def document(tables: Sequence[Measured], pictures: Sequence[tuple[str, str]], command: str) -> str:
     """The whole page. ``pictures``: titles and files. ``command``: what made it."""
-    seeds = max((line.ours.runs for t in tables for p in t.parts for line in p.lines if line.ours))
     parts = [
         "# Rate controllers: published figures and ours\n",
         f"Written by `{command}`; not to be edited. Published: Tessler et al., Analytic "
         "Deterministic Policy Gradient with Application to Datacenter Congestion Control. Ours: "
-        f"the packet simulator ([sim.md](sim.md)), mean ± standard deviation over {seeds} "
-        "seed" + ("s" if seeds != 1 else "") + ".\n",
+        "the packet simulator ([sim.md](sim.md)), mean ± standard deviation over the seeds.\n",
         "SU: switch utilisation. FR: least rate of a flow over the greatest. QL: mean waiting "
         "time in switches. **Bold**: no other entry of the same side dominates it, that is, is "
         "better in one figure and worse in none, where figures within 5 % are alike. *loss*: "
@@ -41,7 +39,9 @@ def section(table: Measured) -> str:
     sides = ["published", "ours"] if published else ["ours"]
     header = [table.what, "controller"]
     header += [f"{side} {head}" if head is heads[0] else head for side in sides for head in heads]
-    lines = [f"## {table.heading}\n", _row(header), _row(["---"] * len(header))]
+    runs = f"Ours: {table.seeds} seed{'' if table.seeds == 1 else 's'}, {table.duration_s:g} s each"
+    runs += f", of which {table.warmup_s:g} s are not measured.\n"
+    lines = [f"## {table.heading}\n", runs, _row(header), _row(["---"] * len(header))]
     for part in table.parts:
         theirs_good, ours_good = marked(table, part)
         for line, there, here in zip(part.lines, theirs_good, ours_good, strict=True):

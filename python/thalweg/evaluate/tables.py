@@ -13,6 +13,7 @@ from thalweg.evaluate.cells import Cell, Contender, Row
 from thalweg.evaluate.published import (
     LOSS_PERCENT,
     STATISTICS,
+    PublishedRow,
     PublishedTable,
     undominated,
 )
@@ -59,9 +60,11 @@ def entry(keys: Sequence[str], rows: Sequence[Row]) -> Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table, of one size: who, and what is published and measured of it."""
+    """A line of a table, of one size: who, and what is published and measured of it. ``row``: the
+    published row, if there is one."""
 
     label: str
+    row: str | None
     published: tuple[float, ...] | None
     published_loss: bool
     ours: Entry | None
@@ -77,11 +80,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """A table with both sides."""
+    """A table with both sides. ``seeds``, ``duration_s``, ``warmup_s``: what our runs were; times
+    are those of the first size."""
 
     name: str
     heading: str
     what: str
+    seeds: int
+    duration_s: float
+    warmup_s: float
     statistics: tuple[str, ...]
     parts: tuple[Part, ...]
     published_marks: dict[str, bool]
@@ -149,24 +156,42 @@ class Job:
             }
             parts.append(Part(size, tuple(self._lines(size, ours))))
         marks = published_marks(self.published)
-        return Measured(self.name, self.heading, self.published.what, keys, tuple(parts), marks)
+        first = next(iter(self.scenarios.values()))
+        return Measured(
+            self.name,
+            self.heading,
+            self.published.what,
+            len(self.seeds),
+            first.duration_s,
+            first.warmup_s,
+            keys,
+            tuple(parts),
+            marks,
+        )
 
     def _lines(self, size: int, ours: dict[Contender, Entry]) -> Iterable[Line]:
         """First what is published, with our controller of that kind; then our others."""
         left = dict(ours)
         if self.name != "target":
             for row in self.published.rows:
-                if size not in row.entries and row.cc is None:
-                    continue
-                same = [one for one in left if isinstance(one.cc, str) and one.cc == row.cc]
                 figures = row.entries.get(size)
                 loss = size in row.entries and figures is None
-                found = left.pop(same[0]) if same else None
-                if found is None and size not in row.entries:
-                    continue
-                yield Line(row.name, figures, loss, found)
+                same = [one for one in left if _is_of(one, row)]
+                for one in same:
+                    # Several versions of one algorithm go by their own names.
+                    label = row.name if len(same) == 1 else one.label
+                    yield Line(label, row.name, figures, loss, left.pop(one))
+                if not same and size in row.entries:
+                    yield Line(row.name, row.name, figures, loss, None)
         for contender, found in left.items():
-            yield Line(contender.label, None, False, found)
+            yield Line(contender.label, None, None, False, found)
+
+
+def _is_of(contender: Contender, row: PublishedRow) -> bool:
+    """Whether it is our controller of a published row."""
+    if contender.published is not None:
+        return contender.published == row.name
+    return isinstance(contender.cc, str) and contender.cc == row.cc
 
 
 def published_marks(table: PublishedTable) -> dict[str, bool]:
@@ -184,10 +209,10 @@ def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
     must be back at its rate between two interruptions at every size. The published table's marks
     follow from its figures by these rules.
     """
-    labels = dict.fromkeys(line.label for part in table.parts for line in part.lines)
+    rows = {line.label: line.row for part in table.parts for line in part.lines}
     recovery = table.statistics.index("recovery") if "recovery" in table.statistics else None
     marks = {}
-    for label in labels:
+    for label, row in rows.items():
         entries = [
             line.ours
             for part in table.parts
@@ -199,7 +224,7 @@ def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
             mine = not any(one.lossy for one in entries)
         elif entries:
             mine = not any(math.isnan(one.mean[recovery or 0]) for one in entries)
-        marks[label] = (table.published_marks.get(label), mine)
+        marks[label] = (table.published_marks.get(row or ""), mine)
     return marks
 
 

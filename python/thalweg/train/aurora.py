@@ -115,23 +115,32 @@ class Intervals:
         return (up / down).astype(np.float32)
 
 
+def agent(settings: Settings, explore: bool = True) -> Stochastic:
+    """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
+    return Stochastic(Intervals(settings), Gaussian(1), explore)
+
+
 def make_collector(
     settings: Settings, make: MakeBatch | None = None, explore: bool = True
 ) -> Collector:
     """A collector of this run's rollouts."""
     if make is None:
         make = scenarios.maker(settings.scenarios, settings.duration_s)
-    agent = Stochastic(Intervals(settings), Gaussian(1), explore)
-    return Collector(make, agent, settings.rollout)
+    return Collector(make, agent(settings, explore), settings.rollout)
+
+
+def new_policy(settings: Settings) -> ActorCritic:
+    """An untrained policy."""
+    size = SIGNALS * settings.intervals
+    return ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed))
 
 
 def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
     """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
-    size = SIGNALS * settings.intervals
     return baseline.train(
         "aurora",
         settings,
-        ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed)),
+        new_policy(settings),
         ppo.optimiser(settings),
         LocalPool(functools.partial(make_collector, settings, make)),
         functools.partial(ppo.learn, settings),

@@ -45,7 +45,8 @@ def train(
     """Trains ``policy`` on flows until ``settings.updates``.
 
     Checkpoints are written between episodes, whose seeds follow from the run's seed and their
-    number, so a run that was killed arrives at the same curve. ``settings`` has output, seed,
+    number, so a run that was killed arrives at the same curve. A policy under which flows no longer
+    decide has nothing left to learn from: training ends with it. ``settings`` has output, seed,
     scenarios, copies, updates, rollout and quiet. Raises Diverged, CheckpointError.
     """
     directory = Path(settings.output)
@@ -95,11 +96,17 @@ def train(
                 bar.update()
                 bar.set_postfix(reward=f"{row['reward']:.3g}", refresh=False)
             if update == before:
-                raise ValueError(
+                few = (
                     f"episode {episode}: the simulations ended after "
-                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from; "
-                    f"lengthen them, or shorten the rollouts of {settings.rollout}"
+                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from"
                 )
+                if not episode:
+                    raise ValueError(
+                        f"{few}; lengthen them, or shorten the rollouts of {settings.rollout}"
+                    )
+                # It was enough before: by now flows hardly send, or lose nearly all they send.
+                print(f"{few}: ended at update {update} of {settings.updates}", file=sys.stderr)
+                break
             episode += 1
             checkpoint.write(
                 path,
@@ -127,5 +134,5 @@ def main(
     except (Diverged, checkpoint.CheckpointError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{chosen.output}: {chosen.updates} updates, {time.monotonic() - began:.0f} s")
+    print(f"{chosen.output}: {time.monotonic() - began:.0f} s")
     return 0

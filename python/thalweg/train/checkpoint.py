@@ -57,7 +57,7 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
     Raises CheckpointError for a file that is damaged, of another version or algorithm, or of
     other shapes.
     """
-    state, found = _open(path, kind)
+    head, found = _open(path, kind)
     arrays, rest = eqx.partition(like, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     names = [f"{i:04}" for i in range(len(leaves))]
@@ -70,11 +70,11 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
                 f"expected {leaf.dtype}{leaf.shape}; was it trained with other settings?"
             )
     filled = jax.tree.unflatten(structure, [jax.numpy.asarray(found[name]) for name in names])
-    return eqx.combine(filled, rest), state
+    return eqx.combine(filled, rest), head["state"]
 
 
-def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """State and arrays of a checkpoint that is whole."""
+def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Head and arrays of a checkpoint that is whole."""
     try:
         with safe_open(path, "np") as file:
             head = json.loads((file.metadata() or {}).get("thalweg_checkpoint", "null"))
@@ -88,15 +88,33 @@ def _open(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]
             f"{path}: version {head['version']}, this program reads version {VERSION}; "
             "go on with the program that wrote it, or start anew in another directory"
         )
-    if head.get("kind") != kind:
+    if kind is not None and head.get("kind") != kind:
         raise CheckpointError(f"{path}: of algorithm {head.get('kind')!r}, expected {kind!r}")
-    return head["state"], found
+    return head, found
+
+
+def algorithm(path: Path) -> str:
+    """The algorithm that a checkpoint is of. Raises CheckpointError for a file that is damaged or
+    of another version."""
+    return _open(path, None)[0].get("kind", "")
 
 
 def state(path: Path, kind: str) -> dict[str, Any]:
     """The state alone: what :func:`write` was given. Raises CheckpointError for a file that is
     damaged, of another version or algorithm."""
-    return _open(path, kind)[0]
+    return _open(path, kind)[0]["state"]
+
+
+def settings(path: Path, of: type[Tree], stored: dict[str, Any]) -> Tree:
+    """Settings of a run, of the dataclass ``of``, as :func:`thalweg.train.flags.as_json` wrote
+    them. Raises CheckpointError for those of another program."""
+    try:
+        return of(**{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in stored.items()
+        })
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: settings: {error}") from error
 
 
 def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:

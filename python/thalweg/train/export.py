@@ -1,4 +1,5 @@
-"""Makes a model file from a checkpoint of ADPG: the network in floating point and in 8 bits.
+"""Makes a model file from a checkpoint of ADPG: the network in floating point and, but for an
+LSTM, in 8 bits.
 
 The ranges of the integers come from observations of the trained policy at work on the scenarios
 it was trained on, with seeds of their own.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from thalweg import model, quantize
 from thalweg.features import feature
 from thalweg.train import adpg, checkpoint, scenarios
-from thalweg.train.networks import Mlp, Policy
+from thalweg.train.networks import Lstm, Mlp, Policy
 
 #: Path through empty queues and line rate of the training scenarios, for the record; a model's
 #: features are relative to those of the flow.
@@ -30,14 +31,12 @@ def load(path: Path) -> tuple[adpg.Settings, Policy, dict[str, Any]]:
     """Settings, policy and state of a run from its checkpoint. Raises CheckpointError, and
     ValueError for a policy that model files cannot hold."""
     state = checkpoint.state(path, "adpg")
-    fields = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in state["settings"].items()
-    }
-    settings = adpg.Settings(**fields)
+    settings = checkpoint.settings(path, adpg.Settings, state["settings"])
     policy = adpg.new_policy(settings)
-    if not isinstance(policy, Mlp):
-        raise ValueError(f"{path}: network {settings.network}; expected mlp")
+    if isinstance(policy, Lstm) and settings.hidden[0] != model.LSTM_WIDTH:
+        raise ValueError(
+            f"{path}: an LSTM of width {settings.hidden[0]}; files hold those of {model.LSTM_WIDTH}"
+        )
     optimiser = adpg.optimiser(settings).init(jax.tree.map(lambda x: x, policy))
     (policy, _), _ = checkpoint.read(path, "adpg", (policy, optimiser))
     return settings, policy, state
@@ -59,14 +58,39 @@ def observations(settings: adpg.Settings, policy: Policy, rows: int) -> NDArray[
     return seen[:: max(1, len(seen) // rows)]
 
 
+def _layers(policy: Mlp) -> model.Mlp:
+    return model.Mlp([model.Layer(np.asarray(weight, np.float32)) for weight in policy.weights])
+
+
+def _lstm(policy: Lstm) -> model.Lstm:
+    """As files have it: with biases, of which training knows only the forget gate's 1."""
+    width = model.LSTM_WIDTH
+    gates = np.asarray(policy.gates, np.float32)
+    bias = np.zeros(4 * width, np.float32)
+    bias[width : 2 * width] = 1
+    none = np.zeros(width, np.float32)
+    return model.Lstm(
+        model.Layer(np.asarray(policy.layer, np.float32), none),
+        np.ascontiguousarray(gates[:, :width]),
+        np.ascontiguousarray(gates[:, width:]),
+        bias,
+        model.Layer(np.asarray(policy.out, np.float32)[None], np.zeros(1, np.float32)),
+    )
+
+
 def export(
     path: Path, name: str, directory: Path, percentile: float = 100.0, rows: int = 20_000
 ) -> Path:
     """Writes ``directory/name.safetensors`` from the checkpoint at ``path``; where it is."""
     settings, policy, state = load(path)
-    mlp = model.Mlp([model.Layer(np.asarray(weight, np.float32)) for weight in policy.weights])
-    seen = observations(settings, policy, rows)
-    mlp.quantised = quantize.quantise(mlp, quantize.calibrate(mlp, seen, percentile))
+    if isinstance(policy, Lstm):
+        made_of: model.Mlp | model.Lstm = _lstm(policy)
+    else:
+        made_of = _layers(policy)
+        seen = observations(settings, policy, rows)
+        made_of.quantised = quantize.quantise(
+            made_of, quantize.calibrate(made_of, seen, percentile)
+        )
     features = settings.feature_set()
     made = model.Model(
         name=name,
@@ -84,7 +108,7 @@ def export(
             base_rtt_ns=BASE_RTT_NS,
             line_rate_bps=LINE_RATE_BPS,
         ),
-        policy=mlp,
+        policy=made_of,
     )
     directory.mkdir(parents=True, exist_ok=True)
     to = directory / f"{name}.safetensors"

@@ -142,27 +142,35 @@ def learn(
     return policy, state, {"objective": float(value), "reward": float(reward)}
 
 
+def agent(settings: Settings, explore: bool = True) -> Stochastic:
+    """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
+    signal = Signal(settings.target, settings.offset, settings.scale)
+    encoder = FeatureEncoder(FeatureSet(settings.features, settings.history, signal), settings.law)
+    return Stochastic(encoder, settings.law, explore)
+
+
 def make_collector(
     settings: Settings, make: MakeBatch | None = None, explore: bool = True
 ) -> Collector:
     """A collector of this run's rollouts."""
-    signal = Signal(settings.target, settings.offset, settings.scale)
-    encoder = FeatureEncoder(FeatureSet(settings.features, settings.history, signal), settings.law)
     if make is None:
         make = scenarios.maker(settings.scenarios, settings.duration_s)
-    return Collector(make, Stochastic(encoder, settings.law, explore), settings.rollout)
+    return Collector(make, agent(settings, explore), settings.rollout)
+
+
+def new_policy(settings: Settings) -> ActorCritic:
+    """An untrained policy."""
+    size = FeatureSet(settings.features, settings.history).size
+    key = jax.random.key(settings.seed)
+    return ActorCritic(size, settings.hidden, settings.law, key, critic=False)
 
 
 def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
     """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
-    size = FeatureSet(settings.features, settings.history).size
-    policy = ActorCritic(
-        size, settings.hidden, settings.law, jax.random.key(settings.seed), critic=False
-    )
     return baseline.train(
         "reinforce",
         settings,
-        policy,
+        new_policy(settings),
         optimiser(settings),
         LocalPool(functools.partial(make_collector, settings, make)),
         functools.partial(learn, settings),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use thalweg_core::rate::Decider;
-use thalweg_model::{Document, ModelFile, Policy};
+use thalweg_model::{Document, ModelFile, Policy, Run};
 
 use crate::options::Global;
 use crate::output;
@@ -29,6 +29,9 @@ struct Report<'a> {
     size: usize,
     /// Whether the model can run in the kernel.
     integer: bool,
+    /// How it did in the simulator; in `evaluation` as well.
+    #[serde(skip)]
+    runs: Vec<Run>,
 }
 
 /// Shows it.
@@ -39,6 +42,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         inputs: file.features.inputs(),
         size: size(&file.policy),
         integer: file.policy.integer().is_some(),
+        // What cannot be read was refused with the file.
+        runs: file.document.runs().unwrap_or_default(),
     };
     if global.json {
         return output::print_json(&report);
@@ -118,9 +123,37 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
             output::rate(training.line_rate_bps as f64 / 8.0)
         ),
     ));
-    for (number, (name, value)) in document.evaluation.iter().enumerate() {
+    let others = document
+        .evaluation
+        .iter()
+        .filter(|(name, _)| *name != "runs");
+    let results = report
+        .runs
+        .iter()
+        .map(result)
+        .chain(others.map(|(name, value)| format!("{name}: {value}")));
+    for (number, result) in results.enumerate() {
         let label = if number == 0 { "results" } else { "" };
-        rows.push((label, format!("{name}: {value}")));
+        rows.push((label, result));
     }
     rows
+}
+
+/// How the model did in a scenario, in one line.
+fn result(run: &Run) -> String {
+    format!(
+        "{}, {}: SU {} %, FR {} %, QL {} µs, {} % dropped; {} s after {} s, flows begin at {} % \
+         of the line rate, mean of {} seed{}",
+        run.scenario,
+        run.inference,
+        run.utilisation_percent,
+        run.fairness_percent,
+        run.queue_us,
+        run.dropped_percent,
+        run.duration_s - run.warmup_s,
+        run.warmup_s,
+        run.initial_fraction * 100.0,
+        run.seeds,
+        if run.seeds == 1 { "" } else { "s" },
+    )
 }

@@ -1,0 +1,159 @@
+"""What the baselines learned, judged; and LSTMs as model files."""
+
+import dataclasses
+import json
+import pickle
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sim_support import many_to_one
+
+from thalweg import model
+from thalweg.evaluate import summary
+from thalweg.evaluate.__main__ import main
+from thalweg.sim import run
+from thalweg.train import adpg, aurora, checkpoint, export, ppo, reinforce
+from thalweg.train.stochastic import MULTIPLIERS
+from thalweg.train.trained import Trained
+
+CHECKOUT = export.Path(__file__).resolve().parents[2]
+SMALL = {"scenarios": ("fluid:2",), "copies": 1, "rollout": 8, "updates": 1, "quiet": True}
+SMALL["duration_s"] = 1e-3
+
+
+def sure(policy, choice):
+    """The discrete policy that always takes this choice."""
+    actor = policy.actor
+    weights = [jnp.zeros_like(weight) for weight in actor.weights]
+    biases = [*map(jnp.zeros_like, actor.biases[:-1]), jnp.zeros(6).at[choice].set(1.0)]
+    actor = eqx.tree_at(lambda a: (a.weights, a.biases), actor, (weights, biases))
+    return eqx.tree_at(lambda p: p.actor, policy, actor)
+
+
+def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
+    settings = reinforce.Settings(output=str(tmp_path), **SMALL)
+    reinforce.train(settings)
+    trained = Trained.load(tmp_path / "checkpoint.safetensors", 1 / 8)
+    assert MULTIPLIERS[2] == 1.0
+    trained = dataclasses.replace(trained, policy=sure(trained.policy, 2))
+    found = trained.run(many_to_one(4), 3)
+    expected = run(many_to_one(4), "fixed:fraction=0.125", 3)
+    # Four flows at an eighth of the line: its half.
+    assert found.utilisation_percent == pytest.approx(50, abs=1)
+    assert found.utilisation_percent == pytest.approx(expected.utilisation_percent, abs=0.1)
+    assert found.counts.decisions > 500
+    # Up by a fifth each time, four flows come to offer four times what the port carries.
+    loud = dataclasses.replace(trained, policy=sure(trained.policy, 5)).run(many_to_one(4), 3)
+    assert loud.dropped_percent > 30
+    # Elsewhere it decides as here.
+    again = pickle.loads(pickle.dumps(trained)).run(many_to_one(4), 3)
+    assert again.flow_gbps.tolist() == found.flow_gbps.tolist()
+
+
+@pytest.mark.slow
+def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
+    files = []
+    for name, module, more in [
+        ("reinforce", reinforce, {}),
+        ("ppo-discrete", ppo, {}),
+        ("ppo-gaussian", ppo, {"actions": "gaussian"}),
+        ("aurora", aurora, {}),
+    ]:
+        module.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
+        files.append(tmp_path / f"{name}.safetensors")
+        (tmp_path / name / "checkpoint.safetensors").rename(files[-1])
+    words = [word for file in files for word in ("--trained", str(file))]
+    common = ["--cc", "none", "--checkout", str(CHECKOUT), "--out", str(tmp_path / "page.md")]
+    common += ["--cache", str(tmp_path / "cells.jsonl"), "--jobs", "2"]
+    figures = ["--json", str(tmp_path / "page.json"), "--sizes", "128"]
+    times = ["--duration", "1,many-to-one=0.002", "--seeds", "9,many-to-one=2"]
+    assert main(["many-to-one", *words, *common, *figures, *times]) == 0
+    [table] = json.loads((tmp_path / "page.json").read_text())
+    entries = {entry["controller"]: entry for entry in table["entries"]}
+    # Table 2 of the paper, 128 flows.
+    assert entries["REINFORCE"]["published"] == [51, 100, 3]
+    assert entries["ppo-discrete"]["published"] == entries["ppo-gaussian"]["published"]
+    assert entries["ppo-gaussian"]["published"] == [1, 26, 3]
+    assert entries["Aurora"]["published_loss"]
+    for name in ("REINFORCE", "ppo-discrete", "ppo-gaussian", "Aurora"):
+        assert entries[name]["runs"] == 2
+    assert entries["ADPG"]["runs"] is None
+    assert "Ours: 2 seeds, 0.002 s each, of which 0.001 s" in (tmp_path / "page.md").read_text()
+
+    # What is no checkpoint of theirs.
+    adpg.train(adpg.Settings(output=str(tmp_path / "adpg"), evaluate_every=0, **SMALL))
+    other = str(tmp_path / "adpg" / "checkpoint.safetensors")
+    assert main(["many-to-one", "--trained", other, *common]) == 1
+    assert "of algorithm 'adpg', expected reinforce, ppo, aurora" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["many-to-one", *common, "--seeds", "many-to-two=3"])
+    assert "expected a table" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_program_is_named(tmp_path):
+    ppo.train(ppo.Settings(output=str(tmp_path), **SMALL))
+    path = tmp_path / "checkpoint.safetensors"
+    with pytest.raises(checkpoint.CheckpointError, match="settings: .*speed"):
+        checkpoint.settings(path, ppo.Settings, {"speed": 1})
+    with pytest.raises(checkpoint.CheckpointError, match="settings: actions is 'none'"):
+        checkpoint.settings(path, ppo.Settings, {"actions": "none"})
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_an_lstm_as_a_file_is_the_one_that_was_trained(tmp_path):
+    settings = adpg.Settings(
+        output=str(tmp_path / "run"), network="lstm", hidden=(16,), evaluate_every=0, **SMALL
+    )
+    policy = adpg.train(settings)
+    checkpoint_file = tmp_path / "run" / "checkpoint.safetensors"
+    made = model.read(export.export(checkpoint_file, "remembers", tmp_path))
+    # As docs/model.md has it: gates in the order input, forget, candidate, output.
+    lstm, rng = made.policy, np.random.default_rng(1)
+    h, c = np.zeros((3, 16)), np.zeros((3, 16))
+    state = np.zeros((3, 32), np.float32)
+    for _ in range(5):
+        x = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
+        entered = np.maximum(x @ lstm.entry.weight.T + lstm.entry.bias, 0)
+        gates = entered @ lstm.weight_input.T + h @ lstm.weight_hidden.T + lstm.bias
+        i, f, g, o = np.split(gates, 4, axis=1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        expected = np.tanh(h @ lstm.output.weight[0] + lstm.output.bias)
+        found, state = policy.step(x, state)
+        assert np.asarray(found) == pytest.approx(expected, abs=1e-5)
+    assert np.abs(expected).max() > 1e-4
+    narrow = dataclasses.replace(settings, output=str(tmp_path / "narrow"), hidden=(8,))
+    adpg.train(narrow)
+    with pytest.raises(ValueError, match="an LSTM of width 8; files hold those of 16"):
+        export.export(tmp_path / "narrow" / "checkpoint.safetensors", "narrow", tmp_path)
+
+
+def test_a_summary_is_of_the_model_in_the_file(tmp_path):
+    file = tmp_path / "plus.safetensors"
+    file.write_bytes((CHECKOUT / "models/adpg-plus.safetensors").read_bytes())
+    short = {"scenarios": ["many-to-one-128"], "duration_s": 0.06, "warmup_s": 0.05}
+    runs = summary.summary(file, CHECKOUT, seeds=(1, 2), **short)
+    assert [run["inference"] for run in runs] == ["float", "int8"]
+    for entry in runs:
+        assert entry["scenario"] == "many-to-one-128" and entry["seeds"] == 2
+        # 128 flows wait target * sqrt(128) base round-trip times: 12 us * 0.033 * 11.3.
+        assert entry["queue_us"] == pytest.approx(4.5, rel=0.1)
+        assert entry["utilisation_percent"] > 90 and entry["dropped_percent"] == 0
+    read = model.read(file)
+    model.write(dataclasses.replace(read, evaluation={"note": 1, "runs": runs}), file)
+    assert model.read(file).evaluation["runs"] == runs
+    for change, words in [
+        ({"inference": "int4"}, r"runs\[0\].inference: found int4"),
+        ({"warmup_s": 1.0}, r"runs\[0\].warmup_s: found 1.0, expected 0 to 0.06"),
+        ({"queue_us": float("nan")}, r"runs\[0\].queue_us: found nan"),
+        ({"queue_us": "7"}, r"runs\[0\].queue_us: found '7', expected a number"),
+        ({"speed": 1}, r"runs\[0\]: found .*speed.*, expected these keys"),
+    ]:
+        bad = dataclasses.replace(read, evaluation={"runs": [runs[0] | change]})
+        with pytest.raises(model.ModelError, match=words):
+            model.write(bad, file)

@@ -1,0 +1,88 @@
+"""What REINFORCE, PPO or Aurora have learned, at work in the packet simulator.
+
+Model files hold deterministic networks with ReLU; these policies have others, so they decide from
+outside, through :class:`thalweg.sim.Batch`. They take their likeliest actions and draw none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from thalweg.sim import Batch, Outcome, Scenario
+from thalweg.train import aurora, checkpoint, ppo, reinforce
+from thalweg.train.collect import Diverged
+from thalweg.train.stochastic import ActorCritic, Stochastic
+
+
+@dataclasses.dataclass(frozen=True)
+class _Algorithm:
+    """Its settings, an untrained policy of such, its optimiser, and an agent that acts by it."""
+
+    settings: type
+    policy: Callable[[Any], ActorCritic]
+    optimiser: Callable[[Any], Any]
+    agent: Callable[[Any, bool], Stochastic]
+
+
+#: By the name that checkpoints have.
+ALGORITHMS = {
+    "reinforce": _Algorithm(
+        reinforce.Settings, reinforce.new_policy, reinforce.optimiser, reinforce.agent
+    ),
+    "ppo": _Algorithm(ppo.Settings, ppo.new_policy, ppo.optimiser, ppo.agent),
+    "aurora": _Algorithm(aurora.Settings, aurora.new_policy, ppo.optimiser, aurora.agent),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A trained policy. ``kind``: the algorithm, a key of :data:`ALGORITHMS`. ``digest``: of the
+    checkpoint that it comes from. ``initial``: first rate of its flows, a share of the line rate."""
+
+    kind: str
+    settings: Any
+    policy: ActorCritic
+    digest: str
+    initial: float
+
+    @classmethod
+    def load(cls, path: Path, initial: float) -> Trained:
+        """From a checkpoint. Raises OSError, CheckpointError."""
+        found = checkpoint.algorithm(path)
+        if found not in ALGORITHMS:
+            known = ", ".join(ALGORITHMS)
+            raise checkpoint.CheckpointError(f"{path}: of algorithm {found!r}, expected {known}")
+        algorithm = ALGORITHMS[found]
+        stored = checkpoint.state(path, found)["settings"]
+        settings = checkpoint.settings(path, algorithm.settings, stored)
+        policy = algorithm.policy(settings)
+        state = algorithm.optimiser(settings).init(eqx.filter(policy, eqx.is_array))
+        (policy, _), _ = checkpoint.read(path, found, (policy, state))
+        return cls(found, settings, policy, hashlib.sha256(path.read_bytes()).hexdigest(), initial)
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """Different whenever its decisions may be."""
+        return f"{self.digest} {self.initial}"
+
+    def run(self, scenario: Scenario, seed: int) -> Outcome:
+        """The scenario with all flows under this policy. Raises Diverged for an answer that is no
+        number."""
+        batch = Batch(scenario, [seed], self.initial, jobs=1)
+        agent = ALGORITHMS[self.kind].agent(self.settings, False)
+        agent.reset(batch.flows, 0)
+        agent.load(self.policy)
+        while (decisions := batch.advance()) is not None:
+            multiplier, _ = agent.decide(decisions)
+            if not np.isfinite(multiplier).all():
+                raise Diverged(f"{self.kind}: answered {multiplier[~np.isfinite(multiplier)][0]}")
+            batch.decide(multiplier)
+        return batch.result(0)
