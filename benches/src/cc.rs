@@ -3,7 +3,7 @@
 //! controller does, beside them. Of the learned rate controller also the time of one decision,
 //! and the goodput and CPU of a flow through 1 Gbit/s against cubic's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ struct Loaded {
     binary: PathBuf,
     pin: PathBuf,
     directory: tempfile::TempDir,
+    /// Their numbers: others on this machine may have programs of the same names.
+    programs: BTreeSet<u32>,
 }
 
 impl Loaded {
@@ -61,10 +63,12 @@ impl Loaded {
             directory.path().join("agent.toml"),
             format!("[paths]\npin = {pin:?}\n"),
         )?;
-        let loaded = Self {
+        let before: BTreeSet<u32> = ProgInfoIter::default().map(|info| info.id).collect();
+        let mut loaded = Self {
             binary: binary.to_owned(),
             pin,
             directory,
+            programs: BTreeSet::new(),
         };
         for (what, program) in CONTROLS {
             let output = Command::new(&loaded.binary)
@@ -77,6 +81,8 @@ impl Loaded {
                 bail!("{}", String::from_utf8_lossy(&output.stderr));
             }
         }
+        let after = ProgInfoIter::default().map(|info| info.id);
+        loaded.programs = after.filter(|id| !before.contains(id)).collect();
         Ok(loaded)
     }
 }
@@ -93,13 +99,12 @@ fn name(program: &str) -> String {
     format!("{}_{}", &program[..1], std::process::id())
 }
 
-/// Time (ns) and calls of each program whose name begins so, by the name.
-fn calls(prefix: &str) -> BTreeMap<String, (u64, u64)> {
+/// Time (ns) and calls of each program that is wanted, by its name.
+fn calls(wanted: impl Fn(u32, &str) -> bool) -> BTreeMap<String, (u64, u64)> {
     ProgInfoIter::default()
         .filter_map(|info| {
             let name = info.name.to_string_lossy().into_owned();
-            let ours = name.starts_with(prefix);
-            ours.then_some((name, (info.run_time_ns, info.run_cnt)))
+            wanted(info.id, &name).then_some((name, (info.run_time_ns, info.run_cnt)))
         })
         .collect()
 }
@@ -164,16 +169,18 @@ fn transfer(pair: &Pair, control: &str, bytes: &str) -> Result<f64> {
 /// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let pair = bed::pair("cc")?;
-    let _loaded = Loaded::new(binary)?;
+    let loaded = Loaded::new(binary)?;
     let mut met = true;
     for (_, program) in CONTROLS {
         let control = name(program);
+        let begin = format!("{program}_");
+        let wanted = |id, name: &str| loaded.programs.contains(&id) && name.starts_with(&begin);
         let statistics = enable_statistics()?;
         let mut costs: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for _ in 0..ROUNDS {
-            let before = calls(&format!("{program}_"));
+            let before = calls(wanted);
             transfer(&pair, &control, BYTES)?;
-            for (name, (time_ns, count)) in calls(&format!("{program}_")) {
+            for (name, (time_ns, count)) in calls(wanted) {
                 let (earlier_ns, earlier) = before.get(&name).copied().unwrap_or_default();
                 if count - earlier >= 100 {
                     let cost = (time_ns - earlier_ns) as f64 / (count - earlier) as f64;
@@ -258,7 +265,9 @@ fn decisions() -> Result<bool> {
         let _statistics = enable_statistics()?;
         let mut costs = Vec::new();
         for _ in 0..ROUNDS {
-            let before = calls(DECIDES).remove(DECIDES).unwrap_or_default();
+            let before = calls(|_, name| name == DECIDES)
+                .remove(DECIDES)
+                .unwrap_or_default();
             for step in 0..u64::from(DECISIONS) {
                 // Queues of 0 to 4 ms and rates of 1 Mbit/s to 8 Gbit/s, without order.
                 let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
@@ -271,7 +280,9 @@ fn decisions() -> Result<bool> {
                 let step = runner.step(measurement, 25_000, 1 << 39);
                 step.map_err(Error::msg)?;
             }
-            let after = calls(DECIDES).remove(DECIDES).unwrap_or_default();
+            let after = calls(|_, name| name == DECIDES)
+                .remove(DECIDES)
+                .unwrap_or_default();
             costs.push((after.0 - before.0) as f64 / (after.1 - before.1) as f64);
         }
         let name = "rate: per decision alone, measurement included";
