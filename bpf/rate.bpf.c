@@ -13,9 +13,11 @@
  *    round has above the shortest one of the last seconds.
  *
  * From TCP's side:
- *  - TCP paces, at our rate; the window is only a cap.
+ *  - TCP paces, at our rate; the window is only a cap. At rates beyond the
+ *    reference TCP does not pace, because its timers would be what limits.
  *  - While it starts, the rate doubles each round until the model's signal is at
- *    its target, or much is lost, or something is marked.
+ *    its target, or much is lost, something is marked, or no more arrives.
+ *  - Flows probe for their shortest round trip all at the same moments.
  *  - After a round that lost 2 % or more, or had marks, the rate is cut and does
  *    not grow; a round after a cut is not cut, or random loss would end in nothing.
  */
@@ -28,9 +30,11 @@
 #define AF_INET6 10
 
 #define US_PER_S 1000000ull
-/* How long the shortest round trip holds, and how long a probe for it takes at least. */
-#define MIN_RTT_WINDOW_NS 5000000000ull
+/* How often a flow probes for the shortest round trip, and how long at least. */
+#define PROBE_PERIOD_NS 5000000000ull
 #define PROBE_US 20000u
+/* A probe that takes longer than this is made in each fourth period only. */
+#define LONG_PROBE_US 250000u
 /* So many rounds at the start in which hardly more arrived, and it is over. */
 #define FULL_ROUNDS 3
 /* So many decisions for less in a row, and the shortest round trip must have changed. */
@@ -149,12 +153,18 @@ static __always_inline __u32 base_rtt_us(const struct rate *ca,
  */
 static __always_inline __u32 epoch_now(void)
 {
-	return bpf_ktime_get_tai_ns() / MIN_RTT_WINDOW_NS;
+	return bpf_ktime_get_tai_ns() / PROBE_PERIOD_NS;
 }
 
 static __always_inline __u64 mss_of(const struct tcp_sock *tp)
 {
 	return tp->mss_cache ? tp->mss_cache : 536;
+}
+
+/* How long a probe takes: at half the rate a queue takes twice its length to go. */
+static __always_inline __u32 probe_us(const struct rate *ca, __u32 base_us)
+{
+	return 2 * (base_us + ca->last_rtt_us) + PROBE_US;
 }
 
 static __always_inline void start_round(struct rate *ca, const struct tcp_sock *tp)
@@ -492,7 +502,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	}
 
 	epoch = epoch_now();
-	if (ca->epoch != epoch)
+	if (ca->epoch != epoch && (probe_us(ca, base_us) < LONG_PROBE_US || !(epoch & 3)))
 		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->flags & STARTING) {
 		int full = is_full(ca, &round);
@@ -516,12 +526,18 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		if (!decide(sk, ca, set, &round))
 			return;
 	}
+	ca->epoch = epoch;
 	if (round.flags & THALWEG_RATE_PROBING) {
-		ca->epoch = epoch;
+		/*
+		 * Half of what arrives: the rate may be more than the flow's part. What an
+		 * application sends that has little to send makes no queue, and is not held up.
+		 */
+		__u64 probe = thalweg_min(ca->rate, arriving) / 2;
+
 		ca->flags |= PROBING;
-		/* Half of what arrives: the rate may be more than the flow's part. */
-		apply(sk, ca, max_u64(thalweg_min(ca->rate, arriving) / 2, THALWEG_RATE_FLOOR),
-		      base_us, base_us);
+		if (round.flags & THALWEG_RATE_LIMITED)
+			probe = max_u64(ca->rate / 2, arriving);
+		apply(sk, ca, max_u64(probe, THALWEG_RATE_FLOOR), base_us, base_us);
 	}
 	pace(sk, at_target || ca->flags & PROBING || ca->rate < set->reference_rate);
 	ca->flags &= ~CUT;
@@ -571,8 +587,7 @@ int rate_control(__u64 *ctx)
 	base_us = base_rtt_us(ca, set);
 	length_us = base_us;
 	if (ca->flags & PROBING)
-		/* At half the rate a queue takes twice its length to go. */
-		length_us = 2 * (base_us + ca->last_rtt_us) + PROBE_US;
+		length_us = probe_us(ca, base_us);
 	if (sample->prior_mstamp && !seq_before(sample->prior_delivered, ca->round_delivered) &&
 	    (__u32)tp->tcp_mstamp - ca->round_us >= length_us)
 		end_round(sk, ca, set, base_us);
