@@ -33,7 +33,9 @@
 /* How often a flow probes for the shortest round trip, and how long at least. */
 #define PROBE_PERIOD_NS 5000000000ull
 #define PROBE_US 20000u
-/* A probe that takes longer than this is made in each fourth period only. */
+/* How long at most for the queue to go. */
+#define PROBE_QUEUE_US 500000u
+/* A probe that takes longer than this, after one that found nothing, waits for the fourth period. */
 #define LONG_PROBE_US 250000u
 /* So many rounds at the start in which hardly more arrived, and it is over. */
 #define FULL_ROUNDS 3
@@ -59,6 +61,7 @@ enum {
 	PROBING = 2, /* for the shortest round trip, at half the rate */
 	LIMITED = 4, /* by the application, in this round */
 	CUT = 8, /* the last round was */
+	SURE = 16, /* the last probe found no path that is much shorter */
 };
 
 /* What a flow keeps. Times are the low half of TCP's clock in microseconds. */
@@ -75,7 +78,11 @@ struct rate {
 	__u32 epoch; /* of the clock, when the last probe began */
 	__u32 window; /* segments */
 	__u32 flags;
-	__u32 falling; /* decisions for less in a row; at the start, rounds without growth */
+	/*
+	 * Decisions for less in a row; at the start, rounds without growth; while
+	 * probing, the shortest round trip before.
+	 */
+	__u32 falling;
 	__u32 last_rtt_us; /* shortest of the round before; 0: none */
 	__u32 last_delivered; /* in the round before, KiB/s; at the start, the most so far */
 };
@@ -161,10 +168,13 @@ static __always_inline __u64 mss_of(const struct tcp_sock *tp)
 	return tp->mss_cache ? tp->mss_cache : 536;
 }
 
-/* How long a probe takes: at half the rate a queue takes twice its length to go. */
+/*
+ * How long a probe takes: at half the rate a queue takes twice its length to go. Of
+ * a very long one a part goes each time.
+ */
 static __always_inline __u32 probe_us(const struct rate *ca, __u32 base_us)
 {
-	return 2 * (base_us + ca->last_rtt_us) + PROBE_US;
+	return 2 * base_us + thalweg_min(2 * ca->last_rtt_us, PROBE_QUEUE_US) + PROBE_US;
 }
 
 static __always_inline void start_round(struct rate *ca, const struct tcp_sock *tp)
@@ -297,6 +307,7 @@ static __always_inline void copy_flow(void *to, const void *from)
 struct round {
 	__u64 delivered_rate;
 	__u64 before; /* rate */
+	__u64 floor;
 	__u64 cap;
 	__u32 rtt_us;
 	__u32 base_us;
@@ -348,7 +359,7 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	decision->local_port = sk->__sk_common.skc_num;
 	decision->netns = sk->__sk_common.skc_net.net->ns.inum;
 	decision->measurement = slot->measurement;
-	decision->floor = THALWEG_RATE_FLOOR;
+	decision->floor = round->floor;
 	decision->cap = round->cap;
 	decision->next_rate = ca->rate;
 	decision->delivered_rate = round->delivered_rate;
@@ -385,7 +396,7 @@ static __always_inline int decide(struct sock *sk, struct rate *ca,
 	action = slot->flow.action_q15;
 	copy_flow(&ca->network, &slot->flow);
 
-	ca->rate = thalweg_next_rate(ca->rate, action, THALWEG_RATE_FLOOR, round->cap);
+	ca->rate = thalweg_next_rate(ca->rate, action, round->floor, round->cap);
 	ca->rate = max_u64(ca->rate * round->keep_q16 >> 16, THALWEG_RATE_FLOOR);
 	ca->falling = action < 0 ? ca->falling + 1 : 0;
 	apply(sk, ca, ca->rate, round->base_us, round->rtt_us);
@@ -461,6 +472,9 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		/* Half the rate, long enough for the queue to go, and this is what is left. */
 		if (ca->round_rtt_us)
 			ca->min_rtt_us = ca->round_rtt_us;
+		ca->flags &= ~SURE;
+		if (ca->min_rtt_us >= ca->falling - ca->falling / 8)
+			ca->flags |= SURE;
 		ca->falling = 0;
 		ca->flags &= ~PROBING;
 		apply(sk, ca, ca->rate, base_rtt_us(ca, set), ca->min_rtt_us);
@@ -491,6 +505,11 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	 */
 	if (!(ca->flags & STARTING))
 		ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
+	/*
+	 * Three quarters of what arrives empty a queue soon enough; the model would go
+	 * on for the rounds in which it does not yet see it gone.
+	 */
+	round.floor = max_u64(thalweg_min(ca->rate, arriving * 3 / 4), THALWEG_RATE_FLOOR);
 	at_target = is_at_target(set, ca->rate, round.rtt_us, base_us);
 	if (!(ca->flags & STARTING) && at_target)
 		round.cap = thalweg_min(round.cap, max_u64(arriving * 9 / 8, ca->rate / 2));
@@ -502,7 +521,8 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	}
 
 	epoch = epoch_now();
-	if (ca->epoch != epoch && (probe_us(ca, base_us) < LONG_PROBE_US || !(epoch & 3)))
+	if (ca->epoch != epoch &&
+	    (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US))
 		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->flags & STARTING) {
 		int full = is_full(ca, &round);
@@ -535,6 +555,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		__u64 probe = thalweg_min(ca->rate, arriving) / 2;
 
 		ca->flags |= PROBING;
+		ca->falling = ca->min_rtt_us;
 		if (round.flags & THALWEG_RATE_LIMITED)
 			probe = max_u64(ca->rate / 2, arriving);
 		apply(sk, ca, max_u64(probe, THALWEG_RATE_FLOOR), base_us, base_us);
@@ -609,6 +630,8 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u64 rate
 	struct thalweg_rate_settings *set = the_settings();
 
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
+	if (ca->flags & PROBING)
+		ca->falling = 0;
 	ca->flags &= ~(PROBING | CUT);
 	start_round(ca, tcp_sk(sk));
 	pace(sk, 1);
