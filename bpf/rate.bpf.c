@@ -61,7 +61,7 @@ enum {
 	PROBING = 2, /* for the shortest round trip, at half the rate */
 	LIMITED = 4, /* by the application, in this round */
 	CUT = 8, /* the last round was */
-	SURE = 16, /* the last probe found no path that is much shorter */
+	SURE = 16, /* the last probe, a common one, found no path that is much shorter */
 };
 
 /* What a flow keeps. Times are the low half of TCP's clock in microseconds. */
@@ -466,15 +466,14 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	__u64 delivered = tp->delivered - ca->round_delivered, used, arriving, burst;
 	struct round round = {};
 	__u32 epoch;
-	int at_target;
+	int at_target, common;
 
 	if (ca->flags & PROBING) {
 		/* Half the rate, long enough for the queue to go, and this is what is left. */
 		if (ca->round_rtt_us)
 			ca->min_rtt_us = ca->round_rtt_us;
-		ca->flags &= ~SURE;
-		if (ca->min_rtt_us >= ca->falling - ca->falling / 8)
-			ca->flags |= SURE;
+		if (ca->min_rtt_us < ca->falling - ca->falling / 8)
+			ca->flags &= ~SURE;
 		ca->falling = 0;
 		ca->flags &= ~PROBING;
 		apply(sk, ca, ca->rate, base_rtt_us(ca, set), ca->min_rtt_us);
@@ -521,8 +520,9 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	}
 
 	epoch = epoch_now();
-	if (ca->epoch != epoch &&
-	    (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US))
+	common = ca->epoch != epoch &&
+		 (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US);
+	if (common)
 		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->flags & STARTING) {
 		int full = is_full(ca, &round);
@@ -554,7 +554,9 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		 */
 		__u64 probe = thalweg_min(ca->rate, arriving) / 2;
 
-		ca->flags |= PROBING;
+		/* What a flow finds alone may be the others' queue. */
+		ca->flags &= ~SURE;
+		ca->flags |= common ? PROBING | SURE : PROBING;
 		ca->falling = ca->min_rtt_us;
 		if (round.flags & THALWEG_RATE_LIMITED)
 			probe = max_u64(ca->rate / 2, arriving);
