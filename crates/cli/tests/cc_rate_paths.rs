@@ -322,7 +322,8 @@ fn less_than_a_packet_in_a_round_trip_goes_on() {
     let settled = samples.word(0, 8.0);
     let (goodput, lowest) = (settled.goodput(), samples.lowest_rate());
     println!("{goodput:.0} bit/s, at least {lowest} bytes/s");
-    assert!(goodput > 150e3, "{goodput} bit/s of 300 kbit/s");
+    // Half of the lowest rate; what the start lost is repaired at that rate, too.
+    assert!(goodput > FLOOR * 8.0 / 2.0, "{goodput} bit/s of 300 kbit/s");
     assert!(lowest >= FLOOR, "{lowest} bytes/s");
 }
 
