@@ -13,9 +13,11 @@
  *    round has above the shortest one of the last seconds.
  *
  * From TCP's side:
- *  - TCP paces, at our rate; the window is only a cap.
+ *  - TCP paces, at our rate; the window is only a cap. At rates beyond the
+ *    reference TCP does not pace, because its timers would be what limits.
  *  - While it starts, the rate doubles each round until the model's signal is at
- *    its target, or much is lost, or something is marked.
+ *    its target, or much is lost, something is marked, or no more arrives.
+ *  - Flows probe for their shortest round trip all at the same moments.
  *  - After a round that lost 2 % or more, or had marks, the rate is cut and does
  *    not grow; a round after a cut is not cut, or random loss would end in nothing.
  */
@@ -28,9 +30,15 @@
 #define AF_INET6 10
 
 #define US_PER_S 1000000ull
-/* How long the shortest round trip holds, and how long a probe for it takes at least. */
-#define MIN_RTT_WINDOW_US 10000000u
+/* How often a flow probes for the shortest round trip, and how long at least. */
+#define PROBE_PERIOD_NS 5000000000ull
 #define PROBE_US 20000u
+/* How long at most for the queue to go. */
+#define PROBE_QUEUE_US 500000u
+/* A probe that takes longer than this, after one that found nothing, waits for the fourth period. */
+#define LONG_PROBE_US 250000u
+/* So many rounds at the start in which hardly more arrived, and it is over. */
+#define FULL_ROUNDS 3
 /* So many decisions for less in a row, and the shortest round trip must have changed. */
 #define FALLING_MAX 48
 /* A pause that a flow starts anew after. */
@@ -53,6 +61,7 @@ enum {
 	PROBING = 2, /* for the shortest round trip, at half the rate */
 	LIMITED = 4, /* by the application, in this round */
 	CUT = 8, /* the last round was */
+	SURE = 16, /* the last probe, a common one, found no path that is much shorter */
 };
 
 /* What a flow keeps. Times are the low half of TCP's clock in microseconds. */
@@ -66,12 +75,16 @@ struct rate {
 	__u32 round_marked;
 	__u32 round_rtt_us; /* shortest so far; 0: none */
 	__u32 min_rtt_us; /* 0: none */
-	__u32 min_rtt_at_us;
+	__u32 epoch; /* of the clock, when the last probe began */
 	__u32 window; /* segments */
 	__u32 flags;
-	__u32 falling; /* decisions for less in a row */
+	/*
+	 * Decisions for less in a row; at the start, rounds without growth; while
+	 * probing, the shortest round trip before.
+	 */
+	__u32 falling;
 	__u32 last_rtt_us; /* shortest of the round before; 0: none */
-	__u32 last_delivered; /* in the round before, KiB/s */
+	__u32 last_delivered; /* in the round before, KiB/s; at the start, the most so far */
 };
 
 _Static_assert(sizeof(struct rate) == THALWEG_CA_PRIV_BYTES, "a flow's record fits");
@@ -140,9 +153,28 @@ static __always_inline __u32 base_rtt_us(const struct rate *ca,
 	return base ? base : 1;
 }
 
+/*
+ * Counts up at the same moments for all flows, and on all hosts whose clocks agree:
+ * a queue that flows share goes only where they probe together. Of a probe alone
+ * each would take the queue of the others for the length of the path.
+ */
+static __always_inline __u32 epoch_now(void)
+{
+	return bpf_ktime_get_tai_ns() / PROBE_PERIOD_NS;
+}
+
 static __always_inline __u64 mss_of(const struct tcp_sock *tp)
 {
 	return tp->mss_cache ? tp->mss_cache : 536;
+}
+
+/*
+ * How long a probe takes: at half the rate a queue takes twice its length to go. Of
+ * a very long one a part goes each time.
+ */
+static __always_inline __u32 probe_us(const struct rate *ca, __u32 base_us)
+{
+	return 2 * base_us + thalweg_min(2 * ca->last_rtt_us, PROBE_QUEUE_US) + PROBE_US;
 }
 
 static __always_inline void start_round(struct rate *ca, const struct tcp_sock *tp)
@@ -153,6 +185,22 @@ static __always_inline void start_round(struct rate *ca, const struct tcp_sock *
 	ca->round_marked = tp->delivered_ce;
 	ca->round_rtt_us = 0;
 	ca->flags &= ~LIMITED;
+}
+
+/*
+ * Whether TCP spaces what it sends. A timer for each burst costs more CPU than all
+ * else of TCP, so where a flow wants all that the fastest link has and no queue
+ * stands, it goes without; SO_MAX_PACING_RATE cannot. The qdisc fq, which has a
+ * status of its own, paces as it did.
+ */
+static __always_inline void pace(struct sock *sk, int needed)
+{
+	__u32 status;
+
+	needed |= sk->sk_max_pacing_rate != ~0ul;
+	status = needed ? SK_PACING_NEEDED : SK_PACING_NONE;
+	if (sk->sk_pacing_status != status && sk->sk_pacing_status <= SK_PACING_NEEDED)
+		sk->sk_pacing_status = status;
 }
 
 /* Has TCP send at `rate`, with at most twice of what that has under way. */
@@ -192,7 +240,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 		return;
 	/* The kernel has set all to 0. */
 	ca->min_rtt_us = rtt_us;
-	ca->min_rtt_at_us = tp->tcp_mstamp;
+	ca->epoch = epoch_now();
 	ca->flags = STARTING;
 	start_round(ca, tp);
 	rate = (__u64)tp->snd_cwnd * mss_of(tp) * US_PER_S / base_rtt_us(ca, set);
@@ -200,8 +248,7 @@ void BPF_PROG(rate_init, struct sock *sk)
 	apply(sk, ca, ca->rate, base_rtt_us(ca, set), rtt_us);
 	tp->snd_ssthresh = 0x7fffffff;
 	/* The qdisc fq would have set its own by now: no race that matters. */
-	if (sk->sk_pacing_status == SK_PACING_NONE)
-		sk->sk_pacing_status = SK_PACING_NEEDED;
+	pace(sk, 1);
 }
 
 /* Whether the signal of the model is at its target, for this rate and queue. */
@@ -260,6 +307,7 @@ static __always_inline void copy_flow(void *to, const void *from)
 struct round {
 	__u64 delivered_rate;
 	__u64 before; /* rate */
+	__u64 floor;
 	__u64 cap;
 	__u32 rtt_us;
 	__u32 base_us;
@@ -311,7 +359,7 @@ static __always_inline void tell(struct sock *sk, const struct rate *ca, const s
 	decision->local_port = sk->__sk_common.skc_num;
 	decision->netns = sk->__sk_common.skc_net.net->ns.inum;
 	decision->measurement = slot->measurement;
-	decision->floor = THALWEG_RATE_FLOOR;
+	decision->floor = round->floor;
 	decision->cap = round->cap;
 	decision->next_rate = ca->rate;
 	decision->delivered_rate = round->delivered_rate;
@@ -348,7 +396,7 @@ static __always_inline int decide(struct sock *sk, struct rate *ca,
 	action = slot->flow.action_q15;
 	copy_flow(&ca->network, &slot->flow);
 
-	ca->rate = thalweg_next_rate(ca->rate, action, THALWEG_RATE_FLOOR, round->cap);
+	ca->rate = thalweg_next_rate(ca->rate, action, round->floor, round->cap);
 	ca->rate = max_u64(ca->rate * round->keep_q16 >> 16, THALWEG_RATE_FLOOR);
 	ca->falling = action < 0 ? ca->falling + 1 : 0;
 	apply(sk, ca, ca->rate, round->base_us, round->rtt_us);
@@ -392,20 +440,40 @@ static __always_inline __u32 queue_us(struct rate *ca)
 	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
 }
 
+/*
+ * Whether the start has found the capacity: at twice the rate hardly more arrives,
+ * round after round. A flow that begins in a queue of others sees none grow.
+ */
+static __always_inline int is_full(struct rate *ca, const struct round *round)
+{
+	__u64 delivered = round->delivered_rate >> 10;
+
+	if (delivered * 4 >= (__u64)ca->last_delivered * 5) {
+		ca->last_delivered = thalweg_min(delivered, THALWEG_U32_MAX);
+		ca->falling = 0;
+	} else if (!(round->flags & THALWEG_RATE_LIMITED)) {
+		ca->falling++;
+	}
+	return ca->falling >= FULL_ROUNDS;
+}
+
 /* The round is over. */
 static __always_inline void end_round(struct sock *sk, struct rate *ca,
 				      const struct thalweg_rate_settings *set, __u32 base_us)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
-	__u32 now_us = tp->tcp_mstamp, elapsed_us = now_us - ca->round_us;
-	__u64 delivered = tp->delivered - ca->round_delivered, used, arriving;
+	__u32 elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
+	__u64 delivered = tp->delivered - ca->round_delivered, used, arriving, burst;
 	struct round round = {};
+	__u32 epoch;
+	int at_target, common;
 
 	if (ca->flags & PROBING) {
 		/* Half the rate, long enough for the queue to go, and this is what is left. */
 		if (ca->round_rtt_us)
 			ca->min_rtt_us = ca->round_rtt_us;
-		ca->min_rtt_at_us = now_us;
+		if (ca->min_rtt_us < ca->falling - ca->falling / 8)
+			ca->flags &= ~SURE;
 		ca->falling = 0;
 		ca->flags &= ~PROBING;
 		apply(sk, ca, ca->rate, base_rtt_us(ca, set), ca->min_rtt_us);
@@ -420,17 +488,29 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 				  tp->delivered_ce - ca->round_marked);
 	round.base_us = base_us;
 	round.rtt_us = base_us + queue_us(ca);
-	/* What is not used does not grow, however the model sees an empty queue. */
-	used = 2 * round.delivered_rate + BURST_BYTES * US_PER_S / base_us;
-	round.cap = thalweg_min(max_u64(ca->rate, used), THALWEG_MAX_RATE);
+	/* Of two rounds, because ACKs may come in one for two. */
+	arriving = max_u64(round.delivered_rate, (__u64)ca->last_delivered << 10);
+	/*
+	 * What is not used does not grow, however the model sees an empty queue, and is
+	 * given up in a while, unless it is the application that does not use it.
+	 */
+	burst = thalweg_min(BURST_BYTES, ca->window * mss_of(tp));
+	used = 2 * arriving + burst * US_PER_S / base_us;
+	round.cap = ca->rate - (ca->flags & LIMITED ? 0 : ca->rate / 8);
+	round.cap = thalweg_min(max_u64(round.cap, used), THALWEG_MAX_RATE);
 	/*
 	 * While a queue stands, more than what arrives only lengthens it. The model
-	 * hears of the queue rounds late and goes down in small steps. Of two rounds,
-	 * because ACKs may come in one for two.
+	 * hears of the queue rounds late and goes down in small steps.
 	 */
-	arriving = max_u64(round.delivered_rate, (__u64)ca->last_delivered << 10);
-	ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
-	if (!(ca->flags & STARTING) && is_at_target(set, ca->rate, round.rtt_us, base_us))
+	if (!(ca->flags & STARTING))
+		ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
+	/*
+	 * Three quarters of what arrives empty a queue soon enough; the model would go
+	 * on for the rounds in which it does not yet see it gone.
+	 */
+	round.floor = max_u64(thalweg_min(ca->rate, arriving * 3 / 4), THALWEG_RATE_FLOOR);
+	at_target = is_at_target(set, ca->rate, round.rtt_us, base_us);
+	if (!(ca->flags & STARTING) && at_target)
 		round.cap = thalweg_min(round.cap, max_u64(arriving * 9 / 8, ca->rate / 2));
 	if (ca->flags & LIMITED)
 		round.flags |= THALWEG_RATE_LIMITED;
@@ -439,9 +519,20 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		round.cap = thalweg_min(ca->rate, round.cap);
 	}
 
+	epoch = epoch_now();
+	common = ca->epoch != epoch &&
+		 (!(ca->flags & SURE) || !(epoch & 3) || probe_us(ca, base_us) < LONG_PROBE_US);
+	if (common)
+		round.flags |= THALWEG_RATE_PROBING;
 	if (ca->flags & STARTING) {
-		if (round.keep_q16 < THALWEG_ONE_Q16 ||
+		int full = is_full(ca, &round);
+
+		if (round.keep_q16 < THALWEG_ONE_Q16 || full ||
 		    is_at_target(set, round.delivered_rate, round.rtt_us, base_us)) {
+			/* Full without a queue: the path looks longer than it is. */
+			if (full)
+				round.flags |= THALWEG_RATE_PROBING;
+			ca->falling = 0;
 			ca->flags &= ~STARTING;
 			if (ca->rate > round.delivered_rate)
 				ca->rate = max_u64(round.delivered_rate, THALWEG_RATE_FLOOR);
@@ -450,32 +541,42 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 		}
 		apply(sk, ca, ca->rate, base_us, round.rtt_us);
 	} else {
-		if (ca->falling >= FALLING_MAX || now_us - ca->min_rtt_at_us > MIN_RTT_WINDOW_US)
+		if (ca->falling >= FALLING_MAX)
 			round.flags |= THALWEG_RATE_PROBING;
 		if (!decide(sk, ca, set, &round))
 			return;
-		if (round.flags & THALWEG_RATE_PROBING) {
-			ca->flags |= PROBING;
-			apply(sk, ca, max_u64(ca->rate / 2, THALWEG_RATE_FLOOR), base_us, base_us);
-		}
 	}
+	ca->epoch = epoch;
+	if (round.flags & THALWEG_RATE_PROBING) {
+		/*
+		 * Half of what arrives: the rate may be more than the flow's part. What an
+		 * application sends that has little to send makes no queue, and is not held up.
+		 */
+		__u64 probe = thalweg_min(ca->rate, arriving) / 2;
+
+		/* What a flow finds alone may be the others' queue. */
+		ca->flags &= ~SURE;
+		ca->flags |= common ? PROBING | SURE : PROBING;
+		ca->falling = ca->min_rtt_us;
+		if (round.flags & THALWEG_RATE_LIMITED)
+			probe = max_u64(ca->rate / 2, arriving);
+		apply(sk, ca, max_u64(probe, THALWEG_RATE_FLOOR), base_us, base_us);
+	}
+	pace(sk, at_target || ca->flags & PROBING || ca->rate < set->reference_rate);
 	ca->flags &= ~CUT;
 	if (round.keep_q16 < THALWEG_ONE_Q16)
 		ca->flags |= CUT;
 	start_round(ca, tp);
 }
 
-static __always_inline void measure_rtt(struct rate *ca, const struct tcp_sock *tp, __u32 rtt_us,
-					int is_ack_delayed)
+static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ack_delayed)
 {
 	if (is_ack_delayed && rtt_us > ca->min_rtt_us)
 		return;
 	if (!ca->round_rtt_us || rtt_us < ca->round_rtt_us)
 		ca->round_rtt_us = rtt_us;
-	if (!ca->min_rtt_us || rtt_us <= ca->min_rtt_us) {
+	if (!ca->min_rtt_us || rtt_us < ca->min_rtt_us)
 		ca->min_rtt_us = rtt_us;
-		ca->min_rtt_at_us = tp->tcp_mstamp;
-	}
 }
 
 SEC("struct_ops")
@@ -501,7 +602,7 @@ int rate_control(__u64 *ctx)
 		return 0;
 	rtt_us = sample->rtt_us;
 	if (rtt_us >= 0)
-		measure_rtt(ca, tp, rtt_us > 10000000 ? 10000000 : rtt_us + !rtt_us,
+		measure_rtt(ca, rtt_us > 10000000 ? 10000000 : rtt_us + !rtt_us,
 			    sample->is_ack_delayed);
 	if (sample->is_app_limited)
 		ca->flags |= LIMITED;
@@ -509,7 +610,7 @@ int rate_control(__u64 *ctx)
 	base_us = base_rtt_us(ca, set);
 	length_us = base_us;
 	if (ca->flags & PROBING)
-		length_us = 2 * base_us + PROBE_US;
+		length_us = probe_us(ca, base_us);
 	if (sample->prior_mstamp && !seq_before(sample->prior_delivered, ca->round_delivered) &&
 	    (__u32)tp->tcp_mstamp - ca->round_us >= length_us)
 		end_round(sk, ca, set, base_us);
@@ -531,8 +632,11 @@ static __always_inline void restart(struct sock *sk, struct rate *ca, __u64 rate
 	struct thalweg_rate_settings *set = the_settings();
 
 	ca->rate = max_u64(rate, THALWEG_RATE_FLOOR);
+	if (ca->flags & PROBING)
+		ca->falling = 0;
 	ca->flags &= ~(PROBING | CUT);
 	start_round(ca, tcp_sk(sk));
+	pace(sk, 1);
 	if (set)
 		apply(sk, ca, ca->rate, base_rtt_us(ca, set), ca->min_rtt_us);
 }

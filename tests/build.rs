@@ -68,6 +68,20 @@ fn main() -> Result<()> {
         .warnings_into_errors(true)
         .try_compile("thalweg_vectors")?;
 
+    // Clang, because the handlers in this file are those that clang calls.
+    cc::Build::new()
+        .compiler("clang")
+        .file(source.join("network_checked.c"))
+        .include(&include)
+        .flag("-fsanitize=undefined")
+        .flag("-fsanitize-minimal-runtime")
+        .flag("-Wno-unused-command-line-argument")
+        .opt_level(1)
+        .warnings(true)
+        .warnings_into_errors(true)
+        .try_compile("thalweg_checked")
+        .context("cannot build network_checked.c (is clang installed?)")?;
+
     for program in ["vectors", "network_vectors"] {
         build_program(&bpf, program, &[&include, &source], &out)?;
     }

@@ -1,7 +1,7 @@
 //! The learned rate controller's arithmetic, three times: the Rust reference, the C header
 //! compiled for this machine, and the same header run by the kernel.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_char, c_int};
 
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
 use thalweg_abi::raw::thalweg_model;
@@ -203,6 +203,71 @@ impl Answer for NativeSide {
             _ => Err(format!("unknown function {}", request.function)),
         }
     }
+}
+
+unsafe extern "C" {
+    fn thalweg_network_answer_checked(
+        model: *const thalweg_model,
+        request: *mut Request,
+        found: *mut *const c_char,
+    ) -> c_int;
+    fn thalweg_checked_shift(by: c_int, found: *mut *const c_char) -> c_int;
+}
+
+/// The header as native code that finds out what C leaves undefined.
+#[derive(Default)]
+pub struct CheckedSide {
+    model: Option<Box<thalweg_model>>,
+}
+
+/// The header compiled with clang's UndefinedBehaviorSanitizer. Its answers fail where one is
+/// found.
+pub fn checked() -> HeaderRunner<CheckedSide> {
+    HeaderRunner {
+        side: CheckedSide::default(),
+        flow: Default::default(),
+    }
+}
+
+impl Answer for CheckedSide {
+    const NAME: &'static str = "checked C";
+
+    fn load(&mut self, model: Box<thalweg_model>) -> Result<(), String> {
+        self.model = Some(model);
+        Ok(())
+    }
+
+    fn answer(&mut self, request: &mut Request) -> Result<(), String> {
+        let model = self.model.as_deref().ok_or("no model yet")?;
+        let mut found = std::ptr::null();
+        // SAFETY: as for the plain build; `found` is written before it returns.
+        let status = unsafe { thalweg_network_answer_checked(model, request, &raw mut found) };
+        fault_at(found)?;
+        match status {
+            0 => Ok(()),
+            _ => Err(format!("unknown function {}", request.function)),
+        }
+    }
+}
+
+fn fault_at(found: *const c_char) -> Result<(), String> {
+    if found.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not null, so it is one of the literals of network_checked.c.
+    let name = unsafe { CStr::from_ptr(found) };
+    Err(format!("undefined in C: {}", name.to_string_lossy()))
+}
+
+/// `1 << by` by the same build, which is undefined in C from 31 on: whether it finds anything.
+///
+/// # Errors
+/// It was undefined.
+pub fn checked_shift(by: i32) -> Result<i32, String> {
+    let mut found = std::ptr::null();
+    // SAFETY: `found` is written before it returns; the sanitizer goes on after what is undefined.
+    let shifted = unsafe { thalweg_checked_shift(by, &raw mut found) };
+    fault_at(found).map(|()| shifted)
 }
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/network_vectors.bpf.o"));

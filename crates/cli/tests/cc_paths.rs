@@ -5,55 +5,12 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
+use support::loaded::Loaded;
 use support::{THALWEG, privileged, skip};
-
-/// A congestion control that is loaded for a test, under a name of its own.
-struct Loaded {
-    name: String,
-    pin: PathBuf,
-    directory: tempfile::TempDir,
-}
-
-impl Loaded {
-    fn new(program: &str) -> Self {
-        let name = format!("p{}_{}", &program[..1], std::process::id());
-        let loaded = Self {
-            pin: PathBuf::from(format!("/sys/fs/bpf/thalweg-test-{name}")),
-            name,
-            directory: tempfile::tempdir().unwrap(),
-        };
-        let configuration = format!("[paths]\npin = {:?}\n", loaded.pin);
-        std::fs::write(loaded.configuration(), configuration).unwrap();
-        let output = loaded.cc(&["load", program, "--name", &loaded.name]);
-        assert!(output.status.success(), "{output:?}");
-        loaded
-    }
-
-    fn configuration(&self) -> PathBuf {
-        self.directory.path().join("agent.toml")
-    }
-
-    fn cc(&self, arguments: &[&str]) -> Output {
-        Command::new(THALWEG)
-            .arg("--config")
-            .arg(self.configuration())
-            .arg("cc")
-            .args(arguments)
-            .output()
-            .unwrap()
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        // What still uses it keeps it; nothing of this can be reported better than by what stays.
-        let _ = std::fs::remove_dir_all(&self.pin);
-    }
-}
 
 const SINK: &str = r#"
 import socket, sys
@@ -104,11 +61,11 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
     if !privileged() {
         return;
     }
-    let loaded = Loaded::new("dctcp");
+    let loaded = Loaded::new("pd", "dctcp");
     let number = |report: &Value, name: &str| report[name].as_f64().unwrap();
     let mut rates = Vec::new();
     for name in [loaded.name.as_str(), "reno"] {
-        let report = marked_path(loaded.directory.path(), name);
+        let report = marked_path(loaded.directory(), name);
         assert!(number(&report, "marked") > 10.0, "{name}: {report}");
         assert_eq!(number(&report, "dropped_queue"), 0.0, "{name}: {report}");
         let share = number(&report, "marked") / number(&report, "delivered");
@@ -168,8 +125,8 @@ fn htcp_does_what_the_kernels_module_does() {
         skip("no user-mode-linux");
         return;
     }
-    let loaded = Loaded::new("htcp");
-    let directory = loaded.directory.path();
+    let loaded = Loaded::new("ph", "htcp");
+    let directory = loaded.directory();
     let mode = format!("fixed:{}", loaded.name);
     for loss in ["0.1%", "1%"] {
         let (ours, module) = std::thread::scope(|scope| {

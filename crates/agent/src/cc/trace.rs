@@ -196,14 +196,18 @@ pub fn trace(
         IpAddr::V6(address) => address,
     });
     let failure = Cell::new(None);
+    let begun = Cell::new(u64::MAX);
     let each = RefCell::new(&mut each);
     let mut builder = RingBufferBuilder::new();
     for source in &sources {
-        let (each, failure) = (&each, &failure);
+        let (each, failure, begun) = (&each, &failure, &begun);
         builder.add(&source.decisions, move |bytes| {
             let Some(raw) = from_bytes::<raw::thalweg_rate_decision>(bytes) else {
                 return 0;
             };
+            if raw.time_ns < begun.get() {
+                return 0;
+            }
             match (each.borrow_mut())(&Decision::new(&source.name, &raw)) {
                 Ok(()) => 0,
                 Err(error) => {
@@ -221,8 +225,10 @@ pub fn trace(
                 .iter()
                 .map(|source| source.renew(remote))
                 .sum::<Result<u64>>()?;
-            // What an earlier trace left is not this one's.
-            if missed > 0 && renewed.is_some() {
+            // What an earlier trace left, there and in the rings, is not this one's.
+            if renewed.is_none() {
+                begun.set(system::monotonic_ns());
+            } else if missed > 0 {
                 lost(missed);
             }
             renewed = Some(Instant::now());

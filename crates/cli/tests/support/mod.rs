@@ -1,6 +1,7 @@
 //! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod loaded;
 pub mod models;
 pub mod policies;
 
@@ -323,7 +324,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    fn spawn(mut command: Command) -> Self {
+    /// Starts a process and speaks with it.
+    pub fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

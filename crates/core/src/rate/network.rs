@@ -377,7 +377,9 @@ impl Network {
             ));
         }
         check_shift("input", input.shift)?;
-        let enough = i32x4::splat(least_sum(input.multiplier, input.shift));
+        // One more, for below 0 a half does not go away from it: -126.5 is -126.
+        let enough = least_sum(input.multiplier, input.shift).saturating_add(1);
+        let enough = i32x4::splat(enough);
         let (_, hidden) = layers.split_last().expect("there is one at least");
         // All but the first have as many columns as another one has rows.
         let plain = hidden.iter().all(|layer| layer.plain);
@@ -557,6 +559,21 @@ mod tests {
             let error = f64::from(tanh_q15(z_q12)) - exact;
             assert!(error.abs() < 4.0, "{z_q12}: off by {error}");
         }
+    }
+
+    /// A feature of -32767 times 512 / 2^17 is -127.996, which counts as -127 and not as -126,
+    /// what the half at -32384 gives.
+    #[test]
+    fn the_lowest_feature_is_the_lowest_activation() {
+        let input = Scale {
+            multiplier: 512,
+            shift: 17,
+        };
+        // -127 * -1 in Q12 times 2^5: 4064, and 126 were 4032.
+        let output = Layer::new("output", 1, &[-1], &[0], &[1 << 25], 20).unwrap();
+        let network = Network::new(input, vec![output]).unwrap();
+        assert_eq!(network.infer(&[-32767]), tanh_q15(4064));
+        assert_eq!(network.infer(&[-32384]), tanh_q15(4032));
     }
 
     fn one_layer(name: &str, columns: usize, weights: &[i8], rows: usize) -> Layer {
