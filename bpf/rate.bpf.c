@@ -45,6 +45,8 @@
 #define IDLE_US 1000000u
 /* TCP sends up to so many bytes at a time, whatever the rate: the grain of measurements. */
 #define BURST_BYTES 65536
+/* A queue is given so many base round trips to go. */
+#define DRAIN_ROUNDS 4
 /* One loss in so many is none of congestion. */
 #define LOSS_SHARE 50
 /* The round trip that counts for the window, in base round trips, at most. */
@@ -464,6 +466,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	struct tcp_sock *tp = tcp_sk(sk);
 	__u32 elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
 	__u64 delivered = tp->delivered - ca->round_delivered, used, arriving, burst;
+	__u64 queue, drained;
 	struct round round = {};
 	__u32 epoch;
 	int at_target, common;
@@ -505,10 +508,14 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	if (!(ca->flags & STARTING))
 		ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
 	/*
-	 * Three quarters of what arrives empty a queue soon enough; the model would go
-	 * on for the rounds in which it does not yet see it gone.
+	 * Below what arrives by no more than empties the queue in DRAIN_ROUNDS, a quarter
+	 * at most, and a sixteenth where none is seen. The model would go on for the rounds
+	 * in which it does not yet see it gone, and needs many more to come back from a
+	 * rate that leaves the link idle.
 	 */
-	round.floor = max_u64(thalweg_min(ca->rate, arriving * 3 / 4), THALWEG_RATE_FLOOR);
+	queue = thalweg_min(max_u64(round.rtt_us - base_us, base_us / 4), base_us);
+	drained = arriving - arriving * queue / (DRAIN_ROUNDS * base_us);
+	round.floor = max_u64(thalweg_min(ca->rate, drained), THALWEG_RATE_FLOOR);
 	at_target = is_at_target(set, ca->rate, round.rtt_us, base_us);
 	if (!(ca->flags & STARTING) && at_target)
 		round.cap = thalweg_min(round.cap, max_u64(arriving * 9 / 8, ca->rate / 2));
