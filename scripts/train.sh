@@ -5,7 +5,8 @@
 # adpg-plus-tree without arguments, and writes them to models/. A run that was interrupted goes on
 # from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
 # another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
-# of the models' names.
+# of the models' names. Of five seeds, 1 is the one whose adpg-plus is fair with 128 flows too
+# (docs/adpg.md, "A lucky seed?").
 #
 # What models are compared with has other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
