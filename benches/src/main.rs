@@ -22,6 +22,7 @@ mod link;
 mod model;
 mod policy;
 mod rate;
+mod spare;
 mod table;
 mod worker;
 

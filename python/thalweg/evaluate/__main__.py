@@ -36,9 +36,9 @@ SWEEP = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 #: What traces are drawn of: title, scenario, simulated seconds, distance of samples in us.
 TRACES = (
-    ("2 to 1", "many-to-one-2", 4e-3, 20.0),
-    ("4 to 1", "many-to-one-4", 4e-3, 20.0),
-    ("8 to 1", "many-to-one-8", 4e-3, 20.0),
+    ("2 to 1", "many-to-one-2", 12e-3, 60.0),
+    ("4 to 1", "many-to-one-4", 12e-3, 60.0),
+    ("8 to 1", "many-to-one-8", 12e-3, 60.0),
     ("long-short, 128 flows", "long-short-128", 60e-3, 100.0),
 )
 
