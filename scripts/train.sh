@@ -5,8 +5,7 @@
 # adpg-plus-tree without arguments, and writes them to models/. A run that was interrupted goes on
 # from its checkpoint in runs/; a finished one is not repeated. TRAIN_OUTPUT is
 # another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
-# of the models' names. Of five seeds, 1 is the one whose adpg-plus is fair with 128 flows too
-# (docs/adpg.md, "A lucky seed?").
+# of the models' names.
 #
 # What models are compared with has other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
@@ -70,7 +69,9 @@ for name in "${names[@]}"; do
 	adpg-strict) adpg "$name" --target 0.02 --smoothness 0.3 ;;
 	adpg-loose) adpg "$name" --target 0.06 --smoothness 0.3 ;;
 	adpg-plus)
-		adpg "$name" --target 0.033 --features 'action,error,error_change' --smoothness 0.05
+		# One decision seen, and answers for what comes next: docs/adpg.md, "A lucky seed?".
+		adpg "$name" --target 0.033 --features 'error,error_change' --history 1 --gamma 0.9 \
+			--smoothness 0.02
 		;;
 	adpg-plus-tree) tree "$name" adpg-plus ;;
 	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
