@@ -49,6 +49,13 @@
 #define DRAIN_ROUNDS 4
 /* One loss in so many is none of congestion. */
 #define LOSS_SHARE 50
+/*
+ * Of less in a base round trip one burst or two are all that there is: what arrives
+ * in a round says nothing exact of the rate, and few round trips are measured.
+ */
+#define COARSE_BYTES 16384
+/* So many base round trips such a flow waits at most for the second one measured. */
+#define COARSE_ROUND_TRIPS 4
 /* The round trip that counts for the window, in base round trips, at most. */
 #define WINDOW_ROUND_TRIPS 8
 #define WINDOW_MAX (1 << 20)
@@ -64,6 +71,7 @@ enum {
 	LIMITED = 4, /* by the application, in this round */
 	CUT = 8, /* the last round was */
 	SURE = 16, /* the last probe, a common one, found no path that is much shorter */
+	SEVERAL = 32, /* round trips were measured in this round, not one or none */
 };
 
 /* What a flow keeps. Times are the low half of TCP's clock in microseconds. */
@@ -186,7 +194,7 @@ static __always_inline void start_round(struct rate *ca, const struct tcp_sock *
 	ca->round_lost = tp->lost;
 	ca->round_marked = tp->delivered_ce;
 	ca->round_rtt_us = 0;
-	ca->flags &= ~LIMITED;
+	ca->flags &= ~(LIMITED | SEVERAL);
 }
 
 /*
@@ -262,6 +270,15 @@ static __always_inline int is_at_target(const struct thalweg_rate_settings *set,
 	__u64 excess = thalweg_positive((__s64)(inflation - set->model.offset_q16));
 
 	return (excess * root) >> 16 >= set->model.target_q24;
+}
+
+/*
+ * Whether the rate is so low that a round has a burst or two of it. Not what arrives:
+ * an application that pauses has its flow send little, but not coarsely.
+ */
+static __always_inline int is_coarse(const struct rate *ca, __u32 base_us)
+{
+	return !(ca->flags & STARTING) && ca->rate * base_us < COARSE_BYTES * US_PER_S;
 }
 
 /* The number of a slot that nobody else has, or SLOTS. */
@@ -428,15 +445,21 @@ static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __
  * The queue that stood for two rounds. A round that this host slept through (busy
  * CPUs, ACKs held back and sent together) looks like one with a queue; two in a
  * row are rare. A shrinking queue is seen at once.
+ *
+ * Many flows that share a queue have one round trip a round each. Were theirs to
+ * look back as well, every decision would rest on half of what the one before it
+ * did, and all of them together would drive the queue up and down; so they wait for
+ * two in a round, and these count alone. The round of a flow that waited in vain is
+ * taken as any other.
  */
-static __always_inline __u32 queue_us(struct rate *ca)
+static __always_inline __u32 queue_us(struct rate *ca, int coarse)
 {
 	/* Where all came with delayed ACKs nothing is known but what was. */
 	__u32 now = ca->round_rtt_us ? ca->round_rtt_us : ca->last_rtt_us;
 	__u32 last = ca->last_rtt_us;
 
 	ca->last_rtt_us = now;
-	if (last && last < now)
+	if (last && last < now && !(coarse && ca->flags & SEVERAL))
 		now = last;
 	/* The shortest may be newer than the round before. */
 	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
@@ -469,7 +492,7 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	__u64 queue, drained;
 	struct round round = {};
 	__u32 epoch;
-	int at_target, common;
+	int at_target, coarse, common;
 
 	if (ca->flags & PROBING) {
 		/* Half the rate, long enough for the queue to go, and this is what is left. */
@@ -489,10 +512,11 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	round.delivered_rate = delivered * mss_of(tp) * US_PER_S / elapsed_us;
 	round.keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
 				  tp->delivered_ce - ca->round_marked);
-	round.base_us = base_us;
-	round.rtt_us = base_us + queue_us(ca);
 	/* Of two rounds, because ACKs may come in one for two. */
 	arriving = max_u64(round.delivered_rate, (__u64)ca->last_delivered << 10);
+	coarse = is_coarse(ca, base_us);
+	round.base_us = base_us;
+	round.rtt_us = base_us + queue_us(ca, coarse);
 	/*
 	 * What is not used does not grow, however the model sees an empty queue, and is
 	 * given up in a while, unless it is the application that does not use it.
@@ -501,10 +525,6 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	used = 2 * arriving + burst * US_PER_S / base_us;
 	round.cap = ca->rate - (ca->flags & LIMITED ? 0 : ca->rate / 8);
 	round.cap = thalweg_min(max_u64(round.cap, used), THALWEG_MAX_RATE);
-	/*
-	 * While a queue stands, more than what arrives only lengthens it. The model
-	 * hears of the queue rounds late and goes down in small steps.
-	 */
 	if (!(ca->flags & STARTING))
 		ca->last_delivered = thalweg_min(round.delivered_rate >> 10, THALWEG_U32_MAX);
 	/*
@@ -517,7 +537,18 @@ static __always_inline void end_round(struct sock *sk, struct rate *ca,
 	drained = arriving - arriving * queue / (DRAIN_ROUNDS * base_us);
 	round.floor = max_u64(thalweg_min(ca->rate, drained), THALWEG_RATE_FLOOR);
 	at_target = is_at_target(set, ca->rate, round.rtt_us, base_us);
-	if (!(ca->flags & STARTING) && at_target)
+	/*
+	 * Both bounds hold a flow to what it has, and what makes flows equal is only that
+	 * the model takes more from the one that has more. Where what arrives is known to a
+	 * burst they would also cut or lift by chance, most where least arrives.
+	 */
+	if (coarse)
+		round.floor = THALWEG_RATE_FLOOR;
+	/*
+	 * While a queue stands, more than what arrives only lengthens it. The model
+	 * hears of the queue rounds late and goes down in small steps.
+	 */
+	if (!(ca->flags & STARTING) && at_target && !coarse)
 		round.cap = thalweg_min(round.cap, max_u64(arriving * 9 / 8, ca->rate / 2));
 	if (ca->flags & LIMITED)
 		round.flags |= THALWEG_RATE_LIMITED;
@@ -580,10 +611,19 @@ static __always_inline void measure_rtt(struct rate *ca, __u32 rtt_us, int is_ac
 {
 	if (is_ack_delayed && rtt_us > ca->min_rtt_us)
 		return;
+	if (ca->round_rtt_us)
+		ca->flags |= SEVERAL;
 	if (!ca->round_rtt_us || rtt_us < ca->round_rtt_us)
 		ca->round_rtt_us = rtt_us;
 	if (!ca->min_rtt_us || rtt_us < ca->min_rtt_us)
 		ca->min_rtt_us = rtt_us;
+}
+
+/* Whether a round that is long enough waits for one more round trip. */
+static __always_inline int is_waiting(const struct rate *ca, __u32 elapsed_us, __u32 base_us)
+{
+	return !(ca->flags & (PROBING | SEVERAL)) && is_coarse(ca, base_us) &&
+	       elapsed_us < COARSE_ROUND_TRIPS * base_us;
 }
 
 SEC("struct_ops")
@@ -595,7 +635,7 @@ int rate_control(__u64 *ctx)
 	struct rate *ca = inet_csk_ca(sk);
 	struct thalweg_rate_settings *set = the_settings();
 	const struct rate_sample *sample;
-	__u32 base_us, length_us;
+	__u32 base_us, length_us, elapsed_us;
 	long rtt_us;
 
 	if (thalweg_kernel.cong_control_args == 4) {
@@ -618,8 +658,9 @@ int rate_control(__u64 *ctx)
 	length_us = base_us;
 	if (ca->flags & PROBING)
 		length_us = probe_us(ca, base_us);
+	elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
 	if (sample->prior_mstamp && !seq_before(sample->prior_delivered, ca->round_delivered) &&
-	    (__u32)tp->tcp_mstamp - ca->round_us >= length_us)
+	    elapsed_us >= length_us && !is_waiting(ca, elapsed_us, base_us))
 		end_round(sk, ca, set, base_us);
 
 	if (BPF_CORE_READ_BITFIELD(icsk, icsk_ca_state) == CA_STATE_LOSS) {

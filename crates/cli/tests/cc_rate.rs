@@ -307,6 +307,59 @@ fn traced_decisions_are_those_of_the_reference() {
     }
 }
 
+/// What arrives bounds the rates only of flows that can tell how much it is: where a base round
+/// trip has less than 16 KiB, two ACKs more or less are most of it, and a bound by it would keep
+/// the rich rich and cut the poor by chance (docs/cc.md).
+#[test]
+fn what_arrives_bounds_only_rates_that_it_tells() {
+    if !privileged() {
+        return;
+    }
+    let held = |rate: &str, label: &str, tag: &str| {
+        let mut options = deep(label);
+        options.path.rate = Some(rate.parse().unwrap());
+        let bed = Bed::new(&options, "");
+        let ours = name(tag);
+        success(
+            &bed,
+            &["cc", "load", shipped().to_str().unwrap(), "--name", &ours],
+        );
+        let address = bed.server_address();
+        let _sink = bed.sink(&address);
+        let tracer = Tracer::new(&bed, &ours, &["--name", &ours, &address]);
+        send(&bed, &ours, "2");
+        let (decisions, complaint) = tracer.finish();
+        assert_eq!(complaint, "", "decisions were lost");
+        let (mut coarse, mut others) = (0, 0);
+        for pair in decisions.windows(2) {
+            let decision = &pair[1];
+            let number = |key: &str| decision[key].as_u64().unwrap_or_else(|| panic!("{key}"));
+            let (rate, base_us) = (number("rate"), number("base_rtt_ns") / 1000);
+            // Of two rounds the more; the program keeps the earlier one in KiB/s.
+            let before = pair[0]["delivered_rate"].as_u64().unwrap() >> 10 << 10;
+            let arriving = number("delivered_rate").max(before);
+            if rate * base_us < 16_384 * 1_000_000 {
+                coarse += 1;
+                assert_eq!(number("floor"), FLOOR, "{decision}");
+                assert!(number("cap") >= rate - rate / 8 - 1, "{decision}");
+            } else {
+                others += 1;
+                // What empties the queue in four base round trips; a quarter at most.
+                let queue = (number("rtt_ns") / 1000 - base_us).clamp(base_us / 4, base_us);
+                let drained = arriving - arriving * queue / (4 * base_us);
+                assert_eq!(number("floor"), rate.min(drained).max(FLOOR), "{decision}");
+            }
+        }
+        eprintln!("{rate}: {coarse} coarse, {others} others");
+        (coarse, others)
+    };
+    // 5 kB in a base round trip of 2 ms, and 100 kB.
+    let (coarse, others) = held("20mbit", "rate-coarse", "rc");
+    assert!(coarse > 20 && coarse > others, "{coarse}, {others}");
+    let (coarse, others) = held("400mbit", "rate-fine", "ri");
+    assert!(others > 20 && others > coarse, "{coarse}, {others}");
+}
+
 /// A trace that died leaves decisions in the kernel's ring; the next one does not tell them.
 #[test]
 fn a_trace_does_not_begin_with_what_another_left() {
