@@ -82,12 +82,19 @@ fn what_is_wrong_is_found() {
     assert!(found.contains("shift exponent"), "{found}");
     let found = planted("thalweg-planted-read", "row[0] = row[by & 15];");
     assert!(found.contains("out of bounds"), "{found}");
-    let found = planted("thalweg-planted-check", "CHECK(by != 77, \"by is %d\", by);");
+    let found = planted(
+        "thalweg-planted-check",
+        "CHECK(by != 77, \"by is %d\", by);",
+    );
     assert!(found.contains("by != 77; by is 77"), "{found}");
     // What it leaves for whoever looks into a finding is of no use here.
     let findings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz-findings");
     for entry in std::fs::read_dir(&findings).expect("findings").flatten() {
-        if entry.file_name().to_string_lossy().starts_with("thalweg-planted-") {
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with("thalweg-planted-")
+        {
             std::fs::remove_file(entry.path()).expect("removed");
         }
     }
