@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(condition, ...)                                                       \
-	do {                                                                        \
-		if (!(condition)) {                                                 \
+#define CHECK(condition, ...)                                                           \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
 			fprintf(stderr, "%s:%d: %s; ", __FILE__, __LINE__, #condition); \
-			fprintf(stderr, __VA_ARGS__);                               \
-			fprintf(stderr, "\n");                                      \
-			abort();                                                    \
-		}                                                                   \
+			fprintf(stderr, __VA_ARGS__);                                   \
+			fprintf(stderr, "\n");                                          \
+			abort();                                                        \
+		}                                                                       \
 	} while (0)
 
 struct input {

@@ -62,8 +62,8 @@ static void connect_one(struct input *input, struct thalweg_host *host,
 		CHECK(decision.arm == expected, "warm-up took arm %u", decision.arm);
 		return;
 	}
-	CHECK(decision.arm < THALWEG_MAX_ARMS && allowed >> decision.arm & 1,
-	      "arm %u of mask %#x", decision.arm, allowed);
+	CHECK(decision.arm < THALWEG_MAX_ARMS && allowed >> decision.arm & 1, "arm %u of mask %#x",
+	      decision.arm, allowed);
 	if (params->mode == THALWEG_MODE_THALWEG && decision.reason == THALWEG_REASON_UNTRIED)
 		CHECK(!host->arms[decision.arm].weight_q16, "an arm with evidence is not untried");
 }
@@ -90,7 +90,7 @@ static void check_between(const char *what, __u64 new, __u64 old, __u64 measured
 {
 	__u64 low = old < measured ? old : measured, high = old < measured ? measured : old;
 
-	CHECK(new >= low && new <= high, "%s went from %llu to %llu on %llu", what,
+	CHECK(new >= low &&new <= high, "%s went from %llu to %llu on %llu", what,
 	      (unsigned long long)old, (unsigned long long)new, (unsigned long long)measured);
 }
 

@@ -170,14 +170,14 @@ static __s64 leaves(const struct thalweg_model *model, const __s16 *inputs)
 		const struct thalweg_model_node *node = &model->node[model->root[tree]];
 
 		while (&model->node[node->left] != node)
-			node = &model->node[inputs[node->input] <= node->threshold_q15 ?
-						    node->left :
-						    node->right];
+			node = &model->node[inputs[node->input] <= node->threshold_q15
+						    ? node->left
+						    : node->right];
 		sum += node->value_q15;
 	}
-	return sum < -THALWEG_ONE_Q15 ? -THALWEG_ONE_Q15 :
-	       sum > THALWEG_ONE_Q15  ? THALWEG_ONE_Q15 :
-					sum;
+	return sum < -THALWEG_ONE_Q15  ? -THALWEG_ONE_Q15
+	       : sum > THALWEG_ONE_Q15 ? THALWEG_ONE_Q15
+				       : sum;
 }
 
 static void check_action(const struct thalweg_model *model, const struct plain *plain,
@@ -198,7 +198,8 @@ static void check_rate(__u64 rate, __s32 action, __u64 floor, __u64 cap)
 {
 	__u64 next = thalweg_next_rate(rate, action, floor, cap);
 	double used = rate > THALWEG_MAX_RATE ? (double)THALWEG_MAX_RATE : (double)rate;
-	double u = action / 32767.0, exact = action < 0 ? used / (1 - 0.2 * u) : used * (1 + 0.2 * u);
+	double u = action / 32767.0,
+	       exact = action < 0 ? used / (1 - 0.2 * u) : used * (1 + 0.2 * u);
 
 	/* The multiplier is a number of 2^-16, rounded twice where the rate falls. */
 	double slack = 1 + used * 2 / 65536;
@@ -277,6 +278,7 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 		}
 	}
 	for (i = 0; i < 8; i++)
-		CHECK(room.before[i] == GUARD && room.after[i] == GUARD, "beyond the scratch memory");
+		CHECK(room.before[i] == GUARD && room.after[i] == GUARD,
+		      "beyond the scratch memory");
 	return 0;
 }
