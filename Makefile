@@ -12,11 +12,12 @@ BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
 CARGO_TARGET_DIR ?= target
 INSTALL ?= install
+SECONDS_EACH ?= 60
 
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all bench tables train lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all fuzz bench tables train lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +40,12 @@ test: ## Set up, then run every check and every test
 
 test-all: test ## The same, then the slow tests as well (builds two kernels once, twenty minutes)
 	@scripts/setup.sh --kernel
+	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow
+
+fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=60)
+	@scripts/setup.sh --fuzz
+	@scripts/fuzz.sh --seconds $(SECONDS_EACH)
 
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh

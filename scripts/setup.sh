@@ -7,6 +7,7 @@
 #
 # setup.sh            what `make test` and `make demo` need
 # setup.sh --kernel   also what `thalweg lab build-kernel` needs
+# setup.sh --fuzz     also clang's libFuzzer and sanitizers, for `make fuzz`
 # setup.sh --peers    also ns-3, which the benchmark of the simulator compares with
 #
 # There is deliberately no rust-toolchain.toml. rustup would obey it by
@@ -41,9 +42,9 @@ peers=(g++ libns3-dev libgsl-dev)
 
 with=${1-}
 case $with in
-'' | --kernel | --peers) ;;
+'' | --kernel | --fuzz | --peers) ;;
 *)
-	echo "usage: $0 [--kernel | --peers]" >&2
+	echo "usage: $0 [--kernel | --fuzz | --peers]" >&2
 	exit 2
 	;;
 esac
@@ -146,6 +147,13 @@ install_kernel_sources() {
 	fi
 }
 
+# libFuzzer and the sanitizers of the clang that is there.
+install_fuzzing() {
+	local package
+	package=libclang-rt-$(clang -dumpversion | cut --delimiter=. --fields=1)-dev
+	install_if_offered "$package" || note "no $package here: the fuzzers cannot be built"
+}
+
 install_peers() {
 	local package
 	for package in "${peers[@]}"; do
@@ -190,6 +198,7 @@ install_packages
 install_user_mode_linux
 case $with in
 --kernel) install_kernel_sources ;;
+--fuzz) install_fuzzing ;;
 --peers) install_peers ;;
 esac
 install_rust

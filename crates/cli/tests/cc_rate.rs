@@ -1,5 +1,5 @@
 //! The learned rate controller on real connections: a model is loaded, carries flows, tells its
-//! decisions, is replaced, and cannot be brought to a standstill by any weights.
+//! decisions, is replaced, and keeps its rate within limits whatever the weights.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 
@@ -65,8 +65,7 @@ fn deep(label: &str) -> PairOptions {
 
 /// A flow that sends as fast as it may. Arguments: address, port, congestion control, seconds.
 /// The first second does not count. Prints: bits per second that were acknowledged, the median
-/// of the smoothed round-trip time in us, the lowest and highest pacing rate in bytes/s, and the
-/// longest time without an acknowledgement in ms.
+/// of the smoothed round-trip time in us, the lowest and highest pacing rate in bytes/s.
 const SEND: &str = r#"
 import socket, statistics, struct, sys, threading, time
 connection = socket.socket()
@@ -84,20 +83,16 @@ def send():
         pass
 threading.Thread(target=send, daemon=True).start()
 begin, rtts, rates, first = time.monotonic(), [], [], None
-moved, acked, longest = begin, 0, 0
 while time.monotonic() < begin + float(sys.argv[4]):
     time.sleep(0.01)
     information = connection.getsockopt(socket.IPPROTO_TCP, 11, 128)
     now, have = time.monotonic(), struct.unpack_from("Q", information, 120)[0]
-    if have != acked:
-        moved, acked = now, have
-    longest = max(longest, now - moved)
     rates.append(struct.unpack_from("Q", information, 104)[0])
     if now > begin + 1:
         first = first or (now, have)
         rtts.append(struct.unpack_from("I", information, 68)[0])
 over = True
-print((have - first[1]) * 8 / (now - first[0]), statistics.median(rtts), min(rates), max(rates), longest * 1000)
+print((have - first[1]) * 8 / (now - first[0]), statistics.median(rtts), min(rates), max(rates))
 "#;
 
 struct Sent {
@@ -105,7 +100,6 @@ struct Sent {
     rtt_us: f64,
     lowest_rate: f64,
     highest_rate: f64,
-    longest_pause_ms: f64,
 }
 
 fn send(bed: &Bed, control: &str, seconds: &str) -> Sent {
@@ -122,7 +116,6 @@ fn send(bed: &Bed, control: &str, seconds: &str) -> Sent {
         rtt_us: numbers[1],
         lowest_rate: numbers[2],
         highest_rate: numbers[3],
-        longest_pause_ms: numbers[4],
     }
 }
 
@@ -384,9 +377,9 @@ fn a_trace_does_not_begin_with_what_another_left() {
     assert_eq!(decisions.first(), None, "{} decisions", decisions.len());
 }
 
-/// Any weights: the rate keeps within its limits, and the flow goes on.
+/// Any weights: the rate keeps within its limits. That the flow goes on shows cc_rate_stall.rs.
 #[test]
-fn no_weights_bring_a_flow_to_a_standstill() {
+fn no_weights_leave_the_limits_of_the_rate() {
     if !privileged() {
         return;
     }
@@ -440,12 +433,6 @@ fn no_weights_bring_a_flow_to_a_standstill() {
             "{what}: runs away to {}",
             sent.highest_rate
         );
-        // At the floor a segment takes 60 ms; 2 RTO are 400 ms. The rest is the machine's.
-        assert!(
-            sent.longest_pause_ms < 1500.0,
-            "{what}: {} ms",
-            sent.longest_pause_ms
-        );
         assert!(
             sent.goodput_bps > 100_000.0,
             "{what}: {} bit/s",
@@ -463,8 +450,10 @@ fn no_weights_bring_a_flow_to_a_standstill() {
 
 /// Connections come and go while models are replaced ten times a second and the agent dies.
 fn models_are_replaced(label: &str, tag: &str, threads: u32, each: u32, swaps: u32) {
-    let mut bed = Bed::running(label, "");
     let ours = name(tag);
+    // Named, because the agent takes 16 at most, and others may have loaded theirs here.
+    let allow = format!("[arms]\nallow = [\"cubic\", \"reno\", {ours:?}]\n");
+    let mut bed = Bed::running(label, &allow);
     let forest = bed.directory.path().join("forest.safetensors");
     fs::write(&forest, tree(&Tree::ByError)).unwrap();
     let files = [

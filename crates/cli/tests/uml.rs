@@ -6,31 +6,18 @@
 
 mod support;
 
-use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::{THALWEG, privileged};
+use support::{THALWEG, guest, privileged};
 
 const KERNEL: &str = "/usr/bin/linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
 
 /// Boots, runs a script as process 1, and returns what it wrote on the console.
 fn boot(script: &str) -> String {
-    let directory = tempfile::tempdir().unwrap();
-    let init = directory.path().join("init");
     let prologue = format!(
-        r#"#!/bin/bash
-exec 2>&1
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t tmpfs run /run
-mkdir -p /run/cgroup
-mount -t cgroup2 none /run/cgroup
-mount -t bpf bpf /sys/fs/bpf
-ip link set lo up
+        r#"
 ip address add 192.0.2.1/32 dev lo
 module() {{ insmod "$(find {MODULES} -name "$1.ko")"; }}
 thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
@@ -60,47 +47,13 @@ thread.join()
 PYTHON
 "#
     );
-    let epilogue = "\necho END-OF-SCRIPT\nsync\nexec poweroff -f\n";
-    fs::write(&init, format!("{prologue}{script}{epilogue}")).unwrap();
-    use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
-    let console = directory.path().join("console");
-    let mut child = Command::new(KERNEL)
-        .args([
-            "mem=512M",
-            "root=/dev/root",
-            "rootfstype=hostfs",
-            "rootflags=/",
-            "rw",
-            "quiet",
-        ])
-        .args(["con=null", "con0=null,fd:1"])
-        .arg(format!("init={}", init.display()))
-        .env("TMPDIR", directory.path())
-        .current_dir(directory.path())
-        .stdin(Stdio::null())
-        .stdout(fs::File::create(&console).unwrap())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("starting user-mode Linux");
-    let deadline = std::time::Instant::now() + Duration::from_secs(90);
-    while child.try_wait().unwrap().is_none() {
-        if std::time::Instant::now() > deadline {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!(
-                "no end after 90 s; console:\n{}",
-                fs::read_to_string(&console).unwrap()
-            );
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let text = String::from_utf8_lossy(&fs::read(&console).unwrap()).replace('\r', "");
-    assert!(
-        text.contains("END-OF-SCRIPT"),
-        "the script did not finish:\n{text}"
-    );
-    text
+    let limit = Duration::from_secs(90);
+    guest::boot(
+        Path::new(KERNEL),
+        &[],
+        &format!("{prologue}{script}"),
+        limit,
+    )
 }
 
 /// Ubuntu does not package user-mode Linux, so this may be skipped even where tests must run.

@@ -1,6 +1,7 @@
 //! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod guest;
 pub mod loaded;
 pub mod models;
 pub mod policies;

@@ -1,0 +1,68 @@
+//! A user-mode Linux that runs a script as its first process.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a script begins with: a bash, and the file systems that everything asks for.
+const PROLOGUE: &str = r#"#!/bin/bash
+exec 2>&1
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t tmpfs run /run
+mkdir -p /run/cgroup
+mount -t cgroup2 none /run/cgroup
+mount -t bpf bpf /sys/fs/bpf
+ip link set lo up
+"#;
+
+/// Boots a kernel with `words` added to its command line, has it run a script, and returns what
+/// that wrote. The machine's files are the kernel's own.
+pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let init = directory.path().join("init");
+    let epilogue = "\necho END-OF-SCRIPT\nsync\nexec poweroff -f\n";
+    fs::write(&init, format!("{PROLOGUE}{script}{epilogue}")).unwrap();
+    fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
+    let console = directory.path().join("console");
+    let mut child = Command::new(kernel)
+        .args([
+            "mem=512M",
+            "root=/dev/root",
+            "rootfstype=hostfs",
+            "rootflags=/",
+            "rw",
+            "quiet",
+        ])
+        .args(["console=tty0", "con=null", "con0=null,fd:1"])
+        .args(words)
+        .arg(format!("init={}", init.display()))
+        .env("TMPDIR", directory.path())
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stdout(fs::File::create(&console).unwrap())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starting user-mode Linux");
+    let deadline = Instant::now() + limit;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            panic!(
+                "no end after {limit:?}; console:\n{}",
+                String::from_utf8_lossy(&fs::read(&console).unwrap())
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let text = String::from_utf8_lossy(&fs::read(&console).unwrap()).replace('\r', "");
+    assert!(
+        text.contains("END-OF-SCRIPT"),
+        "the script did not finish:\n{text}"
+    );
+    text
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/*
+ * Fuzzes the learner's arithmetic (bpf/include/thalweg_algo.h): any parameters that
+ * crates/core lets in, then the life of one host's record, step by step. Beside
+ * what the sanitizers find it checks what the header promises.
+ *
+ * The input is little-endian: parameters as take_params() reads them, then steps,
+ * each a byte for its kind and its arguments. seeds.py writes the same.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "input.h"
+#include "thalweg_algo.h"
+
+static __u32 take_arm(struct input *input)
+{
+	__u32 arm = take(input, 1);
+
+	return arm < THALWEG_MAX_ARMS ? arm : THALWEG_NO_ARM;
+}
+
+/* Ranges are those of crates/core/src/params.rs. */
+static struct thalweg_params take_params(struct input *input)
+{
+	struct thalweg_params params = {};
+
+	params.mode = take(input, 1) & 1 ? THALWEG_MODE_THALWEG : THALWEG_MODE_CLASSIC;
+	params.warm_up = take(input, 4);
+	params.gap_scale = take(input, 4);
+	params.weight_max_q16 = take(input, 4);
+	params.idle_shift = take(input, 1) & 31;
+	params.half_life_ns = take(input, 8);
+	params.latency_weight_q16 = take(input, 4);
+	params.latency_guard_us = take(input, 4);
+	params.score_min_bytes = take(input, 8);
+	params.score_full_bytes = take(input, 8);
+	params.loss_shift = take(input, 1) & 63;
+	params.loss_min_segs = take(input, 4);
+	params.rescue_arm = take_arm(input);
+	return params;
+}
+
+static void connect_one(struct input *input, struct thalweg_host *host,
+			const struct thalweg_params *params)
+{
+	struct thalweg_decision decision = {};
+	__u32 system_arm = take_arm(input), allowed = take(input, 2), random[3], before, i;
+
+	for (i = 0; i < 3; i++)
+		random[i] = take(input, 4);
+	before = host->connections;
+	thalweg_increment(&host->connections);
+	CHECK(host->connections >= before, "the count of connections wrapped");
+	thalweg_decide(host, system_arm, allowed, params, random, &decision);
+	thalweg_count_decision(host, &decision);
+	CHECK(decision.propensity_q16 >= 1 && decision.propensity_q16 <= THALWEG_ONE_Q16,
+	      "a choice was made that has probability %u", decision.propensity_q16);
+	if (decision.reason == THALWEG_REASON_WARM_UP) {
+		__u32 expected = params->mode == THALWEG_MODE_CLASSIC ? THALWEG_NO_ARM : system_arm;
+
+		CHECK(decision.arm == expected, "warm-up took arm %u", decision.arm);
+		return;
+	}
+	CHECK(decision.arm < THALWEG_MAX_ARMS && allowed >> decision.arm & 1, "arm %u of mask %#x",
+	      decision.arm, allowed);
+	if (params->mode == THALWEG_MODE_THALWEG && decision.reason == THALWEG_REASON_UNTRIED)
+		CHECK(!host->arms[decision.arm].weight_q16, "an arm with evidence is not untried");
+}
+
+static struct thalweg_sample take_sample(struct input *input)
+{
+	struct thalweg_sample sample = {};
+
+	sample.bytes = take(input, 8);
+	sample.duration_us = take(input, 8);
+	sample.rate_delivered_bytes = take(input, 8);
+	sample.rate_interval_us = take(input, 8);
+	sample.srtt_us = take(input, 4);
+	sample.min_rtt_us = take(input, 4);
+	sample.segs_out = take(input, 4);
+	sample.retrans = take(input, 4);
+	sample.flags = take(input, 1) & THALWEG_SAMPLE_BUSY_TIME;
+	sample.end = take(input, 1);
+	return sample;
+}
+
+/* A new estimate lies between the old one and what was measured, whichever is greater. */
+static void check_between(const char *what, __u64 new, __u64 old, __u64 measured)
+{
+	__u64 low = old < measured ? old : measured, high = old < measured ? measured : old;
+
+	CHECK(new >= low &&new <= high, "%s went from %llu to %llu on %llu", what,
+	      (unsigned long long)old, (unsigned long long)new, (unsigned long long)measured);
+}
+
+static void score_one(struct input *input, struct thalweg_host *host,
+		      const struct thalweg_params *params)
+{
+	__u32 index = take(input, 1) & THALWEG_ARM_MASK, i;
+	__u64 now_ns = take(input, 8), rate;
+	struct thalweg_sample sample = take_sample(input);
+	struct thalweg_host before = *host;
+	const struct thalweg_arm_state *arm = &host->arms[index], *old = &before.arms[index];
+	struct thalweg_verdict verdict = {};
+
+	thalweg_score(host, index, &sample, params, now_ns, &verdict);
+	CHECK(host->seen_ns == now_ns, "not seen");
+	if (verdict.outcome != THALWEG_SCORED) {
+		before.seen_ns = now_ns;
+		CHECK(!memcmp(host, &before, sizeof(before)), "a skipped sample left a trace");
+		return;
+	}
+	CHECK(arm->scored > old->scored || arm->scored == THALWEG_U32_MAX, "not counted");
+	CHECK(host->max_rate >= before.max_rate && arm->max_rate >= old->max_rate,
+	      "a highest rate fell");
+	CHECK(!before.min_rtt_us || host->min_rtt_us <= before.min_rtt_us, "a lowest RTT rose");
+	CHECK(verdict.weight_q16 && verdict.weight_q16 <= THALWEG_ONE_Q16, "weight %u",
+	      verdict.weight_q16);
+	if (params->mode == THALWEG_MODE_CLASSIC) {
+		if (old->value)
+			check_between("the value", arm->value, old->value, verdict.cost);
+		return;
+	}
+	CHECK(verdict.cost <= THALWEG_U32_MAX, "cost %llu", (unsigned long long)verdict.cost);
+	CHECK(arm->weight_q16 <= params->weight_max_q16, "evidence %u", arm->weight_q16);
+	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+		CHECK(i == index || host->arms[i].weight_q16 <= before.arms[i].weight_q16,
+		      "arm %u gained evidence from arm %u", i, index);
+	rate = thalweg_rate(sample.bytes, sample.duration_us);
+	if (old->weight_q16) {
+		/* Time may have taken all evidence; then the measurement stands alone. */
+		check_between("the value", arm->value, old->value, verdict.cost);
+		check_between("the RTT", arm->srtt_us, old->srtt_us, sample.srtt_us);
+		check_between("the rate", arm->log_rate_q16, old->log_rate_q16,
+			      thalweg_log2_q16(rate));
+	} else {
+		CHECK(arm->value == verdict.cost, "the first measurement is not the estimate");
+	}
+}
+
+static void rescue_one(struct input *input, struct thalweg_host *host,
+		       const struct thalweg_params *params)
+{
+	__u32 current = take_arm(input), target;
+	__u64 segs = take(input, 8), retrans = take(input, 8);
+	__u32 allowed = take(input, 2);
+
+	target = thalweg_rescue(host, current, segs, retrans, allowed, params);
+	if (target == THALWEG_NO_ARM)
+		return;
+	CHECK(target != current, "moved to where it was");
+	CHECK(retrans > segs >> params->loss_shift, "moved without loss");
+	if (params->mode == THALWEG_MODE_THALWEG)
+		CHECK(target < THALWEG_MAX_ARMS && allowed >> target & 1, "arm %u of %#x", target,
+		      allowed);
+}
+
+/* Functions of plain numbers against wider arithmetic. */
+static void numbers(struct input *input)
+{
+	__u64 a = take(input, 8), b = take(input, 8), rate;
+	unsigned __int128 exact;
+	double off;
+
+	if (a) {
+		off = thalweg_log2_q16(a) / 65536.0 - log2((double)a);
+		/* What the header says, and a unit of Q16 for what is cut off. */
+		CHECK(fabs(off) <= 0.009 + 1.0 / 65536, "log2(%llu) is off by %f",
+		      (unsigned long long)a, off);
+		CHECK(thalweg_log2_q16(a) >= thalweg_log2_q16(a - 1), "log2 falls at %llu",
+		      (unsigned long long)a);
+	}
+	rate = thalweg_rate(a, b);
+	exact = (unsigned __int128)a * 1000000 / (b ? b : 1);
+	if (exact > THALWEG_U64_MAX)
+		exact = THALWEG_U64_MAX;
+	/* Large numbers are divided first, which loses less than 1 byte/us. */
+	CHECK(rate <= exact, "rate %llu", (unsigned long long)rate);
+	CHECK(exact - rate <= (a > THALWEG_U64_MAX / 1000000 ? 1000000 : 0), "rate %llu of %llu",
+	      (unsigned long long)rate, (unsigned long long)exact);
+}
+
+int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
+{
+	struct input input = { data, size };
+	struct thalweg_params params = take_params(&input);
+	struct thalweg_host host = {};
+
+	while (input.left) {
+		switch (take(&input, 1) & 3) {
+		case 0:
+			connect_one(&input, &host, &params);
+			break;
+		case 1:
+			score_one(&input, &host, &params);
+			break;
+		case 2:
+			rescue_one(&input, &host, &params);
+			break;
+		case 3:
+			numbers(&input);
+			break;
+		}
+	}
+	return 0;
+}
