@@ -19,6 +19,9 @@ from thalweg.train.collect import Collected, Diverged, Pool
 
 P = TypeVar("P")
 
+#: Name of the checkpoint in a run's directory.
+CHECKPOINT = "checkpoint.safetensors"
+
 #: Settings that do not decide what is learned. A run may go on with others.
 BESIDE = ("output", "ray", "quiet")
 
@@ -69,7 +72,7 @@ def train(
     """
     directory = Path(settings.output)
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "checkpoint.safetensors"
+    path = directory / CHECKPOINT
     state = optimise.init(eqx.filter(policy, eqx.is_array))
     learned = {k: v for k, v in flags.as_json(settings).items() if k not in BESIDE}
     episode = update = decisions = 0
@@ -89,13 +92,10 @@ def train(
             pool.start(scenarios.seeds(settings.seed, 0, episode, count))
             ended, before = False, update
             while not ended and update < settings.updates:
-                kept = "there is no checkpoint yet"
-                if episode:
-                    kept = f"the last good checkpoint is {path}"
                 try:
                     rollouts = pool.collect(policy)
                 except Diverged as error:
-                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
+                    raise Diverged(f"update {update + 1}: {error}; {_kept(directory)}") from error
                 ended = rollouts.ended
                 decisions += int(rollouts.length.sum())
                 # The end of an episode may leave too little to learn from.
@@ -108,7 +108,7 @@ def train(
                 if not np.isfinite(row["objective"]) or not finite((new, new_state)):
                     raise Diverged(
                         f"update {update}: numbers that are not finite (objective "
-                        f"{row['objective']}); {kept}. Try a smaller learning rate"
+                        f"{row['objective']}); {_kept(directory)}. Try a smaller learning rate"
                     )
                 policy, state = new, new_state
                 if evaluate is not None and (ended or update == settings.updates):
@@ -144,6 +144,12 @@ def train(
     return policy
 
 
+def _kept(directory: Path) -> str:
+    """What a run that ends early leaves."""
+    path = directory / CHECKPOINT
+    return f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
+
+
 def main(
     settings: type, run: Callable[[Any], Any], arguments: Sequence[str] | None, about: str | None
 ) -> int:
@@ -153,15 +159,14 @@ def main(
     began = time.monotonic()
     try:
         run(chosen)
-    except (Diverged, checkpoint.CheckpointError, OSError, ValueError) as error:
+    except (Diverged, checkpoint.CheckpointError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"error: {error}; {_kept(Path(chosen.output))}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print(
-            f"interrupted; the same command goes on from the checkpoint in {chosen.output}, if "
-            "the first episode had ended",
-            file=sys.stderr,
-        )
+        print(f"interrupted; {_kept(Path(chosen.output))}", file=sys.stderr)
         return 130
     print(f"{chosen.output}: {time.monotonic() - began:.0f} s")
     return 0
