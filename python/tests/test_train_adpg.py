@@ -455,6 +455,11 @@ def cut(head, arrays):
         (lambda h, a: a.popitem(), "arrays, expected"),
         (cut, "array 0000 is float32"),
         (lambda h, a: h["state"]["settings"].update(gamma=0.5), "trained with gamma 0.5"),
+        # Arrays of other shapes follow; the settings say why.
+        (
+            lambda h, a: (h["state"]["settings"].update(features=["error"]), cut(h, a)),
+            r"trained with features \['error'\], asked for \['action', 'error'\]",
+        ),
         (lambda h, a: h["state"].pop("episode"), "state.episode is None, expected int"),
         (lambda h, a: h.update(state=[]), "state.episode is None, expected int"),
         (lambda h, a: a["0001"].fill(np.nan), "array 0001 holds numbers that are not finite"),
@@ -479,6 +484,10 @@ def test_a_damaged_checkpoint_is_refused(tmp_path):
         path.write_bytes(content)
         with pytest.raises(checkpoint.CheckpointError, match="not a checkpoint"):
             adpg.train(settings(tmp_path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match="checkpoint.safetensors: cannot be read"):
+        adpg.train(settings(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
     """The tree and the state. ``like`` has the shapes that are expected.
 
     Raises CheckpointError for a file that is damaged, of another version or algorithm, of other
-    shapes, or with numbers that are not finite; OSError for one that cannot be read.
+    shapes, or with numbers that are not finite, and for one that cannot be read.
     """
     head, found = _open(path, kind)
     arrays, rest = eqx.partition(like, eqx.is_array)
@@ -80,6 +80,8 @@ def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.nd
             found = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if not isinstance(head, dict) or "version" not in head:
         raise CheckpointError(f"{path}: no checkpoint: thalweg_checkpoint is not in its metadata")
     if head["version"] != VERSION:

@@ -77,8 +77,9 @@ def train(
     learned = {k: v for k, v in flags.as_json(settings).items() if k not in BESIDE}
     episode = update = decisions = 0
     if path.exists():
+        # First, for of other settings arrays may be of other shapes, too.
+        checkpoint.same_settings(path, checkpoint.state(path, kind)["settings"], learned)
         (policy, state), found = checkpoint.read(path, kind, (policy, state))
-        checkpoint.same_settings(path, found["settings"], learned)
         episode, update, decisions = found["episode"], found["update"], found["decisions"]
     commit = checkpoint.source_commit()
     with (

@@ -38,7 +38,7 @@ class Trained:
 
     @classmethod
     def load(cls, path: Path, initial: float) -> Trained:
-        """From a checkpoint. Raises OSError, CheckpointError."""
+        """From a checkpoint. Raises CheckpointError."""
         found = checkpoint.algorithm(path)
         if found not in ALGORITHMS:
             known = ", ".join(ALGORITHMS)
