@@ -79,7 +79,8 @@ for name in "${names[@]}"; do
 	# ADPG: with its own settings of both all three fall silent (docs/adpg.md, "What the baselines
 	# learned").
 	reinforce)
-		baseline "$name" reinforce "${error[@]}" --learning-rate 1e-2 --gamma 0.5
+		baseline "$name" reinforce "${error[@]}" --learning-rate 1e-2 --gamma 0.5 \
+			--entropy-weight 0 --updates 600
 		;;
 	ppo-discrete) baseline "$name" ppo "${error[@]}" --learning-rate 3e-3 --gamma 0.9 ;;
 	ppo-gaussian)
