@@ -319,7 +319,7 @@ def simulate(wanted: Sequence[Cell], options: argparse.Namespace) -> dict[str, R
         if options.ray is None:
             finished = workers.local(todo, options.jobs)
         else:
-            finished = workers.ray(todo, None if options.ray == "local" else options.ray)
+            finished = workers.ray(todo, options.ray)
         begin = time.monotonic()
         for count, (cell, result) in enumerate(finished, 1):
             if isinstance(result, Exception):

@@ -33,6 +33,7 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
+from thalweg import cluster
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
 from thalweg.train import loop, scenarios
 from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
@@ -293,17 +294,12 @@ def _run(settings: Settings) -> None:
     if not settings.ray:
         train(settings)
         return
-    import ray
-
-    ray.init(ignore_reinit_error=True)
-    try:
+    with cluster.joined():
         pool = RayPool(functools.partial(make_collector, settings), settings.workers)
         try:
             train(settings, pool=pool)
         finally:
             pool.close()
-    finally:
-        ray.shutdown()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
