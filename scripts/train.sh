@@ -87,7 +87,8 @@ for name in "${names[@]}"; do
 		baseline "$name" ppo "${error[@]}" --learning-rate 3e-3 --gamma 0.9 \
 			--actions gaussian --entropy-weight 0
 		;;
-	aurora) baseline "$name" aurora ;;
+	# As where it works alone on a link (python/tests/test_train_baselines.py), and quicker.
+	aurora) baseline "$name" aurora --learning-rate 3e-3 --entropy-weight 0 ;;
 	*)
 		echo "error: $name: expected adpg-strict, adpg-loose, adpg-plus, adpg-plus-tree, adpg-lstm," \
 			"reinforce, ppo-discrete, ppo-gaussian or aurora" >&2

@@ -13,7 +13,7 @@ from sim_support import many_to_one
 from thalweg import model
 from thalweg.evaluate import summary
 from thalweg.evaluate.__main__ import main
-from thalweg.sim import run
+from thalweg.sim import Scenario, run
 from thalweg.train import adpg, aurora, checkpoint, export, ppo, reinforce
 from thalweg.train.stochastic import MULTIPLIERS
 from thalweg.train.trained import Trained
@@ -50,6 +50,18 @@ def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
     # Elsewhere it decides as here.
     again = pickle.loads(pickle.dumps(trained)).run(many_to_one(4), 3)
     assert again.flow_gbps.tolist() == found.flow_gbps.tolist()
+
+
+@pytest.mark.parametrize("name", ["reinforce", "ppo-discrete", "ppo-gaussian"])
+def test_what_ships_of_the_baselines_fills_a_link_that_it_was_not_trained_on(name):
+    trained = Trained.load(CHECKOUT / f"models/baselines/{name}.safetensors", 0.01)
+    scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-16.toml")
+    found = trained.run(scenario.replace(duration_s=0.03, warmup_s=0.015), 1)
+    # 16 flows that begin at 1 % offer 16 %; silent ones would stay below that.
+    assert found.utilisation_percent > 80 and found.dropped_percent == 0
+    # At rest they wait target * sqrt(16) base round-trip times, 1.6 us; 16 flows that swing between
+    # an empty queue and one with a packet of each have as much.
+    assert found.queue_latency.mean_us < 5
 
 
 @pytest.mark.slow

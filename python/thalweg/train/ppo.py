@@ -1,9 +1,10 @@
 """PPO, discrete and Gaussian: a baseline, on the reward that ADPG climbs.
 
 After "Proximal Policy Optimization Algorithms" (Schulman et al., 2017): clipped objective,
-generalised advantage estimates, several passes over each set of rollouts in minibatches. On flows
-it is expected to do badly: its critic cannot tell from one flow's observation what the others do,
-and drawn actions keep the flows from settling.
+generalised advantage estimates, several passes over each set of rollouts in minibatches. Its critic
+cannot tell from one flow's observation what the others do, and drawn actions keep flows from
+settling: whether it learns to send at all hangs on the scale of the error (docs/adpg.md, "What the
+baselines learned").
 """
 
 from __future__ import annotations
