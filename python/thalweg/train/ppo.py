@@ -13,7 +13,6 @@ import sys
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax

@@ -12,7 +12,6 @@ import sys
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import numpy as np
 import optax
 from jax import Array
