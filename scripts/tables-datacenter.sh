@@ -5,8 +5,9 @@
 # packet simulator, ours beside them. Two pages and their pictures:
 #   results-datacenter.md  models and trees of models/, HPCC, Swift, a rule by hand
 #   results-baselines.md   what REINFORCE, PPO and Aurora learned
-#                          (models/baselines): many to one, 0.1 s each, for what
-#                          loses packets has 64 times as many to simulate
+#                          (models/baselines), adpg-plus beside them: many to one,
+#                          0.1 s and one seed each, for what loses packets has 64
+#                          times as many to simulate, and they decide in Python
 # DCQCN, which does so with thousands of flows, is left to "--cc dcqcn": a
 # simulated second takes minutes then.
 # They are written to docs/, or to the directory TABLES_OUT. Goes on where it
@@ -43,5 +44,6 @@ export PYTHONPATH="python${PYTHONPATH:+:$PYTHONPATH}"
 "$python" -m thalweg.evaluate all "${models[@]}" \
 	--cc hpcc --cc swift --cc proportional:initial_fraction=0.001 \
 	--seeds 5,int8=1,target=1 --traces --out "$out/results-datacenter.md" "$@"
-"$python" -m thalweg.evaluate many-to-one "${trained[@]}" --cc none \
-	--seeds 3 --duration 0.1 --out "$out/results-baselines.md" "$@"
+"$python" -m thalweg.evaluate many-to-one "${trained[@]}" \
+	--model models/adpg-plus.safetensors --cc none \
+	--seeds 1 --duration 0.1 --out "$out/results-baselines.md" "$@"

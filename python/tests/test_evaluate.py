@@ -191,6 +191,26 @@ def test_faults_are_one_line(words, message, tmp_path, capfd):
     assert not (tmp_path / "page.md").exists()
 
 
+def test_a_cluster_that_does_not_start_is_one_line(tmp_path, capfd, monkeypatch):
+    ray = pytest.importorskip("ray")
+    addresses = []
+
+    def init(address, **_):
+        addresses.append(address)
+        raise Exception("The current node timed out during startup")  # as Ray does
+
+    monkeypatch.setattr(ray, "init", init)
+    # What is asked for counts, not where other clusters are.
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere:1")
+    words = ["many-to-one", "--sizes", "2", "--cc", "swift", "--seeds", "1", "--ray", "local"]
+    common = ["--checkout", str(CHECKOUT), "--out", str(tmp_path / "page.md")]
+    assert main([*words, *common, "--cache", str(tmp_path / "cells.jsonl")]) == 1
+    assert addresses == ["local"]
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "error: no Ray cluster at local: The current node timed out during startup"
+    )
+
+
 def test_pictures(tmp_path):
     pytest.importorskip("matplotlib")
     scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-2.toml")

@@ -1,6 +1,7 @@
 """ADPG: its gradient, what it learns, and what a run survives."""
 
 import csv
+import dataclasses
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from thalweg.features import multiplier
-from thalweg.train import adpg, checkpoint, scenarios
+from thalweg.train import adpg, checkpoint, loop, scenarios
 from thalweg.train.adpg import Settings
 from thalweg.train.collect import Diverged
 from thalweg.train.fluid import Bottleneck, FluidBatch
@@ -407,6 +408,33 @@ def test_a_learning_rate_that_diverges_is_named(tmp_path):
     assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
+def test_a_full_disk_ends_training_and_keeps_the_checkpoint(tmp_path, capsys):
+    chosen = settings(tmp_path, updates=9)
+    path = tmp_path / "checkpoint.safetensors"
+    healthy = scenarios.maker(chosen.scenarios, chosen.duration_s)
+    kept = []
+
+    def make(seeds):
+        if path.exists():
+            kept.append(path.read_bytes())
+            # The second checkpoint is written to a device that is always full.
+            (tmp_path / ".checkpoint.safetensors.draft").symlink_to("/dev/full")
+        return healthy(seeds)
+
+    flags = ["--output", str(tmp_path), "--quiet"]
+    assert loop.main(Settings, lambda _: adpg.train(chosen, make), flags, "") == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said and "last good checkpoint is" in said
+    assert said.count(str(path)) == 2  # which could not be written, and which is kept
+    assert len(kept) == 1 and path.read_bytes() == kept[0]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "curves.csv"]
+    # With room it goes on to where it would have come anyway.
+    adpg.train(chosen)
+    whole = dataclasses.replace(chosen, output=str(tmp_path / "whole"))
+    adpg.train(whole)
+    assert curve(tmp_path) == curve(tmp_path / "whole")
+
+
 def rewrite(path, change):
     with safe_open(path, "np") as file:
         head = json.loads(file.metadata()["thalweg_checkpoint"])
@@ -427,6 +455,14 @@ def cut(head, arrays):
         (lambda h, a: a.popitem(), "arrays, expected"),
         (cut, "array 0000 is float32"),
         (lambda h, a: h["state"]["settings"].update(gamma=0.5), "trained with gamma 0.5"),
+        # Arrays of other shapes follow; the settings say why.
+        (
+            lambda h, a: (h["state"]["settings"].update(features=["error"]), cut(h, a)),
+            r"trained with features \['error'\], asked for \['action', 'error'\]",
+        ),
+        (lambda h, a: h["state"].pop("episode"), "state.episode is None, expected int"),
+        (lambda h, a: h.update(state=[]), "state.episode is None, expected int"),
+        (lambda h, a: a["0001"].fill(np.nan), "array 0001 holds numbers that are not finite"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_and_kept(tmp_path, change, words):
@@ -442,10 +478,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_kept(tmp_path, change, wo
 
 def test_a_damaged_checkpoint_is_refused(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
-    for content in (b"", b"not a checkpoint", b"\xff" * 100):
+    adpg.train(settings(tmp_path, updates=1))
+    whole = path.read_bytes()
+    for content in (b"", b"not a checkpoint", b"\xff" * 100, whole[:-1], whole[: len(whole) // 2]):
         path.write_bytes(content)
         with pytest.raises(checkpoint.CheckpointError, match="not a checkpoint"):
             adpg.train(settings(tmp_path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match="checkpoint.safetensors: cannot be read"):
+        adpg.train(settings(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
     )
 
     def figures(policy):
-        collector = aurora.make_collector(settings, noisy_links, explore=False)
+        collector = aurora.METHOD.collector(settings, noisy_links, explore=False)
         collector.start(np.arange(20) + 1000)
         outcomes = collector.finish(policy)
         return {k: np.array([o[k] for o in outcomes]) for k in outcomes[0]}
@@ -112,7 +112,7 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
     untrained = ActorCritic(
         aurora.SIGNALS * settings.intervals, settings.hidden, Gaussian(1), jax.random.key(1)
     )
-    before, after = figures(untrained), figures(aurora.train(settings, noisy_links))
+    before, after = figures(untrained), figures(aurora.METHOD.train(settings, noisy_links))
     # Untrained it keeps the rate that it was given, too low or too high.
     assert before["su"].min() < 50 and before["loss"].max() > 50
     assert after["su"].mean() > 85
@@ -128,7 +128,7 @@ def test_runs_on_flows_are_determined_and_go_on(tmp_path, module, actions):
             output=str(tmp_path / name), actions=actions, copies=2, duration_s=0.5e-3,
             rollout=8, updates=updates, quiet=True,
         )
-        module.train(settings)
+        module.METHOD.train(settings)
         return (tmp_path / name / "curves.csv").read_bytes()
 
     assert run("one", 4) == run("two", 4)
@@ -160,14 +160,14 @@ def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
         duration = 0.3e-3 if len(made) < 3 else 15e-6
         return FluidBatch([Bottleneck(2, duration_s=duration, warm_up_s=0)] * 2, seeds.tolist())
 
-    reinforce.train(settings, make)
+    reinforce.METHOD.train(settings, make)
     assert len(made) == 3
     assert "episode 2: " in (said := capsys.readouterr().err) and "of 9" in said
     state = checkpoint.state(tmp_path / "checkpoint.safetensors", "reinforce")
     assert state["episode"] == 2 and 2 <= state["update"] < 9
     # If that is so from the beginning, the settings are at fault.
     with pytest.raises(ValueError, match="too few to learn from; lengthen them"):
-        reinforce.train(
+        reinforce.METHOD.train(
             reinforce.Settings(output=str(tmp_path / "new"), scenarios=("fluid:2",), copies=2, quiet=True),
             make,
         )

@@ -8,7 +8,7 @@ import pytest
 from thalweg.train import adpg
 from thalweg.train.adpg import Settings
 from thalweg.train.collect import Collector, LocalPool, RayPool
-from thalweg.train.fluid import FluidDecisions
+from thalweg.train.environment import Given
 from thalweg.train.rollouts import Rollouts, outcomes
 from thalweg.train.scenarios import seeds
 
@@ -33,7 +33,7 @@ class Interleaved:
         number = self._count[key]
         self._count[key] += 1
         ones = np.ones(len(key), np.float32)
-        return FluidDecisions(
+        return Given(
             env=key * 0, flow=key, key=key, time_s=number.astype(float),
             rtt_s=(1000 * key + number).astype(np.float32), base_rtt_s=ones, rate=ones,
             acked_bytes=ones, marked_bytes=ones, lost_bytes=ones,

@@ -13,7 +13,7 @@ from sim_support import many_to_one
 from thalweg import model
 from thalweg.evaluate import summary
 from thalweg.evaluate.__main__ import main
-from thalweg.sim import run
+from thalweg.sim import Scenario, run
 from thalweg.train import adpg, aurora, checkpoint, export, ppo, reinforce
 from thalweg.train.stochastic import MULTIPLIERS
 from thalweg.train.trained import Trained
@@ -34,7 +34,7 @@ def sure(policy, choice):
 
 def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
     settings = reinforce.Settings(output=str(tmp_path), **SMALL)
-    reinforce.train(settings)
+    reinforce.METHOD.train(settings)
     trained = Trained.load(tmp_path / "checkpoint.safetensors", 1 / 8)
     assert MULTIPLIERS[2] == 1.0
     trained = dataclasses.replace(trained, policy=sure(trained.policy, 2))
@@ -52,6 +52,18 @@ def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
     assert again.flow_gbps.tolist() == found.flow_gbps.tolist()
 
 
+@pytest.mark.parametrize("name", ["reinforce", "ppo-discrete", "ppo-gaussian"])
+def test_what_ships_of_the_baselines_fills_a_link_that_it_was_not_trained_on(name):
+    trained = Trained.load(CHECKOUT / f"models/baselines/{name}.safetensors", 0.01)
+    scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-16.toml")
+    found = trained.run(scenario.replace(duration_s=0.03, warmup_s=0.015), 1)
+    # 16 flows that begin at 1 % offer 16 %; silent ones would stay below that.
+    assert found.utilisation_percent > 80 and found.dropped_percent == 0
+    # At rest they wait target * sqrt(16) base round-trip times, 1.6 us; 16 flows that swing between
+    # an empty queue and one with a packet of each have as much.
+    assert found.queue_latency.mean_us < 5
+
+
 @pytest.mark.slow
 def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
     files = []
@@ -61,7 +73,7 @@ def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
         ("ppo-gaussian", ppo, {"actions": "gaussian"}),
         ("aurora", aurora, {}),
     ]:
-        module.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
+        module.METHOD.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
         files.append(tmp_path / f"{name}.safetensors")
         (tmp_path / name / "checkpoint.safetensors").rename(files[-1])
     words = [word for file in files for word in ("--trained", str(file))]
@@ -93,7 +105,7 @@ def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_another_program_is_named(tmp_path):
-    ppo.train(ppo.Settings(output=str(tmp_path), **SMALL))
+    ppo.METHOD.train(ppo.Settings(output=str(tmp_path), **SMALL))
     path = tmp_path / "checkpoint.safetensors"
     with pytest.raises(checkpoint.CheckpointError, match="settings: .*speed"):
         checkpoint.settings(path, ppo.Settings, {"speed": 1})

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from thalweg import files
+
 FORMAT_VERSION = "1"
 FEATURES = ("action", "error", "log_rate", "queue", "error_change")
 MAX_INPUTS, MAX_WIDTH, MAX_HIDDEN = 16, 32, 2
@@ -148,7 +150,8 @@ class Model:
 
 
 def write(model: Model, path: str | os.PathLike[str]) -> None:
-    """Checks the model and writes it; a file of that name is replaced in one step."""
+    """Checks the model and writes it; a file of that name is replaced in one step. Raises
+    ModelError, OSError."""
     check(model)
     document: dict[str, Any] = {
         "name": model.name,
@@ -170,13 +173,7 @@ def write(model: Model, path: str | os.PathLike[str]) -> None:
         "thalweg": json.dumps(document, sort_keys=True, allow_nan=False),
     }
     tensors = {name: np.ascontiguousarray(array) for name, array in _tensors(policy).items()}
-    path = pathlib.Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(save(tensors, metadata))
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    files.replace(pathlib.Path(path), save(tensors, metadata))
 
 
 def read(path: str | os.PathLike[str]) -> Model:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from thalweg import files
 from thalweg.evaluate import document, plots, published, summary, tables
 from thalweg.evaluate.cells import Cell, Contender, Row, Store
 from thalweg.model import read
@@ -318,7 +319,7 @@ def simulate(wanted: Sequence[Cell], options: argparse.Namespace) -> dict[str, R
         if options.ray is None:
             finished = workers.local(todo, options.jobs)
         else:
-            finished = workers.ray(todo, None if options.ray == "local" else options.ray)
+            finished = workers.ray(todo, options.ray)
         begin = time.monotonic()
         for count, (cell, result) in enumerate(finished, 1):
             if isinstance(result, Exception):
@@ -358,10 +359,10 @@ def write(
         plots.training(options.curves, picture)
         pictures.append(("Training", picture.name))
     command = shlex.join(["python", "-m", "thalweg.evaluate", *words])
-    _replace(options.out, document.document(done, pictures, command))
+    files.replace(options.out, document.document(done, pictures, command).encode())
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        _replace(options.json, json.dumps(_plain(done), indent=1) + "\n")
+        files.replace(options.json, (json.dumps(_plain(done), indent=1) + "\n").encode())
 
 
 def _trace(checkout: Path, name: str, seconds: float) -> Scenario:
@@ -377,16 +378,6 @@ def _trace(checkout: Path, name: str, seconds: float) -> Scenario:
             text = text.replace(old, new)
         scenario = Scenario.from_text(text, name)
     return scenario.replace(duration_s=seconds, warmup_s=0.0)
-
-
-def _replace(file: Path, text: str) -> None:
-    """A file that appears whole."""
-    draft = file.with_name(f".{file.name}.draft")
-    try:
-        draft.write_text(text)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _plain(done: Sequence[tables.Measured]) -> list[dict]:

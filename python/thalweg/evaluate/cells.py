@@ -139,7 +139,13 @@ class Store:
         return self._rows.get(cell.key)
 
     def add(self, cell: Cell, made: Row) -> None:
-        """Keeps a row."""
+        """Keeps a row. Raises OSError that names the file."""
         self._rows[cell.key] = made
-        self._out.write(json.dumps({"cell": str(cell), "key": cell.key, "row": made}) + "\n")
-        self._out.flush()
+        try:
+            self._out.write(json.dumps({"cell": str(cell), "key": cell.key, "row": made}) + "\n")
+            self._out.flush()
+        except OSError as error:
+            # Closing it tries once more, and would say so instead.
+            with contextlib.suppress(OSError):
+                self._out.close()
+            raise OSError(error.errno, error.strerror, str(self._file)) from error

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from thalweg import files
 from thalweg.sweep.plan import Cell, SweepError
 
 #: Columns that are whole numbers, and that are texts; all others are float64.
@@ -60,7 +61,7 @@ class Store:
 
     def add(self, cell: Cell, row: dict[str, Any]) -> None:
         """The part of a finished cell."""
-        _write(self.parts / f"{cell.key}.json", json.dumps(row).encode())
+        files.replace(self.parts / f"{cell.key}.json", json.dumps(row).encode())
 
     def merge(self, cells: Sequence[Cell]) -> None:
         """Writes the table of all those cells, in their order. All must have a part."""
@@ -81,14 +82,4 @@ class Store:
         table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(list(types.items())))
         sink = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(table, sink)
-        _write(self.results, sink.getvalue())
-
-
-def _write(path: Path, content: Any) -> None:
-    """A file that appears whole."""
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+        files.replace(self.results, sink.getvalue())

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from thalweg import cluster
+
 
 class Runs(Protocol):
     """What can be run elsewhere: it is pickled."""
@@ -69,17 +71,11 @@ def ray(
     """Runs cells on a Ray cluster, one processor each, and gives them back as they finish. What
     they hold, models too, travels with them.
 
-    address: as of :func:`ray.init`; None: the cluster that Ray finds, or a fresh one of this
-        machine alone. Raises ModuleNotFoundError without Ray, ConnectionError without a cluster.
+    address: as of :func:`thalweg.cluster.joined`, which says what is raised.
     """
     if not cells:
         return
-    import ray
-
-    started = not ray.is_initialized()
-    if started:
-        ray.init(address=address, log_to_driver=False, configure_logging=False)
-    try:
+    with cluster.joined(address) as ray:
         run = ray.remote(num_cpus=1)(type(cells[0]).run)
         # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
         ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
@@ -95,6 +91,3 @@ def ray(
                 yield cell, ray.get(done)
             except ray.exceptions.RayError as why:
                 yield cell, why
-    finally:
-        if started:
-            ray.shutdown()

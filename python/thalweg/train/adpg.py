@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -35,10 +33,10 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
+from thalweg import cluster
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
-from thalweg.train import checkpoint, flags, log, scenarios
-from thalweg.train.baseline import finite
-from thalweg.train.collect import Collected, Collector, Diverged, LocalPool, Pool, RayPool
+from thalweg.train import loop, scenarios
+from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
 from thalweg.train.environment import Decisions, MakeBatch
 from thalweg.train.flags import flag
 from thalweg.train.networks import Acting, Lstm, Mlp, Policy
@@ -227,104 +225,36 @@ def evaluate(
 
 
 def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None = None) -> Policy:
-    """Trains, going on from the checkpoint in ``settings.output`` if there is one.
+    """Trains: see :func:`thalweg.train.loop.train`.
 
     make: simulations other than those that ``settings.scenarios`` names.
     pool: collectors other than ``settings.workers`` in this process.
-
-    An episode is one set of simulations from start to end, with as many gradient steps as fit.
-    Its seeds follow from the run's seed and its number, and checkpoints are written between
-    episodes: a run that was killed repeats its last episode and arrives at the same curve.
-    Raises Diverged, CheckpointError.
     """
-    directory = Path(settings.output)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "checkpoint.safetensors"
-    policy = new_policy(settings)
-    optimise = optimiser(settings)
-    state = optimise.init(eqx.filter(policy, eqx.is_array))
-    learned = {
-        name: value
-        for name, value in flags.as_json(settings).items()
-        if name not in ("output", "ray", "quiet")
-    }
-    episode = update = decisions = 0
-    if path.exists():
-        (policy, state), found = checkpoint.read(path, "adpg", (policy, state))
-        checkpoint.same_settings(path, found["settings"], learned)
-        episode, update, decisions = found["episode"], found["update"], found["decisions"]
     if pool is None:
         pool = LocalPool(functools.partial(make_collector, settings, make), settings.workers)
-    commit = checkpoint.source_commit()
+
+    def evaluated(policy: Policy, episode: int, last: bool) -> dict[str, float]:
+        every = settings.evaluate_every
+        if not every or not (last or episode % every == 0):
+            return {}
+        return evaluate(settings, policy, episode, make)
 
     figures = [
         f"{figure}_{scenarios.column(name)}"
         for name in settings.scenarios
         for figure in ("su", "fr", "ql_us", "loss")
     ]
-    columns = ("episode", "decisions", "objective", "gradient", "error", "error_size", *figures)
-    with (
-        log.Curves(directory / "curves.csv", columns, update) as curves,
-        log.progress(settings.updates, update, settings.quiet) as bar,
-    ):
-        while update < settings.updates:
-            pool.start(
-                scenarios.seeds(
-                    settings.seed, 0, episode, settings.copies * len(settings.scenarios)
-                )
-            )
-            ended, before = False, update
-            while not ended and update < settings.updates:
-                kept = "there is no checkpoint yet"
-                if episode:
-                    kept = f"the last good checkpoint is {path}"
-                try:
-                    rollouts = pool.collect(policy)
-                except Diverged as error:
-                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
-                ended = rollouts.ended
-                decisions += int(rollouts.length.sum())
-                # The end of an episode may leave too little to learn from.
-                if rollouts.length.mean() < max(2, settings.rollout / 4):
-                    continue
-                new, new_state, row = _learn(settings, policy, state, optimise, rollouts)
-                update += 1
-                if not np.isfinite(row["objective"]) or not finite((new, new_state)):
-                    raise Diverged(
-                        f"update {update}: numbers that are not finite (objective "
-                        f"{row['objective']}, gradient {row['gradient']}); {kept}. "
-                        "Try a smaller learning rate"
-                    )
-                policy, state = new, new_state
-                if (
-                    settings.evaluate_every
-                    and (ended or update == settings.updates)
-                    and (episode % settings.evaluate_every == 0 or update == settings.updates)
-                ):
-                    row |= evaluate(settings, policy, episode, make)
-                curves.add(update, row | {"episode": episode, "decisions": decisions})
-                bar.update()
-                bar.set_postfix(error=f"{row['error_size']:.3f}", refresh=False)
-            if update == before:
-                raise ValueError(
-                    f"episode {episode}: the simulations ended after "
-                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from; "
-                    f"lengthen them, or shorten the rollouts of {settings.rollout}"
-                )
-            episode += 1
-            checkpoint.write(
-                path,
-                "adpg",
-                (policy, state),
-                {
-                    "episode": episode,
-                    "update": update,
-                    "decisions": decisions,
-                    "settings": learned,
-                    "commit": commit,
-                },
-            )
-    return policy
+    return loop.train(
+        "adpg",
+        settings,
+        new_policy(settings),
+        optimiser(settings),
+        pool,
+        functools.partial(_learn, settings),
+        ("objective", "gradient", "error", "error_size", *figures),
+        shown="error_size",
+        evaluate=evaluated,
+    )
 
 
 def _learn(
@@ -333,8 +263,10 @@ def _learn(
     state: optax.OptState,
     optimise: optax.GradientTransformation,
     rollouts: Collected,
+    seed: tuple[int, ...],
 ) -> tuple[Policy, optax.OptState, dict[str, float]]:
-    """One gradient step, and its row of the curves."""
+    """One gradient step, and its row of the curves. Nothing is random here; ``seed`` is for
+    others."""
     error = rollouts["error"]
     g = advantages(error, rollouts.length, settings.gamma)
     mask = rollouts.mask(drop_last=1)
@@ -357,27 +289,22 @@ def _learn(
     }
 
 
+def _run(settings: Settings) -> None:
+    """A run with the collectors that the settings want."""
+    if not settings.ray:
+        train(settings)
+        return
+    with cluster.joined():
+        pool = RayPool(functools.partial(make_collector, settings), settings.workers)
+        try:
+            train(settings, pool=pool)
+        finally:
+            pool.close()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    settings = flags.parse(Settings, arguments, (__doc__ or "").split("\n")[0])
-    began = time.monotonic()
-    pool = None
-    try:
-        if settings.ray:
-            import ray
-
-            ray.init(ignore_reinit_error=True)
-            pool = RayPool(functools.partial(make_collector, settings), settings.workers)
-        train(settings, pool=pool)
-    except (Diverged, checkpoint.CheckpointError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    finally:
-        if pool is not None:
-            pool.close()
-            ray.shutdown()
-    print(f"{settings.output}: {settings.updates} updates, {time.monotonic() - began:.0f} s")
-    return 0
+    return loop.main(Settings, _run, arguments, __doc__)
 
 
 if __name__ == "__main__":

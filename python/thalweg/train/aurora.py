@@ -18,18 +18,15 @@ on a datacenter's link, whose rate is 10^5 times higher and whose latency 10^4 t
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from thalweg.features import Floats
-from thalweg.train import baseline, ppo, scenarios
-from thalweg.train.collect import Collector, LocalPool
-from thalweg.train.environment import Decisions, MakeBatch
+from thalweg.train import baseline, ppo
+from thalweg.train.environment import Decisions
 from thalweg.train.flags import flag
 from thalweg.train.stochastic import ActorCritic, Gaussian, Stochastic
 
@@ -44,16 +41,10 @@ MOST = 10.0
 
 
 @dataclass(frozen=True)
-class Settings(ppo.Algorithm):
+class Settings(ppo.Algorithm, baseline.Settings):
     """What a run depends on."""
 
     output: str = flag("runs/aurora", "directory of the checkpoint and the curves")
-    seed: int = flag(1, "seed of networks and simulations")
-    scenarios: tuple[str, ...] = flag(
-        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
-    )
-    copies: int = flag(32, "simulations of each scenario side by side")
-    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
     intervals: int = flag(10, "intervals that an observation spans")
     throughput_weight: float = flag(10.0, "reward of a packet per second on the reference link")
     latency_weight: float = flag(1000.0, "cost of a second of round-trip time there")
@@ -61,10 +52,6 @@ class Settings(ppo.Algorithm):
     reward_scale: float = flag(0.001, "factor of the reward")
     reference_packets_per_s: float = flag(500.0, "rate of the reference link")
     reference_base_rtt_s: float = flag(0.1, "base round-trip time of the reference link, seconds")
-    hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
-    updates: int = flag(200, "sets of rollouts")
-    rollout: int = flag(128, "decisions per flow in a set, on average")
-    quiet: bool = flag(False, "no progress line")
 
 
 class Intervals:
@@ -120,38 +107,23 @@ def agent(settings: Settings, explore: bool = True) -> Stochastic:
     return Stochastic(Intervals(settings), Gaussian(1), explore)
 
 
-def make_collector(
-    settings: Settings, make: MakeBatch | None = None, explore: bool = True
-) -> Collector:
-    """A collector of this run's rollouts."""
-    if make is None:
-        make = scenarios.maker(settings.scenarios, settings.duration_s)
-    return Collector(make, agent(settings, explore), settings.rollout)
-
-
-def new_policy(settings: Settings) -> ActorCritic:
+def policy(settings: Settings) -> ActorCritic:
     """An untrained policy."""
     size = SIGNALS * settings.intervals
     return ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed))
 
 
-def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
-    """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
-    return baseline.train(
-        "aurora",
-        settings,
-        new_policy(settings),
-        ppo.optimiser(settings),
-        LocalPool(functools.partial(make_collector, settings, make)),
-        functools.partial(ppo.learn, settings),
-        ("objective", "moved", "reward"),
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    return baseline.main(Settings, train, arguments, __doc__)
+#: What :mod:`thalweg.train.trained` and the command line know of it.
+METHOD = baseline.Algorithm(
+    name="aurora",
+    settings=Settings,
+    policy=policy,
+    agent=agent,
+    optimiser=ppo.optimiser,
+    learn=ppo.learn,
+    columns=ppo.METHOD.columns,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(METHOD.main(__doc__))

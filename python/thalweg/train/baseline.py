@@ -1,138 +1,132 @@
-"""The loop around the stochastic baselines: episodes, checkpoints, curves.
-
-ADPG has its own, in its file, with evaluations in between.
-"""
+"""What the stochastic baselines share: settings, and how an algorithm is put together."""
 
 from __future__ import annotations
 
-import sys
-import time
+import functools
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
-import numpy as np
 import optax
 
-from thalweg.train import checkpoint, flags, log, scenarios
-from thalweg.train.collect import Collected, Diverged, Pool
-from thalweg.train.stochastic import ActorCritic
-
-#: policy, optimiser's state, optimiser, rollouts, seed: the first two anew, and a row of figures.
-Learn = Callable[
-    [ActorCritic, optax.OptState, optax.GradientTransformation, Collected, tuple[int, ...]],
-    tuple[ActorCritic, optax.OptState, dict[str, float]],
-]
-
-
-def finite(tree: Any) -> bool:
-    """Whether all numbers of a tree are."""
-    leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))
-    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in leaves)
+from thalweg.features import FeatureSet, Signal
+from thalweg.train import loop, scenarios
+from thalweg.train.collect import Collector, LocalPool
+from thalweg.train.environment import MakeBatch
+from thalweg.train.flags import flag
+from thalweg.train.stochastic import (
+    MULTIPLIERS,
+    ActorCritic,
+    Discrete,
+    FeatureEncoder,
+    Gaussian,
+    Stochastic,
+)
 
 
-def train(
-    kind: str,
-    settings: Any,
-    policy: ActorCritic,
-    optimise: optax.GradientTransformation,
-    pool: Pool,
-    learn: Learn,
-    columns: tuple[str, ...],
-) -> ActorCritic:
-    """Trains ``policy`` on flows until ``settings.updates``.
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on, whatever is seen and rewarded."""
 
-    Checkpoints are written between episodes, whose seeds follow from the run's seed and their
-    number, so a run that was killed arrives at the same curve. A policy under which flows no longer
-    decide has nothing left to learn from: training ends with it. ``settings`` has output, seed,
-    scenarios, copies, updates, rollout and quiet. Raises Diverged, CheckpointError.
-    """
-    directory = Path(settings.output)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "checkpoint.safetensors"
-    state = optimise.init(eqx.filter(policy, eqx.is_array))
-    learned = {k: v for k, v in flags.as_json(settings).items() if k not in ("output", "quiet")}
-    episode = update = decisions = 0
-    if path.exists():
-        (policy, state), found = checkpoint.read(path, kind, (policy, state))
-        checkpoint.same_settings(path, found["settings"], learned)
-        episode, update, decisions = found["episode"], found["update"], found["decisions"]
-    commit = checkpoint.source_commit()
-    with (
-        log.Curves(
-            directory / "curves.csv", ("episode", "decisions", *columns), update
-        ) as curves,
-        log.progress(settings.updates, update, settings.quiet) as bar,
-    ):
-        while update < settings.updates:
-            count = settings.copies * len(settings.scenarios)
-            pool.start(scenarios.seeds(settings.seed, 0, episode, count))
-            ended, before = False, update
-            while not ended and update < settings.updates:
-                kept = "there is no checkpoint yet"
-                if episode:
-                    kept = f"the last good checkpoint is {path}"
-                try:
-                    rollouts = pool.collect(policy)
-                except Diverged as error:
-                    raise Diverged(f"update {update + 1}: {error}; {kept}") from error
-                ended = rollouts.ended
-                decisions += int(rollouts.length.sum())
-                if rollouts.length.mean() < max(2, settings.rollout / 4):
-                    continue
-                new, new_state, row = learn(
-                    policy, state, optimise, rollouts, (settings.seed, episode, update)
-                )
-                update += 1
-                if not np.isfinite(row["objective"]) or not finite((new, new_state)):
-                    raise Diverged(
-                        f"update {update}: numbers that are not finite (objective "
-                        f"{row['objective']}); {kept}. Try a smaller learning rate"
-                    )
-                policy, state = new, new_state
-                curves.add(update, row | {"episode": episode, "decisions": decisions})
-                bar.update()
-                bar.set_postfix(reward=f"{row['reward']:.3g}", refresh=False)
-            if update == before:
-                few = (
-                    f"episode {episode}: the simulations ended after "
-                    f"{rollouts.length.mean():.1f} decisions per flow, too few to learn from"
-                )
-                if not episode:
-                    raise ValueError(
-                        f"{few}; lengthen them, or shorten the rollouts of {settings.rollout}"
-                    )
-                # It was enough before: by now flows hardly send, or lose nearly all they send.
-                print(f"{few}: ended at update {update} of {settings.updates}", file=sys.stderr)
-                break
-            episode += 1
-            checkpoint.write(
-                path,
-                kind,
-                (policy, state),
-                {
-                    "episode": episode,
-                    "update": update,
-                    "decisions": decisions,
-                    "settings": learned,
-                    "commit": commit,
-                },
-            )
-    return policy
+    output: str = flag("runs/baseline", "directory of the checkpoint and the curves")
+    seed: int = flag(1, "seed of networks and simulations")
+    scenarios: tuple[str, ...] = flag(
+        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
+    )
+    copies: int = flag(32, "simulations of each scenario side by side")
+    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
+    hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
+    updates: int = flag(200, "sets of rollouts")
+    rollout: int = flag(128, "decisions per flow in a set, on average")
+    quiet: bool = flag(False, "no progress line")
+
+    def __post_init__(self) -> None:
+        for name in ("copies", "updates", "rollout"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden is {self.hidden}; expected widths of at least 1")
 
 
-def main(
-    settings: type, train_: Callable[[Any], Any], arguments: Sequence[str] | None, about: str | None
-) -> int:
-    """The command line of a baseline."""
-    chosen = flags.parse(settings, arguments, (about or "").split("\n")[0])
-    began = time.monotonic()
-    try:
-        train_(chosen)
-    except (Diverged, checkpoint.CheckpointError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"{chosen.output}: {time.monotonic() - began:.0f} s")
-    return 0
+@dataclass(frozen=True)
+class ErrorSettings(Settings):
+    """Of one that sees the features of the deterministic controller, and gets the reward that it
+    climbs."""
+
+    actions: str = flag("discrete", "discrete (six multipliers) or gaussian")
+    target: float = flag(0.033, "signal of which the reward is the distance")
+    offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
+    scale: float | None = flag(None, "factor of the error; as ADPG's if not given")
+    features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
+    history: int = flag(2, "decisions that an observation spans")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.actions not in ("discrete", "gaussian"):
+            raise ValueError(f"actions is {self.actions!r}; expected discrete or gaussian")
+        self.feature_set()
+
+    @property
+    def law(self) -> Discrete | Gaussian:
+        """How actions are drawn."""
+        return Discrete(len(MULTIPLIERS)) if self.actions == "discrete" else Gaussian(1)
+
+    def feature_set(self) -> FeatureSet:
+        """The observation's features."""
+        signal = Signal(self.target, self.offset, self.scale)
+        return FeatureSet(self.features, self.history, signal)
+
+    def policy(self, critic: bool) -> ActorCritic:
+        """An untrained policy."""
+        key = jax.random.key(self.seed)
+        return ActorCritic(self.feature_set().size, self.hidden, self.law, key, critic)
+
+    def agent(self, explore: bool = True) -> Stochastic:
+        """What acts by such a policy; without ``explore`` it takes the likeliest."""
+        return Stochastic(FeatureEncoder(self.feature_set(), self.law), self.law, explore)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A baseline, as its file puts it together."""
+
+    #: As checkpoints name it.
+    name: str
+    settings: type
+    #: An untrained policy.
+    policy: Callable[[Any], ActorCritic]
+    #: What acts by a policy, by chance or (False) by the likeliest actions.
+    agent: Callable[[Any, bool], Stochastic]
+    optimiser: Callable[[Any], optax.GradientTransformation]
+    #: Settings, then as :data:`thalweg.train.loop.Learn`.
+    learn: Callable[..., tuple[ActorCritic, optax.OptState, dict[str, float]]]
+    #: Of the row that ``learn`` makes.
+    columns: tuple[str, ...]
+
+    def collector(
+        self, settings: Any, make: MakeBatch | None = None, explore: bool = True
+    ) -> Collector:
+        """A collector of a run's rollouts. ``make``: simulations other than those that
+        ``settings.scenarios`` names."""
+        if make is None:
+            make = scenarios.maker(settings.scenarios, settings.duration_s)
+        return Collector(make, self.agent(settings, explore), settings.rollout)
+
+    def train(self, settings: Any, make: MakeBatch | None = None) -> ActorCritic:
+        """Trains on flows: see :func:`thalweg.train.loop.train`."""
+        return loop.train(
+            self.name,
+            settings,
+            self.policy(settings),
+            self.optimiser(settings),
+            LocalPool(functools.partial(self.collector, settings, make)),
+            functools.partial(self.learn, settings),
+            self.columns,
+            shown="reward",
+            may_fall_silent=True,
+        )
+
+    def main(self, about: str | None, arguments: Sequence[str] | None = None) -> int:
+        """The command line."""
+        return loop.main(self.settings, self.train, arguments, about)

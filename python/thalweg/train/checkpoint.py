@@ -8,7 +8,6 @@ going on.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,10 +18,16 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from thalweg import files
+
 Tree = TypeVar("Tree")
 
 #: Raised whenever what a checkpoint holds or means changes.
 VERSION = 1
+
+#: What the state of every run has: episodes, gradient steps and decisions so far, the settings as
+#: :func:`thalweg.train.flags.as_json` makes them, and the commit of the source.
+STATE = {"episode": int, "update": int, "decisions": int, "settings": dict, "commit": str}
 
 
 class CheckpointError(Exception):
@@ -33,29 +38,21 @@ def write(path: Path, kind: str, tree: Any, state: dict[str, Any]) -> None:
     """Replaces the checkpoint at ``path`` in one step: whoever looks, and whenever the process is
     killed, finds the old one or the new one.
 
-    kind: the algorithm. tree: any PyTree; its arrays are kept. state: whatever JSON can hold.
+    kind: the algorithm. tree: any PyTree; its arrays are kept. state: what JSON can hold, with the
+    keys of :data:`STATE`. Raises OSError that names the file, and leaves the old one.
     """
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     tensors = {f"{i:04}": np.array(leaf, order="C") for i, leaf in enumerate(leaves)}
     head = {"version": VERSION, "kind": kind, "state": state}
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "wb") as file:
-        file.write(save(tensors, metadata={"thalweg_checkpoint": json.dumps(head)}))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    metadata = {"thalweg_checkpoint": json.dumps(head)}
+    files.replace(path, save(tensors, metadata=metadata))
 
 
 def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
     """The tree and the state. ``like`` has the shapes that are expected.
 
-    Raises CheckpointError for a file that is damaged, of another version or algorithm, or of
-    other shapes.
+    Raises CheckpointError for a file that is damaged, of another version or algorithm, of other
+    shapes, or with numbers that are not finite, and for one that cannot be read.
     """
     head, found = _open(path, kind)
     arrays, rest = eqx.partition(like, eqx.is_array)
@@ -69,6 +66,8 @@ def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
                 f"{path}: array {name} is {found[name].dtype}{found[name].shape}, "
                 f"expected {leaf.dtype}{leaf.shape}; was it trained with other settings?"
             )
+        if not np.isfinite(found[name]).all():
+            raise CheckpointError(f"{path}: array {name} holds numbers that are not finite")
     filled = jax.tree.unflatten(structure, [jax.numpy.asarray(found[name]) for name in names])
     return eqx.combine(filled, rest), head["state"]
 
@@ -81,6 +80,8 @@ def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.nd
             found = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
     if not isinstance(head, dict) or "version" not in head:
         raise CheckpointError(f"{path}: no checkpoint: thalweg_checkpoint is not in its metadata")
     if head["version"] != VERSION:
@@ -90,6 +91,13 @@ def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.nd
         )
     if kind is not None and head.get("kind") != kind:
         raise CheckpointError(f"{path}: of algorithm {head.get('kind')!r}, expected {kind!r}")
+    state = head.get("state")
+    for name, expected in STATE.items():
+        value = state.get(name) if isinstance(state, dict) else None
+        if type(value) is not expected:
+            raise CheckpointError(
+                f"{path}: state.{name} is {value!r}, expected {expected.__name__}"
+            )
     return head, found
 
 

@@ -8,6 +8,7 @@ its probe has been answered, so successive batches hold different flows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -40,6 +41,28 @@ class Decisions(Protocol):
     lost_bytes: NDArray[np.float32]
     #: Whether the decision is due to a lost probe, not to an answer, bool[n].
     probe_lost: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """:class:`Decisions` that were put together in Python; those of ``thalweg.sim`` have more."""
+
+    env: NDArray[np.int32]
+    flow: NDArray[np.int32]
+    key: NDArray[np.int32]
+    time_s: NDArray[np.float64]
+    rtt_s: NDArray[np.float32]
+    base_rtt_s: NDArray[np.float32]
+    rate: NDArray[np.float32]
+    acked_bytes: NDArray[np.float32]
+    marked_bytes: NDArray[np.float32]
+    lost_bytes: NDArray[np.float32]
+    probe_lost: NDArray[np.bool_]
+
+    @classmethod
+    def some(cls, decisions: Decisions, chosen: NDArray[np.bool_]) -> Given:
+        """Those of ``decisions`` that are ``chosen``, bool[n]."""
+        return cls(*(getattr(decisions, field.name)[chosen] for field in fields(cls)))
 
 
 @runtime_checkable

@@ -35,6 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg.train.environment import Given
+
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -70,23 +72,6 @@ class Bottleneck:
             raise ValueError(
                 f"bottleneck: warm_up_s {self.warm_up_s} must be below duration_s {self.duration_s}"
             )
-
-
-@dataclass(frozen=True)
-class FluidDecisions:
-    """See :class:`thalweg.train.environment.Decisions`."""
-
-    env: NDArray[np.int32]
-    flow: NDArray[np.int32]
-    key: NDArray[np.int32]
-    time_s: NDArray[np.float64]
-    rtt_s: NDArray[np.float32]
-    base_rtt_s: NDArray[np.float32]
-    rate: NDArray[np.float32]
-    acked_bytes: NDArray[np.float32]
-    marked_bytes: NDArray[np.float32]
-    lost_bytes: NDArray[np.float32]
-    probe_lost: NDArray[np.bool_]
 
 
 class FluidBatch:
@@ -161,7 +146,7 @@ class FluidBatch:
         self._load = total / self._capacity
         self._senders = total**2 / np.add.reduceat(self._rate**2, self._starts)
 
-    def advance(self) -> FluidDecisions | None:
+    def advance(self) -> Given | None:
         if self._pending is not None:
             raise RuntimeError("advance() before the last decisions were answered by decide()")
         while True:
@@ -213,7 +198,7 @@ class FluidBatch:
             )
             self._meets_at[meets] = np.inf
 
-    def _report(self, key: NDArray[np.intp]) -> FluidDecisions:
+    def _report(self, key: NDArray[np.intp]) -> Given:
         self._pending = key
         env = self._env[key]
         rate = self._rate[key]
@@ -229,7 +214,7 @@ class FluidBatch:
         self._got[key] += np.where(late, acked, 0)
         self._waited[key] += np.where(late, self._wait[key], 0)
         self._probes[key] += late
-        return FluidDecisions(
+        return Given(
             env=env,
             flow=self._flow[key],
             key=key.astype(np.int32),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import os
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from tqdm import tqdm
+
+from thalweg import files
 
 
 class Curves:
@@ -32,19 +35,25 @@ class Curves:
                     # A row that the end of the process cut short is shorter.
                     if len(row) == len(self._columns) and int(row[0]) <= after_update
                 ]
-        temporary = path.with_name(path.name + ".new")
-        with open(temporary, "w", newline="") as file:
-            csv.writer(file).writerows([self._columns, *kept])
-        os.replace(temporary, path)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([self._columns, *kept])
+        files.replace(path, text.getvalue().encode())
+        self._path = path
         self._file = open(path, "a", newline="")
         self._writer = csv.writer(self._file)
 
     def add(self, update: int, values: Mapping[str, float]) -> None:
-        """One row; a column without a value stays empty."""
-        self._writer.writerow(
-            [update] + [f"{values[c]:.6g}" if c in values else "" for c in self._columns[1:]]
-        )
-        self._file.flush()
+        """One row; a column without a value stays empty. Raises OSError that names the file."""
+        try:
+            self._writer.writerow(
+                [update] + [f"{values[c]:.6g}" if c in values else "" for c in self._columns[1:]]
+            )
+            self._file.flush()
+        except OSError as error:
+            # Closing it tries once more, and would say so instead.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
         self._file.close()

@@ -8,33 +8,15 @@ log-uniformly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg.sim import Batch, Scenario
-from thalweg.train.environment import Decisions
+from thalweg.train.environment import Decisions, Given
 
 #: Rates of the start, shares of the line rate.
 START = (0.01, 1.0)
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """Some of the decisions of a batch. See :class:`thalweg.train.environment.Decisions`."""
-
-    env: NDArray[np.int32]
-    flow: NDArray[np.int32]
-    key: NDArray[np.int32]
-    time_s: NDArray[np.float64]
-    rtt_s: NDArray[np.float32]
-    base_rtt_s: NDArray[np.float32]
-    rate: NDArray[np.float32]
-    acked_bytes: NDArray[np.float32]
-    marked_bytes: NDArray[np.float32]
-    lost_bytes: NDArray[np.float32]
-    probe_lost: NDArray[np.bool_]
 
 
 class PacketBatch:
@@ -77,9 +59,7 @@ class PacketBatch:
             self._rate = np.where(agents, found.rate, self._start[key])
             if agents.any():
                 self._agents = agents
-                return _Chosen(
-                    **{name: getattr(found, name)[agents] for name in _Chosen.__annotations__}
-                )
+                return Given.some(found, agents)
             self._batch.decide_rate(self._rate)
         return None
 

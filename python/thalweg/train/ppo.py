@@ -1,40 +1,30 @@
 """PPO, discrete and Gaussian: a baseline, on the reward that ADPG climbs.
 
 After "Proximal Policy Optimization Algorithms" (Schulman et al., 2017): clipped objective,
-generalised advantage estimates, several passes over each set of rollouts in minibatches. On flows
-it is expected to do badly: its critic cannot tell from one flow's observation what the others do,
-and drawn actions keep the flows from settling.
+generalised advantage estimates, several passes over each set of rollouts in minibatches. Its critic
+cannot tell from one flow's observation what the others do, and drawn actions keep flows from
+settling: whether it learns to send at all hangs on the scale of the error (docs/adpg.md, "What the
+baselines learned").
 """
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from thalweg.features import FeatureSet, Signal
-from thalweg.train import baseline, flags, scenarios
-from thalweg.train.collect import Collected, Collector, LocalPool
-from thalweg.train.environment import MakeBatch
+from thalweg.train import baseline
+from thalweg.train.baseline import ErrorSettings
+from thalweg.train.collect import Collected
 from thalweg.train.flags import flag
 from thalweg.train.rollouts import outcomes
-from thalweg.train.stochastic import (
-    MULTIPLIERS,
-    ActorCritic,
-    Discrete,
-    FeatureEncoder,
-    Gaussian,
-    Stochastic,
-)
+from thalweg.train.stochastic import ActorCritic
 
 
 @dataclass(frozen=True)
@@ -53,34 +43,11 @@ class Algorithm:
 
 
 @dataclass(frozen=True)
-class Settings(Algorithm):
+class Settings(Algorithm, ErrorSettings):
     """What a run depends on."""
 
     output: str = flag("runs/ppo", "directory of the checkpoint and the curves")
-    seed: int = flag(1, "seed of networks and simulations")
-    actions: str = flag("discrete", "discrete (six multipliers) or gaussian")
-    scenarios: tuple[str, ...] = flag(
-        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
-    )
-    copies: int = flag(32, "simulations of each scenario side by side")
-    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
-    target: float = flag(0.033, "signal of which the reward is the distance")
-    offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
-    scale: float | None = flag(None, "factor of the error; as ADPG's if not given")
-    features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
-    history: int = flag(2, "decisions that an observation spans")
-    hidden: tuple[int, ...] = flag((32, 16), "widths of the hidden layers")
     updates: int = flag(200, "sets of rollouts")
-    rollout: int = flag(128, "decisions per flow in a set, on average")
-    quiet: bool = flag(False, "no progress line")
-
-    def __post_init__(self) -> None:
-        if self.actions not in ("discrete", "gaussian"):
-            raise ValueError(f"actions is {self.actions!r}; expected discrete or gaussian")
-
-    @property
-    def law(self) -> Discrete | Gaussian:
-        return Discrete(len(MULTIPLIERS)) if self.actions == "discrete" else Gaussian(1)
 
 
 def estimate(
@@ -180,46 +147,17 @@ def learn(
     }
 
 
-def agent(settings: Settings, explore: bool = True) -> Stochastic:
-    """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
-    signal = Signal(settings.target, settings.offset, settings.scale)
-    encoder = FeatureEncoder(FeatureSet(settings.features, settings.history, signal), settings.law)
-    return Stochastic(encoder, settings.law, explore)
-
-
-def make_collector(
-    settings: Settings, make: MakeBatch | None = None, explore: bool = True
-) -> Collector:
-    """A collector of this run's rollouts."""
-    if make is None:
-        make = scenarios.maker(settings.scenarios, settings.duration_s)
-    return Collector(make, agent(settings, explore), settings.rollout)
-
-
-def new_policy(settings: Settings) -> ActorCritic:
-    """An untrained policy."""
-    size = FeatureSet(settings.features, settings.history).size
-    key = jax.random.key(settings.seed)
-    return ActorCritic(size, settings.hidden, settings.law, key)
-
-
-def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
-    """Trains on flows, going on from the checkpoint in ``settings.output`` if there is one."""
-    return baseline.train(
-        "ppo",
-        settings,
-        new_policy(settings),
-        optimiser(settings),
-        LocalPool(functools.partial(make_collector, settings, make)),
-        functools.partial(learn, settings),
-        ("objective", "moved", "reward"),
-    )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    return baseline.main(Settings, train, arguments, __doc__)
+#: What :mod:`thalweg.train.trained` and the command line know of it.
+METHOD = baseline.Algorithm(
+    name="ppo",
+    settings=Settings,
+    policy=lambda settings: settings.policy(critic=True),
+    agent=Settings.agent,
+    optimiser=optimiser,
+    learn=learn,
+    columns=("objective", "moved", "reward"),
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(METHOD.main(__doc__))

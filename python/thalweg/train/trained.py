@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,11 @@ import numpy as np
 from thalweg.sim import Batch, Outcome, Scenario
 from thalweg.train import aurora, checkpoint, ppo, reinforce
 from thalweg.train.collect import Diverged
-from thalweg.train.stochastic import ActorCritic, Stochastic
-
-
-@dataclasses.dataclass(frozen=True)
-class _Algorithm:
-    """Its settings, an untrained policy of such, its optimiser, and an agent that acts by it."""
-
-    settings: type
-    policy: Callable[[Any], ActorCritic]
-    optimiser: Callable[[Any], Any]
-    agent: Callable[[Any, bool], Stochastic]
+from thalweg.train.stochastic import ActorCritic
 
 
 #: By the name that checkpoints have.
-ALGORITHMS = {
-    "reinforce": _Algorithm(
-        reinforce.Settings, reinforce.new_policy, reinforce.optimiser, reinforce.agent
-    ),
-    "ppo": _Algorithm(ppo.Settings, ppo.new_policy, ppo.optimiser, ppo.agent),
-    "aurora": _Algorithm(aurora.Settings, aurora.new_policy, ppo.optimiser, aurora.agent),
-}
+ALGORITHMS = {one.METHOD.name: one.METHOD for one in (reinforce, ppo, aurora)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,7 +38,7 @@ class Trained:
 
     @classmethod
     def load(cls, path: Path, initial: float) -> Trained:
-        """From a checkpoint. Raises OSError, CheckpointError."""
+        """From a checkpoint. Raises CheckpointError."""
         found = checkpoint.algorithm(path)
         if found not in ALGORITHMS:
             known = ", ".join(ALGORITHMS)

@@ -1,0 +1,61 @@
+"""Files on a disk that is full: what is said, and what is left."""
+
+import contextlib
+import errno
+import os
+import resource
+
+import pytest
+
+from thalweg import files
+
+
+@contextlib.contextmanager
+def room_for(size):
+    """No file may grow beyond ``size`` bytes, as on a disk with no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    files.replace(path, b"first")
+    files.replace(path, b"second")
+    assert path.read_bytes() == b"second"
+    with room_for(4096), pytest.raises(OSError, match="file") as failed:
+        files.replace(path, b"x" * 10_000)
+    assert failed.value.errno == errno.EFBIG and failed.value.filename == str(path)
+    assert path.read_bytes() == b"second" and os.listdir(tmp_path) == ["file"]
+    # What a killed process has left is no hindrance.
+    (tmp_path / ".file.draft").write_bytes(b"half")
+    files.replace(path, b"third")
+    assert path.read_bytes() == b"third" and os.listdir(tmp_path) == ["file"]
+
+
+def test_curves_name_the_file_that_takes_no_more(tmp_path):
+    log = pytest.importorskip("thalweg.train.log")
+    path = tmp_path / "curves.csv"
+    with pytest.raises(OSError, match="curves.csv"), log.Curves(path, ("a",), 0) as curves:
+        curves.add(1, {"a": 1.0})
+        with room_for(path.stat().st_size):
+            curves.add(2, {"a": 2.0})
+    assert path.read_text().split() == ["update,a", "1,1"]
+
+
+def test_an_evaluation_names_the_file_that_takes_no_more(tmp_path):
+    cells = pytest.importorskip("thalweg.evaluate.cells")
+    from sim_support import many_to_one
+
+    cell = cells.Cell(many_to_one(2), cells.Contender("swift", "swift"), 1)
+    other = cells.Cell(cell.scenario, cell.contender, 2)
+    path = tmp_path / "cells.jsonl"
+    with pytest.raises(OSError, match="cells.jsonl"), cells.Store(path).opened() as store:
+        store.add(cell, {"a": 1.0})
+        with room_for(path.stat().st_size):
+            store.add(other, {"a": 2.0})
+    with cells.Store(path).opened() as store:
+        assert store.get(cell) == {"a": 1.0} and store.get(other) is None

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Writes a file, or puts another in its place, in one step: whoever looks, and whenever the
+    process is killed, finds the old one or the new one.
+
+    Raises OSError that names ``path``, with the file of before still there and no other left
+    behind: on a full disk what is half written would only be in the way.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        # Unbuffered: nothing is left to be written when the file is closed after a failure.
+        with open(draft, "wb", buffering=0) as file:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        # The name, too, is to outlive a loss of power.
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        draft.unlink(missing_ok=True)
