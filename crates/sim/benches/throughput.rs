@@ -2,7 +2,8 @@
 //! that decides at each answer to a probe, and what a second thread adds.
 //!
 //! `cargo bench -p thalweg-sim --bench throughput -- [FLOWS…]`: for each number of flows, the
-//! median and the best of five runs, in turn; without numbers 64, 512, 2048 and 8192, the
+//! median and the best of five runs, in turn, with the network in floating point and in 8-bit
+//! integers; without numbers 64, 512, 2048 and 8192, the
 //! greatest memory of a process that ran the last one, and the runs on two threads. Packets are
 //! counted per second of processor time, so that other load on the machine matters less; wall
 //! time stands beside it.
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use thalweg_sim::cc::learned::{Learned, Model, Options};
+use thalweg_sim::cc::learned::{Inference, Learned, Model, Options};
 use thalweg_sim::scenario::{self, Hosts, Link, Recovery, Topology, Workload};
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
@@ -22,7 +23,10 @@ const ROUNDS: usize = 5;
 /// Argument with which the program runs one scenario and prints its greatest memory.
 const MEMORY: &str = "--memory-of";
 
-/// The trained network that decides, 4-12-12-1, in floating point.
+/// How the network is computed, and what rows call it.
+const INFERENCES: [(Inference, &str); 2] = [(Inference::Float, "float"), (Inference::Int8, "int8")];
+
+/// The trained network that decides, 4-12-12-1.
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../models/adpg-strict.safetensors"
@@ -65,8 +69,9 @@ fn many_to_one(flows: u32, duration: Time) -> Scenario {
     }
 }
 
-fn run(flows: u32, duration: Time, seed: u64) -> Outcome {
+fn run(flows: u32, duration: Time, seed: u64, inference: Inference) -> Outcome {
     let options = Options {
+        inference: Some(inference),
         initial_fraction: 1.0 / f64::from(flows),
         ..Options::default()
     };
@@ -97,15 +102,19 @@ fn table(flows: &[u32]) {
     println!("2 simulated seconds at 100 Gbit/s, packets of 1 KiB, one decision an answer;");
     println!("packets and events per second of processor time, {ROUNDS} runs");
     println!(
-        "flows  wall s  user s  Mpackets/s  (best)  Mevents/s  Mdecisions   SU %   FR %   QL us  \
+        "flows         wall s  user s  Mpackets/s  (best)  Mevents/s  Mdecisions   SU %   FR %   QL us  \
          loss %  ns/packet"
     );
-    let mut times = vec![(Vec::new(), Vec::new()); flows.len()];
+    let rows: Vec<_> = INFERENCES
+        .into_iter()
+        .flat_map(|(inference, name)| flows.iter().map(move |flows| (*flows, inference, name)))
+        .collect();
+    let mut times = vec![(Vec::new(), Vec::new()); rows.len()];
     let mut outcomes = Vec::new();
     for round in 0..ROUNDS {
-        for (flows, (walls, users)) in flows.iter().zip(&mut times) {
+        for ((flows, inference, _), (walls, users)) in rows.iter().zip(&mut times) {
             let (begin, user) = (Instant::now(), user_seconds());
-            let outcome = run(*flows, Time::from_us(2_000_000), 1);
+            let outcome = run(*flows, Time::from_us(2_000_000), 1, *inference);
             users.push(user_seconds() - user);
             walls.push(begin.elapsed().as_secs_f64());
             if round == 0 {
@@ -114,15 +123,15 @@ fn table(flows: &[u32]) {
         }
     }
     let mut costs = Vec::new();
-    for ((flows, (walls, users)), outcome) in flows.iter().zip(times).zip(&outcomes) {
+    for (((flows, _, name), (walls, users)), outcome) in rows.iter().zip(times).zip(&outcomes) {
         let (_, wall) = least_and_median(walls);
         let (best, user) = least_and_median(users);
         let counts = outcome.counts;
         let packets = counts.sent_packets as f64;
         costs.push(best / packets);
         println!(
-            "{flows:5} {wall:7.2} {user:7.2} {:11.2} {:7.2} {:10.2} {:11.2} {:6.2} {:6.2} \
-             {:7.2} {:7.3} {:10.1}",
+            "{flows:5} {name:5} {wall:8.2} {user:7.2} {:11.2} {:7.2} {:10.2} {:11.2} {:6.2} \
+             {:6.2} {:7.2} {:7.3} {:10.1}",
             packets / user * 1e-6,
             packets / best * 1e-6,
             counts.events as f64 / user * 1e-6,
@@ -134,11 +143,13 @@ fn table(flows: &[u32]) {
             user / packets * 1e9,
         );
     }
-    if let [first, .., last] = costs[..] {
-        println!(
-            "a packet of the last row costs {:.2} times one of the first (best of each)",
-            last / first
-        );
+    for ((_, name), costs) in INFERENCES.iter().zip(costs.chunks(flows.len())) {
+        if let [first, .., last] = costs {
+            println!(
+                "{name}: a packet of the last row costs {:.2} times one of the first (best of each)",
+                last / first
+            );
+        }
     }
 }
 
@@ -158,13 +169,13 @@ fn threads() {
     let mut ratios = Vec::new();
     for _ in 0..ROUNDS {
         let alone = Instant::now();
-        run(1024, duration, 1);
-        run(1024, duration, 2);
+        run(1024, duration, 1, Inference::Float);
+        run(1024, duration, 2, Inference::Float);
         let alone = alone.elapsed().as_secs_f64();
         let together = Instant::now();
         std::thread::scope(|scope| {
             for seed in 1..=2 {
-                scope.spawn(move || run(1024, duration, seed));
+                scope.spawn(move || run(1024, duration, seed, Inference::Float));
             }
         });
         ratios.push(alone / together.elapsed().as_secs_f64());
@@ -181,7 +192,7 @@ fn main() {
         .collect();
     if arguments.iter().any(|text| text == MEMORY) {
         for flows in asked {
-            run(flows, Time::from_us(2_000_000), 1);
+            run(flows, Time::from_us(2_000_000), 1, Inference::Float);
         }
         let usage = getrusage(UsageWho::RUSAGE_SELF).expect("a process may ask about itself");
         println!("{:.1}", usage.max_rss() as f64 * 1024e-6);
