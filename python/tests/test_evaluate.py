@@ -95,11 +95,18 @@ def test_means_and_deviations():
 
 
 def test_figures_as_readers_have_them():
-    assert document.figure(93.04, math.nan) == "93.0"
-    assert document.figure(0.0123456, 0.001) == "0.0123 ± 0.00100"
-    assert document.figure(123.4, 12.34) == "123 ± 12.3"
-    assert document.figure(8e-7, 0.0) == "8.0e-07 ± 0"
-    assert document.figure(math.nan, math.nan) == "–"
+    decimals = {key: statistic.decimals for key, statistic in published.STATISTICS.items()}
+    assert decimals["utilisation"] == decimals["fairness"] == decimals["queue-latency"] == 1
+    assert document.figure(93.04, math.nan, 1) == "93.0"
+    assert document.figure(99.96, 0.449, 1) == "100.0 ± 0.4"
+    # What no reader could see is not there.
+    assert document.figure(100.0, 3.7e-6, 1) == "100.0 ± 0.0"
+    assert document.figure(0.0473, 0.0012, 1) == "0.0 ± 0.0"
+    # Recovery times differ by orders of magnitude.
+    assert decimals["recovery"] is None
+    assert document.figure(0.0123456, 0.001, None) == "0.0123 ± 0.00100"
+    assert document.figure(8e-7, 0.0, None) == "8.0e-07 ± 0"
+    assert document.figure(math.nan, math.nan, 1) == "–"
 
 
 def test_the_command_writes_what_was_simulated(call, tmp_path):

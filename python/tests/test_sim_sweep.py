@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """``python -m thalweg.sweep``."""
 
+import hashlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 from sim_support import many_to_one
 
-from thalweg.sim import run
+from thalweg import _native
+from thalweg.sim import Learned, run, simulator
 from thalweg.sweep import Plan, Store, SweepError
 from thalweg.sweep.__main__ import _follow, _words, main
 
@@ -89,6 +92,72 @@ def test_only_what_is_missing_is_done(sweep, tmp_path, capsys):
     assert durations == pytest.approx([0.003] * 4 + [0.002] * 4)
 
 
+MODELS = Path(__file__).parents[2] / "models"
+MODEL = "learned:model=nets/net.safetensors,initial_fraction=0.5"
+
+
+@pytest.fixture
+def models(sweep, tmp_path):
+    """A sweep with a model, whose path is relative to it."""
+    file = tmp_path / "nets/net.safetensors"
+    file.parent.mkdir()
+    file.write_bytes((MODELS / "adpg-strict.safetensors").read_bytes())
+    sweep.write_text(SWEEP.replace("fixed:fraction=0.5", MODEL))
+    return file
+
+
+def test_models_take_part(sweep, models, tmp_path, monkeypatch):
+    # Somewhere else: not the current directory counts, but the sweep's.
+    monkeypatch.chdir(tmp_path / "nets")
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
+    rows = parquet.read_table(out / "results.parquet").to_pylist()
+    assert [row["controller"] for row in rows] == ["swift", "swift", MODEL, MODEL] * 2
+    for row in rows:
+        cc = Learned(models, initial=0.5) if row["controller"] == MODEL else row["controller"]
+        outcome = run(many_to_one(row["flows"], duration="2ms"), cc, row["seed"])
+        assert row["utilisation_percent"] == outcome.utilisation_percent
+        assert row["queue_mean_us"] == outcome.queue_latency.mean_us
+
+
+def test_a_model_travels_with_its_cells(sweep, models):
+    cell = Plan.load(sweep).cells[2]
+    there = pickle.dumps(cell)
+    models.unlink()
+    assert pickle.loads(there).run()["decisions"] > 0
+
+
+def test_another_model_is_another_simulation(sweep, models, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
+    first = parquet.read_table(out / "results.parquet").to_pylist()
+    # The same path, another network: what has none of it stays.
+    models.write_bytes((MODELS / "adpg-loose.safetensors").read_bytes())
+    capsys.readouterr()
+    assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
+    assert "8 simulations, 4 of them done before" in capsys.readouterr().err
+    for row, before in zip(parquet.read_table(out / "results.parquet").to_pylist(), first):
+        assert (row == before) == (row["controller"] == "swift")
+
+
+def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):
+    assert simulator() == hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
+    here = Plan.load(sweep).cells
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("thalweg.sweep.plan.simulator", lambda: "another")
+        there = Plan.load(sweep).cells
+        assert Store(out).missing(there) == list(there)
+        # A machine of the cluster that has another build does not take part.
+        with pytest.raises(RuntimeError, match="is not that of the machine that began the sweep"):
+            here[0].run()
+    assert Store(out).missing(here) == []
+    capsys.readouterr()
+    assert main([str(sweep), "--out", str(out)]) == 0
+    assert "8 simulations, 8 of them done before" in capsys.readouterr().err
+
+
 def test_a_killed_sweep_goes_on(sweep, tmp_path):
     # Long enough that the kill comes in the middle.
     sweep.write_text(SWEEP.replace("[3, 1]", "12") + "duration_s = 0.05\nwarmup_s = 0.01\n")
@@ -141,7 +210,7 @@ def test_ctrl_c_leaves_what_is_done(sweep, tmp_path):
     assert list((tmp_path / "out/parts").glob("*.json"))
 
 
-def test_a_ray_cluster_gives_the_same(sweep, tmp_path):
+def test_a_ray_cluster_gives_the_same(sweep, models, tmp_path):
     pytest.importorskip("ray")
     here, there = tmp_path / "here", tmp_path / "there"
     assert main([str(sweep), "--out", str(here)]) == 0
@@ -190,6 +259,14 @@ def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys):
         ),
         (SWEEP.replace('"swift"', '"swoft"'), r"controllers\[0\]: no controller is called `swoft`"),
         (SWEEP.replace('"swift"', '"fixed:fraction=0.50"'), r"controllers\[1\]: .* there already"),
+        (
+            SWEEP.replace("swift", "learned:model=none.safetensors"),
+            r"controllers\[0\]: .*none\.safetensors: .*No such file",
+        ),
+        (
+            SWEEP.replace("swift", "learned:speed=2"),
+            r"controllers\[0\]: learned has no parameter `speed`",
+        ),
         (SWEEP.replace('"swift"', "1"), r"controllers\[0\]: expected a text, found 1"),
         (SWEEP.replace("[3, 1]", "0"), "seeds: expected a number of seeds, .* found 0"),
         (SWEEP.replace("[3, 1]", "[]"), "seeds: expected a number of seeds"),

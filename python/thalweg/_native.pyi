@@ -89,6 +89,11 @@ class Learned:
         target: float | None = None,
         initial: float = 1.0,
     ) -> Learned: ...
+    @staticmethod
+    def from_text(text: str) -> Learned:
+        """As the simulator's command has it: ``"learned:model=FILE,inference=int8"``. Raises
+        ValueError for what is not that, or cannot be read, OSError if the file goes meanwhile."""
+
     @property
     def name(self) -> str:
         """What the file calls the model."""

@@ -9,11 +9,15 @@ run on any machine and any number of threads.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from thalweg import _native
 from thalweg._native import (
     Batch,
     Decisions,
@@ -38,7 +42,15 @@ __all__ = [
     "canonical_controller",
     "controllers",
     "run",
+    "simulator",
 ]
+
+
+@functools.cache
+def simulator() -> str:
+    """Which simulator this is: the SHA-256 of its compiled part, in hexadecimal. What one build
+    simulated another need not repeat, so what keeps results keeps this beside them."""
+    return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)

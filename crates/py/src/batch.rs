@@ -20,10 +20,11 @@ struct Environment {
     /// None once it has ended.
     simulation: Option<Simulation<External>>,
     outcome: Option<Outcome>,
-    /// What waits for an answer.
-    pending: Vec<Pending>,
     line_rate_bps: u64,
 }
+
+/// What waits for an answer, by simulation.
+type Waiting = Vec<Vec<Pending>>;
 
 /// What of a simulation never changes.
 struct Description {
@@ -35,15 +36,17 @@ struct Description {
 }
 
 impl Environment {
-    /// Takes the answers to what was pending, none or one each, and runs on.
-    fn advance(&mut self, answers: &[Decision]) {
+    /// Takes the answers to what was pending, none or one each, and runs on until the next
+    /// decisions are.
+    fn advance(&mut self, answered: &[Pending], answers: &[Decision], next: &mut Vec<Pending>) {
+        next.clear();
         let Some(simulation) = &mut self.simulation else {
             return;
         };
-        for (pending, answer) in self.pending.iter().zip(answers) {
+        for (pending, answer) in answered.iter().zip(answers) {
             simulation.decide(pending.flow, *answer);
         }
-        if !simulation.advance(&mut self.pending)
+        if !simulation.advance(next)
             && let Some(simulation) = self.simulation.take()
         {
             self.outcome = Some(simulation.finish());
@@ -58,8 +61,10 @@ pub(crate) struct Batch {
     descriptions: Arc<Vec<Description>>,
     /// None: this thread alone.
     pool: Option<ThreadPool>,
-    /// How many decisions of each simulation wait.
-    counts: Vec<usize>,
+    /// What waits now. [`Decisions`] that were handed out read the same, so nothing is copied.
+    waiting: Arc<Waiting>,
+    /// What waited before that: its memory is used again, unless its [`Decisions`] were kept.
+    before: Arc<Waiting>,
     /// Answers to all that wait, in order; empty: not answered.
     answers: Vec<Decision>,
     flows: usize,
@@ -108,7 +113,8 @@ impl Batch {
             first_key += description.base_rtt.len() as i32;
         }
         Ok(Self {
-            counts: vec![0; environments.len()],
+            waiting: Arc::new(vec![Vec::new(); environments.len()]),
+            before: Arc::default(),
             environments,
             descriptions: Arc::new(descriptions),
             pool,
@@ -142,40 +148,41 @@ impl Batch {
 
     fn advance(&mut self, py: Python<'_>) -> Option<Decisions> {
         py.detach(|| {
+            if Arc::get_mut(&mut self.before).is_none() {
+                self.before = Arc::default();
+            }
+            let next = Arc::get_mut(&mut self.before).expect("this is its only owner");
+            next.resize_with(self.environments.len(), Vec::new);
             let mut answers = self.answers.as_slice();
-            let work: Vec<(&mut Environment, &[Decision])> = self
-                .environments
-                .iter_mut()
-                .zip(&self.counts)
-                .map(|(environment, count)| {
+            let work: Vec<_> = (self.environments.iter_mut())
+                .zip(&*self.waiting)
+                .zip(next)
+                .map(|((environment, answered), next)| {
                     let own;
-                    (own, answers) = answers.split_at((*count).min(answers.len()));
-                    (environment, own)
+                    (own, answers) = answers.split_at(answered.len().min(answers.len()));
+                    (environment, answered, own, next)
                 })
                 .collect();
             match &self.pool {
                 None => {
-                    for (environment, answers) in work {
-                        environment.advance(answers);
+                    for (environment, answered, answers, next) in work {
+                        environment.advance(answered, answers, next);
                     }
                 }
                 Some(pool) => pool.install(|| {
                     work.into_par_iter()
-                        .for_each(|(environment, answers)| environment.advance(answers));
+                        .for_each(|(environment, answered, answers, next)| {
+                            environment.advance(answered, answers, next);
+                        });
                 }),
             }
             self.answers.clear();
-            for (count, environment) in self.counts.iter_mut().zip(&self.environments) {
-                *count = environment.pending.len();
-            }
-            let mut pending = Vec::with_capacity(self.counts.iter().sum());
-            for environment in &self.environments {
-                pending.extend_from_slice(&environment.pending);
-            }
-            self.decisions += pending.len() as u64;
-            (!pending.is_empty()).then(|| Decisions {
-                pending,
-                counts: self.counts.clone(),
+            std::mem::swap(&mut self.waiting, &mut self.before);
+            let count = self.expected();
+            self.decisions += count as u64;
+            (count > 0).then(|| Decisions {
+                waiting: Arc::clone(&self.waiting),
+                count,
                 descriptions: Arc::clone(&self.descriptions),
                 ..Decisions::default()
             })
@@ -258,7 +265,7 @@ impl Batch {
         decision: impl Fn(&Environment, f64) -> Decision,
     ) -> PyResult<()> {
         self.answers.clear();
-        let expected: usize = self.counts.iter().sum();
+        let expected = self.expected();
         if found != expected {
             return Err(PyValueError::new_err(format!(
                 "{field}: {expected} decisions wait for an answer: expected as many numbers, found {found}"
@@ -267,8 +274,8 @@ impl Batch {
         let owners = self
             .environments
             .iter()
-            .zip(&self.counts)
-            .flat_map(|(environment, count)| std::iter::repeat_n(environment, *count));
+            .zip(&*self.waiting)
+            .flat_map(|(environment, own)| std::iter::repeat_n(environment, own.len()));
         for (place, (value, owner)) in values.zip(owners).enumerate() {
             if !(value > 0.0 && value.is_finite()) {
                 self.answers.clear();
@@ -279,6 +286,11 @@ impl Batch {
             self.answers.push(decision(owner, value));
         }
         Ok(())
+    }
+
+    /// How many decisions wait.
+    fn expected(&self) -> usize {
+        self.waiting.iter().map(Vec::len).sum()
     }
 
     fn ended(&self, env: usize) -> PyResult<(&Outcome, u64)> {
@@ -316,7 +328,6 @@ fn environment(
     let environment = Environment {
         simulation: Some(simulation),
         outcome: None,
-        pending: Vec::new(),
         line_rate_bps,
     };
     let description = Description {
@@ -397,10 +408,9 @@ impl<T> Default for Column<T> {
 #[pyclass(frozen, module = "thalweg.sim")]
 #[derive(Default)]
 pub(crate) struct Decisions {
-    /// In order of the simulations.
-    pending: Vec<Pending>,
-    /// How many of each simulation.
-    counts: Vec<usize>,
+    waiting: Arc<Waiting>,
+    /// How many.
+    count: usize,
     descriptions: Arc<Vec<Description>>,
     env: Column<i32>,
     flow: Column<i32>,
@@ -431,13 +441,10 @@ impl Decisions {
         column
             .0
             .get_or_init(py, || {
-                let mut values = Vec::with_capacity(self.pending.len());
-                let mut rest = self.pending.as_slice();
-                for (number, (count, description)) in
-                    self.counts.iter().zip(&*self.descriptions).enumerate()
+                let mut values = Vec::with_capacity(self.count);
+                for (number, (own, description)) in
+                    self.waiting.iter().zip(&*self.descriptions).enumerate()
                 {
-                    let own;
-                    (own, rest) = rest.split_at(*count);
                     values.extend(own.iter().map(|pending| {
                         value(Row {
                             pending,
@@ -455,11 +462,11 @@ impl Decisions {
 #[pymethods]
 impl Decisions {
     fn __len__(&self) -> usize {
-        self.pending.len()
+        self.count
     }
 
     fn __repr__(&self) -> String {
-        format!("<Decisions: {}>", self.pending.len())
+        format!("<Decisions: {}>", self.count)
     }
 
     #[getter]

@@ -49,6 +49,21 @@ impl Learned {
     }
 
     #[staticmethod]
+    fn from_text(text: &str) -> PyResult<Self> {
+        match named_spec(text)? {
+            Spec::Learned(model) => {
+                let options = model.options();
+                let inference = options.inference.map(Inference::name);
+                let initial = options.initial_fraction;
+                Self::new(model.file().to_owned(), inference, options.target, initial)
+            }
+            other => Err(PyValueError::new_err(format!(
+                "cc: expected \"learned:model=FILE\", found {other}"
+            ))),
+        }
+    }
+
+    #[staticmethod]
     fn _restore(
         content: Vec<u8>,
         file: PathBuf,
@@ -148,6 +163,11 @@ fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
             given.get_type().name()?
         )));
     };
+    named_spec(&text)
+}
+
+/// A controller by name.
+fn named_spec(text: &str) -> PyResult<Spec> {
     text.parse()
         .map_err(|error: thalweg_sim::cc::SpecError| PyValueError::new_err(format!("cc: {error}")))
 }

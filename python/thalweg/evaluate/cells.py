@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import thalweg._native
-from thalweg.sim import Learned, Outcome, Scenario, run
+from thalweg.sim import Learned, Outcome, Scenario, run, simulator
 
 #: What of an outcome is kept: numbers by name, None where a run has none.
 Row = dict[str, float | None]
@@ -65,7 +64,7 @@ class Cell:
     def key(self) -> str:
         """Different whenever the row may be, the simulator's build included."""
         scenario = self.scenario
-        identity = [_build(), scenario.text, scenario.duration_s, scenario.warmup_s]
+        identity = [simulator(), scenario.text, scenario.duration_s, scenario.warmup_s]
         text = json.dumps([*identity, self.contender.identity, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -78,11 +77,6 @@ class Cell:
         if isinstance(cc, str | Learned):
             return row(run(self.scenario, cc, self.seed))
         return row(cc.run(self.scenario, self.seed))
-
-
-@functools.cache
-def _build() -> str:
-    return hashlib.sha256(Path(thalweg._native.__file__).read_bytes()).hexdigest()
 
 
 def row(outcome: Outcome) -> Row:

@@ -48,7 +48,7 @@ def section(table: Measured) -> str:
             cells = [str(part.size), line.label]
             if published:
                 cells += _published(line.published, line.published_loss, len(heads), there)
-            cells += _ours(line.ours, len(heads), here, "dropped" not in table.statistics)
+            cells += _ours(line.ours, table.statistics, here)
             lines.append(_row(cells))
     return "\n".join(lines) + "\n"
 
@@ -61,23 +61,28 @@ def _published(
     return [_bold(f"{figure:g}", good) for figure in figures]
 
 
-def _ours(one: Entry | None, count: int, good: bool, loss_replaces: bool) -> list[str]:
+def _ours(one: Entry | None, keys: Sequence[str], good: bool) -> list[str]:
     if one is None:
-        return [NOTHING] * count
+        return [NOTHING] * len(keys)
     cells = [
-        _bold(figure(mean, deviation), good)
-        for mean, deviation in zip(one.mean, one.deviation, strict=True)
+        _bold(figure(mean, deviation, STATISTICS[key].decimals), good)
+        for key, mean, deviation in zip(keys, one.mean, one.deviation, strict=True)
     ]
-    if one.lossy and loss_replaces:
+    if one.lossy and "dropped" not in keys:
         cells[0] = f"loss {_short(one.loss_percent)} %; {cells[0]}"
     return cells
 
 
-def figure(mean: float, deviation: float) -> str:
-    """Mean ± standard deviation with three figures."""
+def figure(mean: float, deviation: float, decimals: int | None) -> str:
+    """Mean ± standard deviation, with so many decimals; None: with three figures."""
     if math.isnan(mean):
         return NOTHING
-    return _short(mean) + ("" if math.isnan(deviation) else f" ± {_short(deviation)}")
+    words = [
+        _short(value) if decimals is None else f"{value:.{decimals}f}"
+        for value in (mean, deviation)
+        if not math.isnan(value)
+    ]
+    return " ± ".join(words)
 
 
 def _short(value: float) -> str:

@@ -24,11 +24,14 @@ LOSS_PERCENT = 0.1
 
 @dataclass(frozen=True)
 class Statistic:
-    """A figure of a run: its heading with its unit, its column of a row, and what is better."""
+    """A figure of a run: its heading with its unit, its column of a row, and what is better.
+    ``decimals``: how many tables show; None where values differ by orders of magnitude, so that
+    three figures say more."""
 
     heading: str
     column: str
     more_is_better: bool
+    decimals: int | None = 1
 
 
 #: By the key that the file of figures has.
@@ -36,8 +39,8 @@ STATISTICS = {
     "utilisation": Statistic("SU %", "utilisation_percent", True),
     "fairness": Statistic("FR %", "fairness_percent", True),
     "queue-latency": Statistic("QL µs", "queue_mean_us", False),
-    "recovery": Statistic("RT s", "recovery_s", False),
-    "dropped": Statistic("DR Gbit/s", "dropped_gbps", False),
+    "recovery": Statistic("RT s", "recovery_s", False, None),
+    "dropped": Statistic("DR Gbit/s", "dropped_gbps", False, 2),
     "long-rate": Statistic("LBW Gbit/s", "long_gbps", True),
 }
 

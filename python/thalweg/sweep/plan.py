@@ -7,14 +7,15 @@ import glob
 import hashlib
 import json
 import math
+import platform
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thalweg.sim import Outcome, Scenario, canonical_controller, run
+from thalweg.sim import Learned, Outcome, Scenario, canonical_controller, run, simulator
 
 #: Part of every cell's identity: raised when the same cell would give another row.
 FORMAT = 1
@@ -29,19 +30,26 @@ class SweepError(Exception):
 
 @dataclass(frozen=True)
 class Cell:
-    """One simulation of a sweep."""
+    """One simulation of a sweep.
+
+    ``controller`` is what results call it; ``model`` decides if it is a model. ``simulator`` is
+    the one that the sweep was begun with, by :func:`thalweg.sim.simulator`.
+    """
 
     scenario: Scenario
     controller: str
     seed: int
+    model: Learned | None = None
+    simulator: str = field(default_factory=lambda: simulator())
 
     @property
     def key(self) -> str:
         """Name of the cell's part: readable, and different whenever anything differs that its
-        result depends on."""
+        result depends on, the simulator and a model's content included."""
         scenario = self.scenario
-        identity = [FORMAT, scenario.text, scenario.duration_s, scenario.warmup_s]
-        text = json.dumps([*identity, self.controller, self.seed])
+        identity = [FORMAT, self.simulator, scenario.text, scenario.duration_s, scenario.warmup_s]
+        model = self.model and hashlib.sha256(self.model.content).hexdigest()
+        text = json.dumps([*identity, self.controller, model, self.seed])
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         controller = re.sub(r"[^A-Za-z0-9.-]+", "_", self.controller)[:48]
         return f"{scenario.name}-{controller}-{self.seed}-{digest}"
@@ -50,8 +58,14 @@ class Cell:
         return f"{self.scenario.name} {self.controller} seed {self.seed}"
 
     def run(self) -> dict[str, Any]:
-        """Simulates it: the row of the results."""
-        return row(self, run(self.scenario, self.controller, self.seed))
+        """Simulates it: the row of the results. Raises RuntimeError where this is not the
+        simulator that the sweep was begun with, as on another machine of a cluster."""
+        if simulator() != self.simulator:
+            raise RuntimeError(
+                f"the simulator of {platform.node()} is not that of the machine that began the"
+                " sweep: install the same build of Thalweg on both"
+            )
+        return row(self, run(self.scenario, self.model or self.controller, self.seed))
 
 
 def row(cell: Cell, outcome: Outcome) -> dict[str, Any]:
@@ -145,27 +159,41 @@ def _plan(path: Path, table: dict[str, Any]) -> Plan:
             raise fault("scenarios", f"{other} and {file} are both called {scenario.name!r}")
         scenarios[scenario.name] = file, scenario
 
-    controllers: list[str] = []
+    controllers: dict[str, Learned | None] = {}
     for place, text in enumerate(_texts(table, "controllers", fault)):
         try:
-            controller = canonical_controller(text)
-        except ValueError as why:
+            controller, model = _controller(text, path.parent)
+        except (OSError, ValueError) as why:
             raise fault(f"controllers[{place}]", str(why).removeprefix("cc: ")) from why
         if controller in controllers:
             raise fault(f"controllers[{place}]", f"{controller} is there already")
-        controllers.append(controller)
+        controllers[controller] = model
 
     seeds = _seeds(table, fault)
     if (count := len(scenarios) * len(controllers) * len(seeds)) > MOST_CELLS:
         raise fault("seeds", f"{count} simulations; expected at most {MOST_CELLS}")
     return Plan(
         tuple(
-            Cell(scenario, controller, seed)
+            Cell(scenario, controller, seed, model)
             for _, scenario in scenarios.values()
-            for controller in controllers
+            for controller, model in controllers.items()
             for seed in seeds
         )
     )
+
+
+def _controller(text: str, directory: Path) -> tuple[str, Learned | None]:
+    """What results call a controller, and the model if it is one, read now: where cells run the
+    file need not be. Its path is relative to the directory. Raises ValueError or OSError."""
+    given = re.match(r"\s*learned\s*:(?:.*,)?\s*model\s*=\s*([^,]*[^,\s])", text)
+    if given is None:
+        # Names, and what is wrong in any way.
+        return canonical_controller(text), None
+    file = str(directory / given[1])
+    begin, end = given.span(1)
+    model = Learned.from_text(text[:begin] + file + text[end:])
+    # As it was given: results do not tell where the sweep file was.
+    return canonical_controller(model).replace(f"model={file}", f"model={given[1]}", 1), model
 
 
 Fault = Callable[[str, str], SweepError]

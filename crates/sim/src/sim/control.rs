@@ -322,7 +322,7 @@ impl Simulation<External> {
             next = Some(event);
         }
         loop {
-            let event = match next.take().or_else(|| self.events.pop()) {
+            let event = match next.take().or_else(|| self.next()) {
                 Some(event) if event.time < self.end => event,
                 other => {
                     self.held = other;

@@ -268,18 +268,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Handles the next event; whether there was one before the end.
     fn step(&mut self) -> bool {
-        let (flows, controllers) = (&self.flows, &self.controllers);
-        let next = self.events.pop_hinting(|event| {
-            let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
-            let kind = event.what >> SUBJECT_BITS;
-            if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
-                prefetch::<_, 2>(&flows[subject]);
-                if kind == Kind::Response as u32 {
-                    prefetch::<_, 1>(&controllers[subject]);
-                }
-            }
-        });
-        match next {
+        match self.next() {
             Some(event) if event.time < self.end => {
                 self.handle(event);
                 true
@@ -289,6 +278,22 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 false
             }
         }
+    }
+
+    /// Takes the next event, and fetches what those that come before long concern.
+    #[inline]
+    fn next(&mut self) -> Option<Event> {
+        let (flows, controllers) = (&self.flows, &self.controllers);
+        self.events.pop_hinting(|event| {
+            let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
+            let kind = event.what >> SUBJECT_BITS;
+            if kind == Kind::Turn as u32 || kind == Kind::Response as u32 {
+                prefetch::<_, 2>(&flows[subject]);
+                if kind == Kind::Response as u32 {
+                    prefetch::<_, 1>(&controllers[subject]);
+                }
+            }
+        })
     }
 
     fn handle(&mut self, event: Event) {

@@ -71,22 +71,37 @@ pub fn statistics(runs: &Runs) -> Vec<Statistic> {
         .collect()
 }
 
-/// Mean and, of several runs, standard deviation: three figures.
+/// Mean and, of several runs, standard deviation: three figures of the mean, and of the deviation
+/// what a reader can compare with it.
 pub fn cell(summary: &Summary) -> String {
+    let mean = figure(summary.mean);
     if summary.runs == 1 {
-        return figure(summary.mean);
+        return mean;
     }
-    format!("{} ± {}", figure(summary.mean), figure(summary.deviation))
+    match decimals(summary.mean) {
+        Some(decimals) if summary.mean != 0.0 => {
+            format!("{mean} ± {:.*}", decimals.max(1), summary.deviation)
+        }
+        _ => format!("{mean} ± {}", figure(summary.deviation)),
+    }
 }
 
 fn figure(value: f64) -> String {
+    match decimals(value) {
+        _ if value == 0.0 => "0".into(),
+        Some(decimals) => format!("{value:.decimals$}"),
+        None => format!("{value:.1e}"),
+    }
+}
+
+/// How many decimals three figures have; none where a power of ten is written instead.
+fn decimals(value: f64) -> Option<usize> {
     match value.abs() {
-        0.0 => "0".into(),
-        v if v < 1e-3 => format!("{value:.1e}"),
-        v if v < 0.0995 => format!("{value:.4}"),
-        v if v < 9.95 => format!("{value:.2}"),
-        v if v < 99.95 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
+        v if v > 0.0 && v < 1e-3 => None,
+        v if v < 0.0995 => Some(4),
+        v if v < 9.95 => Some(2),
+        v if v < 99.95 => Some(1),
+        _ => Some(0),
     }
 }
 
@@ -239,4 +254,30 @@ fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
         "summary": summary,
         "runs": outcomes,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spreads_are_as_fine_as_their_means() {
+        let summary = |mean, deviation| Summary {
+            mean,
+            deviation,
+            least: mean,
+            most: mean,
+            runs: 5,
+        };
+        assert_eq!(cell(&summary(99.99, 3.7e-6)), "100 ± 0.0");
+        assert_eq!(cell(&summary(83.27, 1.449)), "83.3 ± 1.4");
+        assert_eq!(cell(&summary(0.6123, 3.2e-7)), "0.61 ± 0.00");
+        assert_eq!(cell(&summary(8e-7, 1.25e-8)), "8.0e-7 ± 1.2e-8");
+        assert_eq!(cell(&summary(0.0, 0.0)), "0 ± 0");
+        let one = Summary {
+            runs: 1,
+            ..summary(12.34, 0.0)
+        };
+        assert_eq!(cell(&one), "12.3");
+    }
 }
