@@ -18,8 +18,8 @@ use thalweg_tests::LoadError;
 use thalweg_tests::network::Runner;
 
 use crate::bed;
+use crate::busy::busy;
 use crate::kernel::enable_statistics;
-use crate::spare::Spare;
 use crate::table::{Spread, Target, line, spread};
 
 const ROUNDS: usize = 9;
@@ -120,7 +120,9 @@ listener.bind(("0.0.0.0", 5001))
 listener.listen()
 print("listening")
 connection = listener.accept()[0]
-while connection.recv(1 << 20):
+# Into one buffer: a new one each time may cost more in page faults than all of TCP.
+buffer = bytearray(1 << 20)
+while connection.recv_into(buffer):
     pass
 "#;
 
@@ -313,15 +315,13 @@ fn shaped(control: &str, with_bbr: bool) -> Result<bool> {
     Ok(met)
 }
 
-/// Goodput and CPU of transfers, as ratios to cubic's in the round beside. Goodput is measured
-/// apart: nothing else shall run then.
+/// Goodput and CPU of transfers, as ratios to cubic's in the round beside.
 fn against_cubic(pair: &Pair, control: &str) -> Result<(Vec<f64>, Vec<f64>)> {
     let goodput = by_turns(control, "cubic", |control| {
         transfer(pair, control, SHAPED_BYTES)
     })?;
-    let spare = Spare::start()?;
     let cpu = by_turns(control, "cubic", |control| {
-        Ok(spare.taken(|| transfer(pair, control, SHAPED_BYTES))?.0)
+        Ok(busy(|| transfer(pair, control, SHAPED_BYTES))?.0)
     })?;
     Ok((goodput, cpu))
 }

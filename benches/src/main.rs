@@ -15,6 +15,7 @@
 
 mod agent;
 mod bed;
+mod busy;
 mod cc;
 mod kernel;
 mod limit;
@@ -22,7 +23,6 @@ mod link;
 mod model;
 mod policy;
 mod rate;
-mod spare;
 mod table;
 mod worker;
 
