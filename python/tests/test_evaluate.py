@@ -292,4 +292,4 @@ def test_lines_pair_ours_with_the_published(tmp_path):
     by_label = dict(zip(lines, zip(theirs, ours)))
     assert by_label["SWIFT"] == (False, True) and by_label["mine"] == (False, False)
     text = document.section(dataclasses.replace(measured, heading="H"))
-    assert "| 8192 | mine | – | – | – | loss 5.00 %; 90.0 | 90.0 | 9.00 |" in text
+    assert "| 8192 | mine | – | – | – | loss 5.00 %; 90.0 | 90.0 | 9.0 |" in text
