@@ -1,5 +1,4 @@
-//! How the congestion controls in BPF behave on a path: dctcp answers marks by their share, and
-//! htcp does what the kernel's own module does.
+//! How dctcp in BPF behaves on a path: it answers marks by their share.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 
@@ -10,7 +9,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::loaded::Loaded;
-use support::{THALWEG, privileged, skip};
+use support::{THALWEG, privileged};
 
 const SINK: &str = r#"
 import socket, sys
@@ -82,66 +81,4 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
         our_share > 1.5 * reno_share,
         "a sender that answers each mark by a little meets more of them: {our_share} {reno_share}"
     );
-}
-
-/// Median goodput of a mode on a backend, relative to reno's there.
-fn against_reno(directory: &Path, backend: &str, mode: &str, loss: &str) -> f64 {
-    let scenario = format!(
-        "name = \"agree\"\n[path]\nrate = \"20mbit\"\nqueue = \"100kb\"\ndelay = \"20ms\"\n\
-         loss = {loss:?}\noffload = false\n[traffic]\nconnections = 5\nduration = \"8s\"\n"
-    );
-    let directory = directory.join(format!("{backend}-{loss}"));
-    std::fs::create_dir(&directory).unwrap();
-    let file = directory.join("agree.toml");
-    std::fs::write(&file, scenario).unwrap();
-    let output = Command::new(THALWEG)
-        .args(["--json", "lab", "run", "--backend", backend])
-        .args(["--mode", mode, "--mode", "fixed:reno", "--out"])
-        .arg(directory.join("out"))
-        .arg(&file)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{backend}: {said}");
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let modes = &result["scenarios"][0]["modes"];
-    let [ours, reno] = [0, 1].map(|index| {
-        let mode: &Value = &modes[index];
-        let median = mode["summary"]["median_bps"].as_f64().unwrap();
-        println!("{backend}, loss {loss}: {} {median:.0} bit/s", mode["mode"]);
-        median
-    });
-    assert_eq!(modes[1]["mode"], "fixed:reno");
-    ours / reno
-}
-
-#[test]
-#[ignore = "slow: three minutes"]
-fn htcp_does_what_the_kernels_module_does() {
-    if !privileged() {
-        return;
-    }
-    if !Path::new("/usr/bin/linux.uml").exists() {
-        skip("no user-mode-linux");
-        return;
-    }
-    let loaded = Loaded::new("ph", "htcp");
-    let directory = loaded.directory();
-    let mode = format!("fixed:{}", loaded.name);
-    for loss in ["0.1%", "1%"] {
-        let (ours, module) = std::thread::scope(|scope| {
-            let module = scope.spawn(|| against_reno(directory, "uml", "fixed:htcp", loss));
-            let ours = against_reno(directory, "link", &mode, loss);
-            (ours, module.join().unwrap())
-        });
-        // The two kernels lose and delay differently, so each is compared with its own reno.
-        // What is left is chance: 8 s at 1 % see tens of losses, each of which may or may not
-        // fall into a time of fast growth.
-        let ratio = ours / module;
-        println!("loss {loss}: {ours:.2} of reno, the module {module:.2}");
-        assert!(
-            (0.6..=1.7).contains(&ratio),
-            "loss {loss}: {ours} against {module}"
-        );
-    }
 }
