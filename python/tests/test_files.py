@@ -4,6 +4,9 @@ import contextlib
 import errno
 import os
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,10 +33,36 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         files.replace(path, b"x" * 10_000)
     assert failed.value.errno == errno.EFBIG and failed.value.filename == str(path)
     assert path.read_bytes() == b"second" and os.listdir(tmp_path) == ["file"]
-    # What a killed process has left is no hindrance.
-    (tmp_path / ".file.draft").write_bytes(b"half")
+    # What a killed process has left is no hindrance, though its number comes again.
+    (tmp_path / f".file.{os.getpid()}.draft").write_bytes(b"half")
     files.replace(path, b"third")
     assert path.read_bytes() == b"third" and os.listdir(tmp_path) == ["file"]
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from thalweg import files
+for _ in range(200):
+    files.replace(Path(sys.argv[1]), sys.argv[2].encode() * 300_000)
+"""
+
+
+def test_of_two_that_write_at_once_neither_mixes_with_the_other(tmp_path):
+    path = tmp_path / "file"
+    # Where -c finds the package.
+    root = Path(files.__file__).parents[1]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITE, str(path), letter], cwd=root)
+        for letter in "ab"
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        with contextlib.suppress(FileNotFoundError):
+            seen.add(path.read_bytes())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen <= {b"a" * 300_000, b"b" * 300_000}
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_curves_name_the_file_that_takes_no_more(tmp_path):

@@ -418,7 +418,8 @@ def test_a_full_disk_ends_training_and_keeps_the_checkpoint(tmp_path, capsys):
         if path.exists():
             kept.append(path.read_bytes())
             # The second checkpoint is written to a device that is always full.
-            (tmp_path / ".checkpoint.safetensors.draft").symlink_to("/dev/full")
+            draft = f".checkpoint.safetensors.{os.getpid()}.draft"
+            (tmp_path / draft).symlink_to("/dev/full")
         return healthy(seeds)
 
     flags = ["--output", str(tmp_path), "--quiet"]

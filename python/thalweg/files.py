@@ -14,7 +14,8 @@ def replace(path: Path, content: bytes) -> None:
     Raises OSError that names ``path``, with the file of before still there and no other left
     behind: on a full disk what is half written would only be in the way.
     """
-    draft = path.with_name(f".{path.name}.draft")
+    # One a process: of two that write the same file at once the later one wins, whole.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         # Unbuffered: nothing is left to be written when the file is closed after a failure.
         with open(draft, "wb", buffering=0) as file:
