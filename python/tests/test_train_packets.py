@@ -98,7 +98,6 @@ def test_following_the_error_leads_to_equal_rates_at_the_target(flows):
     assert found["ql_us"] == pytest.approx(12 * 0.036 * np.sqrt(flows), rel=0.25)
 
 
-@pytest.mark.slow
 def test_a_short_training_run_fills_the_link_fairly(tmp_path):
     """Fewer updates than the shipped models had; 4 flows at one port."""
     chosen = adpg.Settings(
