@@ -1,4 +1,5 @@
-//! Compiles the loss and the round-trip time programs and generates their skeletons.
+//! Compiles the loss and the round-trip time programs and generates their skeletons, and the
+//! library that wraps `ptrace` for user-mode kernels.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -24,4 +25,27 @@ fn main() {
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|error| panic!("{source} does not build: {error:#}"));
     }
+    // User-mode kernels are for x86 alone.
+    if architecture == "x86_64" {
+        build_library("src/uml/ptrace.c", &out.join("ptrace.so"));
+        println!("cargo:rerun-if-changed=src/uml/xstate.c");
+    }
+}
+
+fn build_library(source: &str, library: &Path) {
+    println!("cargo:rerun-if-changed={source}");
+    let status = cc::Build::new()
+        .opt_level(2)
+        .debug(false)
+        .pic(true)
+        .warnings(true)
+        .extra_warnings(true)
+        .warnings_into_errors(true)
+        .get_compiler()
+        .to_command()
+        .args(["-shared", "-s", source, "-o"])
+        .arg(library)
+        .status()
+        .unwrap_or_else(|error| panic!("cannot start the C compiler: {error}"));
+    assert!(status.success(), "{source} does not build");
 }

@@ -112,7 +112,18 @@ pub enum Error {
     /// The command at the far end of a link is not ready.
     #[error("the command at the far end: {0}")]
     Far(String),
-    /// A kernel of its own did not boot, hung, or ended before it was told to.
+    /// A kernel of its own ended before it was told to.
+    #[error("user-mode Linux ended unexpectedly ({status}), saying {line:?}{}",
+            .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
+    Ended {
+        /// How, as [`std::process::ExitStatus`] says it.
+        status: String,
+        /// The line of its console that tells most.
+        line: String,
+        /// What is behind that, where it is known.
+        remedy: Option<Remedy>,
+    },
+    /// A kernel of its own did not boot, or hung.
     #[error("{what}; its console said:\n{console}")]
     Kernel {
         /// What happened.
@@ -132,6 +143,15 @@ pub enum Error {
     /// SIGINT or SIGTERM came; everything has been removed.
     #[error("interrupted; everything that was set up has been removed")]
     Interrupted,
+}
+
+/// Why something does not work on this machine, and what would help.
+#[derive(Debug)]
+pub struct Remedy {
+    /// What the machine has or lacks.
+    pub why: String,
+    /// What to do.
+    pub fix: &'static str,
 }
 
 impl Error {

@@ -26,7 +26,7 @@ use crate::uml::{self, Kernel};
 /// What the kernel has beyond the packaged one's configuration.
 const FRAGMENT: &str = include_str!("virtual_kernel/fragment.config");
 /// What is changed in the sources.
-const REPLACEMENTS: [Replacement; 3] = [
+const REPLACEMENTS: [Replacement; 4] = [
     // The one function through which a user-mode kernel gets randomness from the
     // machine, and what stands there instead: numbers from a seed.
     Replacement {
@@ -46,6 +46,22 @@ const REPLACEMENTS: [Replacement; 3] = [
         file: "arch/um/Kconfig",
         from: "config HZ\n\tint\n\tdefault 100\n",
         to: "config HZ\n\tint \"Ticks a second\"\n\tdefault 100\n",
+    },
+    // Processors with AMX have more register state than these sources know of.
+    Replacement {
+        file: "arch/x86/um/os-Linux/registers.c",
+        from: concat!(
+            "int restore_fp_registers(int pid, unsigned long *fp_regs)\n{\n",
+            "#ifdef PTRACE_SETREGSET\n\tstruct iovec iov;\n\tif (have_xstate_support) {\n",
+            "\t\tiov.iov_base = fp_regs;\n\t\tiov.iov_len = FP_SIZE * sizeof(unsigned long);\n",
+            "\t\tif (ptrace(PTRACE_SETREGSET, pid, NT_X86_XSTATE, &iov) < 0)\n",
+        ),
+        to: concat!(
+            include_str!("uml/xstate.c"),
+            "int restore_fp_registers(int pid, unsigned long *fp_regs)\n{\n",
+            "#ifdef PTRACE_SETREGSET\n\tif (have_xstate_support) {\n",
+            "\t\tif (set_xstate(pid, fp_regs, FP_SIZE * sizeof(unsigned long)) < 0)\n",
+        ),
     },
 ];
 /// The package of the sources, and the archive that it installs.
@@ -123,22 +139,15 @@ pub(crate) fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
         .into_iter()
         .flatten()
         .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().ends_with(&ending))
-        .map(|entry| entry.path().join(PROGRAM))
-        .filter(|program| program.is_file())
+        .map(|entry| entry.path())
+        .filter(|directory| directory.join(PROGRAM).is_file())
         .collect();
     built.sort();
-    let Some(program) = built.pop() else {
-        return Err(Error::Preconditions(vec![format!(
-            "no kernel of the laboratory's own with {hz} ticks a second in {}: build it with \
-             `thalweg lab build-kernel{}` (some ten minutes on two CPUs)",
-            cache.display(),
-            if hz == ticks::DEFAULT {
-                String::new()
-            } else {
-                format!(" --hz {hz}")
-            }
-        )]));
+    let current = built
+        .iter()
+        .rfind(|directory| directory.to_string_lossy().ends_with(&ending));
+    let Some(program) = current.map(|directory| directory.join(PROGRAM)) else {
+        return Err(Error::Preconditions(vec![absent(&cache, &built, hz)]));
     };
     Ok(Kernel {
         program,
@@ -152,6 +161,40 @@ pub(crate) fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
             Time::Real => 1,
             Time::Simulated => 60,
         },
+        sets_all_state: true,
+    })
+}
+
+/// What is said where no kernel is as it would be built now: those that there are may lack a
+/// change of the sources without which they do not run here.
+fn absent(cache: &Path, built: &[PathBuf], hz: u32) -> String {
+    let option = match hz {
+        ticks::DEFAULT => String::new(),
+        other => format!(" --hz {other}"),
+    };
+    let build = format!("`thalweg lab build-kernel{option}` (some ten minutes on two CPUs)");
+    let mut programs = built.iter().map(|directory| directory.join(PROGRAM));
+    match programs.find(|program| has_rate(program, hz)) {
+        Some(old) => format!(
+            "{} has {hz} ticks a second, but was built by another version of Thalweg or from \
+             another configuration: build it anew with {build}",
+            old.display()
+        ),
+        None => format!(
+            "no kernel of the laboratory's own with {hz} ticks a second in {}: build it with \
+             {build}",
+            cache.display()
+        ),
+    }
+}
+
+/// Whether a kernel says that it has this many ticks a second.
+fn has_rate(program: &Path, hz: u32) -> bool {
+    let mut command = Command::new(program);
+    let output = command.arg("--showconfig").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| {
+        let configuration = String::from_utf8_lossy(&output.stdout).into_owned();
+        configuration.lines().any(|line| line == rate(hz))
     })
 }
 
@@ -447,15 +490,17 @@ mod tests {
     #[test]
     fn sources_are_changed_in_the_one_place_or_not_at_all() {
         let tree = tempfile::tempdir().unwrap();
-        let replacement = &REPLACEMENTS[0];
-        let file = tree.path().join(replacement.file);
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, format!("a\n{}b\n", replacement.from)).unwrap();
-        replacement.apply(tree.path()).unwrap();
-        let changed = fs::read_to_string(&file).unwrap();
-        assert_eq!(changed, format!("a\n{}b\n", replacement.to));
-        let error = replacement.apply(tree.path()).unwrap_err().to_string();
-        assert!(error.contains("arch/um/os-Linux/util.c is not"), "{error}");
+        for replacement in &REPLACEMENTS {
+            let file = tree.path().join(replacement.file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, format!("a\n{}b\n", replacement.from)).unwrap();
+            replacement.apply(tree.path()).unwrap();
+            let changed = fs::read_to_string(&file).unwrap();
+            assert_eq!(changed, format!("a\n{}b\n", replacement.to));
+            let error = replacement.apply(tree.path()).unwrap_err().to_string();
+            let words = format!("{} is not what the laboratory", replacement.file);
+            assert!(error.contains(&words), "{error}");
+        }
     }
 
     #[test]

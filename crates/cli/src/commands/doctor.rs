@@ -1,7 +1,8 @@
 //! `thalweg doctor`.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use thalweg_agent::doctor::{Check, CheckState};
+use thalweg_lab::{Error, uml};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -9,7 +10,8 @@ use crate::output;
 
 /// Checks what this machine supports.
 pub fn run(global: &Global) -> Result<()> {
-    let checks = thalweg_agent::doctor::doctor(&global.config()?);
+    let mut checks = thalweg_agent::doctor::doctor(&global.config()?);
+    checks.push(user_mode_kernel()?);
     if global.json {
         output::print_json(&checks)?;
     } else {
@@ -22,6 +24,56 @@ pub fn run(global: &Global) -> Result<()> {
         return Err(Failure::Requirement.into());
     }
     Ok(())
+}
+
+/// Boots the packaged user-mode kernel for a moment.
+fn user_mode_kernel() -> Result<Check> {
+    let program = std::env::current_exe().context("cannot tell where this program is")?;
+    let (state, found, fix) = match uml::try_out(&program) {
+        Ok(trial) => {
+            let how = if trial.wrapped {
+                ", its ptrace wrapped because this processor has AMX"
+            } else {
+                ""
+            };
+            let found = format!("linux.uml {} boots{how}", trial.version);
+            (CheckState::Ok, found, None)
+        }
+        Err(error @ Error::Interrupted) => return Err(error.into()),
+        Err(Error::Preconditions(missing)) => {
+            let fix = "install the package user-mode-linux, where the system has it (Debian)";
+            // What is missing, without what to install.
+            let line = missing.first().map_or("", String::as_str);
+            let found = line.split(": ").next().unwrap_or_default().to_owned();
+            (CheckState::Degraded, found, Some(fix))
+        }
+        Err(Error::Ended {
+            line,
+            remedy: Some(remedy),
+            ..
+        }) => {
+            let found = format!("it ends, saying {line:?}: {}", remedy.why);
+            (CheckState::Degraded, found, Some(remedy.fix))
+        }
+        Err(error) => {
+            let fix = "run the lab on this kernel as root (--backend host or link)";
+            let found = error.to_string();
+            let line = found.lines().next().unwrap_or_default().to_owned();
+            (CheckState::Degraded, line, Some(fix))
+        }
+    };
+    let means = "the lab without root, and with the queues and delays that this kernel lacks";
+    Ok(Check {
+        name: "user-mode kernel".to_owned(),
+        state,
+        found,
+        means: if fix.is_some() {
+            format!("without it: {means}")
+        } else {
+            means.to_owned()
+        },
+        fix: fix.map(str::to_owned),
+    })
 }
 
 fn text(checks: &[Check]) -> String {

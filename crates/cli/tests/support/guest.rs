@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,8 @@ ip link set lo up
 "#;
 
 /// Boots a kernel with `words` added to its command line, has it run a script, and returns what
-/// that wrote. The machine's files are the kernel's own.
+/// that wrote. The machine's files are the kernel's own. Of a kernel of the package `ptrace` is
+/// wrapped, as the laboratory does it.
 pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> String {
     let directory = tempfile::tempdir().unwrap();
     let init = directory.path().join("init");
@@ -28,7 +29,11 @@ pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> Str
     fs::write(&init, format!("{PROLOGUE}{script}{epilogue}")).unwrap();
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755)).unwrap();
     let console = directory.path().join("console");
-    let mut child = Command::new(kernel)
+    let mut command = Command::new(kernel);
+    if kernel.ends_with("linux.uml") {
+        thalweg_lab::uml::ptrace::wrap(&mut command).unwrap();
+    }
+    let mut child = command
         .args([
             "mem=512M",
             "root=/dev/root",
@@ -65,4 +70,18 @@ pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> Str
         "the script did not finish:\n{text}"
     );
     text
+}
+
+/// The library that gives a kernel started with it (`LD_PRELOAD`) a processor with AMX, compiled
+/// into a directory.
+pub fn large_state(directory: &Path) -> PathBuf {
+    let library = directory.join("large-state.so");
+    let status = Command::new("cc")
+        .args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/large_state.c"))
+        .status()
+        .expect("running cc");
+    assert!(status.success());
+    library
 }

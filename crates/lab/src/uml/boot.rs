@@ -8,9 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use nix::sys::statvfs::statvfs;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{AccessFlags, access};
 
-use super::{Kernel, guest, workdir};
+use super::{Kernel, console, guest, ptrace, workdir};
 use crate::error::Error;
 use crate::interrupt::OnSignal;
 use crate::process::Process;
@@ -24,8 +25,6 @@ pub(super) const INIT: &str = "thalweg";
 const CONSOLE: &str = "console";
 /// How often a kernel's messages are looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// Lines of the console that an error quotes.
-const CONSOLE_LINES: usize = 40;
 
 /// A kernel, its memory, and the directory that it works in.
 #[derive(Debug, Clone, Copy)]
@@ -93,6 +92,9 @@ impl Machine<'_> {
         let messages = File::open(&channel).map_err(failed(&channel))?;
         let mut command = Command::new(&self.kernel.program);
         without_randomization(&mut command);
+        if !self.kernel.sets_all_state {
+            ptrace::wrap(&mut command)?;
+        }
         let process = Process::spawn(
             command
                 .args(self.arguments())
@@ -116,17 +118,21 @@ impl Machine<'_> {
     fn memory_directory(&self) -> Result<PathBuf, Error> {
         let shared = PathBuf::from("/dev/shm");
         for directory in [shared, self.work.to_owned()] {
-            let room = statvfs(&directory).map(|it| it.blocks_available() * it.fragment_size());
-            let writable = nix::unistd::access(&directory, nix::unistd::AccessFlags::W_OK).is_ok();
-            if writable && room.is_ok_and(|room| room >= self.memory.bytes()) {
+            let suits = statvfs(&directory).is_ok_and(|it| {
+                let room = it.blocks_available() * it.fragment_size();
+                // The programs inside are run from this memory.
+                room >= self.memory.bytes() && !it.flags().contains(FsFlags::ST_NOEXEC)
+            });
+            if suits && access(&directory, AccessFlags::W_OK).is_ok() {
                 return Ok(directory);
             }
         }
         Err(Error::Options(format!(
-            "neither /dev/shm nor {} has room for the {} of memory that user-mode Linux shall \
-             have: ask for less (--uml-mem), or set TMPDIR to a directory with more room",
-            self.work.display(),
-            self.memory
+            "user-mode Linux shall have {} of memory, but neither /dev/shm nor {} has that room \
+             and may hold programs (not mounted noexec): ask for less (--uml-mem), or set TMPDIR \
+             to another directory",
+            self.memory,
+            self.work.display()
         )))
     }
 }
@@ -170,15 +176,17 @@ impl Running {
             }
             // First whether it has ended, so that nothing it wrote before is missed.
             let look = deadline.min(Instant::now() + LOOK);
-            let ended = self.process.wait_until(look, OnSignal::Fail)?.is_some();
+            let ended = self.process.wait_until(look, OnSignal::Fail)?;
             let mut bytes = [0u8; 4096];
             match self.messages.read(&mut bytes) {
-                Ok(0) if ended => {
-                    return Err(self.fault("user-mode Linux ended unexpectedly".to_owned()));
-                }
-                Ok(0) if Instant::now() >= deadline => {
-                    self.process.kill();
-                    return Err(self.fault(format!("{overdue} and was ended")));
+                Ok(0) => {
+                    if let Some(status) = ended {
+                        return Err(console::ended(status, &self.console()));
+                    }
+                    if Instant::now() >= deadline {
+                        self.process.kill();
+                        return Err(self.fault(format!("{overdue} and was ended")));
+                    }
                 }
                 Ok(count) => self.received.extend_from_slice(&bytes[..count]),
                 Err(error) => return Err(Error::system("cannot read from user-mode Linux")(error)),
@@ -206,25 +214,16 @@ impl Running {
     }
 
     fn fault(&self, what: String) -> Error {
-        let bytes = fs::read(&self.console).unwrap_or_default();
         Error::Kernel {
             what,
-            console: tail(&String::from_utf8_lossy(&bytes)),
+            console: console::tail(&self.console()),
         }
     }
-}
 
-/// The last lines of a console, without what a terminal would swallow.
-fn tail(text: &str) -> String {
-    let plain: String = text
-        .chars()
-        .filter(|&c| c == '\n' || !c.is_control())
-        .collect();
-    let lines: Vec<&str> = plain.lines().collect();
-    if lines.is_empty() {
-        return "(nothing)".to_owned();
+    fn console(&self) -> String {
+        let bytes = fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
-    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
 }
 
 #[cfg(test)]
@@ -238,6 +237,7 @@ mod tests {
             words: vec!["time-travel=inf-cpu".to_owned()],
             environment: Vec::new(),
             slowness: 1,
+            sets_all_state: false,
         }
     }
 
@@ -263,13 +263,5 @@ mod tests {
         for text in ["/tmp/a b", "/tmp/\"", "/tmp/a,b", "/tmp/ä", "a=b"] {
             assert!(!can_be_a_word(text), "{text}");
         }
-    }
-
-    #[test]
-    fn the_end_of_a_console_is_quoted() {
-        assert_eq!(tail(""), "(nothing)");
-        assert_eq!(tail("a\r\nb\u{1b}[0m\r\n"), "a\nb[0m");
-        let long: String = (0..100).map(|number| format!("{number}\n")).collect();
-        assert!(tail(&long).starts_with("60\n") && tail(&long).ends_with("\n99"));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use nix::sys::statfs::{FsType, statfs};
 use nix::sys::wait::{WaitStatus, wait};
 use serde::{Deserialize, Serialize};
 
+use super::boot::INIT;
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::progress::{self, Message};
@@ -40,8 +42,8 @@ const TEMPORARY: &str = "/run/tmp";
 /// What there is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
-    /// The run.
-    pub(super) options: Options,
+    /// The run; none: it is enough that the kernel boots.
+    pub(super) options: Option<Options>,
     /// Where relative paths begin.
     pub(super) current: PathBuf,
     /// Modules to insert, in this order.
@@ -49,8 +51,10 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn write(&self, work: &Path) -> Result<(), Error> {
-        write_json(self, &work.join(JOB))
+    /// Writes it into the work directory, with a link to the program that does it.
+    pub(super) fn write(&self, work: &Path, program: &Path) -> Result<(), Error> {
+        write_json(self, &work.join(JOB))?;
+        symlink(program, work.join(INIT)).map_err(Error::io("cannot create a link in", work))
     }
 
     fn read(work: &Path) -> Result<Self, Error> {
@@ -100,8 +104,10 @@ pub fn main(work: &Path) -> Result<(), Error> {
 
 /// The run itself.
 fn do_job(work: &Path) -> Result<(), Error> {
-    let job = Job::read(work)?;
-    let done = crate::run(&job.options)
+    let Some(options) = Job::read(work)?.options else {
+        return Ok(());
+    };
+    let done = crate::run(&options)
         .and_then(|outcome| Finished::of(&outcome))
         .and_then(|finished| write_json(&finished, &work.join(RESULT)));
     if let Err(error) = &done {

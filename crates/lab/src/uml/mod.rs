@@ -8,12 +8,16 @@
 //! How far it has come, and how it ended, it says in a file of the work directory.
 
 mod boot;
+mod console;
 pub mod guest;
 mod modules;
+pub mod ptrace;
+mod trial;
 mod workdir;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::backend::Finished;
@@ -26,6 +30,7 @@ use crate::scenario::{self, PolicyFile, Scenario};
 use crate::units::Size;
 use boot::Machine;
 use guest::Job;
+pub use trial::{Trial, try_out};
 use workdir::WorkDir;
 
 /// The packaged kernel.
@@ -58,6 +63,9 @@ pub struct Kernel {
     pub environment: Vec<(String, String)>,
     /// How much slower than real time it may be.
     pub slowness: u32,
+    /// Whether it sets all of the processor's register state; otherwise its `ptrace` is
+    /// [wrapped](ptrace::wrap).
+    pub sets_all_state: bool,
 }
 
 impl Kernel {
@@ -80,14 +88,31 @@ impl Kernel {
                 let names = policy.congestion_controls.iter();
                 names.map(String::as_str)
             }));
+        let version = version(&program)?;
         Ok(Self {
-            modules: modules::wanted(&program, named)?,
+            modules: modules::wanted(&program, &version, named)?,
             program,
             words: Vec::new(),
             environment: Vec::new(),
             slowness: 1,
+            sets_all_state: sets_all_state(&version),
         })
     }
+}
+
+/// What a kernel says that it is, as `6.1.176`.
+fn version(program: &Path) -> Result<String, Error> {
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .map_err(Error::io("cannot start", program))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Whether a kernel of this version asks the machine for the size of the register state.
+fn sets_all_state(version: &str) -> bool {
+    let mut numbers = version.split('.').map_while(|part| part.parse().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(14))
 }
 
 /// The policies that modes run under.
@@ -194,13 +219,11 @@ pub(crate) fn run(
     };
     inner.place.kernel_command = Some(machine.command_line());
     let job = Job {
-        options: inner,
+        options: Some(inner),
         current,
         modules: kernel.modules.clone(),
     };
-    job.write(work.path())?;
-    std::os::unix::fs::symlink(&program, work.path().join(boot::INIT))
-        .map_err(Error::io("cannot create a link in", work.path()))?;
+    job.write(work.path(), &program)?;
 
     let longest = scenarios
         .iter()
@@ -315,6 +338,21 @@ mod tests {
                 fine,
                 "{memory}"
             );
+        }
+    }
+
+    #[test]
+    fn kernels_that_size_the_state_themselves() {
+        for (version, themselves) in [
+            ("6.1.176", false),
+            ("6.12.48", false),
+            ("6.14", true),
+            ("6.18.1-rc2", true),
+            ("7.0", true),
+            ("", false),
+            ("unknown", false),
+        ] {
+            assert_eq!(sets_all_state(version), themselves, "{version}");
         }
     }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::error::Error;
 
@@ -28,13 +27,9 @@ const ALWAYS: [&str; 11] = [
 /// The files of the modules for a run, each after those that it needs.
 pub(super) fn wanted<'a>(
     program: &Path,
+    version: &str,
     congestion_controls: impl Iterator<Item = &'a str>,
 ) -> Result<Vec<PathBuf>, Error> {
-    let output = Command::new(program)
-        .arg("--version")
-        .output()
-        .map_err(Error::io("cannot start", program))?;
-    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     let directory = Path::new(DIRECTORY).join(version);
     let read = |name: &str| {
         let file = directory.join(name);

@@ -1,0 +1,68 @@
+//! Whether the packaged kernel works on this machine.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::boot::Machine;
+use super::guest::Job;
+use super::workdir::{self, WorkDir};
+use super::{Kernel, LEAST_MEMORY, check_visible, console, version};
+use crate::error::Error;
+use crate::interrupt;
+use crate::progress::Message;
+
+/// How long it may take to boot.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A kernel that boots on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    /// Its version, as `6.1.176`.
+    pub version: String,
+    /// Whether it does so only because its `ptrace` is [wrapped](super::ptrace::wrap): it knows
+    /// less of the processor's register state than there is.
+    pub wrapped: bool,
+}
+
+/// Boots the packaged kernel until its first process, `program` (this very one), is ready, and
+/// ends it. Takes some two seconds.
+///
+/// # Errors
+/// [`Error::Preconditions`] where it is not installed; otherwise why it does not boot.
+pub fn try_out(program: &Path) -> Result<Trial, Error> {
+    let kernel = Kernel::packaged(&[], &[])?;
+    let trial = Trial {
+        version: version(&kernel.program)?,
+        wrapped: !kernel.sets_all_state && console::amx(),
+    };
+    let _signals = interrupt::Guard::install()?;
+    workdir::remove_stale();
+    let work = WorkDir::create()?;
+    let program =
+        fs::canonicalize(program).map_err(Error::io("cannot find this program", program))?;
+    check_visible(
+        "the temporary directory",
+        work.path(),
+        "set TMPDIR to another",
+    )?;
+    check_visible("this program", &program, "copy it elsewhere")?;
+    let job = Job {
+        options: None,
+        current: "/".into(),
+        modules: kernel.modules.clone(),
+    };
+    job.write(work.path(), &program)?;
+    let machine = Machine {
+        kernel: &kernel,
+        memory: LEAST_MEMORY,
+        work: work.path(),
+    };
+    let overdue = format!("user-mode Linux did not boot within {} s", LIMIT.as_secs());
+    match machine.boot()?.message(Instant::now() + LIMIT, &overdue)? {
+        Message::End { error } => Err(Error::Guest(
+            error.unwrap_or_else(|| "it stopped at once".to_owned()),
+        )),
+        _ => Ok(trial),
+    }
+}
