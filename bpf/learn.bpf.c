@@ -13,8 +13,9 @@
  *  - a connection is scored when it is over, however it ends, over the time in
  *    which it had data to send;
  *  - an application's own TCP_CONGESTION is respected;
- *  - connections of the machine with itself over loopback addresses are left
- *    alone (both modes).
+ *  - connections of the machine with itself over loopback addresses, and those of
+ *    network namespaces that the agent does not know, are left alone (both modes);
+ *  - a connection whose arm makes losses of its own goes back to the system's.
  *
  * Nothing here runs per packet: the program is called at establishment, at
  * changes of TCP state, and at retransmissions while the loss rule is armed.
@@ -27,13 +28,6 @@
 #include "learn_sample.h"
 
 char LICENSE[] SEC("license") = "GPL";
-
-/*
- * The loss rule lets a connection alone for this long (thalweg): one retransmission
- * time-out, so that the stretch it ends shows what the losses did to the arm, and
- * not the burst before them.
- */
-#define RESCUE_MIN_NS (200 * 1000 * 1000ull)
 
 /* Index of the arm with this name, or THALWEG_NO_ARM. */
 static __always_inline __u32 arm_by_name(const struct thalweg_arms *table, const char *name)
@@ -60,13 +54,42 @@ static __always_inline __u32 current_arm(struct context *c)
 	return arm_by_name(c->arms, name);
 }
 
-/* Mask of the arms that a connection may be given. */
-static __always_inline __u32 allowed_arms(const struct thalweg_arms *table, int ecn)
+/*
+ * Mask of the arms that a connection may be given. Those that need ECN only where it was
+ * negotiated, and within the prefixes that the operator names (RFC 8257, section 6).
+ */
+static __always_inline __u32 allowed_arms(struct context *c, int ecn)
 {
-	return ecn ? table->allowed_ecn : table->allowed;
+	const struct thalweg_arms *table = c->arms;
+	struct thalweg_policy_key6 key = { 128, {} };
+
+	if (!ecn || table->allowed == table->allowed_ecn)
+		return table->allowed;
+	__builtin_memcpy(key.addr, c->remote, sizeof(key.addr));
+	return bpf_map_lookup_elem(&ecn_prefixes, &key) ? table->allowed_ecn : table->allowed;
 }
 
-/* Sets the congestion control; a refusal is noted in the table. 0 or -errno. */
+/* Whether connections of the socket's network namespace are left alone. */
+static __always_inline int is_outside(struct context *c, __u32 **default_arm)
+{
+	__u64 netns = c->request.key.netns, now;
+
+	*default_arm = bpf_map_lookup_elem(&defaults, &netns);
+	if (*default_arm)
+		return 0;
+	COUNT(c, outside);
+	if (!bpf_map_lookup_elem(&strangers, &netns)) {
+		now = bpf_ktime_get_ns();
+		bpf_map_update_elem(&strangers, &netns, &now, BPF_ANY);
+	}
+	return 1;
+}
+
+/*
+ * Sets the congestion control; 0 or -errno. Only "there is no such" concerns the arm: a route
+ * that locks its congestion control (EPERM) concerns one connection, and whoever may set
+ * routes in a namespace of his own could otherwise take the arm from everybody.
+ */
 static __always_inline int set_arm(struct context *c, __u32 index)
 {
 	struct thalweg_arm *arm = &c->arms->arms[index & THALWEG_ARM_MASK];
@@ -75,20 +98,20 @@ static __always_inline int set_arm(struct context *c, __u32 index)
 
 	__builtin_memcpy(name, arm->name, sizeof(name));
 	error = bpf_setsockopt(c->ops, SOL_TCP, TCP_CONGESTION, name, sizeof(name));
-	if (error) {
-		__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
-		/* Classic goes on choosing among its four, as published. */
-		if (c->params->mode == THALWEG_MODE_THALWEG) {
-			__sync_fetch_and_and(&c->arms->allowed,
-					     ~(1u << (index & THALWEG_ARM_MASK)));
-			__sync_fetch_and_and(&c->arms->allowed_ecn,
-					     ~(1u << (index & THALWEG_ARM_MASK)));
-		}
-		arm->refused_errno = error;
-		__sync_fetch_and_add(&arm->refused, 1);
-		COUNT(c, refused);
-	} else {
+	if (!error) {
 		COUNT(c, changed);
+		return 0;
+	}
+	COUNT(c, refused);
+	__sync_fetch_and_add(&arm->refused, 1);
+	if (error != -ENOENT && error != -ENOTSUPP)
+		return error;
+	arm->refused_errno = error;
+	__sync_fetch_and_or(&arm->flags, THALWEG_ARM_REFUSED);
+	/* Classic goes on choosing among its four, as published. */
+	if (c->params->mode == THALWEG_MODE_THALWEG) {
+		__sync_fetch_and_and(&c->arms->allowed, ~(1u << (index & THALWEG_ARM_MASK)));
+		__sync_fetch_and_and(&c->arms->allowed_ecn, ~(1u << (index & THALWEG_ARM_MASK)));
 	}
 	return error;
 }
@@ -102,86 +125,104 @@ static __always_inline void callbacks(struct context *c, int on, int off)
 /* A connection that is left as it is, and not scored. */
 static __always_inline void leave_alone(struct context *c, __u32 reason)
 {
-	struct thalweg_conn *conn = c->conn;
+	struct thalweg_origin *origin = c->origin;
 
-	conn->reason = reason;
-	conn->arm = conn->system_arm;
-	conn->chosen_arm = THALWEG_NO_ARM;
-	conn->propensity_q16 = 0;
+	origin->reason = reason;
+	origin->arm = origin->system_arm;
+	origin->chosen_arm = THALWEG_NO_ARM;
+	origin->propensity_q16 = 0;
 	if (reason == THALWEG_REASON_APPLICATION)
 		COUNT(c, app_owned);
 	send_decision(c, 0);
 }
 
-static __always_inline void established(struct bpf_sock_ops *ops)
+/* Decides, and puts the decision into effect; 0 or -errno of a refused arm. */
+static __always_inline int decide(struct context *c)
 {
-	struct thalweg_decision *decision;
-	struct thalweg_conn conn = {};
+	const struct thalweg_decision *decision = &c->request.decision;
+	struct thalweg_origin *origin = c->origin;
+	int error = 0;
+
+	choose(&c->request);
+	COUNT(c, decided);
+	origin->flags |= THALWEG_CONN_DECIDED;
+	origin->arm = origin->system_arm;
+	origin->reason = decision->reason;
+	origin->chosen_arm = decision->arm;
+	origin->propensity_q16 = decision->propensity_q16;
+	if (c->params->dry_run) {
+		origin->flags |= THALWEG_CONN_DRY_RUN;
+	} else if (decision->arm < THALWEG_MAX_ARMS) {
+		if (decision->arm != origin->system_arm)
+			error = set_arm(c, decision->arm);
+		if (!error)
+			origin->arm = decision->arm;
+		else
+			origin->flags |= THALWEG_CONN_SET_FAILED;
+		if (thalweg_is_trial(decision->reason))
+			origin->flags |= THALWEG_CONN_TRIAL;
+	}
+	/* Classic keeps no score for what it did not choose. */
+	if (c->params->mode == THALWEG_MODE_CLASSIC && (error || decision->arm >= THALWEG_MAX_ARMS))
+		origin->arm = THALWEG_NO_ARM;
+	return error;
+}
+
+/* Measures the connection from now on. */
+static __always_inline void track(struct context *c, const struct bpf_tcp_sock *tp)
+{
+	struct thalweg_conn *slot = take_slot(c);
+
+	if (!slot)
+		return;
+	slot->origin = *c->origin;
+	c->conn = slot;
+	start_stretch(c, tp, slot->origin.arm);
+	callbacks(c, BPF_SOCK_OPS_STATE_CB_FLAG | BPF_SOCK_OPS_RETRANS_CB_FLAG, 0);
+}
+
+/* Not inlined, like the others below: together they would need more stack than there is. */
+static __noinline int established(struct bpf_sock_ops *ops)
+{
+	struct thalweg_origin origin = {};
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
-	__u32 *default_arm, arm, ecn, permitted;
-	int error = 0, want = BPF_SOCK_OPS_STATE_CB_FLAG;
+	__u32 *default_arm, ecn, permitted;
+	int error;
 
-	if (!prepare(&c, ops) || !find_key(&c))
-		return;
+	if (!prepare(&c, ops) || !find_key(&c) || is_outside(&c, &default_arm))
+		return 0;
 	COUNT(&c, established);
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
-		return;
-	c.conn = &conn;
+		return 0;
+	c.origin = &origin;
 	c.cookie = bpf_get_socket_cookie(ops);
 	c.request.now_ns = bpf_ktime_get_ns();
 	ecn = tp->ecn_flags & TCP_ECN_OK;
 	if (ecn)
-		conn.flags |= THALWEG_CONN_ECN;
+		origin.flags |= THALWEG_CONN_ECN;
 	if (ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
-		conn.flags |= THALWEG_CONN_PASSIVE;
-	conn.system_arm = current_arm(&c);
+		origin.flags |= THALWEG_CONN_PASSIVE;
+	origin.system_arm = current_arm(&c);
 	permitted = permitted_arms(&c);
 	if (!permitted) {
-		conn.flags |= THALWEG_CONN_APP_OWNED;
+		origin.flags |= THALWEG_CONN_APP_OWNED;
 		leave_alone(&c, THALWEG_REASON_APPLICATION);
-		return;
+		return 0;
 	}
-	default_arm = bpf_map_lookup_elem(&defaults, &c.request.key.netns);
-	if (conn.system_arm == THALWEG_NO_ARM || (default_arm && *default_arm != conn.system_arm)) {
+	if (origin.system_arm == THALWEG_NO_ARM || *default_arm != origin.system_arm) {
 		leave_alone(&c, THALWEG_REASON_FOREIGN);
-		return;
+		return 0;
 	}
-	c.request.arm = conn.system_arm;
-	c.request.allowed = allowed_arms(c.arms, ecn) & permitted;
-	decision = &c.request.decision;
-	if (!choose(&c.request)) {
-		COUNT(&c, hosts_missed);
-		return;
-	}
-	COUNT(&c, decided);
-	conn.flags |= THALWEG_CONN_DECIDED;
-	conn.reason = decision->reason;
-	conn.chosen_arm = decision->arm;
-	conn.propensity_q16 = decision->propensity_q16;
-	arm = conn.system_arm;
-	if (c.params->dry_run) {
-		conn.flags |= THALWEG_CONN_DRY_RUN;
-	} else if (decision->arm < THALWEG_MAX_ARMS) {
-		if (decision->arm != arm)
-			error = set_arm(&c, decision->arm);
-		if (!error)
-			arm = decision->arm;
-		else
-			conn.flags |= THALWEG_CONN_SET_FAILED;
-	}
-	/* Classic keeps no score for what it did not choose. */
-	if (c.params->mode == THALWEG_MODE_CLASSIC && (error || decision->arm >= THALWEG_MAX_ARMS))
-		arm = THALWEG_NO_ARM;
-	start_stretch(&c, tp, arm);
-	keep_conn(&c, &conn);
-	if (arm != c.params->rescue_arm)
-		want |= BPF_SOCK_OPS_RETRANS_CB_FLAG;
-	callbacks(&c, want, 0);
+	c.request.system_arm = origin.system_arm;
+	c.request.allowed = allowed_arms(&c, ecn) & permitted;
+	error = decide(&c);
+	track(&c, tp);
 	/* Where nothing is known there was nothing to decide: counted, but no event. */
-	if (decision->reason != THALWEG_REASON_WARM_UP)
+	if (origin.reason != THALWEG_REASON_WARM_UP)
 		send_decision(&c, error);
+	return 0;
 }
 
 /*
@@ -191,88 +232,137 @@ static __always_inline void established(struct bpf_sock_ops *ops)
 static __always_inline void score(struct context *c, struct bpf_tcp_sock *tp, __u32 end)
 {
 	struct request *r = &c->request;
+	struct lesson lesson = {};
+	__u32 outcome = THALWEG_SKIPPED_NOT_TRACKED;
 
-	r->arm = c->conn->arm;
-	r->verdict.outcome = THALWEG_SKIPPED_NOT_TRACKED;
-	take_sample(c, tp, end, &r->sample);
+	r->arm = c->origin->arm;
+	r->system_arm = c->origin->system_arm;
+	lesson.trial = c->origin->flags & THALWEG_CONN_TRIAL;
+	take_sample(c, tp, end, &lesson.sample);
 	barrier();
 	/* The slot may have been taken away meanwhile. */
 	if (c->conn->cookie != c->cookie)
 		return;
+	c->origin->flags &= ~THALWEG_CONN_TRIAL;
 	if (r->arm < THALWEG_MAX_ARMS && !app_owned(c)) {
 		if (c->params->mode == THALWEG_MODE_THALWEG)
-			r->verdict.outcome = thalweg_assess(&r->sample, c->params);
+			outcome = thalweg_assess(&lesson.sample, c->params);
 		else
-			r->verdict.outcome = THALWEG_SCORED;
+			outcome = THALWEG_SCORED;
 	}
-	if (r->verdict.outcome < THALWEG_OUTCOMES)
-		__sync_fetch_and_add(&c->counters->outcomes[r->verdict.outcome], 1);
-	if (r->verdict.outcome != THALWEG_SCORED || !find_key(c))
-		return;
-	if (!learn(r))
-		COUNT(c, hosts_missed);
-	send_close(c, &r->sample, &r->verdict);
+	lesson.verdict.outcome = outcome;
+	if ((outcome == THALWEG_SCORED || lesson.trial) && find_key(c)) {
+		if (!learn(r, &lesson) && lesson.verdict.outcome == THALWEG_SCORED)
+			COUNT(c, hosts_missed);
+		outcome = lesson.verdict.outcome;
+	}
+	if (outcome < THALWEG_OUTCOMES)
+		__sync_fetch_and_add(&c->counters->outcomes[outcome], 1);
+	if (outcome == THALWEG_SCORED)
+		send_close(c, &lesson.sample, &lesson.verdict);
 }
 
-static __always_inline void retransmitted(struct bpf_sock_ops *ops)
+/*
+ * Whether the losses of a connection are due to be looked at, and which they are: on the
+ * system's arm all of the stretch, on another one those after slow start and the last look.
+ */
+static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *tp)
 {
+	struct thalweg_conn *conn = c->conn;
+	__u32 segs = tp->data_segs_out - conn->start_segs, looked;
+	__u32 retrans = tp->total_retrans - conn->start_retrans;
+	int other = conn->origin.arm != conn->origin.system_arm;
+
+	c->request.now_ns = bpf_ktime_get_ns();
+	if (!is_steady(c, tp)) {
+		conn->slow_start_segs = segs;
+		conn->slow_start_retrans = retrans;
+		if (other) {
+			conn->looked_segs = segs;
+			conn->looked_retrans = retrans;
+			return 0;
+		}
+	}
+	if (segs - conn->looked_segs < conn->look_segs ||
+	    c->request.now_ns - conn->look_ns < CHANGE_MIN_NS)
+		return 0;
+	looked = segs - conn->looked_segs;
+	c->request.segs = looked;
+	c->request.retrans = retrans - conn->looked_retrans;
+	/* Looked at again when it has sent as much again. */
+	conn->look_segs = looked > LOOK_SEGS_MAX / 2 ? LOOK_SEGS_MAX : 2 * looked;
+	conn->look_ns = c->request.now_ns;
+	if (other) {
+		conn->looked_segs = segs;
+		conn->looked_retrans = retrans;
+	}
+	return 1;
+}
+
+static __noinline int retransmitted(struct bpf_sock_ops *ops)
+{
+	struct thalweg_decision *decision;
 	struct context c = {};
 	struct bpf_tcp_sock *tp;
-	__u32 target, ecn, permitted;
-	__u64 segs, retrans;
+	__u32 ecn, permitted;
 	int classic, error = 0;
 
 	/* First what almost always answers: too few retransmissions to care. */
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
-		return;
+		return 0;
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
-		return;
+		return 0;
 	classic = c.params->mode == THALWEG_MODE_CLASSIC;
 	if (classic) {
-		segs = tp->segs_out;
-		retrans = tp->total_retrans;
-	} else {
-		segs = tp->data_segs_out - c.conn->start_segs;
-		retrans = tp->total_retrans - c.conn->start_retrans;
-		if (segs < c.params->loss_min_segs)
-			return;
+		c.request.segs = tp->segs_out;
+		c.request.retrans = tp->total_retrans;
+		c.request.now_ns = bpf_ktime_get_ns();
+	} else if (!losses(&c, tp)) {
+		return 0;
 	}
-	if (retrans <= segs >> (c.params->loss_shift & 63))
-		return;
-	c.request.now_ns = bpf_ktime_get_ns();
-	if (!classic && c.request.now_ns - c.conn->start_ns < RESCUE_MIN_NS)
-		return;
-	ecn = c.conn->flags & THALWEG_CONN_ECN;
-	callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+	if (c.request.retrans <= c.request.segs >> (c.params->loss_shift & 63))
+		return 0;
+	if (classic)
+		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+	ecn = c.origin->flags & THALWEG_CONN_ECN;
 	permitted = permitted_arms(&c);
 	if (!permitted || !find_key(&c))
-		return;
-	c.request.arm = c.conn->arm;
-	c.request.segs = segs;
-	c.request.retrans = retrans;
-	c.request.allowed = allowed_arms(c.arms, ecn) & permitted;
-	target = rescue(&c.request);
-	if (target >= THALWEG_MAX_ARMS)
-		return;
-	COUNT(&c, switched);
-	if (!c.params->dry_run) {
-		/* The stretch so far is the old arm's; classic credits all of it to bbr. */
-		if (!classic)
-			score(&c, tp, THALWEG_END_SWITCH);
-		error = set_arm(&c, target);
-		if (classic) {
-			if (!error)
-				c.conn->arm = target;
-		} else {
-			start_stretch(&c, tp, error ? c.conn->arm : target);
+		return 0;
+	c.request.arm = c.origin->arm;
+	c.request.system_arm = c.origin->system_arm;
+	c.request.allowed = allowed_arms(&c, ecn) & permitted;
+	/* Classic knows no record without a connection before, thalweg changes nothing without. */
+	if (!change(&c.request))
+		return 0;
+	decision = &c.request.decision;
+	if (decision->arm == c.origin->arm) {
+		callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
+	} else {
+		if (decision->reason == THALWEG_REASON_WITHDRAWN)
+			COUNT(&c, withdrawn);
+		else
+			COUNT(&c, switched);
+		if (!c.params->dry_run) {
+			/* The stretch so far is the old arm's; classic credits all to bbr. */
+			if (!classic)
+				score(&c, tp, THALWEG_END_SWITCH);
+			error = set_arm(&c, decision->arm);
+			if (!classic)
+				start_stretch(&c, tp, error ? c.origin->arm : decision->arm);
+			else if (!error)
+				c.origin->arm = decision->arm;
+			c.origin->flags |= error ? THALWEG_CONN_SET_FAILED : THALWEG_CONN_SWITCHED;
 		}
-		c.conn->flags |= error ? THALWEG_CONN_SET_FAILED : THALWEG_CONN_SWITCHED;
+		/* Nothing more is asked of one that is back on the system's arm. */
+		if (decision->arm == c.origin->system_arm || error)
+			callbacks(&c, 0, BPF_SOCK_OPS_RETRANS_CB_FLAG);
 	}
-	c.conn->reason = THALWEG_REASON_LOSS;
-	c.conn->chosen_arm = target;
-	c.conn->propensity_q16 = THALWEG_ONE_Q16;
+	c.origin->reason = decision->reason;
+	c.origin->chosen_arm = decision->arm;
+	c.origin->propensity_q16 = decision->propensity_q16;
 	send_decision(&c, error);
+	return 0;
 }
 
 /* How a connection that has just reached CLOSE ended. */
@@ -292,7 +382,7 @@ static __always_inline __u32 end_of(struct context *c, __u32 old_state)
 	}
 }
 
-static __always_inline void state_changed(struct bpf_sock_ops *ops)
+static __noinline int state_changed(struct bpf_sock_ops *ops)
 {
 	__u32 old_state = ops->args[0], state = ops->args[1], end;
 	int classic = load_params()->mode == THALWEG_MODE_CLASSIC;
@@ -303,27 +393,28 @@ static __always_inline void state_changed(struct bpf_sock_ops *ops)
 	int over = classic && (state == BPF_TCP_FIN_WAIT1 || state == BPF_TCP_CLOSE_WAIT);
 
 	if (!over && state != BPF_TCP_CLOSE && state != BPF_TCP_FIN_WAIT2)
-		return;
+		return 0;
 	if (!prepare(&c, ops) || !find_conn(&c, ops))
-		return;
+		return 0;
 	c.request.now_ns = bpf_ktime_get_ns();
 	if (state == BPF_TCP_FIN_WAIT2) {
 		c.conn->acked_ns = c.request.now_ns;
-		return;
+		return 0;
 	}
 	tp = bpf_tcp_sock(c.sk);
 	if (!tp)
-		return;
+		return 0;
 	COUNT(&c, closed);
 	if (over) {
 		end = state == BPF_TCP_FIN_WAIT1 ? THALWEG_END_FIN_LOCAL : THALWEG_END_FIN_REMOTE;
 	} else {
 		end = end_of(&c, old_state);
 		if (classic)
-			c.conn->arm = THALWEG_NO_ARM;
+			c.origin->arm = THALWEG_NO_ARM;
 	}
 	score(&c, tp, end);
 	__sync_val_compare_and_swap(&c.conn->cookie, c.cookie, 0);
+	return 0;
 }
 
 SEC("sockops")

@@ -51,9 +51,9 @@ int vectors_score(void *context)
 }
 
 SEC("syscall")
-int vectors_rescue(void *context)
+int vectors_change(void *context)
 {
 	struct vector_request *request = the_request();
 
-	return request ? vector_rescue(request) : -1;
+	return request ? vector_change(request) : -1;
 }

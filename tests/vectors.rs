@@ -53,24 +53,31 @@ enum Action {
         system_arm: u32,
         allowed: u32,
         random: [u32; 3],
+        now_ns: u64,
         arm: u64,
         reason: u64,
         propensity_q16: u64,
     },
     Score {
         arm: u32,
+        system_arm: u32,
+        trial: u32,
         now_ns: u64,
         sample: SampleRecord,
         outcome: u64,
         weight_q16: u64,
         cost: u64,
     },
-    Rescue {
+    Change {
         current: u32,
+        system_arm: u32,
         segs: u64,
         retrans: u64,
         allowed: u32,
+        random: u32,
         arm: u64,
+        reason: u64,
+        propensity_q16: u64,
     },
 }
 
@@ -115,7 +122,7 @@ impl ParamsRecord {
 
 /// A sample as a list, in the order of the header.
 #[derive(Deserialize)]
-struct SampleRecord(u64, u64, u64, u64, u32, u32, u32, u32, u32, u32);
+struct SampleRecord(u64, u64, u64, u64, u32, u32, u32, u32, u32, u32, u32, u32);
 
 impl SampleRecord {
     fn raw(&self) -> abi::thalweg_sample {
@@ -128,15 +135,17 @@ impl SampleRecord {
             min_rtt_us: self.5,
             segs_out: self.6,
             retrans: self.7,
-            flags: self.8,
-            end: self.9,
+            steady_segs: self.8,
+            steady_retrans: self.9,
+            flags: self.10,
+            end: self.11,
         }
     }
 }
 
 /// An arm as a list, in the order of the header.
 #[derive(Deserialize)]
-struct ArmRecord(u64, u64, u32, u32, u32, u32, u32, u32, u32, u32);
+struct ArmRecord(u64, u64, u32, u32, u32, u32, u32, u32, u32, u32, u32, u32);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,9 +154,15 @@ struct HostRecord {
     seen_ns: u64,
     forgot_ns: u64,
     max_rate: u64,
+    trial_ns: u64,
     min_rtt_us: u32,
     scored: u32,
     switched: u32,
+    harmful: u32,
+    queue_q16: u32,
+    base_rtt_us: u32,
+    last_base_rtt_us: u32,
+    trials: u32,
     arms: [ArmRecord; abi::THALWEG_MAX_ARMS as usize],
 }
 
@@ -161,6 +176,12 @@ impl HostRecord {
             min_rtt_us: self.min_rtt_us,
             scored: self.scored,
             switched: self.switched,
+            harmful: self.harmful,
+            queue_q16: self.queue_q16,
+            base_rtt_us: self.base_rtt_us,
+            last_base_rtt_us: self.last_base_rtt_us,
+            trials: self.trials,
+            trial_ns: self.trial_ns,
             arms: std::array::from_fn(|i| {
                 let arm = &self.arms[i];
                 abi::thalweg_arm_state {
@@ -174,6 +195,8 @@ impl HostRecord {
                     chosen: arm.7,
                     greedy: arm.8,
                     scored: arm.9,
+                    segs: arm.10,
+                    retrans: arm.11,
                 }
             }),
             ..Default::default()
@@ -212,8 +235,10 @@ fn sample(inputs: &[u64]) -> abi::thalweg_sample {
         min_rtt_us: word(inputs[5]),
         segs_out: word(inputs[6]),
         retrans: word(inputs[7]),
-        flags: word(inputs[8]),
-        end: word(inputs[9]),
+        steady_segs: word(inputs[8]),
+        steady_retrans: word(inputs[9]),
+        flags: word(inputs[10]),
+        end: word(inputs[11]),
     }
 }
 
@@ -257,16 +282,20 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             plain(&[judged, if inputs[2] == 1 { judged } else { other }]);
             request.host.arms[3].value = inputs[0];
             request.host.arms[3].weight_q16 = word(inputs[1]);
+            request.host.harmful = word(inputs[3] << judged);
+            if inputs[2] == 0 {
+                request.host.arms[9].value = inputs[4];
+            }
             raw::VECTOR_JUDGED
         }
         "weight" => {
             request.sample = sample(inputs);
-            request.params.score_full_bytes = inputs[10];
+            request.params.score_full_bytes = inputs[12];
             raw::VECTOR_WEIGHT
         }
         "assess" => {
             request.sample = sample(inputs);
-            request.params.score_min_bytes = inputs[10];
+            request.params.score_min_bytes = inputs[12];
             raw::VECTOR_ASSESS
         }
         "forget" => {
@@ -278,22 +307,23 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             }
             raw::VECTOR_FORGET
         }
-        "rescue" => {
-            // On arm 0, with arm 1 to fall back on.
-            request.arm = 0;
+        "change" => {
+            // The system's arm is arm 0.
             request.allowed = word(inputs[0]);
-            (request.segs, request.retrans) = (inputs[1], inputs[2]);
-            for (arm, known) in request
-                .host
-                .arms
-                .iter_mut()
-                .zip(inputs[3..].chunks_exact(2))
-            {
+            request.arm = word(inputs[1]);
+            (request.segs, request.retrans) = (inputs[2], inputs[3]);
+            request.random[0] = word(inputs[4]);
+            let arms = &mut request.host.arms;
+            for (arm, known) in arms.iter_mut().zip(inputs[5..9].chunks_exact(2)) {
                 (arm.value, arm.weight_q16) = (known[0], word(known[1]));
             }
+            (arms[0].segs, arms[0].retrans) = (word(inputs[9]), word(inputs[10]));
             (request.params.loss_shift, request.params.loss_min_segs) = (6, 128);
-            request.params.rescue_arm = 1;
-            raw::VECTOR_RESCUE
+            raw::VECTOR_CHANGE
+        }
+        "tag" => {
+            plain(inputs);
+            raw::VECTOR_TAG
         }
         other => panic!("unit.json: no function {other}"),
     };
@@ -311,6 +341,7 @@ fn unit_answer(request: &Request) -> Vec<u64> {
             let weights = host.arms.iter().map(|arm| arm.weight_q16.into());
             std::iter::once(host.forgot_ns).chain(weights).collect()
         }
+        raw::VECTOR_CHANGE => request.outputs.to_vec(),
         _ => vec![request.outputs[0]],
     }
 }
@@ -396,21 +427,25 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
             system_arm,
             allowed,
             random,
+            now_ns,
             arm,
             reason,
             propensity_q16,
         } => {
             let request = Request {
                 function: raw::VECTOR_CONNECT,
-                arm: *system_arm,
+                system_arm: *system_arm,
                 allowed: *allowed,
                 random: *random,
+                now_ns: *now_ns,
                 ..empty
             };
             (request, [*arm, *reason, *propensity_q16])
         }
         Action::Score {
             arm,
+            system_arm,
+            trial,
             now_ns,
             sample,
             outcome,
@@ -420,28 +455,36 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
             let request = Request {
                 function: raw::VECTOR_SCORE,
                 arm: *arm,
+                system_arm: *system_arm,
+                trial: *trial,
                 now_ns: *now_ns,
                 sample: sample.raw(),
                 ..empty
             };
             (request, [*outcome, *weight_q16, *cost])
         }
-        Action::Rescue {
+        Action::Change {
             current,
+            system_arm,
             segs,
             retrans,
             allowed,
+            random,
             arm,
+            reason,
+            propensity_q16,
         } => {
             let request = Request {
-                function: raw::VECTOR_RESCUE,
+                function: raw::VECTOR_CHANGE,
                 arm: *current,
+                system_arm: *system_arm,
                 segs: *segs,
                 retrans: *retrans,
                 allowed: *allowed,
+                random: [*random, 0, 0],
                 ..empty
             };
-            (request, [*arm, 0, 0])
+            (request, [*arm, *reason, *propensity_q16])
         }
     }
 }

@@ -149,7 +149,7 @@ pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
         }
         hosts.update(
             bytes_of(&key_to_raw(&key)),
-            bytes_of(&host_to_raw(&host)),
+            bytes_of(&host_to_raw(&key, &host)),
             MapFlags::ANY,
         )?;
     }

@@ -8,25 +8,54 @@
 #include "learn_state.h"
 
 /*
- * The record of a host, created if need be; NULL if none can be had. It may be
- * recycled for another host at any time (LRU): `open_host` checks.
+ * A new record is made here before it goes into the map, because it is too large for the
+ * stack. With its tag in it, a record never lies in the map unclaimed.
  */
-static __always_inline struct thalweg_host *host_record(struct request *r)
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_host);
+} blank SEC(".maps");
+
+/* The record of a host, or NULL. It may be recycled for another at any time (LRU). */
+static __always_inline struct thalweg_host *find_host(struct request *r)
 {
 	/* Linux 6.1 takes a key from the function's own stack only. */
 	struct thalweg_host_key key = r->key;
-	struct thalweg_host *host = bpf_map_lookup_elem(&hosts, &key);
+
+	return bpf_map_lookup_elem(&hosts, &key);
+}
+
+/* The record of a host, made if there is none; NULL if none can be had. */
+static __always_inline struct thalweg_host *make_host(struct request *r)
+{
+	struct thalweg_host_key key = r->key;
+	struct thalweg_host *host = bpf_map_lookup_elem(&hosts, &key), *new;
 	struct thalweg_counters *count;
 	__u32 zero = 0;
 
-	if (host)
-		return host;
-	if (!bpf_map_update_elem(&hosts, &key, (const void *)&empty_host, BPF_NOEXIST)) {
-		count = bpf_map_lookup_elem(&counters, &zero);
-		if (count)
-			__sync_fetch_and_add(&count->hosts_created, 1);
+	if (!host) {
+		new = bpf_map_lookup_elem(&blank, &zero);
+		if (!new)
+			return 0;
+		/* All else in it is 0, for good. */
+		new->tag = r->tag;
+		new->tag_tail = r->tag;
+		new->connections = 1; /* the one that is being scored */
+		if (!bpf_map_update_elem(&hosts, &key, new, BPF_NOEXIST)) {
+			count = bpf_map_lookup_elem(&counters, &zero);
+			if (count)
+				__sync_fetch_and_add(&count->hosts_created, 1);
+		}
+		host = bpf_map_lookup_elem(&hosts, &key);
 	}
-	return bpf_map_lookup_elem(&hosts, &key);
+	/* An interrupt may have put its own tag into the blank one: nobody can use that record. */
+	if (host && host->tag != r->tag) {
+		bpf_map_delete_elem(&hosts, &key);
+		return 0;
+	}
+	return host;
 }
 
 static __always_inline struct thalweg_lock *host_lock(struct request *r)
@@ -37,106 +66,135 @@ static __always_inline struct thalweg_lock *host_lock(struct request *r)
 }
 
 /*
- * To be called with the lock held. Claims a new record, recognises a recycled
- * one (returns 0), and opens the write for readers without the lock.
+ * To be called with the lock held. Recognises a recycled record (returns 0), and opens
+ * the write for readers without the lock. An exchange is a full barrier: on arm64 plain
+ * stores may pass each other.
  */
 static __always_inline int open_host(struct thalweg_host *host, __u64 tag)
 {
-	if (!host->tag)
-		host->tag = tag;
 	if (host->tag != tag)
 		return 0;
-	host->seq_tail++;
-	barrier();
+	__sync_lock_test_and_set(&host->seq_tail, host->seq_tail + 1);
 	return 1;
 }
 
 static __always_inline void close_host(struct thalweg_host *host)
 {
-	barrier();
-	host->seq_head = host->seq_tail;
+	__sync_lock_test_and_set(&host->seq_head, host->seq_tail);
 }
 
-/* Counts the connection and chooses its arm; 0 if no record could be had. */
+/*
+ * Counts the connection and chooses its arm. Where there is no record nothing is known of
+ * the host, and the system's arm stays: peers that are never measured leave no trace.
+ */
 __noinline int choose(struct request *r)
+{
+	const struct thalweg_params *params = load_params();
+	int classic = params->mode == THALWEG_MODE_CLASSIC, found = 0;
+	struct thalweg_host *host;
+	struct thalweg_lock *lock;
+	__u32 random[3] = {};
+
+	if (!r)
+		return 0;
+	/* Classic counts connections from the first on, as published. */
+	host = classic ? make_host(r) : find_host(r);
+	lock = host_lock(r);
+	if (lock && host) {
+		random[0] = bpf_get_prandom_u32();
+		if (classic) {
+			random[1] = bpf_get_prandom_u32();
+			random[2] = bpf_get_prandom_u32();
+		}
+		bpf_spin_lock(&lock->lock);
+		found = open_host(host, r->tag);
+		if (found) {
+			thalweg_increment(&host->connections);
+			host->seen_ns = r->now_ns;
+			thalweg_forget(host, params, r->now_ns);
+			thalweg_decide(host, r->system_arm, r->allowed, params, random, r->now_ns,
+				       &r->decision);
+			thalweg_count_decision(host, &r->decision);
+			if (!params->dry_run && thalweg_is_trial(r->decision.reason))
+				thalweg_begin_trial(host, r->now_ns);
+			close_host(host);
+		}
+		bpf_spin_unlock(&lock->lock);
+	}
+	if (!found) {
+		r->decision.arm = classic ? THALWEG_NO_ARM : r->system_arm;
+		r->decision.reason = THALWEG_REASON_WARM_UP;
+		r->decision.propensity_q16 = THALWEG_ONE_Q16;
+	}
+	return 0;
+}
+
+/*
+ * Scores a sample of arm r->arm; 0 if no record could be had. What is not to be scored only
+ * ends a trial.
+ */
+__noinline int learn(struct request *r, struct lesson *l)
 {
 	const struct thalweg_params *params = load_params();
 	struct thalweg_host *host;
 	struct thalweg_lock *lock;
-	__u32 random[3] = {};
-	int found;
+	int found, scores, beside;
 
-	if (!r)
+	if (!r || !l)
 		return 0;
-	host = host_record(r);
-	lock = host_lock(r);
-	if (!host || !lock)
-		return 0;
-	random[0] = bpf_get_prandom_u32();
-	if (params->mode == THALWEG_MODE_CLASSIC) {
-		random[1] = bpf_get_prandom_u32();
-		random[2] = bpf_get_prandom_u32();
-	}
-	bpf_spin_lock(&lock->lock);
-	found = open_host(host, r->tag);
-	if (found) {
-		thalweg_increment(&host->connections);
-		host->seen_ns = r->now_ns;
-		thalweg_forget(host, params, r->now_ns);
-		thalweg_decide(host, r->arm, r->allowed, params, random, &r->decision);
-		thalweg_count_decision(host, &r->decision);
-		close_host(host);
-	}
-	bpf_spin_unlock(&lock->lock);
-	return found;
-}
-
-/* Scores a sample of arm r->arm; 0 if no record could be had. */
-__noinline int learn(struct request *r)
-{
-	struct thalweg_host *host;
-	struct thalweg_lock *lock;
-	int found;
-
-	if (!r)
-		return 0;
-	host = host_record(r);
+	scores = l->verdict.outcome == THALWEG_SCORED;
+	/* A time-out is scored beside another measurement only, so never in a new record. */
+	beside = l->sample.end == THALWEG_END_TIMEOUT && params->mode == THALWEG_MODE_THALWEG;
+	host = scores && !beside ? make_host(r) : find_host(r);
+	if (!host && scores && beside)
+		l->verdict.outcome = THALWEG_SKIPPED_TIMEOUT;
 	lock = host_lock(r);
 	if (!host || !lock)
 		return 0;
 	bpf_spin_lock(&lock->lock);
 	found = open_host(host, r->tag);
 	if (found) {
-		thalweg_score(host, r->arm, &r->sample, load_params(), r->now_ns, &r->verdict);
+		if (l->trial)
+			thalweg_end_trial(host);
+		if (scores)
+			thalweg_score(host, r->arm, r->system_arm, &l->sample, params, r->now_ns,
+				      &l->verdict);
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);
 	return found;
 }
 
-/* Asks the loss rule and counts a switch; the arm to change to, or THALWEG_NO_ARM. */
-__noinline int rescue(struct request *r)
+/* Asks whether to change the arm mid-flow, and counts a change; the answer is r->decision. */
+__noinline int change(struct request *r)
 {
+	const struct thalweg_params *params = load_params();
 	struct thalweg_host *host;
+	struct thalweg_flow flow;
 	struct thalweg_lock *lock;
-	__u32 target = THALWEG_NO_ARM;
+	__u32 random;
+	int due = 0;
 
 	if (!r)
-		return target;
-	host = host_record(r);
+		return 0;
+	flow.arm = r->arm;
+	flow.system_arm = r->system_arm;
+	flow.segs = r->segs;
+	flow.retrans = r->retrans;
+	host = find_host(r);
 	lock = host_lock(r);
 	if (!host || !lock)
-		return target;
+		return 0;
+	random = bpf_get_prandom_u32();
 	bpf_spin_lock(&lock->lock);
 	if (open_host(host, r->tag)) {
-		target = thalweg_rescue(host, r->arm, r->segs, r->retrans, r->allowed,
-					load_params());
-		if (target != THALWEG_NO_ARM)
+		due = thalweg_change(host, &flow, r->allowed, params, random, &r->decision);
+		if (due && r->decision.arm != r->arm)
 			thalweg_increment(&host->switched);
 		close_host(host);
 	}
 	bpf_spin_unlock(&lock->lock);
-	return target;
+	return due;
 }
 
 #endif

@@ -7,6 +7,17 @@
 
 #include "learn_state.h"
 
+/*
+ * No arm is changed before a connection has had it for this long (thalweg): one
+ * retransmission time-out, so that the stretch shows what the losses did to the arm,
+ * and not the burst before them.
+ */
+#define CHANGE_MIN_NS (200 * 1000 * 1000ull)
+/* Slow start takes as many round trips at most, and that time on top. */
+#define SLOW_START_ROUNDS 16
+/* The losses of so many segments are looked at together, at most. */
+#define LOOK_SEGS_MAX 8192
+
 /* Wake the agent once this much waits in the ring; below, it looks by itself. */
 #define WAKE_BYTES (256 * 1024)
 
@@ -50,7 +61,8 @@ static __always_inline int timed_out(struct context *c)
 #endif
 
 /* Begins a measured stretch on `arm`. */
-static __always_inline void start_stretch(struct context *c, struct bpf_tcp_sock *tp, __u32 arm)
+static __always_inline void start_stretch(struct context *c, const struct bpf_tcp_sock *tp,
+					  __u32 arm)
 {
 	struct thalweg_conn *conn = c->conn;
 	__u64 busy_us = 0;
@@ -62,7 +74,24 @@ static __always_inline void start_stretch(struct context *c, struct bpf_tcp_sock
 	conn->start_busy_us = busy_us;
 	conn->start_segs = tp->data_segs_out;
 	conn->start_retrans = tp->total_retrans;
-	conn->arm = arm;
+	conn->look_segs = c->params->loss_min_segs;
+	conn->look_ns = c->request.now_ns;
+	conn->looked_segs = 0;
+	conn->looked_retrans = 0;
+	conn->slow_start_segs = 0;
+	conn->slow_start_retrans = 0;
+	conn->origin.arm = arm;
+}
+
+/*
+ * Whether a stretch is past its slow start, which overflows queues whatever the arm: what
+ * is lost there does not count where there is something after it.
+ */
+static __always_inline int is_steady(struct context *c, const struct bpf_tcp_sock *tp)
+{
+	__u64 slow_start_ns = CHANGE_MIN_NS + (tp->srtt_us >> 3) * (SLOW_START_ROUNDS * 1000ull);
+
+	return c->request.now_ns - c->conn->start_ns >= slow_start_ns;
 }
 
 /* Measures the stretch that ends now. */
@@ -81,6 +110,12 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 	sample->min_rtt_us = tp->rtt_min;
 	sample->segs_out = tp->data_segs_out - conn->start_segs;
 	sample->retrans = tp->total_retrans - conn->start_retrans;
+	sample->steady_segs = sample->segs_out;
+	sample->steady_retrans = sample->retrans;
+	if (is_steady(c, tp)) {
+		sample->steady_segs -= conn->slow_start_segs;
+		sample->steady_retrans -= conn->slow_start_retrans;
+	}
 	sample->flags = 0;
 	sample->end = end;
 	/* tcp_sock.rtt_min is all ones until the first measurement. */
@@ -99,7 +134,7 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 static __always_inline struct thalweg_event *new_event(struct context *c, __u32 kind)
 {
 	struct thalweg_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-	const struct thalweg_conn *conn = c->conn;
+	const struct thalweg_origin *origin = c->origin;
 
 	if (!event) {
 		COUNT(c, events_dropped);
@@ -115,12 +150,12 @@ static __always_inline struct thalweg_event *new_event(struct context *c, __u32 
 	event->remote_port = bpf_ntohl(c->ops->remote_port);
 	event->local_port = c->ops->local_port;
 	event->kind = kind;
-	event->arm = conn->arm;
-	event->system_arm = conn->system_arm;
-	event->chosen_arm = conn->chosen_arm;
-	event->reason = conn->reason;
-	event->flags = conn->flags;
-	event->propensity_q16 = conn->propensity_q16;
+	event->arm = origin->arm;
+	event->system_arm = origin->system_arm;
+	event->chosen_arm = origin->chosen_arm;
+	event->reason = origin->reason;
+	event->flags = origin->flags;
+	event->propensity_q16 = origin->propensity_q16;
 	return event;
 }
 

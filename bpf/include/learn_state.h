@@ -11,9 +11,6 @@
 /* A section of its own: the agent writes this map's value whole before load. */
 const volatile struct thalweg_params params SEC(".rodata.params") = {};
 
-/* What a new record starts from (too large for the stack). */
-static const volatile struct thalweg_host empty_host = {};
-
 struct thalweg_lock {
 	struct bpf_spin_lock lock;
 };
@@ -48,7 +45,11 @@ struct {
 	__type(value, struct thalweg_meta);
 } meta SEC(".maps");
 
-/* Arm that a network namespace gives by default, where the agent knows it. */
+/*
+ * Arm that a network namespace gives by default, THALWEG_NO_ARM if that is no arm. Written by
+ * the agent. Connections of namespaces that are not in here are left alone: whoever may make
+ * namespaces could otherwise teach the learner, and fill its tables.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -56,10 +57,26 @@ struct {
 	__type(value, __u32);
 } defaults SEC(".maps");
 
+/* Namespaces that are not in `defaults` and had a connection, for the agent to look at. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, THALWEG_STRANGERS);
+	__type(key, __u64);
+	__type(value, __u64); /* bpf_ktime_get_ns() of the first connection */
+} strangers SEC(".maps");
+
+/* Remote prefixes towards which arms that need ECN may be chosen. Written by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, THALWEG_ECN_PREFIXES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct thalweg_policy_key6);
+	__type(value, __u32);
+} ecn_prefixes SEC(".maps");
+
 /*
- * Connections being measured. A connection lies in one of the THALWEG_PROBES slots
- * from its socket cookie on; cookies are given out in sequence, so slots fill evenly.
- * Not socket storage, nor a hash map: those cost 0.8 and 0.4 us a connection.
+ * Connections being measured. A connection lies in one of THALWEG_PROBES slots, which its
+ * socket cookie tells. Not socket storage, nor a hash map: those cost 0.8 and 0.4 us a connection.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -94,21 +111,28 @@ struct {
 } events SEC(".maps");
 
 /*
- * What a host record is asked or told. It goes to the functions that hold the
- * lock; those are global, so that the verifier checks each of them once and not
- * again for every path that leads there. Hence no pointers in here.
+ * What a host record is asked. It goes to the functions that hold the lock; those are
+ * global, so that the verifier checks each of them once and not again for every path
+ * that leads there. Hence no pointers in here.
  */
 struct request {
 	struct thalweg_host_key key;
 	__u64 tag;
 	__u64 now_ns;
-	__u32 arm; /* the system's (choose), or what the connection runs */
-	__u32 allowed; /* mask of arms */
-	__u64 segs; /* rescue */
-	__u64 retrans; /* rescue */
-	struct thalweg_sample sample; /* score */
-	struct thalweg_verdict verdict; /* answer of score */
-	struct thalweg_decision decision; /* answer of choose; rescue: arm alone */
+	__u64 segs; /* change */
+	__u64 retrans; /* change */
+	__u32 arm; /* what the connection runs (learn, change) */
+	__u32 system_arm;
+	__u32 allowed; /* mask of arms (choose, change) */
+	struct thalweg_decision decision; /* answer of choose and change */
+};
+
+/* What a host record is told. */
+struct lesson {
+	struct thalweg_sample sample;
+	struct thalweg_verdict verdict; /* the outcome so far; then the record's answer */
+	__u32 trial; /* a trial is over */
+	__u32 reserved;
 };
 
 /* Everything about one socket operation that several steps need. */
@@ -118,6 +142,7 @@ struct context {
 	struct thalweg_counters *counters;
 	struct thalweg_arms *arms;
 	struct bpf_sock *sk;
+	struct thalweg_origin *origin;
 	struct thalweg_conn *conn;
 	__u64 cookie; /* of the socket */
 	__u32 remote[4]; /* full address, network byte order */
@@ -145,13 +170,10 @@ static __always_inline __u32 prefix_mask(__u32 prefix_len, __u32 word)
 	return bits >= 32 ? ~0u : bpf_htonl(~0u << (32 - bits));
 }
 
-static __always_inline __u64 mix(__u64 hash, __u64 word)
-{
-	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
-	return hash ^ (hash >> 32);
-}
-
-/* Remote address and key. Returns 0 for what is no TCP over IP, or loopback. */
+/*
+ * Remote address and key. Returns 0 for what is left alone: no TCP over IP, loopback, and
+ * link-local addresses, which mean another host on each interface.
+ */
 static __always_inline int find_key(struct context *c)
 {
 	const __u32 mapped = bpf_htonl(0xffff);
@@ -176,8 +198,13 @@ static __always_inline int find_key(struct context *c)
 		if ((remote[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000))
 			return 0;
 		prefix_len = 96 + c->params->ipv4_prefix;
+	} else if (remote[0] == bpf_htonl(0x0064ff9b) && !remote[1] && !remote[2]) {
+		/* NAT64 (RFC 6052): the last 32 bits are an IPv4 address. */
+		prefix_len = 96 + c->params->ipv4_prefix;
 	} else {
 		if (!remote[0] && !remote[1] && !remote[2] && remote[3] == bpf_htonl(1))
+			return 0;
+		if ((remote[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000))
 			return 0;
 		prefix_len = c->params->ipv6_prefix;
 	}
@@ -186,11 +213,7 @@ static __always_inline int find_key(struct context *c)
 	key->netns = bpf_get_netns_cookie(c->ops);
 	key->prefix_len = prefix_len;
 	key->reserved = 0;
-	c->request.tag =
-		mix(mix(mix(key->netns + prefix_len, *(__u64 *)addr), *(__u64 *)(addr + 2)),
-		    0x7468616c77656721ull);
-	/* 0 marks a record that nobody has claimed yet. */
-	c->request.tag |= 1;
+	c->request.tag = thalweg_tag(key);
 	return 1;
 }
 
@@ -209,7 +232,7 @@ static __always_inline int prepare(struct context *c, struct bpf_sock_ops *ops)
 
 static __always_inline struct thalweg_conn *conn_slot(__u64 cookie, __u32 probe)
 {
-	__u32 slot = (cookie + probe) & (THALWEG_CONNECTIONS - 1);
+	__u32 slot = thalweg_conn_slot(cookie, probe);
 
 	return bpf_map_lookup_elem(&conns, &slot);
 }
@@ -222,38 +245,38 @@ static __always_inline int find_conn(struct context *c, struct bpf_sock_ops *ops
 	c->cookie = bpf_get_socket_cookie(ops);
 	for (i = 0; i < THALWEG_PROBES; i++) {
 		c->conn = conn_slot(c->cookie, i);
-		if (c->conn && c->conn->cookie == c->cookie)
+		if (c->conn && c->conn->cookie == c->cookie) {
+			c->origin = &c->conn->origin;
 			return 1;
+		}
 	}
 	return 0;
 }
 
 /*
- * Keeps the record of a new connection. Where all its slots are taken the oldest
- * gives way: it may be one whose end nobody saw.
+ * Takes a slot for a new connection, which the caller fills; NULL if none can be had. Where
+ * all its slots are taken the oldest gives way: it may be one whose end nobody saw.
  */
-static __always_inline void keep_conn(struct context *c, struct thalweg_conn *conn)
+static __always_inline struct thalweg_conn *take_slot(struct context *c)
 {
 	struct thalweg_conn *slot, *oldest = 0;
 	__u64 oldest_cookie;
 	__u32 i;
 
-	conn->cookie = c->cookie;
 	for (i = 0; i < THALWEG_PROBES; i++) {
 		slot = conn_slot(c->cookie, i);
 		if (!slot)
-			return;
-		if (!slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, c->cookie)) {
-			*slot = *conn;
-			return;
-		}
+			return 0;
+		if (!slot->cookie && !__sync_val_compare_and_swap(&slot->cookie, 0, c->cookie))
+			return slot;
 		if (!oldest || slot->start_ns < oldest->start_ns)
 			oldest = slot;
 	}
 	COUNT(c, conns_missed);
 	oldest_cookie = oldest->cookie;
 	if (__sync_val_compare_and_swap(&oldest->cookie, oldest_cookie, c->cookie) == oldest_cookie)
-		*oldest = *conn;
+		return oldest;
+	return 0;
 }
 
 /* Mask of the arms that the socket may be given, 0 where it is to be left alone. */

@@ -29,7 +29,7 @@
 #include "thalweg_policy_abi.h"
 #include "thalweg_rate_abi.h"
 
-#define THALWEG_ABI_VERSION 4
+#define THALWEG_ABI_VERSION 5
 
 /* Congestion controls one agent chooses from. Masks of arms are __u16. */
 #define THALWEG_MAX_ARMS 16
@@ -45,6 +45,10 @@
 #define THALWEG_CONNECTIONS 65536
 /* Slots a connection may lie in; if all are taken, the oldest is not scored. */
 #define THALWEG_PROBES 4
+/* Network namespaces left alone that the agent is told of at a time. */
+#define THALWEG_STRANGERS 1024
+/* Remote prefixes towards which arms that need ECN may be chosen. */
+#define THALWEG_ECN_PREFIXES 1024
 /* Locks that writers of host records share: LRU maps cannot hold their own. */
 #define THALWEG_LOCKS 1024
 /* Default size of the event ring in bytes: a power of two, a multiple of the page. */
@@ -65,9 +69,9 @@ enum thalweg_mode {
 enum thalweg_arm_flag {
 	/* The kernel offers it and the operator allows it. */
 	THALWEG_ARM_PRESENT = 1 << 0,
-	/* Chosen only for connections that negotiated ECN (dctcp). */
+	/* Chosen only towards ECN prefixes, and where ECN was negotiated (dctcp). */
 	THALWEG_ARM_NEEDS_ECN = 1 << 1,
-	/* The kernel refused to set it; not chosen until it appears anew. */
+	/* The kernel does not have it; not chosen until the agent clears this. */
 	THALWEG_ARM_REFUSED = 1 << 2,
 	/* Supplied by a BPF struct_ops program. Reserved. */
 	THALWEG_ARM_STRUCT_OPS = 1 << 3,
@@ -91,6 +95,8 @@ enum thalweg_conn_flag {
 	THALWEG_CONN_ECN = 1 << 6,
 	/* bpf_setsockopt(TCP_CONGESTION) failed for the chosen arm. */
 	THALWEG_CONN_SET_FAILED = 1 << 7,
+	/* A trial that is under way (not in events, whose flags end here). */
+	THALWEG_CONN_TRIAL = 1 << 8,
 };
 
 /* Why an arm was chosen. */
@@ -107,8 +113,10 @@ enum thalweg_reason {
 	THALWEG_REASON_APPLICATION = 4,
 	/* Neither application nor system default: a route or an older listener chose. */
 	THALWEG_REASON_FOREIGN = 5,
-	/* The loss rule, mid-flow. */
+	/* The loss rule, mid-flow: to an arm known to be better, or kept by the draw. */
 	THALWEG_REASON_LOSS = 6,
+	/* Mid-flow, back to the system default: the arm made losses of its own. */
+	THALWEG_REASON_WITHDRAWN = 7,
 };
 
 /* How a measured stretch of a connection ended. */
@@ -117,7 +125,7 @@ enum thalweg_end {
 	THALWEG_END_FIN_REMOTE = 1, /* orderly, closed by the peer first */
 	THALWEG_END_RESET = 2, /* RST either way */
 	THALWEG_END_TIMEOUT = 3, /* retransmissions unanswered */
-	THALWEG_END_SWITCH = 4, /* the loss rule changed the arm */
+	THALWEG_END_SWITCH = 4, /* the arm was changed mid-flow */
 };
 
 /* What became of a measurement. */
@@ -129,7 +137,9 @@ enum thalweg_outcome {
 	THALWEG_SKIPPED_APP_LIMITED = 2,
 	/* Not ours to score (application's own CC, unknown CC, below threshold). */
 	THALWEG_SKIPPED_NOT_TRACKED = 3,
-	THALWEG_OUTCOMES = 4,
+	/* A time-out that there is nothing to compare with yet. */
+	THALWEG_SKIPPED_TIMEOUT = 4,
+	THALWEG_OUTCOMES = 5,
 };
 
 /* Kinds of `struct thalweg_event`. */
@@ -166,13 +176,16 @@ struct thalweg_arm_state {
 	__u32 chosen; /* decisions for this arm ("Count") */
 	__u32 greedy; /* those of them that took the lowest cost ("Greedy") */
 	__u32 scored; /* measurements taken */
+	__u32 segs; /* thalweg: discounted number of data segments sent ... */
+	__u32 retrans; /* ... and how many of them were retransmissions */
 };
 
 /*
  * Everything known of one remote host (or prefix). Writers hold the lock
  * `tag % THALWEG_LOCKS`. A reader without the lock (the agent) is safe because
  * writers raise seq_tail first and seq_head last, and a copy runs from head to
- * tail: equal numbers mean an untorn copy.
+ * tail: equal numbers mean that no writer came between. So do equal tags at both
+ * ends: the map may recycle the record for another host in the middle of a copy.
  */
 struct thalweg_host {
 	__u32 seq_head;
@@ -181,12 +194,17 @@ struct thalweg_host {
 	__u64 seen_ns; /* CLOCK_MONOTONIC of the last connection or score */
 	__u64 forgot_ns; /* CLOCK_MONOTONIC up to which time-forgetting was applied */
 	__u64 max_rate; /* highest rate seen to the host, same unit as the arms' */
+	__u64 trial_ns; /* thalweg: CLOCK_MONOTONIC when the last trial began */
 	__u32 min_rtt_us; /* lowest RTT seen to the host */
 	__u32 scored; /* measurements taken */
-	__u32 switched; /* connections the loss rule moved */
-	__u32 reserved; /* 0 */
+	__u32 switched; /* connections whose arm was changed mid-flow */
+	__u32 harmful; /* thalweg: mask of arms that gain at the expense of others */
+	__u32 queue_q16; /* thalweg: how much longer the RTT is under the system's arm, bits */
+	__u32 base_rtt_us; /* thalweg: lowest RTT since the last half-life; 0 = none yet */
+	__u32 last_base_rtt_us; /* thalweg: ... and in the one before */
+	__u32 trials; /* thalweg: trials under way */
 	struct thalweg_arm_state arms[THALWEG_MAX_ARMS];
-	__u32 reserved_tail; /* 0 */
+	__u32 tag_tail; /* the tag's lower half once more: see above */
 	__u32 seq_tail;
 };
 
@@ -200,6 +218,8 @@ struct thalweg_sample {
 	__u32 min_rtt_us;
 	__u32 segs_out; /* data segments sent in the stretch, retransmissions included */
 	__u32 retrans; /* of them retransmissions */
+	__u32 steady_segs; /* of the segments those after slow start, if there were any ... */
+	__u32 steady_retrans; /* ... and of the retransmissions; else all */
 	__u32 flags; /* enum thalweg_sample_flag */
 	__u32 end; /* enum thalweg_end */
 };
@@ -257,6 +277,16 @@ struct thalweg_meta {
 	__u64 hosts_max;
 };
 
+/* How a connection came by its arm. */
+struct thalweg_origin {
+	__u32 flags; /* enum thalweg_conn_flag */
+	__u32 propensity_q16;
+	__u8 arm; /* what it runs */
+	__u8 reason; /* enum thalweg_reason */
+	__u8 system_arm; /* what the system had given it */
+	__u8 chosen_arm; /* what the learner chose; differs from arm in a dry run */
+};
+
 /* A connection that is being measured. */
 struct thalweg_conn {
 	__u64 cookie; /* of the socket; 0 = the slot is free */
@@ -266,13 +296,13 @@ struct thalweg_conn {
 	__u64 start_busy_us;
 	__u32 start_segs;
 	__u32 start_retrans;
-	__u32 flags; /* enum thalweg_conn_flag */
-	__u32 propensity_q16;
-	__u8 arm;
-	__u8 reason;
-	__u8 system_arm; /* what the system had given it */
-	__u8 chosen_arm; /* what the learner chose; differs from arm in a dry run */
-	__u32 reserved;
+	struct thalweg_origin origin;
+	__u32 look_segs; /* losses are looked at after so many more segments */
+	__u64 look_ns; /* the last look: its time, ... */
+	__u32 looked_segs; /* ... the segments up to then ... */
+	__u32 looked_retrans; /* ... and the retransmissions */
+	__u32 slow_start_segs; /* segments up to the last retransmission in slow start ... */
+	__u32 slow_start_retrans; /* ... and retransmissions */
 };
 
 /* One decision or the end of one connection, through the ring buffer. */
@@ -314,12 +344,14 @@ struct thalweg_counters {
 	__u64 closed; /* ends of connections seen */
 	__u64 outcomes[THALWEG_OUTCOMES]; /* by enum thalweg_outcome */
 	__u64 switched; /* loss rule fired */
+	__u64 withdrawn; /* taken back to the system default mid-flow */
 	__u64 app_owned; /* left to the application */
 	__u64 events; /* handed to the ring */
 	__u64 events_dropped; /* ring full */
 	__u64 hosts_created;
 	__u64 hosts_missed; /* no record of the host could be had */
 	__u64 conns_missed; /* connections that lost their slot, and were not scored */
+	__u64 outside; /* connections of network namespaces that are left alone */
 };
 
 /*
@@ -387,16 +419,17 @@ struct thalweg_pacing {
 #define THALWEG_ASSERT_SIZE(type, bytes) \
 	_Static_assert(sizeof(struct type) == (bytes), "size of struct " #type)
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
-THALWEG_ASSERT_SIZE(thalweg_arm_state, 48);
-THALWEG_ASSERT_SIZE(thalweg_host, 56 + 48 * THALWEG_MAX_ARMS + 8);
-THALWEG_ASSERT_SIZE(thalweg_sample, 56);
+THALWEG_ASSERT_SIZE(thalweg_arm_state, 56);
+THALWEG_ASSERT_SIZE(thalweg_host, 80 + 56 * THALWEG_MAX_ARMS + 8);
+THALWEG_ASSERT_SIZE(thalweg_sample, 64);
 THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
-THALWEG_ASSERT_SIZE(thalweg_conn, 64);
+THALWEG_ASSERT_SIZE(thalweg_origin, 12);
+THALWEG_ASSERT_SIZE(thalweg_conn, 88);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
-THALWEG_ASSERT_SIZE(thalweg_counters, 128);
+THALWEG_ASSERT_SIZE(thalweg_counters, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
 THALWEG_ASSERT_SIZE(thalweg_limit_state, 144);
 THALWEG_ASSERT_SIZE(thalweg_pacing, 40);

@@ -55,13 +55,43 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_CLIP_WEIGHT_Q16 (1u << 15)
 /* thalweg: handicap of an arm without evidence against the system's own; bits, Q16. */
 #define THALWEG_CAUTION_Q16 (1u << 15)
-/* thalweg: the loss rule changes arms for an advantage of half a bit at least. */
+/* thalweg: the loss rule changes arms for an advantage of half a bit at least ... */
 #define THALWEG_RESCUE_GAP_Q16 (1u << 15)
+/* ... and in three cases of four, so that staying is measured too. */
+#define THALWEG_RESCUE_SHARE_Q16 (THALWEG_ONE_Q16 / 4 * 3)
+/*
+ * thalweg: an arm makes losses of its own if it retransmits more than half as much again
+ * as the system's, by more than one segment in 256 and these many.
+ */
+#define THALWEG_OWN_LOSS_SHIFT 8
+#define THALWEG_OWN_LOSS_GRACE 8
+/* thalweg: what the system's arm may have retransmitted beyond what was seen. */
+#define THALWEG_OWN_LOSS_DOUBT 4
+/*
+ * thalweg: a bottleneck is full where the system's arm loses so many segments, and
+ * lengthens the RTT (plus the guard) by more than a quarter of a bit. Who carries more
+ * than the system's arm there, by a quarter of a bit, takes it from others.
+ */
+#define THALWEG_FULL_RETRANS 4
+#define THALWEG_QUEUE_GUARD_US 1000u
+#define THALWEG_QUEUE_Q16 (1u << 14)
+#define THALWEG_TAKES_Q16 (1u << 14)
+/* thalweg: of the RTTs under the system's arm the last counts 1/2^this. */
+#define THALWEG_QUEUE_SHIFT 2
+/* thalweg: a harmful arm is judged worse than the system's by this; bits, Q16. */
+#define THALWEG_HARM_Q16 (4u << 16)
+/* thalweg: segments that one stretch adds at most, and what older ones lose by it: 1/2^this. */
+#define THALWEG_SEGS_MAX 8192
+#define THALWEG_SEGS_SHIFT 3
 /* thalweg: least weight of a scored measurement, and of a time-out. */
 #define THALWEG_WEIGHT_MIN_Q16 (1u << 12)
 #define THALWEG_WEIGHT_TIMEOUT_Q16 (1u << 15)
-/* thalweg: a time-out after this many segments is scored whatever arrived. */
-#define THALWEG_TIMEOUT_SEGS 32
+/* thalweg: a time-out, or a change of arm, after this many segments is scored whatever arrived. */
+#define THALWEG_STALLED_SEGS 32
+/* thalweg: trials of one host that may be under way at a time ... */
+#define THALWEG_TRIALS 2
+/* ... and when they are taken for over, ns. */
+#define THALWEG_TRIAL_NS 10000000000ull
 /* thalweg: kernel's rate sample this many times above the mean = application-limited. */
 #define THALWEG_APP_LIMITED_RATIO 16
 /* thalweg: ... unless more than one segment in this many was lost. */
@@ -71,6 +101,19 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_FRUITLESS_HALF 8
 /* ... and does not fall further after this many: an eighth. */
 #define THALWEG_FRUITLESS_MAX 56
+
+/*
+ * The state of an arm. The compiler drops a mask whose effect it knows from a comparison
+ * before, and then the verifier misses it.
+ */
+static __always_inline const struct thalweg_arm_state *
+thalweg_arm_at(const struct thalweg_host *host, __u32 i)
+{
+#ifdef __bpf__
+	asm volatile("" : "+r"(i));
+#endif
+	return &host->arms[i & THALWEG_ARM_MASK];
+}
 
 /* What thalweg_decide() answers. */
 struct thalweg_decision {
@@ -85,6 +128,38 @@ struct thalweg_verdict {
 	__u32 weight_q16;
 	__u64 cost;
 };
+
+/* 2^64 divided by the golden ratio. */
+#define THALWEG_GOLDEN 0x9e3779b97f4a7c15ull
+
+static __always_inline __u64 thalweg_mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * THALWEG_GOLDEN;
+	return hash ^ (hash >> 32);
+}
+
+/*
+ * The hash of a key by which a record knows itself. Its upper half chooses the lock. Never
+ * 0: that is an empty record.
+ */
+static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
+{
+	const __u64 *address = (const __u64 *)key->addr;
+	__u64 hash = thalweg_mix(key->netns + key->prefix_len, address[0]);
+
+	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
+}
+
+/*
+ * The slot of `conns` in which a connection may lie; there are THALWEG_PROBES of them,
+ * 16 bits of one hash each. Cookies are given out in sequence, but each CPU takes 4,096 at
+ * a time: the remainder alone would put many CPUs' connections on top of each other.
+ */
+static __always_inline __u32 thalweg_conn_slot(__u64 cookie, __u32 probe)
+{
+	return thalweg_mix(thalweg_mix(cookie, 0), 0) >> (16 * (probe & (THALWEG_PROBES - 1))) &
+	       (THALWEG_CONNECTIONS - 1);
+}
 
 static __always_inline __u64 thalweg_min(__u64 a, __u64 b)
 {
@@ -239,28 +314,129 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 	if (!steps)
 		return;
 	host->forgot_ns += steps * params->half_life_ns;
-	for (i = 0; i < THALWEG_MAX_ARMS; i++)
-		host->arms[i].weight_q16 = steps < 32 ? host->arms[i].weight_q16 >> steps : 0;
+	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+		struct thalweg_arm_state *arm = &host->arms[i];
+
+		arm->weight_q16 = steps < 32 ? arm->weight_q16 >> steps : 0;
+		arm->segs = steps < 32 ? arm->segs >> steps : 0;
+		arm->retrans = steps < 32 ? arm->retrans >> steps : 0;
+	}
+	host->last_base_rtt_us = steps == 1 ? host->base_rtt_us : 0;
+	host->base_rtt_us = 0;
+}
+
+/*
+ * Whether `retrans` of `segs` segments are more than the path loses by itself, which
+ * the system's arm tells. Random loss meets all arms alike.
+ */
+static __always_inline int thalweg_too_many(const struct thalweg_arm_state *system, __u64 segs,
+					    __u64 retrans)
+{
+	__u64 expected;
+
+	if (!system->segs)
+		return 0;
+	expected = ((__u64)system->retrans + THALWEG_OWN_LOSS_DOUBT) * segs / system->segs;
+	return retrans >
+	       expected + expected / 2 + (segs >> THALWEG_OWN_LOSS_SHIFT) + THALWEG_OWN_LOSS_GRACE;
+}
+
+/*
+ * Notes the base RTT of the path, and how much longer it is under the system's arm. To be
+ * called before the sample is learned.
+ */
+static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 index,
+					       __u32 system_arm,
+					       const struct thalweg_sample *sample)
+{
+	__u32 base, queue_q16 = 0;
+
+	if (sample->min_rtt_us && (!host->base_rtt_us || sample->min_rtt_us < host->base_rtt_us))
+		host->base_rtt_us = sample->min_rtt_us;
+	base = host->base_rtt_us;
+	if (!base || (host->last_base_rtt_us && host->last_base_rtt_us < base))
+		base = host->last_base_rtt_us;
+	if (index != system_arm || !base || !sample->srtt_us)
+		return;
+	if (sample->srtt_us > base)
+		queue_q16 = thalweg_log2_q16((__u64)sample->srtt_us + THALWEG_QUEUE_GUARD_US) -
+			    thalweg_log2_q16((__u64)base + THALWEG_QUEUE_GUARD_US);
+	if (thalweg_arm_at(host, index)->weight_q16)
+		queue_q16 = thalweg_blend(host->queue_q16, queue_q16, 1, 1 << THALWEG_QUEUE_SHIFT);
+	host->queue_q16 = queue_q16;
+}
+
+/*
+ * Notes which arms gain at the expense of others: those that retransmit much more than the
+ * system's, and, where that fills the bottleneck already, those that carry more.
+ */
+static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 system_arm)
+{
+	const struct thalweg_arm_state *system;
+	__u32 i, mask = 0;
+	int full;
+
+	if (system_arm < THALWEG_MAX_ARMS) {
+		system = thalweg_arm_at(host, system_arm);
+		full = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS &&
+		       host->queue_q16 > THALWEG_QUEUE_Q16;
+		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+			const struct thalweg_arm_state *arm = &host->arms[i];
+
+			if (!arm->weight_q16)
+				continue;
+			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
+			    (full && arm->log_rate_q16 > system->log_rate_q16 + THALWEG_TAKES_Q16))
+				mask |= THALWEG_UNKNOWN(1u << i);
+		}
+		mask &= ~(1u << system_arm);
+	}
+	host->harmful = mask;
+}
+
+/* By what arms are judged, beside their own states. */
+struct thalweg_judge {
+	__u32 system; /* mask of the system's own arm; not its index: see thalweg_arm_at */
+	__u32 harmful; /* mask */
+	__u64 system_value;
+};
+
+static __always_inline void thalweg_convene(struct thalweg_judge *judge,
+					    const struct thalweg_host *host, __u32 system_arm)
+{
+	judge->system = 0;
+	judge->harmful = 0;
+	judge->system_value = 0;
+	if (system_arm >= THALWEG_MAX_ARMS)
+		return;
+	judge->system = 1u << system_arm;
+	judge->harmful = host->harmful & ~judge->system;
+	judge->system_value = thalweg_arm_at(host, system_arm)->value;
 }
 
 /*
  * What an arm is judged by, bits in Q16: its mean cost, and for every arm but the
- * system's own a handicap of CAUTION / (1 + evidence).
+ * system's own a handicap of CAUTION / (1 + evidence). A harmful one is worse than the
+ * system's.
  */
 static __always_inline __u64 thalweg_judged_q16(const struct thalweg_host *host, __u32 i,
-						__u32 system_arm)
+						const struct thalweg_judge *judge)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
+	__u64 value = arm->value;
 
-	if (i == system_arm)
-		return arm->value;
-	return arm->value +
+	if (judge->system & (1u << i))
+		return value;
+	if (judge->harmful & (1u << i))
+		value = (value > judge->system_value ? value : judge->system_value) +
+			THALWEG_HARM_Q16;
+	return value +
 	       ((__u64)THALWEG_CAUTION_Q16 << 16) / ((__u64)THALWEG_ONE_Q16 + arm->weight_q16);
 }
 
 /* Best-judged arm among the measured ones of `allowed`, or THALWEG_NO_ARM. */
 static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32 allowed,
-					  __u32 system_arm)
+					  const struct thalweg_judge *judge)
 {
 	__u32 i, best = THALWEG_NO_ARM;
 	__u64 lowest = 0;
@@ -270,9 +446,9 @@ static __always_inline __u32 thalweg_best(const struct thalweg_host *host, __u32
 
 		if (!(allowed & (1u << i)) || !host->arms[i].weight_q16)
 			continue;
-		judged = thalweg_judged_q16(host, i, system_arm);
+		judged = thalweg_judged_q16(host, i, judge);
 		if (best == THALWEG_NO_ARM || judged < lowest ||
-		    (judged == lowest && i == system_arm)) {
+		    (judged == lowest && judge->system & (1u << i))) {
 			best = THALWEG_UNKNOWN(i);
 			lowest = judged;
 		}
@@ -314,26 +490,75 @@ static __always_inline __u32 thalweg_untried(const struct thalweg_host *host, __
 	return mask;
 }
 
-/* Probability (Q16) that thalweg_decide() takes arm `i`, if `i` is not `best`. */
+/* Trials under way. One whose end does not come is taken for over after a while. */
+static __always_inline __u32 thalweg_trials(const struct thalweg_host *host, __u64 now_ns)
+{
+	if (now_ns > host->trial_ns && now_ns - host->trial_ns >= THALWEG_TRIAL_NS)
+		return 0;
+	return host->trials;
+}
+
+/* Part (Q16) of the first trials that an arm takes: less, the more brought no measurement. */
+static __always_inline __u32 thalweg_hope_q16(const struct thalweg_arm_state *arm)
+{
+	__u32 fruitless = arm->chosen > arm->scored ? arm->chosen - arm->scored : 0;
+
+	fruitless = thalweg_min(fruitless, THALWEG_FRUITLESS_MAX);
+	return THALWEG_ONE_Q16 * THALWEG_FRUITLESS_HALF / (THALWEG_FRUITLESS_HALF + fruitless);
+}
+
+/* What the probabilities of thalweg_decide() depend on beside the arm. */
+struct thalweg_shares {
+	struct thalweg_judge judge;
+	__u64 lowest; /* judgement of the best arm */
+	__u32 allowed; /* mask; so are those below */
+	__u32 untried;
+	__u32 first; /* the untried arm that goes before the others, if any */
+	__u32 first_q16; /* its share */
+	__u32 others_q16; /* what the first trials of the others share */
+	__u32 gap_scale;
+};
+
+/*
+ * All first trials together take half of the connections. Where the system's arm loses
+ * much the rescue arm goes first, and the others share what it leaves.
+ */
+static __always_inline void thalweg_first_trials(struct thalweg_shares *shares,
+						 const struct thalweg_host *host, __u32 system_arm,
+						 const struct thalweg_params *params)
+{
+	const struct thalweg_arm_state *system = thalweg_arm_at(host, system_arm);
+	__u32 rescue = params->rescue_arm;
+
+	shares->first = 0;
+	shares->first_q16 = 0;
+	shares->others_q16 = THALWEG_ONE_Q16 / 2;
+	if (rescue >= THALWEG_MAX_ARMS || !(shares->untried & (1u << rescue)))
+		return;
+	if (!(shares->allowed & shares->judge.system) ||
+	    system->retrans <= system->segs >> (params->loss_shift & 31))
+		return;
+	shares->first = 1u << rescue;
+	shares->first_q16 = thalweg_hope_q16(thalweg_arm_at(host, rescue)) / 2;
+	shares->others_q16 -= shares->first_q16;
+}
+
+/* Probability (Q16) that thalweg_decide() takes arm `i`, if `i` is not the best. */
 static __always_inline __u32 thalweg_propensity_q16(const struct thalweg_host *host, __u32 i,
-						    __u32 system_arm, __u32 allowed, __u32 untried,
-						    __u64 lowest,
-						    const struct thalweg_params *params)
+						    const struct thalweg_shares *shares)
 {
 	const struct thalweg_arm_state *arm = &host->arms[i & THALWEG_ARM_MASK];
-	__u32 fruitless;
 
-	if (!(allowed & (1u << i)))
+	if (!(shares->allowed & (1u << i)))
 		return 0;
-	if (untried & (1u << i)) {
-		/* Half for all first trials, less the more of them brought no measurement. */
-		fruitless = arm->chosen > arm->scored ? arm->chosen - arm->scored : 0;
-		fruitless = thalweg_min(fruitless, THALWEG_FRUITLESS_MAX);
-		return THALWEG_ONE_Q16 / 2 * THALWEG_FRUITLESS_HALF /
-		       (thalweg_count(untried) * (THALWEG_FRUITLESS_HALF + fruitless));
-	}
-	return thalweg_explore_q16(thalweg_judged_q16(host, i, system_arm) - lowest,
-				   arm->weight_q16, thalweg_count(allowed), params->gap_scale);
+	if (shares->first & (1u << i))
+		return shares->first_q16;
+	if (shares->untried & (1u << i))
+		return (((__u64)shares->others_q16 * thalweg_hope_q16(arm)) >> 16) /
+		       thalweg_count(shares->untried & ~shares->first);
+	return thalweg_explore_q16(thalweg_judged_q16(host, i, &shares->judge) - shares->lowest,
+				   arm->weight_q16, thalweg_count(shares->allowed),
+				   shares->gap_scale);
 }
 
 /* The published choice: lowest value, ties at random, one in 20 at random. */
@@ -400,50 +625,79 @@ static __always_inline void thalweg_classic_decide(const struct thalweg_host *ho
  */
 static __always_inline void thalweg_decide(const struct thalweg_host *host, __u32 system_arm,
 					   __u32 allowed, const struct thalweg_params *params,
-					   const __u32 *random, struct thalweg_decision *out)
+					   const __u32 *random, __u64 now_ns,
+					   struct thalweg_decision *out)
 {
-	__u32 i, best, untried, left = THALWEG_ONE_Q16, ticket, pick, pick_q16;
-	__u64 lowest;
+	__u32 i, best, left = THALWEG_ONE_Q16, ticket, pick, pick_q16 = 0;
+	struct thalweg_shares shares;
+	int warm = host->scored >= params->warm_up;
 
 	if (params->mode == THALWEG_MODE_CLASSIC) {
 		thalweg_classic_decide(host, allowed, random, out);
 		return;
 	}
-	best = thalweg_best(host, allowed, system_arm);
-	if (best == THALWEG_NO_ARM || host->scored < params->warm_up) {
+	thalweg_convene(&shares.judge, host, system_arm);
+	best = thalweg_best(host, allowed, &shares.judge);
+	/* Nothing to compare with before the system's own arm has been measured. */
+	if (allowed & shares.judge.system && !thalweg_arm_at(host, system_arm)->weight_q16)
+		warm = 0;
+	if (best == THALWEG_NO_ARM || !warm) {
 		out->arm = system_arm;
 		out->reason = THALWEG_REASON_WARM_UP;
 		out->propensity_q16 = THALWEG_ONE_Q16;
 		return;
 	}
-	untried = thalweg_untried(host, allowed);
-	lowest = thalweg_judged_q16(host, best, system_arm);
-	ticket = random[0] & (THALWEG_ONE_Q16 - 1);
 	pick = best;
-	pick_q16 = 0;
-	for (i = 0; i < THALWEG_MAX_ARMS; i++) {
-		__u32 share_q16;
+	shares.untried = thalweg_untried(host, allowed);
+	if (thalweg_trials(host, now_ns) < THALWEG_TRIALS) {
+		shares.lowest = thalweg_judged_q16(host, best, &shares.judge);
+		shares.allowed = allowed;
+		shares.gap_scale = params->gap_scale;
+		thalweg_first_trials(&shares, host, system_arm, params);
+		ticket = random[0] & (THALWEG_ONE_Q16 - 1);
+		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
+			__u32 share_q16;
 
-		if (i == best)
-			continue;
-		share_q16 = thalweg_propensity_q16(host, i, system_arm, allowed, untried, lowest,
-						   params);
-		/* Tickets count down from the top, so that what is left is the best arm's. */
-		if (pick == best && ticket < left && ticket >= left - share_q16) {
-			pick = THALWEG_UNKNOWN(i);
-			pick_q16 = share_q16;
+			if (i == best)
+				continue;
+			share_q16 = thalweg_propensity_q16(host, i, &shares);
+			/* Tickets count down from the top; what is left is the best arm's. */
+			if (pick == best && ticket < left && ticket >= left - share_q16) {
+				pick = THALWEG_UNKNOWN(i);
+				pick_q16 = share_q16;
+			}
+			left -= share_q16;
 		}
-		left -= share_q16;
 	}
 	out->arm = pick;
 	if (pick == best) {
 		out->reason = THALWEG_REASON_GREEDY;
 		out->propensity_q16 = left;
 	} else {
-		out->reason =
-			untried & (1u << pick) ? THALWEG_REASON_UNTRIED : THALWEG_REASON_EXPLORE;
+		out->reason = shares.untried & (1u << pick) ? THALWEG_REASON_UNTRIED
+							    : THALWEG_REASON_EXPLORE;
 		out->propensity_q16 = pick_q16;
 	}
+}
+
+/* Whether a connection was given its arm to learn of it. */
+static __always_inline int thalweg_is_trial(__u32 reason)
+{
+	return reason == THALWEG_REASON_EXPLORE || reason == THALWEG_REASON_UNTRIED;
+}
+
+/* Notes that a trial has been put into effect. */
+static __always_inline void thalweg_begin_trial(struct thalweg_host *host, __u64 now_ns)
+{
+	host->trials = thalweg_trials(host, now_ns) + 1;
+	host->trial_ns = now_ns;
+}
+
+/* Notes the end of a trial. */
+static __always_inline void thalweg_end_trial(struct thalweg_host *host)
+{
+	if (host->trials)
+		host->trials--;
 }
 
 /* Counts a decision that was put into effect (or would have been, in a dry run). */
@@ -459,34 +713,65 @@ static __always_inline void thalweg_count_decision(struct thalweg_host *host,
 		thalweg_increment(&arm->greedy);
 }
 
+/* A connection mid-flow, as far as the question whether to change its arm goes. */
+struct thalweg_flow {
+	__u32 arm; /* index, or THALWEG_NO_ARM */
+	__u32 system_arm;
+	__u64 segs; /* data segments sent on its arm, retransmissions included */
+	__u64 retrans; /* of them retransmissions */
+};
+
+static __always_inline void thalweg_answer(struct thalweg_decision *out, __u32 arm, __u32 reason,
+					   __u32 propensity_q16)
+{
+	out->arm = arm;
+	out->reason = reason;
+	out->propensity_q16 = propensity_q16;
+}
+
 /*
- * The loss rule: the arm that a connection on `current` should move to after
- * `segs` segments of which `retrans` were retransmissions, or THALWEG_NO_ARM.
+ * Whether to change the arm of a connection mid-flow. 0: nothing is due. A connection on
+ * the system's arm that loses much goes to an arm known to be better, in three cases of
+ * four; the answer is its present arm where the draw is to stay. One on another arm that
+ * loses much more than the system's would is taken back to that.
  */
-static __always_inline __u32 thalweg_rescue(const struct thalweg_host *host, __u32 current,
-					    __u64 segs, __u64 retrans, __u32 allowed,
-					    const struct thalweg_params *params)
+static __always_inline int thalweg_change(const struct thalweg_host *host,
+					  const struct thalweg_flow *flow, __u32 allowed,
+					  const struct thalweg_params *params, __u32 random,
+					  struct thalweg_decision *out)
 {
 	const struct thalweg_arm_state *from, *to;
+	struct thalweg_judge judge;
 	__u32 target;
 
-	if (retrans <= segs >> (params->loss_shift & 63))
-		return THALWEG_NO_ARM;
-	if (params->mode == THALWEG_MODE_CLASSIC)
-		return current == THALWEG_CLASSIC_BBR ? THALWEG_NO_ARM : THALWEG_CLASSIC_BBR;
-	if (segs < params->loss_min_segs)
-		return THALWEG_NO_ARM;
-	target = thalweg_best(host, allowed, current);
-	if (target == THALWEG_NO_ARM || target == current)
-		target = params->rescue_arm;
-	if (target >= THALWEG_MAX_ARMS || target == current || !(allowed & (1u << target)))
-		return THALWEG_NO_ARM;
-	from = &host->arms[current & THALWEG_ARM_MASK];
-	to = &host->arms[target & THALWEG_ARM_MASK];
-	if (current < THALWEG_MAX_ARMS && from->weight_q16 && to->weight_q16 &&
-	    to->value + THALWEG_RESCUE_GAP_Q16 > from->value)
-		return THALWEG_NO_ARM;
-	return target;
+	if (flow->retrans <= flow->segs >> (params->loss_shift & 63))
+		return 0;
+	if (params->mode == THALWEG_MODE_CLASSIC) {
+		thalweg_answer(out, THALWEG_CLASSIC_BBR, THALWEG_REASON_LOSS, THALWEG_ONE_Q16);
+		return flow->arm != THALWEG_CLASSIC_BBR;
+	}
+	if (flow->segs < params->loss_min_segs || flow->arm >= THALWEG_MAX_ARMS ||
+	    flow->system_arm >= THALWEG_MAX_ARMS)
+		return 0;
+	from = thalweg_arm_at(host, flow->system_arm);
+	if (flow->arm != flow->system_arm) {
+		thalweg_answer(out, flow->system_arm, THALWEG_REASON_WITHDRAWN, THALWEG_ONE_Q16);
+		return allowed & (1u << flow->system_arm) &&
+		       thalweg_too_many(from, flow->segs, flow->retrans);
+	}
+	thalweg_convene(&judge, host, flow->system_arm);
+	target = thalweg_best(host, allowed, &judge);
+	if (target >= THALWEG_MAX_ARMS || target == flow->arm)
+		return 0;
+	to = thalweg_arm_at(host, target);
+	if (!from->weight_q16 || to->value + THALWEG_RESCUE_GAP_Q16 > from->value)
+		return 0;
+	if ((random & (THALWEG_ONE_Q16 - 1)) < THALWEG_RESCUE_SHARE_Q16)
+		thalweg_answer(out, target, THALWEG_REASON_LOSS, THALWEG_RESCUE_SHARE_Q16);
+	else
+		thalweg_answer(out, flow->arm, THALWEG_REASON_LOSS,
+			       THALWEG_ONE_Q16 - THALWEG_RESCUE_SHARE_Q16);
+	return 1;
 }
 
 /* Whether a measurement says anything about the congestion control. */
@@ -496,7 +781,8 @@ static __always_inline __u32 thalweg_assess(const struct thalweg_sample *sample,
 	__u64 burst, mean;
 
 	if (sample->bytes < params->score_min_bytes &&
-	    !(sample->end == THALWEG_END_TIMEOUT && sample->segs_out >= THALWEG_TIMEOUT_SEGS))
+	    !((sample->end == THALWEG_END_TIMEOUT || sample->end == THALWEG_END_SWITCH) &&
+	      sample->segs_out >= THALWEG_STALLED_SEGS))
 		return THALWEG_SKIPPED_SMALL;
 	/* Busy time leaves pauses out by itself; wall time shows them as a low mean. */
 	if (sample->flags & THALWEG_SAMPLE_BUSY_TIME)
@@ -525,6 +811,32 @@ static __always_inline __u32 thalweg_weight_q16(const struct thalweg_sample *sam
 	if (sample->end == THALWEG_END_TIMEOUT && weight < THALWEG_WEIGHT_TIMEOUT_Q16)
 		weight = THALWEG_WEIGHT_TIMEOUT_Q16;
 	return weight;
+}
+
+/* The least mean cost of any measured arm; all ones before the first measurement. */
+static __always_inline __u64 thalweg_least_known(const struct thalweg_host *host)
+{
+	__u64 least = THALWEG_U64_MAX;
+	__u32 i;
+
+	for (i = 0; i < THALWEG_MAX_ARMS; i++)
+		if (host->arms[i].weight_q16 && host->arms[i].value < least)
+			least = host->arms[i].value;
+	return least;
+}
+
+/* Adds a stretch's segments to those remembered; one of many counts as one of SEGS_MAX. */
+static __always_inline void thalweg_count_segments(struct thalweg_arm_state *arm,
+						   const struct thalweg_sample *sample)
+{
+	__u32 segs = sample->steady_segs, retrans = thalweg_min(sample->steady_retrans, segs);
+
+	if (segs > THALWEG_SEGS_MAX) {
+		retrans = (__u64)retrans * THALWEG_SEGS_MAX / segs;
+		segs = THALWEG_SEGS_MAX;
+	}
+	arm->segs = arm->segs - (arm->segs >> THALWEG_SEGS_SHIFT) + segs;
+	arm->retrans = arm->retrans - (arm->retrans >> THALWEG_SEGS_SHIFT) + retrans;
 }
 
 /* Adds one cost to an arm's discounted estimate. */
@@ -580,14 +892,17 @@ static __always_inline void thalweg_classic_score(struct thalweg_host *host,
 	thalweg_increment(&host->scored);
 }
 
-/* Scores one measured stretch of a connection that ran on `index`. */
-static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index,
+/*
+ * Scores one measured stretch of a connection that ran on `index`, and that the system
+ * had given `system_arm`.
+ */
+static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index, __u32 system_arm,
 					  const struct thalweg_sample *sample,
 					  const struct thalweg_params *params, __u64 now_ns,
 					  struct thalweg_verdict *out)
 {
 	struct thalweg_arm_state *arm = &host->arms[index & THALWEG_ARM_MASK];
-	__u64 rate;
+	__u64 rate, known;
 	__u32 i;
 
 	host->seen_ns = now_ns;
@@ -602,6 +917,18 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		return;
 	rate = thalweg_rate(sample->bytes, sample->duration_us);
 	out->cost = thalweg_cost(rate, sample->srtt_us, params);
+	if (sample->end == THALWEG_END_TIMEOUT) {
+		/* Alone, a time-out may as well be a peer that vanished. */
+		known = thalweg_least_known(host);
+		if (known == THALWEG_U64_MAX) {
+			out->cost = 0;
+			out->outcome = THALWEG_SKIPPED_TIMEOUT;
+			return;
+		}
+		/* With so little evidence the arm's mean does not bound the sample. */
+		if (arm->weight_q16 < THALWEG_CLIP_WEIGHT_Q16)
+			out->cost = thalweg_min(out->cost, known + THALWEG_CLIP_WORSE_Q16);
+	}
 	out->weight_q16 = thalweg_weight_q16(sample, params);
 
 	thalweg_forget(host, params, now_ns);
@@ -609,8 +936,11 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 		if (i != (index & THALWEG_ARM_MASK))
 			host->arms[i].weight_q16 -=
 				host->arms[i].weight_q16 >> (params->idle_shift & 31);
+	thalweg_note_queue(host, index, system_arm, sample);
 	thalweg_learn(arm, out->cost, thalweg_log2_q16(rate), sample->srtt_us, out->weight_q16,
 		      params->weight_max_q16);
+	thalweg_count_segments(arm, sample);
+	thalweg_note_harm(host, system_arm);
 
 	if (rate > arm->max_rate)
 		arm->max_rate = rate;

@@ -24,9 +24,12 @@
 #define TCP_SAVE_SYN 27
 /* Linux 6.12; older headers lack it. */
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
+#define ENOENT 2
 #define ENOMEM 12
 #define ENOSPC 28
 #define ETIMEDOUT 110
+/* Of the kernel alone, not of user space. */
+#define ENOTSUPP 524
 /* tcp_sock.ecn_flags: ECN was negotiated. */
 #define TCP_ECN_OK 1
 

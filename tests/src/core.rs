@@ -3,7 +3,9 @@
 use thalweg_abi::raw as abi;
 use thalweg_abi::{host_from_raw, host_to_raw};
 use thalweg_core as core;
-use thalweg_core::{End, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample};
+use thalweg_core::{
+    Decision, End, Flow, Host, HostKey, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
+};
 
 use crate::{Implementation, Request, raw};
 
@@ -21,11 +23,16 @@ impl Implementation for Core {
         let outputs = match request.function {
             raw::VECTOR_CONNECT => connect(&mut host, request)?,
             raw::VECTOR_SCORE => score(&mut host, request)?,
-            raw::VECTOR_RESCUE => rescue(&host, request)?,
+            raw::VECTOR_CHANGE => change(&host, request)?,
             _ => [unit(&mut host, request)?, 0, 0],
         };
         request.outputs = outputs;
-        request.host = host_to_raw(&host);
+        // Vectors have no keys.
+        request.host = abi::thalweg_host {
+            tag: request.host.tag,
+            tag_tail: request.host.tag_tail,
+            ..host_to_raw(&HostKey::from(std::net::Ipv4Addr::UNSPECIFIED), &host)
+        };
         Ok(())
     }
 }
@@ -34,29 +41,40 @@ fn connect(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
     host.connections = host.connections.saturating_add(1);
     let decision = core::decide(
         host,
-        arm(request.arm),
+        arm(request.system_arm),
         narrow(request.allowed.into())?,
         &params(&request.params)?,
         request.random,
+        request.now_ns,
     );
     host.count_decision(&decision);
+    if decision.reason.is_trial() {
+        host.begin_trial(request.now_ns);
+    }
+    Ok(outputs(&decision))
+}
+
+fn outputs(decision: &Decision) -> [u64; 3] {
     let reason = match decision.reason {
         Reason::WarmUp => abi::THALWEG_REASON_WARM_UP,
         Reason::Greedy => abi::THALWEG_REASON_GREEDY,
         Reason::Explore => abi::THALWEG_REASON_EXPLORE,
         Reason::Untried => abi::THALWEG_REASON_UNTRIED,
+        Reason::Loss => abi::THALWEG_REASON_LOSS,
+        Reason::Withdrawn => abi::THALWEG_REASON_WITHDRAWN,
     };
-    Ok([
-        number(decision.arm),
-        reason.into(),
-        decision.propensity_q16.into(),
-    ])
+    let propensity_q16 = decision.propensity_q16.into();
+    [number(decision.arm), reason.into(), propensity_q16]
 }
 
 fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
+    if request.trial != 0 {
+        host.end_trial();
+    }
     let verdict = core::score(
         host,
         arm(request.arm).ok_or("no arm to score")?,
+        arm(request.system_arm),
         &sample(&request.sample)?,
         &params(&request.params)?,
         request.now_ns,
@@ -68,16 +86,17 @@ fn score(host: &mut Host, request: &Request) -> Result<[u64; 3], String> {
     ])
 }
 
-fn rescue(host: &Host, request: &Request) -> Result<[u64; 3], String> {
-    let target = core::rescue(
-        host,
-        arm(request.arm),
-        request.segs,
-        request.retrans,
-        narrow(request.allowed.into())?,
-        &params(&request.params)?,
-    );
-    Ok([number(target), 0, 0])
+fn change(host: &Host, request: &Request) -> Result<[u64; 3], String> {
+    let flow = Flow {
+        arm: arm(request.arm),
+        system_arm: arm(request.system_arm),
+        segs: request.segs,
+        retrans: request.retrans,
+    };
+    let allowed = narrow(request.allowed.into())?;
+    let params = params(&request.params)?;
+    let decision = core::change(host, &flow, allowed, &params, request.random[0]);
+    Ok(decision.map_or([number(None), 0, 0], |decision| outputs(&decision)))
 }
 
 fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
@@ -101,8 +120,21 @@ fn unit(host: &mut Host, request: &Request) -> Result<u64, String> {
             core::forget(host, &params, inputs[0]);
             0
         }
+        raw::VECTOR_TAG => tag(inputs)?,
         other => return Err(format!("unknown function {other}")),
     })
+}
+
+fn tag([netns, prefix_len, first, second]: [u64; 4]) -> Result<u64, String> {
+    let mut addr = [0; 16];
+    addr[..8].copy_from_slice(&first.to_ne_bytes());
+    addr[8..].copy_from_slice(&second.to_ne_bytes());
+    let key = HostKey {
+        netns,
+        addr,
+        prefix_len: narrow(prefix_len)?,
+    };
+    Ok(key.tag())
 }
 
 /// The share of a measured arm, from its place in a host record: arm 0, the system's own, is
@@ -128,7 +160,7 @@ fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
         ..params
     };
     let allowed = u16::MAX >> (16 - arms);
-    Ok(core::propensities_q16(&host, Some(0), allowed, &params)[1].into())
+    Ok(core::propensities_q16(&host, Some(0), allowed, &params, 0)[1].into())
 }
 
 fn params(raw: &abi::thalweg_params) -> Result<Params, String> {
@@ -163,6 +195,8 @@ fn sample(raw: &abi::thalweg_sample) -> Result<Sample, String> {
         min_rtt_us: raw.min_rtt_us,
         segs_out: raw.segs_out,
         retrans: raw.retrans,
+        steady_segs: raw.steady_segs,
+        steady_retrans: raw.steady_retrans,
         busy_time: raw.flags & abi::THALWEG_SAMPLE_BUSY_TIME != 0,
         end: match raw.end {
             abi::THALWEG_END_FIN_LOCAL => End::FinLocal,
@@ -180,6 +214,7 @@ fn outcome(outcome: Outcome) -> u64 {
         Outcome::Scored => abi::THALWEG_SCORED,
         Outcome::Small => abi::THALWEG_SKIPPED_SMALL,
         Outcome::AppLimited => abi::THALWEG_SKIPPED_APP_LIMITED,
+        Outcome::Timeout => abi::THALWEG_SKIPPED_TIMEOUT,
     })
 }
 

@@ -32,7 +32,7 @@ impl Kernel {
         let program = match request.function {
             raw::VECTOR_CONNECT => "vectors_connect",
             raw::VECTOR_SCORE => "vectors_score",
-            raw::VECTOR_RESCUE => "vectors_rescue",
+            raw::VECTOR_CHANGE => "vectors_change",
             _ => "vectors_unit",
         };
         let key = 0u32.to_ne_bytes();

@@ -12,8 +12,8 @@ int thalweg_vector_answer(struct vector_request *request)
 		return vector_connect(request);
 	case VECTOR_SCORE:
 		return vector_score(request);
-	case VECTOR_RESCUE:
-		return vector_rescue(request);
+	case VECTOR_CHANGE:
+		return vector_change(request);
 	}
 	return vector_unit(request);
 }

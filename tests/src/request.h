@@ -26,16 +26,20 @@ enum vector_function {
 	VECTOR_ASSESS = 8, /* sample, params -> outcome */
 	VECTOR_FORGET = 9, /* now_ns; params, host -> host */
 	/* Steps in the life of a host record. */
-	VECTOR_CONNECT = 10, /* arm (the system's), allowed, random -> arm, reason, propensity */
-	VECTOR_SCORE = 11, /* arm, now_ns, sample -> outcome, weight_q16, cost */
-	VECTOR_RESCUE = 12, /* arm (the current), segs, retrans, allowed -> arm */
+	VECTOR_CONNECT = 10, /* allowed, random, now_ns -> arm, reason, propensity */
+	VECTOR_SCORE = 11, /* arm, now_ns, sample, trial -> outcome, weight_q16, cost */
+	VECTOR_CHANGE = 12, /* arm, segs, retrans, allowed, random -> arm, reason, propensity */
+	VECTOR_TAG = 13, /* key as four numbers -> tag */
+	VECTOR_SLOT = 14, /* cookie, probe -> slot */
 };
 
 struct vector_request {
 	__u32 function; /* enum vector_function */
-	__u32 arm;
+	__u32 arm; /* of the connection */
+	__u32 system_arm;
 	__u32 allowed; /* mask of arms */
 	__u32 random[3];
+	__u32 trial; /* a trial is over */
 	__u64 now_ns;
 	__u64 segs;
 	__u64 retrans;
@@ -47,7 +51,7 @@ struct vector_request {
 };
 
 _Static_assert(sizeof(struct vector_request) ==
-		       48 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + sizeof(struct thalweg_params) +
+		       56 + 8 * (VECTOR_INPUTS + VECTOR_OUTPUTS) + sizeof(struct thalweg_params) +
 			       sizeof(struct thalweg_sample) + sizeof(struct thalweg_host),
 	       "no padding in struct vector_request");
 
@@ -58,6 +62,8 @@ _Static_assert(sizeof(struct vector_request) ==
 static __always_inline int vector_unit(struct vector_request *r)
 {
 	__u64 *in = r->inputs, *out = r->outputs;
+	struct thalweg_host_key key = {};
+	struct thalweg_judge judge;
 
 	switch (r->function) {
 	case VECTOR_LOG2:
@@ -79,7 +85,8 @@ static __always_inline int vector_unit(struct vector_request *r)
 		out[0] = thalweg_explore_q16(in[0], in[1], in[2], in[3]);
 		return 0;
 	case VECTOR_JUDGED:
-		out[0] = thalweg_judged_q16(&r->host, in[0], in[1]);
+		thalweg_convene(&judge, &r->host, in[1]);
+		out[0] = thalweg_judged_q16(&r->host, in[0], &judge);
 		return 0;
 	case VECTOR_WEIGHT:
 		out[0] = thalweg_weight_q16(&r->sample, &r->params);
@@ -89,6 +96,16 @@ static __always_inline int vector_unit(struct vector_request *r)
 		return 0;
 	case VECTOR_FORGET:
 		thalweg_forget(&r->host, &r->params, in[0]);
+		return 0;
+	case VECTOR_TAG:
+		key.netns = in[0];
+		key.prefix_len = in[1];
+		__builtin_memcpy(key.addr, &in[2], 8);
+		__builtin_memcpy(key.addr + 8, &in[3], 8);
+		out[0] = thalweg_tag(&key);
+		return 0;
+	case VECTOR_SLOT:
+		out[0] = thalweg_conn_slot(in[0], in[1]);
 		return 0;
 	}
 	return -1;
@@ -100,8 +117,11 @@ static __always_inline int vector_connect(struct vector_request *r)
 	struct thalweg_decision decision = {};
 
 	thalweg_increment(&r->host.connections);
-	thalweg_decide(&r->host, r->arm, r->allowed, &r->params, r->random, &decision);
+	thalweg_decide(&r->host, r->system_arm, r->allowed, &r->params, r->random, r->now_ns,
+		       &decision);
 	thalweg_count_decision(&r->host, &decision);
+	if (thalweg_is_trial(decision.reason))
+		thalweg_begin_trial(&r->host, r->now_ns);
 	r->outputs[0] = decision.arm;
 	r->outputs[1] = decision.reason;
 	r->outputs[2] = decision.propensity_q16;
@@ -112,17 +132,28 @@ static __always_inline int vector_score(struct vector_request *r)
 {
 	struct thalweg_verdict verdict = {};
 
-	thalweg_score(&r->host, r->arm, &r->sample, &r->params, r->now_ns, &verdict);
+	if (r->trial)
+		thalweg_end_trial(&r->host);
+	thalweg_score(&r->host, r->arm, r->system_arm, &r->sample, &r->params, r->now_ns, &verdict);
 	r->outputs[0] = verdict.outcome;
 	r->outputs[1] = verdict.weight_q16;
 	r->outputs[2] = verdict.cost;
 	return 0;
 }
 
-static __always_inline int vector_rescue(struct vector_request *r)
+static __always_inline int vector_change(struct vector_request *r)
 {
-	r->outputs[0] =
-		thalweg_rescue(&r->host, r->arm, r->segs, r->retrans, r->allowed, &r->params);
+	struct thalweg_flow flow = { r->arm, r->system_arm, r->segs, r->retrans };
+	struct thalweg_decision decision = { THALWEG_NO_ARM, 0, 0 };
+
+	if (!thalweg_change(&r->host, &flow, r->allowed, &r->params, r->random[0], &decision)) {
+		decision.arm = THALWEG_NO_ARM;
+		decision.reason = 0;
+		decision.propensity_q16 = 0;
+	}
+	r->outputs[0] = decision.arm;
+	r->outputs[1] = decision.reason;
+	r->outputs[2] = decision.propensity_q16;
 	return 0;
 }
 #endif

@@ -3,8 +3,8 @@
 
 from learner import (
     ARMS, ARM_FIELDS, CLASSIC, FIN_LOCAL, FIN_REMOTE, HOST_FIELDS, NO_ARM, ONE, RESET,
-    SAMPLE_FIELDS, SWITCH, THALWEG, TIMEOUT, U32, U64, connect, covered, empty_host, fits, fnv1a,
-    host_bytes, host_out, members, require, rescue, score,
+    SAMPLE_FIELDS, SWITCH, THALWEG, TIMEOUT, U32, U64, change, connect, covered, empty_host,
+    end_trial, fits, fnv1a, host_bytes, host_out, members, require, score,
 )
 
 
@@ -66,7 +66,9 @@ def with_params(**changes):
 
 
 def sample_of(**fields):
-    return {**dict.fromkeys(SAMPLE_FIELDS, 0), **fields}
+    """A sample; all of its segments count as sent after slow start unless it says otherwise."""
+    steady = {"steady_segs": fields.get("segs_out", 0), "steady_retrans": fields.get("retrans", 0)}
+    return {**dict.fromkeys(SAMPLE_FIELDS, 0), **steady, **fields}
 
 
 def bulk(r, arm, noise):
@@ -90,6 +92,25 @@ def equal(r, arm, noise):
                      segs_out=1_400, retrans=3)
 
 
+def overflowing(r, arm, noise):
+    """Transfers that lose a little at random, and arms with odd numbers a lot by themselves."""
+    sample = bulk(r, arm, noise)
+    segs = sample["segs_out"] = r.pick([200, 2_000, 20_000])
+    sample["steady_segs"] = segs - r.below(segs // 2)
+    own = r.between(20, 60) if arm % 2 else 0
+    sample["steady_retrans"] = sample["steady_segs"] * (r.between(5, 20) + own) // 1_000
+    sample["retrans"] = sample["steady_retrans"] + r.below(9)
+    return sample
+
+
+def queueing(r, arm, noise):
+    """Transfers on a path whose queue is mostly full."""
+    sample = bulk(r, arm, noise)
+    sample["min_rtt_us"] = r.pick([10_000, 11_000, 14_000, 30_000])
+    sample["srtt_us"] = r.pick([9_000, 12_000, 14_000, 25_000, 40_000])
+    return sample
+
+
 def odd(r, arm, noise):
     """Short transfers, time-outs and applications that pause."""
     sample = bulk(r, arm, noise)
@@ -97,8 +118,8 @@ def odd(r, arm, noise):
     if kind == 0:
         sample["bytes"] = r.below(200_000)
     elif kind == 1:
-        sample.update(bytes=r.below(200_000), end=TIMEOUT, segs_out=r.between(30, 34),
-                      retrans=r.between(0, 12))
+        sample.update(bytes=r.below(200_000), end=r.pick([TIMEOUT, TIMEOUT, SWITCH]),
+                      segs_out=r.between(30, 34), retrans=r.between(0, 12))
     elif kind in (2, 3):
         sample["duration_us"] *= r.between(15, 19)
         sample["retrans"] = sample["segs_out"] // 256 + r.below(2)
@@ -162,11 +183,13 @@ def full_counters():
     return host
 
 
-def full_host():
+def full_host(harmful=2**ARMS - 1):
     """Every field as high as it can get."""
     host = {name: 2**bits - 1 for name, bits in HOST_FIELDS.items()}
+    # What is remembered of segments has a limit of its own, and so have trials.
+    host.update(harmful=harmful, trials=2, queue_q16=64 * ONE - 1)
     arm = {name: 2**bits - 1 for name, bits in ARM_FIELDS.items()}
-    arm.update(value=U32, log_rate_q16=64 * ONE - 1)
+    arm.update(value=U32, log_rate_q16=64 * ONE - 1, segs=65_543, retrans=65_543)
     host["arms"] = [dict(arm) for _ in range(ARMS)]
     return host
 
@@ -200,6 +223,15 @@ def plans():
         Plan("equal arms, all of them known as well as can be", samples=equal,
              systems=(NO_ARM, 3), idle_shift=31, half_life_ns=0, weight_max_q16=ONE),
         Plan("dctcp only with ECN", masks=(0xF, 0x7, 0x7, 0x7), rescue_arm=3, noise=200),
+        Plan("arms that overflow a queue", samples=overflowing, noise=200, rescue_arm=1),
+        Plan("arms that overflow a queue, and other defaults", samples=overflowing,
+             systems=(0, 1, 3, NO_ARM), masks=(0xF, 0xE), rescue_arm=2, loss_min_segs=10),
+        Plan("a bottleneck that is full", samples=queueing, noise=300),
+        Plan("a bottleneck that is full at times", samples=queueing, noise=300, systems=(0, 2),
+             half_life_ns=minute),
+        Plan("trials one after the other", elapse=lambda r: r.below(11 * 10**9)),
+        Plan("trials that do not end", elapse=lambda r: r.below(2 * 10**9), masks=(0xFF,),
+             rescue_arm=5),
         Plan("one arm", masks=(1,)),
         Plan("one arm, the last", masks=(0x8000,), systems=(15, 0)),
         Plan("two arms", masks=(0x3,)),
@@ -251,6 +283,8 @@ def plans():
         Plan("counters full", start=full_counters()),
         Plan("every field full", start=full_host(), samples=corners, masks=(0xFFFF,),
              systems=anyone, rescue_arm=7),
+        Plan("every field full, no arm harmful", start=full_host(harmful=0), samples=corners,
+             masks=(0xFFFF,), systems=anyone, rescue_arm=7, steps=40),
         Plan("rates that jump, evidence just enough to clip", samples=jumping,
              weight_max_q16=ONE // 2, idle_shift=31, half_life_ns=0),
     ]
@@ -279,10 +313,10 @@ def sequence(plan, seed):
                 random[0] -= r.below(2 ** r.below(15))
             if r.one_in(4):
                 random[1] -= random[1] % 20
-            arm, reason, propensity = connect(host, system_arm, allowed, params, random)
+            arm, reason, propensity = connect(host, system_arm, allowed, params, random, now_ns)
             last = arm if arm < ARMS else last
             step = {"op": "connect", "system_arm": system_arm, "allowed": allowed,
-                    "random": random, "arm": arm, "reason": reason,
+                    "random": random, "now_ns": now_ns, "arm": arm, "reason": reason,
                     "propensity_q16": propensity}
         elif kind < 17:
             now_ns = min(now_ns + plan.elapse(r), U64)
@@ -290,18 +324,25 @@ def sequence(plan, seed):
                 now_ns -= min(now_ns, 90 * 10**9)
             scored_arm = last if r.one_in(2) else r.pick(members(plan.masks[0]))
             sample = plan.samples(r, scored_arm, plan.noise)
-            outcome, weight, cost = score(host, scored_arm, sample, params, now_ns)
-            step = {"op": "score", "arm": scored_arm, "now_ns": now_ns,
+            trial = r.below(2)
+            if trial:
+                end_trial(host)
+            outcome, weight, cost = score(host, scored_arm, system_arm, sample, params, now_ns)
+            step = {"op": "score", "arm": scored_arm, "system_arm": system_arm, "trial": trial,
+                    "now_ns": now_ns,
                     "sample": [fits(sample[n], b) for n, b in SAMPLE_FIELDS.items()],
                     "outcome": outcome, "weight_q16": weight, "cost": cost}
         else:
             current = r.pick([last, r.pick(members(plan.masks[0])), system_arm])
-            segs = r.wide(64) if r.one_in(4) else r.between(0, 1_000)
+            segs = r.wide(32) if r.one_in(4) else r.between(0, 1_000)
             threshold = segs >> params["loss_shift"]
-            retrans = fits(min(threshold + r.pick([0, 1, 1, 5]), U64), 64)
-            arm = rescue(host, current, segs, retrans, allowed, params)
-            step = {"op": "rescue", "current": current, "segs": segs, "retrans": retrans,
-                    "allowed": allowed, "arm": arm}
+            retrans = min(threshold + r.pick([0, 1, 5, 20, segs // 8]), U32)
+            random = r.u32()
+            changed = change(host, current, system_arm, segs, retrans, allowed, params, random)
+            arm, reason, propensity = changed or (NO_ARM, 0, 0)
+            step = {"op": "change", "current": current, "system_arm": system_arm, "segs": segs,
+                    "retrans": retrans, "allowed": allowed, "random": random, "arm": arm,
+                    "reason": reason, "propensity_q16": propensity}
         step["host"] = fnv1a(host_bytes(host))
         steps.append(step)
     out["steps"] = steps
@@ -311,12 +352,17 @@ def sequence(plan, seed):
 
 BRANCHES = [
     "rate divides first", "cost saturates", "classic term saturates", "weight of a time-out",
-    "skipped small", "small time-out scored", "paused by a time-out", "paused by losses",
+    "skipped small", "small, but broken off", "paused by a time-out", "paused by losses",
     "skipped application-limited", "clock behind", "forgot all", "forgot some",
     "tie won by the system", "tie won by index", "handicap decides", "classic tie",
     "classic epsilon", "warm-up", "untried", "untried, fruitless so far", "explored", "greedy", "greedy, not the system's",
     "classic loss rule", "loss rule waits", "loss rule has no arm", "loss rule: no advantage",
-    "loss rule moves", "clip worse", "clip better", "too little evidence to clip", "weight cap",
+    "loss rule moves", "loss rule: the draw is to stay", "withdrawn",
+    "stays away from the system's arm", "no system arm to compare with",
+    "an arm makes losses", "an arm takes from others", "a queue without losses",
+    "base RTT of the half-life before", "many segments count as 8192", "rescue arm first", "trials enough",
+    "no trial for long", "system's own arm not measured", "a time-out and nothing beside it",
+    "a time-out bounded by the best known", "clip worse", "clip better", "too little evidence to clip", "weight cap",
     "idle loss",
 ]
 

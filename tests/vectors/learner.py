@@ -12,10 +12,22 @@ U64 = (1 << 64) - 1
 FRUITLESS_HALF = 8  # trials without a measurement that halve an untried arm's share
 FRUITLESS_MAX = 56  # ... and beyond which it does not fall
 
+OWN_LOSS_GRACE = 8  # retransmissions that are nobody's fault
+OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
+QUEUE_GUARD_US = 1000  # added to RTTs before they are compared
+FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
+QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
+TAKES = ONE // 4  # bits by which an arm then carries too much
+HARM = 4 * ONE  # bits by which a harmful arm is judged worse than the system's
+SEGS_MAX = 8192  # segments that one stretch adds at most to those remembered
+TRIALS = 2  # of one host, under way at a time
+TRIAL_NS = 10 * 10**9  # a trial is over after this time
+
 CLASSIC, THALWEG = 0, 1
 WARM_UP, GREEDY, EXPLORE, UNTRIED = 0, 1, 2, 3
+LOSS, WITHDRAWN = 6, 7
 FIN_LOCAL, FIN_REMOTE, RESET, TIMEOUT, SWITCH = 0, 1, 2, 3, 4
-SCORED, SMALL, APP_LIMITED = 0, 1, 2
+SCORED, SMALL, APP_LIMITED, SKIPPED_TIMEOUT = 0, 1, 2, 4
 BUSY_TIME = 1  # flag of a sample
 
 # Fields in the order of the header; a sample and an arm are stored as plain lists.
@@ -28,6 +40,8 @@ SAMPLE_FIELDS = {
     "min_rtt_us": 32,
     "segs_out": 32,
     "retrans": 32,
+    "steady_segs": 32,
+    "steady_retrans": 32,
     "flags": 32,
     "end": 32,
 }
@@ -42,15 +56,23 @@ ARM_FIELDS = {
     "chosen": 32,
     "greedy": 32,
     "scored": 32,
+    "segs": 32,
+    "retrans": 32,
 }
 HOST_FIELDS = {
     "connections": 32,
     "seen_ns": 64,
     "forgot_ns": 64,
     "max_rate": 64,
+    "trial_ns": 64,
     "min_rtt_us": 32,
     "scored": 32,
     "switched": 32,
+    "harmful": 32,
+    "queue_q16": 32,
+    "base_rtt_us": 32,
+    "last_base_rtt_us": 32,
+    "trials": 32,
 }
 
 covered = Counter()
@@ -142,12 +164,12 @@ def weight_of(sample, params):
 
 
 def assess(sample, params):
-    stalled = sample["end"] == TIMEOUT and sample["segs_out"] >= 32
+    stalled = sample["end"] in (TIMEOUT, SWITCH) and sample["segs_out"] >= 32
     if sample["bytes"] < params["score_min_bytes"]:
         if not stalled:
             covered["skipped small"] += 1
             return SMALL
-        covered["small time-out scored"] += 1
+        covered["small, but broken off"] += 1
     if sample["flags"] & BUSY_TIME:
         return SCORED  # pauses are left out of the duration already
     burst = rate(sample["rate_delivered_bytes"], sample["rate_interval_us"])
@@ -179,14 +201,72 @@ def forget(host, params, now_ns):
     host["forgot_ns"] += halvings * half_life
     for arm in host["arms"]:
         # 32 halvings leave nothing of 32 bits; no need to compute 2 to the power of more.
-        arm["weight_q16"] = arm["weight_q16"] // 2 ** min(halvings, 32)
+        for evidence in ("weight_q16", "segs", "retrans"):
+            arm[evidence] //= 2 ** min(halvings, 32)
+    # The base RTT is the lowest of this half-life and of the one before.
+    covered["base RTT of the half-life before"] += halvings == 1 and host["base_rtt_us"] > 0
+    host["last_base_rtt_us"] = host["base_rtt_us"] if halvings == 1 else 0
+    host["base_rtt_us"] = 0
+
+
+def too_many(system, segs, retrans):
+    """More than half as many again as the system's arm would have, by 1 in 256 and a few."""
+    if system["segs"] == 0:
+        return False
+    expected = fits((system["retrans"] + OWN_LOSS_DOUBT) * segs, 64) // system["segs"]
+    return retrans > fits(expected + expected // 2 + segs // 256 + OWN_LOSS_GRACE, 64)
+
+
+def note_queue(host, index, system_arm, sample):
+    """The base RTT, and by how many bits the RTT under the system's arm is longer."""
+    if sample["min_rtt_us"]:
+        host["base_rtt_us"] = min(host["base_rtt_us"] or U32, sample["min_rtt_us"])
+    bases = [base for base in (host["base_rtt_us"], host["last_base_rtt_us"]) if base]
+    if index != system_arm or not bases or not sample["srtt_us"]:
+        return
+    base = min(bases)
+    longer = 0
+    if sample["srtt_us"] > base:
+        longer = log2_q16(sample["srtt_us"] + QUEUE_GUARD_US) - log2_q16(base + QUEUE_GUARD_US)
+    if host["arms"][index]["weight_q16"] == 0:
+        host["queue_q16"] = longer
+        return
+    old = host["queue_q16"]  # a quarter of the way, the distance rounded down
+    host["queue_q16"] = old + (longer - old) // 4 if longer > old else old - (old - longer) // 4
+
+
+def note_harm(host, system_arm):
+    """The mask of the arms that lose much more than the system's, or take from others."""
+    host["harmful"] = 0
+    if system_arm >= ARMS:
+        covered["no system arm to compare with"] += 1
+        return
+    system = host["arms"][system_arm]
+    loses = system["weight_q16"] > 0 and system["retrans"] >= FULL_RETRANS
+    full = loses and host["queue_q16"] > QUEUE
+    covered["a queue without losses"] += host["queue_q16"] > QUEUE and not loses
+    for i, arm in enumerate(host["arms"]):
+        if i == system_arm or arm["weight_q16"] == 0:
+            continue
+        makes = too_many(system, arm["segs"], arm["retrans"])
+        takes = full and arm["log_rate_q16"] > system["log_rate_q16"] + TAKES
+        covered["an arm makes losses"] += makes
+        covered["an arm takes from others"] += takes
+        if makes or takes:
+            host["harmful"] |= 1 << i
 
 
 def judged(host, index, system_arm):
-    """Mean cost; every arm but the system's carries 1/2 bit / (1 + evidence) on top."""
+    """Mean cost; every arm but the system's carries 1/2 bit / (1 + evidence) on top.
+
+    A harmful one is at least as bad as the system's, and 4 bits worse."""
     arm = host["arms"][index]
-    handicap = 0 if index == system_arm else (ONE // 2) * ONE // (ONE + arm["weight_q16"])
-    return fits(arm["value"] + handicap, 64)
+    if index == system_arm:
+        return arm["value"]
+    value = arm["value"]
+    if system_arm < ARMS and host["harmful"] >> index & 1:
+        value = max(value, host["arms"][system_arm]["value"]) + HARM
+    return fits(value + (ONE // 2) * ONE // (ONE + arm["weight_q16"]), 64)
 
 
 def members(mask):
@@ -227,13 +307,50 @@ def classic_decide(host, allowed, random):
     return pick, GREEDY if pick == greedy else EXPLORE, propensity
 
 
-def thalweg_decide(host, system_arm, allowed, params, random):
+def trials(host, now_ns):
+    """Those under way; one whose end does not come is over after a while."""
+    if now_ns - host["trial_ns"] >= TRIAL_NS:
+        covered["no trial for long"] += host["trials"] > 0
+        return 0
+    return host["trials"]
+
+
+def first_trial_shares(host, system_arm, allowed, untried, params):
+    """By arm without evidence: half of the connections, the rescue arm first if much is lost."""
+    def hope(i):
+        state = host["arms"][i]
+        fruitless = min(max(state["chosen"] - state["scored"], 0), FRUITLESS_MAX)
+        covered["untried, fruitless so far"] += fruitless > 0
+        return ONE * FRUITLESS_HALF // (FRUITLESS_HALF + fruitless)
+
+    half, shares, others = ONE // 2, {}, list(untried)
+    rescue = params["rescue_arm"]
+    if rescue in untried and system_arm < ARMS and allowed >> system_arm & 1:
+        system = host["arms"][system_arm]
+        if system["retrans"] > system["segs"] // 2 ** params["loss_shift"]:
+            covered["rescue arm first"] += 1
+            shares[rescue] = hope(rescue) // 2
+            half -= shares[rescue]
+            others.remove(rescue)
+    for i in others:
+        shares[i] = (half * hope(i) >> 16) // len(others)
+    return shares
+
+
+def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
     best = best_arm(host, allowed, system_arm)
-    if best == NO_ARM or host["scored"] < params["warm_up"]:
+    unknown = (system_arm < ARMS and allowed >> system_arm & 1
+               and host["arms"][system_arm]["weight_q16"] == 0)
+    if best == NO_ARM or host["scored"] < params["warm_up"] or unknown:
         covered["warm-up"] += 1
+        covered["system's own arm not measured"] += best != NO_ARM and bool(unknown)
         return system_arm, WARM_UP, ONE
+    if trials(host, now_ns) >= TRIALS:
+        covered["trials enough"] += 1
+        return best, GREEDY, ONE
     arms = members(allowed)
     untried = [i for i in arms if host["arms"][i]["weight_q16"] == 0]
+    first_trials = first_trial_shares(host, system_arm, allowed, untried, params)
     lowest = judged(host, best, system_arm)
     # The others take the tickets from 65535 downwards, by index; the best has the rest.
     ticket = random[0] % ONE
@@ -243,11 +360,7 @@ def thalweg_decide(host, system_arm, allowed, params, random):
         if i == best:
             continue
         if i in untried:
-            state = host["arms"][i]
-            fruitless = min(max(state["chosen"] - state["scored"], 0), FRUITLESS_MAX)
-            if fruitless:
-                covered["untried, fruitless so far"] += 1
-            share = ONE // 2 * FRUITLESS_HALF // (len(untried) * (FRUITLESS_HALF + fruitless))
+            share = first_trials[i]
         else:
             gap = judged(host, i, system_arm) - lowest
             share = explore_share(gap, host["arms"][i]["weight_q16"], len(arms),
@@ -262,44 +375,59 @@ def thalweg_decide(host, system_arm, allowed, params, random):
     return pick, reason, fits(propensity, 32)
 
 
-def connect(host, system_arm, allowed, params, random):
+def connect(host, system_arm, allowed, params, random, now_ns):
     host["connections"] = min(host["connections"] + 1, U32)
     if params["mode"] == CLASSIC:
         arm, reason, propensity = classic_decide(host, allowed, random)
     else:
-        arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random)
+        arm, reason, propensity = thalweg_decide(host, system_arm, allowed, params, random, now_ns)
     if arm < ARMS:
         state = host["arms"][arm]
         state["chosen"] = min(state["chosen"] + 1, U32)
         if reason == GREEDY:
             state["greedy"] = min(state["greedy"] + 1, U32)
+    if reason in (EXPLORE, UNTRIED):
+        host["trials"] = trials(host, now_ns) + 1
+        host["trial_ns"] = now_ns
     return arm, reason, propensity
 
 
-def rescue(host, current, segs, retrans, allowed, params):
+def end_trial(host):
+    host["trials"] = max(host["trials"] - 1, 0)
+
+
+def change(host, current, system_arm, segs, retrans, allowed, params, random):
+    """The arm, reason and propensity of a change mid-flow; None: nothing is due."""
     if retrans <= segs // 2 ** params["loss_shift"]:
-        return NO_ARM
+        return None
     if params["mode"] == CLASSIC:
         covered["classic loss rule"] += 1
-        return NO_ARM if current == 1 else 1  # bbr is the second published arm
+        return None if current == 1 else (1, LOSS, ONE)  # bbr is the second published arm
     if segs < params["loss_min_segs"]:
         covered["loss rule waits"] += 1
-        return NO_ARM
-    target = best_arm(host, allowed, current)
+        return None
+    if current >= ARMS or system_arm >= ARMS:
+        return None
+    system = host["arms"][system_arm]
+    if current != system_arm:
+        if not allowed >> system_arm & 1 or not too_many(system, segs, retrans):
+            covered["stays away from the system's arm"] += 1
+            return None
+        covered["withdrawn"] += 1
+        return system_arm, WITHDRAWN, ONE
+    target = best_arm(host, allowed, system_arm)
     if target in (NO_ARM, current):
-        target = params["rescue_arm"]
-    if target >= ARMS or target == current or not allowed >> target & 1:
         covered["loss rule has no arm"] += 1
-        return NO_ARM
-    if current < ARMS:
-        here, there = host["arms"][current], host["arms"][target]
-        both = here["weight_q16"] > 0 and there["weight_q16"] > 0
-        # Half a bit of advantage, if both are known.
-        if both and there["value"] + ONE // 2 > here["value"]:
-            covered["loss rule: no advantage"] += 1
-            return NO_ARM
-    covered["loss rule moves"] += 1
-    return target
+        return None
+    # Half a bit of advantage over an arm that is known.
+    if system["weight_q16"] == 0 or host["arms"][target]["value"] + ONE // 2 > system["value"]:
+        covered["loss rule: no advantage"] += 1
+        return None
+    if random % ONE < ONE * 3 // 4:
+        covered["loss rule moves"] += 1
+        return target, LOSS, ONE * 3 // 4
+    covered["loss rule: the draw is to stay"] += 1
+    return current, LOSS, ONE // 4
 
 
 def blend(old, new, weight, total):
@@ -334,6 +462,18 @@ def learn(arm, cost, log_rate, srtt_us, weight, weight_max):
     arm["weight_q16"] = kept // 2 if surprised else kept
 
 
+def remember(arm, sample):
+    """Segments and retransmissions after slow start, 8192 at most; an eighth of the old goes."""
+    segs = sample["steady_segs"]
+    retrans = min(sample["steady_retrans"], segs)
+    if segs > SEGS_MAX:
+        covered["many segments count as 8192"] += 1
+        retrans = retrans * SEGS_MAX // segs
+        segs = SEGS_MAX
+    arm["segs"] = fits(arm["segs"] - arm["segs"] // 8 + segs, 32)
+    arm["retrans"] = fits(arm["retrans"] - arm["retrans"] // 8 + retrans, 32)
+
+
 def classic_score(host, arm, sample):
     interval = sample["rate_interval_us"]
     per_us = sample["rate_delivered_bytes"] // interval if interval else 0
@@ -347,7 +487,7 @@ def classic_score(host, arm, sample):
     return SCORED, ONE, cost
 
 
-def score(host, index, sample, params, now_ns):
+def score(host, index, system_arm, sample, params, now_ns):
     host["seen_ns"] = now_ns
     arm = host["arms"][index]
     if params["mode"] == CLASSIC:
@@ -357,6 +497,14 @@ def score(host, index, sample, params, now_ns):
         return outcome, 0, 0
     mean = rate(sample["bytes"], sample["duration_us"])
     cost = thalweg_cost(mean, sample["srtt_us"], params)
+    if sample["end"] == TIMEOUT:
+        known = [other["value"] for other in host["arms"] if other["weight_q16"] > 0]
+        if not known:
+            covered["a time-out and nothing beside it"] += 1
+            return SKIPPED_TIMEOUT, 0, 0
+        if arm["weight_q16"] < ONE // 2:
+            covered["a time-out bounded by the best known"] += cost > min(known) + ONE
+            cost = min(cost, min(known) + ONE)
     weight = weight_of(sample, params)
     forget(host, params, now_ns)
     for i, other in enumerate(host["arms"]):
@@ -364,17 +512,29 @@ def score(host, index, sample, params, now_ns):
             lost = other["weight_q16"] // 2 ** params["idle_shift"]
             covered["idle loss"] += lost > 0
             other["weight_q16"] -= lost
+    note_queue(host, index, system_arm, sample)
     learn(arm, cost, log2_q16(mean), sample["srtt_us"], weight, params["weight_max_q16"])
+    remember(arm, sample)
     for holder in (arm, host):
         holder["max_rate"] = max(holder["max_rate"], mean)
         if sample["min_rtt_us"]:
             lowest = holder["min_rtt_us"] or sample["min_rtt_us"]
             holder["min_rtt_us"] = min(lowest, sample["min_rtt_us"])
         holder["scored"] = min(holder["scored"] + 1, U32)
+    note_harm(host, system_arm)
     return SCORED, weight, cost
 
 
 # ------------------------------------------------------------- the host record
+
+
+def tag(netns, prefix_len, first, second):
+    """The hash of a key: three rounds of multiplication by 2^64 / golden ratio; never 0."""
+    value = netns + prefix_len & U64
+    for word in (first, second, 0x7468616C77656721):
+        value = (value ^ word) * 0x9E3779B97F4A7C15 & U64
+        value ^= value >> 32
+    return value | 1
 
 
 def empty_host():
@@ -384,7 +544,7 @@ def empty_host():
 
 
 def host_bytes(host):
-    """struct thalweg_host, little-endian; sequence numbers, tag and reserved fields are 0."""
+    """struct thalweg_host, little-endian; sequence numbers and tag are 0."""
     out = bytearray()
 
     def put(value, bits):
@@ -393,14 +553,15 @@ def host_bytes(host):
     put(0, 32)  # seq_head
     put(host["connections"], 32)
     put(0, 64)  # tag
-    for name in ("seen_ns", "forgot_ns", "max_rate", "min_rtt_us", "scored", "switched"):
+    for name in ("seen_ns", "forgot_ns", "max_rate", "trial_ns", "min_rtt_us", "scored",
+                 "switched", "harmful", "queue_q16", "base_rtt_us", "last_base_rtt_us",
+                 "trials"):
         put(host[name], HOST_FIELDS[name])
-    put(0, 32)  # reserved
     for arm in host["arms"]:
         for name, bits in ARM_FIELDS.items():
             put(arm[name], bits)
-    put(0, 64)  # reserved_tail, seq_tail
-    require(len(out) == 56 + 48 * ARMS + 8, "size of the host record")
+    put(0, 64)  # reserved, seq_tail
+    require(len(out) == 80 + 56 * ARMS + 8, "size of the host record")
     return bytes(out)
 
 

@@ -3,9 +3,10 @@
 
 from inputs import Random, extreme, odd, sample_of, with_params
 from learner import (
-    APP_LIMITED, ARMS, NO_ARM, ONE, SAMPLE_FIELDS, SCORED, SMALL, TIMEOUT, U32, U64, assess,
-    classic_cost, classic_update, empty_host, explore_share, fits, forget, judged, log2_q16, rate,
-    require, rescue, thalweg_cost, weight_of,
+    APP_LIMITED, ARMS, ONE, SAMPLE_FIELDS, SCORED, SMALL, SWITCH, TIMEOUT, U32, U64, assess,
+    change, classic_cost, classic_update, empty_host, explore_share, fits, forget, judged,
+    log2_q16, rate,
+    require, tag, thalweg_cost, weight_of,
 )
 
 
@@ -98,14 +99,21 @@ def unit_explore(r):
 
 def unit_judged(r):
     # By hand: the system's own as it is; half a bit on top without evidence, a quarter at one.
-    by_hand = [([1000, ONE, 1], [1000]), ([1000, 0, 0], [1000 + ONE // 2]),
-               ([1000, ONE, 0], [1000 + ONE // 4]), ([1000, 3 * ONE, 0], [1000 + ONE // 8])]
-    inputs = [[r.wide(32), r.wide(32), r.below(2)] for _ in range(60)]
+    # A harmful arm: 4 bits above itself, or above the system's if that is more.
+    by_hand = [([1000, ONE, 1, 0, 0], [1000]), ([1000, 0, 0, 0, 0], [1000 + ONE // 2]),
+               ([1000, ONE, 0, 0, 0], [1000 + ONE // 4]),
+               ([1000, 3 * ONE, 0, 0, 0], [1000 + ONE // 8]),
+               ([1000, ONE, 0, 1, 600], [1000 + 4 * ONE + ONE // 4]),
+               ([1000, ONE, 0, 1, 1600], [1600 + 4 * ONE + ONE // 4]),
+               ([1000, ONE, 1, 1, 0], [1000])]
+    inputs = [[r.wide(32), r.wide(32), r.below(2), r.below(2), r.wide(32)] for _ in range(60)]
 
-    def function(value, weight, own):
+    def function(value, weight, own, harmful, system_value):
         host = empty_host()
+        host["arms"][9].update(value=system_value)
         host["arms"][3].update(value=value, weight_q16=weight)
-        return [judged(host, 3, 3 if own else 0)]
+        host["harmful"] = harmful << 3
+        return [judged(host, 3, 3 if own else 9)]
 
     return by_hand, inputs, function
 
@@ -151,6 +159,7 @@ def unit_assess(r):
                (listed(bytes=999) + [1000], [SMALL]),
                (listed(bytes=999, segs_out=31, end=TIMEOUT) + [1000], [SMALL]),
                (listed(bytes=999, segs_out=32, end=TIMEOUT) + [1000], [SCORED]),
+               (listed(bytes=999, segs_out=32, end=SWITCH) + [1000], [SCORED]),
                (listed(bytes=1000) + [1000], [SCORED])]
     inputs = [list(extreme(r, 0, 0).values()) + [r.wide(64)] for _ in range(60)]
     inputs += [list(odd(r, r.below(4), 50).values()) + [128 * 1024] for _ in range(60)]
@@ -191,33 +200,60 @@ def unit_forget(r):
     return by_hand, inputs, function
 
 
-def unit_rescue(r):
-    # By hand, a connection on arm 0 that may move to arm 1, which is also the fallback. The
-    # rule: over 1/64 retransmitted, 128 segments, and 32768 (half a bit) cheaper if both known.
+def unit_change(r):
+    # By hand, a connection on arm 0, the system's, that may move to arm 1: over 1/64
+    # retransmitted, 128 segments, 32768 (half a bit) cheaper, both known, a draw below 3/4.
+    # On arm 1 it goes back to arm 0 where it retransmits more than 1.5 times what that does
+    # (with 4 on top), plus one in 256, plus 8.
     high, low = 40 * ONE, 39 * ONE
-    both, other, none = 3, 2, 0
-    by_hand = [([both, 128, 3, high, ONE, low, ONE], [1]),
-               ([both, 128, 2, high, ONE, low, ONE], [NO_ARM]),
-               ([both, 127, 100, high, ONE, low, ONE], [NO_ARM]),
-               ([other, 128, 3, high, ONE, low, ONE], [1]),
-               ([1, 128, 3, high, ONE, low, ONE], [NO_ARM]),
-               ([none, 128, 3, high, ONE, low, ONE], [NO_ARM]),
-               ([both, 128, 3, high, ONE, high - 32768, ONE], [1]),
-               ([both, 128, 3, high, ONE, high - 32767, ONE], [NO_ARM]),
-               # What is remembered of an arm without evidence does not count, of either.
-               ([both, 128, 3, low, ONE, high, 0], [1]),
-               ([both, 128, 3, low, 0, high, ONE], [1])]
-    inputs = [[r.below(4), r.between(100, 200), r.below(6), r.between(low, high),
-               r.pick([0, 1, ONE]), r.between(low, high), r.pick([0, 1, ONE])]
-              for _ in range(100)]
+    both, move, stay = 3, ONE * 3 // 4 - 1, ONE * 3 // 4
+    moved, stayed, back = [1, 6, ONE * 3 // 4], [0, 6, ONE // 4], [0, 7, ONE]
+    nothing = [255, 0, 0]
+    pair = [high, ONE, low, ONE]
+    by_hand = [([both, 0, 128, 3, move, *pair, 0, 0], moved),
+               ([both, 0, 128, 3, stay, *pair, 0, 0], stayed),
+               ([both, 0, 128, 3, U32, *pair, 0, 0], stayed),
+               ([both, 0, 128, 2, move, *pair, 0, 0], nothing),
+               ([both, 0, 127, 100, move, *pair, 0, 0], nothing),
+               ([2, 0, 128, 3, move, *pair, 0, 0], moved),
+               ([1, 0, 128, 3, move, *pair, 0, 0], nothing),
+               ([0, 0, 128, 3, move, *pair, 0, 0], nothing),
+               ([both, 0, 128, 3, move, high, ONE, high - 32768, ONE, 0, 0], moved),
+               ([both, 0, 128, 3, move, high, ONE, high - 32767, ONE, 0, 0], nothing),
+               # Nothing is known of the target, or of the arm that it has.
+               ([both, 0, 128, 3, move, high, ONE, low, 0, 0, 0], nothing),
+               ([both, 0, 128, 3, move, high, 0, low, ONE, 0, 0], nothing),
+               # 1000 segments: (16 + 4) * 1.5 + 3 + 8 = 41 are the path's.
+               ([both, 1, 1000, 41, move, *pair, 1000, 16], nothing),
+               ([both, 1, 1000, 42, move, *pair, 1000, 16], back),
+               ([2, 1, 1000, 42, move, *pair, 1000, 16], nothing),
+               # Nothing is known of what the path loses.
+               ([both, 1, 1000, 900, move, *pair, 0, 0], nothing)]
+    inputs = [[r.below(4), r.below(2), r.between(100, 200), r.below(20), r.u32(),
+               r.between(low, high), r.pick([0, 1, ONE]), r.between(low, high),
+               r.pick([0, 1, ONE]), r.pick([0, 1, 1000, 65_543]), r.below(60)]
+              for _ in range(150)]
+    inputs += [[both, 1, r.wide(32), r.wide(32), 0, *pair, r.wide(16), r.wide(16)]
+               for _ in range(50)]
 
-    def function(allowed, segs, retrans, value_0, weight_0, value_1, weight_1):
+    def function(allowed, current, segs, retrans, random, value_0, weight_0, value_1, weight_1,
+                 segs_0, retrans_0):
         host = empty_host()
-        host["arms"][0].update(value=value_0, weight_q16=weight_0)
+        host["arms"][0].update(value=value_0, weight_q16=weight_0, segs=segs_0, retrans=retrans_0)
         host["arms"][1].update(value=value_1, weight_q16=weight_1)
-        return [rescue(host, 0, segs, retrans, allowed, with_params(rescue_arm=1))]
+        out = change(host, current, 0, segs, retrans, allowed, with_params(), random)
+        return list(out or nothing)
 
     return by_hand, inputs, function
+
+
+def unit_tag(r):
+    # By hand: zeros leave one round, of 0x7468616C77656721 times 2^64 / golden ratio.
+    one = 0x7468616C77656721 * 0x9E3779B97F4A7C15 % 2**64
+    by_hand = [([0, 0, 0, 0], [one ^ one >> 32 | 1])]
+    inputs = [[U64, 128, U64, U64], [1, 96, 0, 0], [0, 128, 1, 0], [0, 128, 0, 1]]
+    inputs += [[r.wide(64), r.below(129), r.wide(64), r.wide(64)] for _ in range(60)]
+    return by_hand, inputs, lambda *key: [tag(*key)]
 
 
 SAMPLE = list(SAMPLE_FIELDS)
@@ -230,13 +266,16 @@ UNITS = [
      ["cost", "host min_rtt_us", "host max_rate"]),
     ("classic_update", unit_classic_update, ["value", "cost"], ["value"]),
     ("explore", unit_explore, ["gap_q16", "weight_q16", "arms", "gap_scale"], ["share_q16"]),
-    ("judged", unit_judged, ["value", "weight_q16", "is the system's"], ["judged_q16"]),
+    ("judged", unit_judged, ["value", "weight_q16", "is the system's", "harmful",
+                             "the system's value"], ["judged_q16"]),
     ("weight", unit_weight, SAMPLE + ["score_full_bytes"], ["weight_q16"]),
     ("assess", unit_assess, SAMPLE + ["score_min_bytes"], ["outcome"]),
     ("forget", unit_forget, ["half_life_ns", "forgot_ns", "now_ns"] + WEIGHTS,
      ["forgot_ns"] + WEIGHTS),
-    ("rescue", unit_rescue, ["allowed", "segs", "retrans", "value[0]", "weight_q16[0]",
-                             "value[1]", "weight_q16[1]"], ["arm"]),
+    ("change", unit_change, ["allowed", "current", "segs", "retrans", "random", "value[0]",
+                             "weight_q16[0]", "value[1]", "weight_q16[1]", "segs[0]",
+                             "retrans[0]"], ["arm", "reason", "propensity_q16"]),
+    ("tag", unit_tag, ["netns", "prefix_len", "addr 0-7", "addr 8-15"], ["tag"]),
 ]
 
 

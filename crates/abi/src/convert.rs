@@ -35,6 +35,8 @@ fn arm_from_raw(arm: &raw::thalweg_arm_state) -> ArmState {
         chosen: arm.chosen,
         greedy: arm.greedy,
         scored: arm.scored,
+        segs: arm.segs,
+        retrans: arm.retrans,
     }
 }
 
@@ -50,6 +52,31 @@ fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
         chosen: arm.chosen,
         greedy: arm.greedy,
         scored: arm.scored,
+        segs: arm.segs,
+        retrans: arm.retrans,
+    }
+}
+
+/// What a copy of a record is worth, which was made while programs may have changed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// It is whole.
+    Whole,
+    /// A program was writing it.
+    Written,
+    /// The map has recycled it for another host: there is no record of this one any more.
+    Recycled,
+}
+
+/// What the copy of the record under `key` is worth.
+pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
+    // The lower half, as it is stored.
+    if host.tag != key.tag() || host.tag_tail != host.tag as u32 {
+        Copied::Recycled
+    } else if host.seq_head != host.seq_tail {
+        Copied::Written
+    } else {
+        Copied::Whole
     }
 }
 
@@ -59,6 +86,13 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
+        // Arms are 16.
+        harmful: (host.harmful & 0xffff) as u16,
+        queue_q16: host.queue_q16,
+        base_rtt_us: host.base_rtt_us,
+        last_base_rtt_us: host.last_base_rtt_us,
+        trials: host.trials,
+        trial_ns: host.trial_ns,
         min_rtt_us: host.min_rtt_us,
         max_rate: host.max_rate,
         seen_ns: host.seen_ns,
@@ -67,12 +101,21 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
     }
 }
 
-/// A record as the kernel stores it, not yet claimed: the program sets the tag at first use.
-pub fn host_to_raw(host: &Host) -> raw::thalweg_host {
+/// A record as the kernel stores it under `key`.
+pub fn host_to_raw(key: &HostKey, host: &Host) -> raw::thalweg_host {
+    let tag = key.tag();
     raw::thalweg_host {
+        tag,
+        tag_tail: tag as u32,
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
+        harmful: host.harmful.into(),
+        queue_q16: host.queue_q16,
+        base_rtt_us: host.base_rtt_us,
+        last_base_rtt_us: host.last_base_rtt_us,
+        trials: host.trials,
+        trial_ns: host.trial_ns,
         min_rtt_us: host.min_rtt_us,
         max_rate: host.max_rate,
         seen_ns: host.seen_ns,

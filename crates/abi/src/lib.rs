@@ -8,7 +8,9 @@ mod convert;
 mod model;
 mod pod;
 
-pub use convert::{arm_name, arm_name_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw};
+pub use convert::{
+    Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,
+};
 pub use model::model_to_raw;
 pub use pod::{Pod, bytes_of, from_bytes};
 

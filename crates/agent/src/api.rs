@@ -122,7 +122,7 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_core:
         )
     })?;
     let setup = shared.kernel.setup();
-    let wanted = HostKey::new(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
+    let wanted = HostKey::of_remote(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let mut found = Vec::new();
     shared.kernel.walk_hosts(|batch| {
@@ -154,7 +154,7 @@ async fn explain(
     for (key, host) in find_hosts(&shared, &address)? {
         let host_name = key.to_string();
         out.push(Explanation {
-            summary: presenter.summary(&host),
+            summary: presenter.summary(&key, &host),
             host: presenter.host(&key, &host),
             recent: shared.store(|store| store.recent(Some(&host_name), RECENT))?,
         });

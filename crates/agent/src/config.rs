@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_core::{Mode, Params};
+use thalweg_policy::Prefix;
 
 mod error;
 mod reader;
@@ -27,6 +28,8 @@ const SOCKET_PATH_MAX: usize = 107;
 const PATH_MAX: usize = 4095;
 /// Most arms of one agent.
 const ARMS_MAX: usize = thalweg_core::MAX_ARMS;
+/// Most prefixes for arms that need ECN.
+const ECN_PREFIXES_MAX: usize = thalweg_abi::raw::THALWEG_ECN_PREFIXES as usize;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -74,8 +77,11 @@ pub struct Arms {
     pub deny: Vec<String>,
     /// `load`: kernel modules `tcp_NAME` to load at start, where the kernel has them.
     pub load: Vec<String>,
-    /// `needs_ecn`: names chosen only for connections that negotiated ECN.
+    /// `needs_ecn`: names chosen only within `ecn_prefixes`, for connections that negotiated
+    /// ECN.
     pub needs_ecn: Vec<String>,
+    /// `ecn_prefixes`: remote prefixes, of datacenters, where those may be chosen.
+    pub ecn_prefixes: Vec<Prefix>,
 }
 
 impl Arms {
@@ -95,6 +101,8 @@ pub struct Hosts {
     pub ipv4_prefix: u32,
     /// `ipv6_prefix`: bits of an IPv6 address that tell hosts apart.
     pub ipv6_prefix: u32,
+    /// `user_namespaces`: learn for network namespaces that ordinary users made, too.
+    pub user_namespaces: bool,
 }
 
 /// `[learning]`: parameters of the mode `thalweg`; `loss_shift` applies to `classic` too.
@@ -118,11 +126,11 @@ pub struct Learning {
     pub score_min_bytes: u64,
     /// `score_full`: from here on a transfer has full weight, bytes.
     pub score_full_bytes: u64,
-    /// `loss_shift`: the loss rule fires above segments / 2^this retransmissions.
+    /// `loss_shift`: a path is lossy above segments / 2^this retransmissions.
     pub loss_shift: u32,
-    /// `loss_min_segments`: segments before the loss rule may fire.
+    /// `loss_min_segments`: segments before a connection's arm may be changed.
     pub loss_min_segments: u32,
-    /// `rescue`: congestion control that the loss rule falls back on.
+    /// `rescue`: congestion control that is tried first on lossy paths.
     pub rescue: Option<String>,
 }
 
@@ -285,6 +293,7 @@ impl Arms {
                 .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])?
                 .value,
             needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"])?.value,
+            ecn_prefixes: section.prefixes("ecn_prefixes", ECN_PREFIXES_MAX)?,
         };
         if let (Some(names), Some(span)) = (&arms.allow, deny.span)
             && !names.iter().any(|name| arms.permits(name))
@@ -304,6 +313,7 @@ impl Hosts {
             max: section.integer("max", 64..=16_777_216, 65_536)?,
             ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32)?,
             ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64)?,
+            user_namespaces: section.boolean("user_namespaces", false)?,
         };
         section.finish()?;
         Ok(hosts)

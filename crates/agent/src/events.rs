@@ -90,6 +90,10 @@ pub fn metric(mode: Mode, cost: u64) -> u64 {
 
 /// Text of a negative errno.
 pub fn error_text(errno: i32) -> String {
+    // ENOTSUPP, which the kernel keeps to itself.
+    if errno == -524 {
+        return "not supported (os error 524)".to_string();
+    }
     std::io::Error::from_raw_os_error(-errno).to_string()
 }
 
@@ -102,6 +106,7 @@ fn reason(number: u32) -> &'static str {
         raw::THALWEG_REASON_APPLICATION => "application",
         raw::THALWEG_REASON_FOREIGN => "foreign",
         raw::THALWEG_REASON_LOSS => "loss",
+        raw::THALWEG_REASON_WITHDRAWN => "withdrawn",
         _ => "unknown",
     }
 }
@@ -123,6 +128,7 @@ fn outcome(number: u32) -> &'static str {
         raw::THALWEG_SKIPPED_SMALL => "small",
         raw::THALWEG_SKIPPED_APP_LIMITED => "app-limited",
         raw::THALWEG_SKIPPED_NOT_TRACKED => "not-tracked",
+        raw::THALWEG_SKIPPED_TIMEOUT => "timeout",
         _ => "unknown",
     }
 }

@@ -25,9 +25,14 @@ use crate::{cc, policy, system};
 const TICK: Duration = Duration::from_millis(200);
 /// Between two looks at what the kernel offers.
 const DISCOVER: Duration = Duration::from_secs(10);
+/// After this time an arm that the kernel refused is given another chance.
+const FORGIVE: Duration = Duration::from_secs(600);
 /// Between two looks at all namespaces, unless an unknown one shows up.
 const NAMESPACES: Duration = Duration::from_secs(60);
-/// Namespaces remembered as out of reach.
+/// Between two looks for unknown ones, and after one that found them to be left alone.
+const LOOK: Duration = Duration::from_secs(1);
+const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
+/// Namespaces remembered as left alone.
 const UNREACHABLE_MAX: usize = 10_000;
 /// Between two prunings of the store.
 const PRUNE: Duration = Duration::from_secs(60);
@@ -52,12 +57,14 @@ pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>
 pub struct Keeper {
     shared: Arc<Shared>,
     decoder: Decoder,
-    defaults: HashMap<u64, usize>,
-    /// Namespaces that connections came from and that have not been looked for yet.
-    unknown: HashSet<u64>,
-    /// Namespaces that were looked for in vain: they are not worth another look each second.
+    /// Default arm of each namespace that is not left alone; `None`: one that is no arm.
+    defaults: HashMap<u64, Option<usize>>,
+    /// Namespaces that were looked for in vain: they are not worth another look.
     unreachable: HashSet<u64>,
+    /// When a namespace that is left alone and had a connection is looked for.
+    look: Instant,
     discovered: Instant,
+    forgave: Instant,
     namespaces_read: Option<Instant>,
     snapshot_tried: Instant,
     /// `established + closed` at the last snapshot: nothing new, nothing to save.
@@ -76,9 +83,10 @@ impl Keeper {
         Self {
             decoder: Decoder::new(shared.mode()),
             defaults: HashMap::new(),
-            unknown: HashSet::new(),
             unreachable: HashSet::new(),
+            look: now,
             discovered: now,
+            forgave: now,
             namespaces_read: None,
             snapshot_tried: now,
             snapshot_activity: 0,
@@ -136,11 +144,6 @@ impl Keeper {
             Ok(arms) => arms,
             Err(error) => return self.shared.problem("arms", Some(format!("{error:#}"))),
         };
-        for netns in raw_events.iter().map(|event| event.host.netns) {
-            if !self.defaults.contains_key(&netns) && !self.unreachable.contains(&netns) {
-                self.unknown.insert(netns);
-            }
-        }
         let events: Vec<Event> = raw_events
             .iter()
             .map(|event| self.decoder.decode(event, &arms))
@@ -182,10 +185,11 @@ impl Keeper {
             self.refresh_cgroups();
         }
         let since = self.namespaces_read.map(|at| at.elapsed());
-        let due = since.is_none_or(|age| age >= NAMESPACES)
-            || (!self.unknown.is_empty() && since.is_none_or(|age| age >= Duration::from_secs(1)));
-        if due {
+        if since.is_none_or(|age| age >= NAMESPACES) {
             self.read_namespaces();
+        }
+        if self.look <= Instant::now() {
+            self.look_for_strangers();
         }
         if self.snapshot_tried.elapsed() >= self.shared.config.snapshot.interval {
             self.snapshot_tried = Instant::now();
@@ -232,10 +236,14 @@ impl Keeper {
     }
 
     fn discover(&mut self) -> Result<()> {
-        let (came, went) = self
-            .shared
-            .kernel
-            .refresh_arms(&wanted_arms(&self.shared.config)?)?;
+        let kernel = &self.shared.kernel;
+        let forgive = self.forgave.elapsed() >= FORGIVE;
+        if forgive {
+            self.forgave = Instant::now();
+        }
+        let refused = kernel.arms()?.refused();
+        let (came, went) = kernel.refresh_arms(&wanted_arms(&self.shared.config)?, forgive)?;
+        self.shared.problem("refused", refused);
         self.refresh_arm_sets()?;
         for name in came {
             tracing::info!(arm = name, "congestion control has become available");
@@ -247,33 +255,49 @@ impl Keeper {
     }
 
     fn set_default(&mut self, netns: u64, name: &str) -> Result<()> {
-        let arms = self.shared.kernel.arms()?;
-        match arms.index(name) {
-            Some(index) if self.defaults.get(&netns) == Some(&index) => Ok(()),
-            Some(index) => {
-                self.shared.kernel.set_default(netns, index)?;
-                self.defaults.insert(netns, index);
-                Ok(())
-            }
-            None => {
-                self.defaults.remove(&netns);
-                self.shared.kernel.forget_default(netns)
-            }
+        let index = self.shared.kernel.arms()?.index(name);
+        if self.defaults.get(&netns) != Some(&index) {
+            self.shared.kernel.set_default(netns, index)?;
+            self.defaults.insert(netns, index);
         }
+        Ok(())
     }
 
-    /// Learns the default congestion control of every namespace that can be entered.
-    fn read_namespaces(&mut self) {
-        self.namespaces_read = Some(Instant::now());
-        let found = system::namespace_defaults();
-        let alive: HashSet<u64> = found.iter().map(|(netns, _)| *netns).collect();
-        self.unreachable.retain(|netns| !alive.contains(netns));
-        let missed = std::mem::take(&mut self.unknown);
-        // Namespaces come and go; what is forgotten here is looked for once more.
+    /// A namespace that had its first connection may be one that is not to be left alone.
+    fn look_for_strangers(&mut self) {
+        let strangers = match self.shared.kernel.take_strangers() {
+            Ok(strangers) => strangers,
+            Err(error) => {
+                let text = format!("{error:#}");
+                return self.shared.problem("strangers", Some(text));
+            }
+        };
+        self.shared.problem("strangers", None);
+        let mut wanted: HashSet<u64> = strangers.into_iter().collect();
+        wanted.retain(|netns| !self.unreachable.contains(netns));
+        self.look = Instant::now() + LOOK;
+        if wanted.is_empty() {
+            return;
+        }
+        self.read_namespaces();
+        wanted.retain(|netns| !self.defaults.contains_key(netns));
+        if wanted.is_empty() {
+            return;
+        }
+        // Whoever makes namespaces without end must not keep the agent busy.
+        self.look = Instant::now() + LOOK_IN_VAIN;
         if self.unreachable.len() > UNREACHABLE_MAX {
             self.unreachable.clear();
         }
-        self.unreachable.extend(missed.difference(&alive));
+        self.unreachable.extend(wanted);
+    }
+
+    /// Learns the default congestion control of every namespace that is not left alone.
+    fn read_namespaces(&mut self) {
+        self.namespaces_read = Some(Instant::now());
+        let found = system::namespace_defaults(self.shared.config.hosts.user_namespaces);
+        let alive: HashSet<u64> = found.iter().map(|(netns, _)| *netns).collect();
+        self.unreachable.retain(|netns| !alive.contains(netns));
         let mut outcome = Ok(());
         for (netns, name) in &found {
             outcome = outcome.and(self.set_default(*netns, name));
@@ -367,10 +391,7 @@ impl LogLimit {
         let remote = &event.remote;
         if let Some(error) = &event.error {
             let chosen = event.chosen.as_deref().unwrap_or("unknown");
-            tracing::warn!(
-                remote,
-                "the kernel refused {chosen}: {error}; not chosen again"
-            );
+            tracing::warn!(remote, "the kernel refused {chosen}: {error}");
         } else if let Some(measured) = &event.measurement {
             let (outcome, end) = (&measured.outcome, &measured.end);
             let rate = measured.rate_bytes_per_s;

@@ -21,6 +21,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Progr
 use thalweg_abi::raw;
 use thalweg_abi::{bytes_of, from_bytes};
 use thalweg_core::{Host, HostKey, Mode, Params};
+use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable};
 pub use maps::HostBatch;
@@ -28,8 +29,18 @@ pub use maps::HostBatch;
 use crate::system;
 
 /// Maps that are pinned, by their name in the object.
-const MAPS: [&str; 9] = [
-    "hosts", "locks", "arms", "meta", "defaults", "conns", "owned", "counters", "events",
+const MAPS: [&str; 11] = [
+    "hosts",
+    "locks",
+    "arms",
+    "meta",
+    "defaults",
+    "strangers",
+    "ecn_prefixes",
+    "conns",
+    "owned",
+    "counters",
+    "events",
 ];
 /// Links that are pinned: program name, file name.
 const LINKS: [(&str, &str); 2] = [
@@ -60,6 +71,10 @@ pub struct Setup {
     pub ring_bytes: u32,
     /// Congestion controls to choose from, system default included.
     pub arms: Vec<ArmSpec>,
+    /// Remote prefixes where arms that need ECN may be chosen.
+    pub ecn_prefixes: Vec<Prefix>,
+    /// Default congestion control by network namespace cookie; others are left alone.
+    pub defaults: Vec<(u64, String)>,
     /// Use the variant that reads the kernel's own structures.
     pub kernel_btf: bool,
 }
@@ -134,6 +149,10 @@ impl Kernel {
             setup,
         };
         kernel.write_arms()?;
+        kernel.write_ecn_prefixes(&kernel.setup.ecn_prefixes)?;
+        for (netns, name) in &kernel.setup.defaults {
+            kernel.set_default(*netns, kernel.arms()?.index(name))?;
+        }
         kernel.write_meta()?;
         for (key, host) in &carried.hosts {
             kernel.insert_host(key, host)?;

@@ -1,5 +1,7 @@
 //! Host records in words: what the API answers about them.
 
+use std::collections::HashMap;
+
 use thalweg_core::{
     Host, HostKey, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, propensities_q16,
 };
@@ -15,8 +17,10 @@ pub struct Presenter<'a> {
     pub arms: &'a ArmTable,
     /// Parameters of the learner.
     pub params: &'a Params,
-    /// The system's own congestion control, if it is in the table.
+    /// The default of the agent's own network namespace, if it is in the table.
     pub system_arm: Option<usize>,
+    /// The default of each network namespace that is known, by cookie.
+    pub defaults: HashMap<u64, Option<usize>>,
 }
 
 const BITS: f64 = ONE_Q16 as f64;
@@ -24,7 +28,8 @@ const BITS: f64 = ONE_Q16 as f64;
 impl Presenter<'_> {
     /// A record with the estimates of its arms.
     pub fn host(&self, key: &HostKey, host: &Host) -> view::Host {
-        let shares = self.shares(host);
+        let system_arm = self.system_arm(key);
+        let shares = self.shares(host, system_arm);
         let arms = self
             .arms
             .entries()
@@ -32,7 +37,10 @@ impl Presenter<'_> {
                 let arm = &host.arms[*index];
                 arm.chosen > 0 || arm.scored > 0 || arm.weight_q16 > 0 || shares[*index] > 0
             })
-            .map(|(index, entry)| self.arm(host, index, &entry.name, shares[index]))
+            .map(|(index, entry)| view::HostArm {
+                harmful: is_harmful(host, index, system_arm),
+                ..self.arm(host, index, &entry.name, shares[index])
+            })
             .collect();
         view::Host {
             address: key.to_string(),
@@ -41,20 +49,31 @@ impl Presenter<'_> {
             scored: host.scored,
             switched: host.switched,
             min_rtt_us: host.min_rtt_us,
+            base_rtt_us: host.base_rtt().unwrap_or(0),
+            queue_bits: f64::from(host.queue_q16) / BITS,
             max_rate_bytes_per_s: self.bytes_per_second(host.max_rate),
             idle_s: system::monotonic_ns().saturating_sub(host.seen_ns) / 1_000_000_000,
-            best: self.best(host).map(|(_, name)| name.to_string()),
+            best: self
+                .best(host, system_arm)
+                .map(|(_, name)| name.to_string()),
             arms,
         }
     }
 
     /// Probabilities for the next connection, which is counted before it is decided on.
-    fn shares(&self, host: &Host) -> [u32; thalweg_core::MAX_ARMS] {
+    fn shares(&self, host: &Host, system_arm: Option<usize>) -> [u32; thalweg_core::MAX_ARMS] {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
-        forget(&mut next, self.params, system::monotonic_ns());
+        let now_ns = system::monotonic_ns();
+        forget(&mut next, self.params, now_ns);
         let allowed = self.arms.allowed(self.params.mode, false);
-        propensities_q16(&next, self.system_arm, allowed, self.params)
+        propensities_q16(&next, system_arm, allowed, self.params, now_ns)
+    }
+
+    /// What the system gives connections to a host.
+    fn system_arm(&self, key: &HostKey) -> Option<usize> {
+        let known = self.defaults.get(&key.netns).copied();
+        known.unwrap_or(self.system_arm)
     }
 
     fn arm(&self, host: &Host, index: usize, name: &str, share: u32) -> view::HostArm {
@@ -84,6 +103,8 @@ impl Presenter<'_> {
                 0.0
             },
             srtt_us: arm.srtt_us,
+            retransmitted: f64::from(arm.retrans) / f64::from(arm.segs.max(1)),
+            harmful: false,
             next_probability: f64::from(share) / BITS,
         }
     }
@@ -96,17 +117,18 @@ impl Presenter<'_> {
     }
 
     /// The arm that is judged best, with its name.
-    fn best(&self, host: &Host) -> Option<(usize, &str)> {
+    fn best(&self, host: &Host, system_arm: Option<usize>) -> Option<(usize, &str)> {
         let allowed = self.arms.allowed(self.params.mode, false);
-        let index = best_arm(host, self.system_arm, allowed, self.params)?;
+        let index = best_arm(host, system_arm, allowed, self.params)?;
         Some((index, self.arms.name(index)?))
     }
 
     /// One sentence: what the next connection will run, and why.
-    pub fn summary(&self, host: &Host) -> String {
-        let shares = self.shares(host);
+    pub fn summary(&self, key: &HostKey, host: &Host) -> String {
+        let system_arm = self.system_arm(key);
+        let shares = self.shares(host, system_arm);
         let percent = |index: usize| f64::from(shares[index]) / BITS * 100.0;
-        let Some((index, best)) = self.best(host) else {
+        let Some((index, best)) = self.best(host, system_arm) else {
             return format!(
                 "Nothing measured yet ({} connections): the system default stays.",
                 host.connections
@@ -118,7 +140,7 @@ impl Presenter<'_> {
                 percent(index)
             );
         }
-        let judged = |index| judged_q16(host, index, self.system_arm);
+        let judged = |index| judged_q16(host, index, system_arm);
         let second = self
             .arms
             .entries()
@@ -135,14 +157,28 @@ impl Presenter<'_> {
                 )
             }
         };
-        let caution = if Some(index) == self.system_arm || self.system_arm.is_none() {
+        let harmful: Vec<&str> = self
+            .arms
+            .entries()
+            .filter(|(i, entry)| entry.present && is_harmful(host, *i, system_arm))
+            .map(|(_, entry)| entry.name.as_str())
+            .collect();
+        let harm = if harmful.is_empty() {
+            String::new()
+        } else {
+            format!(
+                " Not chosen, for what it gains others lose: {}.",
+                harmful.join(", ")
+            )
+        };
+        let caution = if Some(index) == system_arm || system_arm.is_none() {
             ""
         } else {
             ", after the handicap that protects the system default"
         };
         format!(
             "{best} costs least: {comparison}{caution}. The next connection runs it with {:.1} %, \
-             the rest goes to checking the others.",
+             the rest goes to checking the others.{harm}",
             percent(index)
         )
     }
@@ -162,4 +198,9 @@ impl Presenter<'_> {
             })
             .collect()
     }
+}
+
+/// Whether an arm gains at the expense of others. Classic knows no such thing.
+fn is_harmful(host: &Host, index: usize, system_arm: Option<usize>) -> bool {
+    host.harmful & (1 << index) != 0 && Some(index) != system_arm
 }

@@ -112,6 +112,8 @@ fn setup(config: &Config, cgroup: PathBuf) -> Result<Setup> {
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,
         arms: wanted_arms(config)?,
+        ecn_prefixes: config.arms.ecn_prefixes.clone(),
+        defaults: system::namespace_defaults(config.hosts.user_namespaces),
         kernel_btf: system::has_kernel_btf(),
     })
 }

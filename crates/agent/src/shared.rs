@@ -90,6 +90,8 @@ impl Shared {
             arms,
             params: self.kernel.params(),
             system_arm,
+            // Without them every host is shown as if it were in the agent's own namespace.
+            defaults: self.kernel.defaults().unwrap_or_default(),
         }
     }
 
@@ -168,6 +170,7 @@ impl Shared {
         let now_ms = (system::wall_ns() / 1_000_000) as i64;
         let elapsed_ms = u64::try_from(now_ms - snapshot.saved_at_ms).unwrap_or(0);
         let same_boot = snapshot.boot_id == self.boot_id;
+        let system_arm = arms.index(&system::default_cc()?);
         let mut result = Restored {
             restored: 0,
             left_out: 0,
@@ -180,9 +183,13 @@ impl Shared {
                 result.left_out += 1;
                 continue;
             }
-            let host = row.restore(now_ns, elapsed_ms, self.kernel.params(), |name| {
-                arms.index(name)
-            });
+            let host = row.restore(
+                now_ns,
+                elapsed_ms,
+                self.kernel.params(),
+                system_arm,
+                |name| arms.index(name),
+            );
             self.kernel.insert_host(&key, &host)?;
             result.restored += 1;
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,6 +19,8 @@ const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
 /// Where every distribution mounts bpffs.
 pub(crate) const BPFFS: &str = "/sys/fs/bpf";
+/// Which user namespace owns this one (linux/nsfs.h).
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
 /// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
 
@@ -155,23 +157,52 @@ pub fn netns_cookie() -> Result<u64> {
 }
 
 /// Default congestion control by namespace cookie, for the namespaces of all processes that
-/// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out:
-/// connections there count as running their system default.
-pub fn namespace_defaults() -> Vec<(u64, String)> {
-    in_namespaces(|| Some((netns_cookie().ok()?, default_cc().ok()?)))
+/// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out.
+/// So are those of user namespaces, unless `users` says otherwise: any user may make one.
+pub fn namespace_defaults(users: bool) -> Vec<(u64, String)> {
+    let ask = || Some((netns_cookie().ok()?, default_cc().ok()?));
+    if users {
+        in_namespaces(|_| true, ask)
+    } else {
+        in_namespaces(|file| owner(file) == own_user_namespace(), ask)
+    }
 }
 
-/// Answers of a question that is asked in every network namespace that can be entered, the
-/// caller's own first.
-pub(crate) fn in_namespaces<T: Send + 'static>(ask: fn() -> Option<T>) -> Vec<T> {
+/// Identity of the user namespace that owns a network namespace; `None` where that is above
+/// our own, and so not ours to know.
+fn owner(namespace: &fs::File) -> Option<u64> {
+    // SAFETY: NS_GET_USERNS takes no argument; the descriptor is open for the whole call.
+    let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    let owner = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    Some(owner.metadata().ok()?.ino())
+}
+
+fn own_user_namespace() -> Option<u64> {
+    Some(fs::metadata("/proc/self/ns/user").ok()?.ino())
+}
+
+/// Answers of a question that is asked in every network namespace that is wanted and can be
+/// entered, the caller's own first.
+pub(crate) fn in_namespaces<T: Send + 'static>(
+    wanted: fn(&fs::File) -> bool,
+    ask: fn() -> Option<T>,
+) -> Vec<T> {
     let worker = std::thread::spawn(move || {
         // The first is our own, which needs no privilege to be in.
         let mut answers: Vec<T> = ask().into_iter().collect();
         let others = network_namespaces().skip(1);
-        answers.extend(others.filter_map(|(_, file)| {
-            nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
-            ask()
-        }));
+        answers.extend(
+            others
+                .filter(|(_, file)| wanted(file))
+                .filter_map(|(_, file)| {
+                    nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET).ok()?;
+                    ask()
+                }),
+        );
         answers
     });
     worker.join().unwrap_or_default()

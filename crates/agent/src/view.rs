@@ -67,8 +67,14 @@ pub struct Counters {
     pub skipped_app_limited: u64,
     /// Measurements not scored: not ours (application's own or unknown CC).
     pub skipped_not_tracked: u64,
+    /// Measurements not scored: time-outs with nothing to compare with.
+    #[serde(default)]
+    pub skipped_timeout: u64,
     /// Connections moved mid-flow by the loss rule.
     pub switched: u64,
+    /// Connections taken back to the system default mid-flow.
+    #[serde(default)]
+    pub withdrawn: u64,
     /// Connections left to the application's own choice.
     pub app_owned: u64,
     /// Events handed to the ring buffer.
@@ -81,6 +87,9 @@ pub struct Counters {
     pub hosts_missed: u64,
     /// Connections that lost their slot to a newer one, and were not scored.
     pub conns_missed: u64,
+    /// Connections of network namespaces that are left alone.
+    #[serde(default)]
+    pub outside: u64,
 }
 
 /// One arm of `GET /v1/arms` (a list).
@@ -120,10 +129,16 @@ pub struct Host {
     pub connections: u32,
     /// Measurements taken.
     pub scored: u32,
-    /// Connections moved by the loss rule.
+    /// Connections moved to another arm mid-flow.
     pub switched: u32,
     /// Lowest RTT seen, µs; 0 = none.
     pub min_rtt_us: u32,
+    /// Base RTT: the lowest of this half-life and of the one before, µs; 0 = none (thalweg).
+    #[serde(default)]
+    pub base_rtt_us: u32,
+    /// How much longer the RTT is under the system default, bits (thalweg).
+    #[serde(default)]
+    pub queue_bits: f64,
     /// Highest rate seen, bytes per second.
     pub max_rate_bytes_per_s: u64,
     /// Seconds since the last connection or measurement.
@@ -161,6 +176,12 @@ pub struct HostArm {
     pub rate_bytes_per_s: f64,
     /// Typical smoothed RTT at the end of connections, µs (thalweg).
     pub srtt_us: u32,
+    /// Share of the segments that were retransmissions, lately (thalweg).
+    #[serde(default)]
+    pub retransmitted: f64,
+    /// It gains at the expense of others, so that it is not chosen (thalweg).
+    #[serde(default)]
+    pub harmful: bool,
     /// Probability that the next connection runs it.
     pub next_probability: f64,
 }
@@ -204,7 +225,8 @@ pub struct Event {
     pub chosen: Option<String>,
     /// Arm the system had given it.
     pub system_arm: Option<String>,
-    /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`.
+    /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
+    /// `withdrawn`.
     pub reason: String,
     /// Probability with which `chosen` was chosen.
     pub propensity: f64,
@@ -214,7 +236,7 @@ pub struct Event {
     pub ecn: bool,
     /// Nothing was set.
     pub dry_run: bool,
-    /// Moved by the loss rule at some point.
+    /// Moved to another arm mid-flow at some point.
     pub switched: bool,
     /// Error text where the kernel refused the arm.
     pub error: Option<String>,

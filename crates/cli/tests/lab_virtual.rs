@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use support::{THALWEG, skip};
+use support::{THALWEG, guest, skip};
 
 /// Loss, queue and delay, so that a run has something to be different in.
 const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
@@ -62,6 +62,17 @@ fn build(hz: &str) {
 
 /// Runs a scenario and returns the directory with its report.
 fn run(place: &Path, out: &str, scenario: &str, arguments: &[&str]) -> PathBuf {
+    run_with(place, out, scenario, arguments, None)
+}
+
+/// The same with a library preloaded.
+fn run_with(
+    place: &Path,
+    out: &str,
+    scenario: &str,
+    arguments: &[&str],
+    library: Option<&Path>,
+) -> PathBuf {
     let file = place.join("scenario.toml");
     fs::write(&file, format!("name = \"test\"\n{scenario}")).unwrap();
     let out = place.join(out);
@@ -71,6 +82,7 @@ fn run(place: &Path, out: &str, scenario: &str, arguments: &[&str]) -> PathBuf {
     let temporary = out.with_extension("tmp");
     fs::create_dir_all(&temporary).unwrap();
     command.env("TMPDIR", &temporary);
+    command.envs(library.map(|library| ("LD_PRELOAD", library)));
     assert_success(&command.output().unwrap());
     assert_eq!(fs::read_dir(temporary).unwrap().count(), 0);
     out
@@ -180,6 +192,24 @@ fn the_same_holds_for_short_flows_and_changes() {
     assert!(files(&first) == files(&second));
 }
 
+/// Processors with AMX have more register state than the sources know of.
+#[test]
+#[ignore = "builds a kernel: some ten minutes"]
+fn the_same_holds_where_the_processor_has_more_state() {
+    if !available() {
+        return;
+    }
+    build("100");
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let library = guest::large_state(place);
+    let scenario = format!("[path]\n{PATH}[traffic]\nconnections = 2\n");
+    let arguments = ["--backend", "virtual", "--mode", "thalweg"];
+    let first = run(place, "a", &scenario, &arguments);
+    let second = run_with(place, "b", &scenario, &arguments, Some(&library));
+    assert!(files(&first) == files(&second));
+}
+
 /// A path without a queue takes 1 ms there and back, or with timers that wait for ticks
 /// of 1 ms nearly 2. In real time the machine may add to that.
 #[test]
@@ -212,4 +242,41 @@ fn ticks_and_timers_are_as_asked_in_both_times() {
             assert!((least_us..most_us).contains(&rtt), "{out}: {rtt} µs");
         }
     }
+}
+
+#[test]
+#[ignore = "slow: builds a kernel where there is none, then some fifteen minutes"]
+fn the_learner_harms_nobody_and_finds_what_is_better() {
+    if !available() {
+        return;
+    }
+    build("100");
+    let place = tempfile::tempdir().unwrap();
+    let scenarios = support::manifest_path("scenarios/lab");
+    let mut files: Vec<PathBuf> = fs::read_dir(scenarios)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|file| {
+            let name = file.file_name().unwrap().to_string_lossy();
+            name.starts_with("harm-") || name == "loss-2-delay-17ms.toml"
+        })
+        .collect();
+    files.sort();
+    assert!(files.len() >= 10, "{files:?}");
+    // A missed expectation is exit code 5, and the table says which.
+    let output = thalweg(&["lab", "run"])
+        .args(&files)
+        .args([
+            "--backend",
+            "virtual",
+            "--mode",
+            "fixed",
+            "--mode",
+            "thalweg",
+        ])
+        .args(["--reference-every", "4", "--out"])
+        .arg(place.path())
+        .output()
+        .unwrap();
+    assert_success(&output);
 }

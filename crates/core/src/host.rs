@@ -27,6 +27,10 @@ pub struct ArmState {
     pub greedy: u32,
     /// Measurements taken.
     pub scored: u32,
+    /// Thalweg: discounted number of data segments sent …
+    pub segs: u32,
+    /// … and how many of them were retransmissions.
+    pub retrans: u32,
 }
 
 /// Everything known of one remote host.
@@ -36,8 +40,20 @@ pub struct Host {
     pub connections: u32,
     /// Measurements taken.
     pub scored: u32,
-    /// Connections the loss rule moved to another arm.
+    /// Connections whose arm was changed mid-flow.
     pub switched: u32,
+    /// Thalweg: mask of the arms that gain at the expense of others.
+    pub harmful: u16,
+    /// Thalweg: how much longer the RTT is under the system's arm than the base RTT, Q16 bits.
+    pub queue_q16: u32,
+    /// Thalweg: lowest RTT since the last half-life began, µs; 0 = none yet …
+    pub base_rtt_us: u32,
+    /// … and in the half-life before.
+    pub last_base_rtt_us: u32,
+    /// Thalweg: trials under way (connections that explore).
+    pub trials: u32,
+    /// Thalweg: monotonic time when the last trial began, ns.
+    pub trial_ns: u64,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,
     /// Highest rate seen; unit as in [`ArmState::max_rate`].

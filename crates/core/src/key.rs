@@ -16,6 +16,9 @@ pub struct HostKey {
     pub prefix_len: u32,
 }
 
+/// The well-known prefix of NAT64.
+const NAT64: [u8; 12] = [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0];
+
 /// A prefix length out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixError;
@@ -53,6 +56,37 @@ impl HostKey {
             addr: masked.to_be_bytes(),
             prefix_len,
         })
+    }
+
+    /// The key under which the kernel keeps `remote`: as [`HostKey::new`], but for addresses
+    /// behind NAT64 (RFC 6052, 64:ff9b::/96), which are IPv4 addresses in their last 32 bits.
+    pub fn of_remote(
+        netns: u64,
+        remote: IpAddr,
+        ipv4_prefix: u32,
+        ipv6_prefix: u32,
+    ) -> Result<Self, PrefixError> {
+        let nat64 = matches!(remote, IpAddr::V6(v6) if v6.octets()[..12] == NAT64);
+        if nat64 && ipv4_prefix <= 32 {
+            return Self::new(netns, remote, ipv4_prefix, 96 + ipv4_prefix);
+        }
+        Self::new(netns, remote, ipv4_prefix, ipv6_prefix)
+    }
+
+    /// The hash by which the kernel's record knows itself; never 0. As `thalweg_tag` of
+    /// `thalweg_algo.h`, in the byte order of this machine.
+    pub fn tag(&self) -> u64 {
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.addr[at..at + 8]);
+            u64::from_ne_bytes(bytes)
+        };
+        let mix = |hash: u64, word: u64| {
+            let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            hash ^ (hash >> 32)
+        };
+        let start = self.netns.wrapping_add(u64::from(self.prefix_len));
+        mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1
     }
 
     /// The address, IPv4 where it is one.
@@ -114,6 +148,17 @@ mod tests {
         assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
         assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
         assert_eq!(key("2001:db8:1:2:3::4").to_string(), "2001:db8:1:2::/64");
+    }
+
+    #[test]
+    fn behind_nat64_each_ipv4_address_is_a_host() {
+        let of = |text: &str, ipv4| HostKey::of_remote(7, text.parse().unwrap(), ipv4, 64).unwrap();
+        let (one, other) = (of("64:ff9b::192.0.2.7", 32), of("64:ff9b::192.0.2.8", 32));
+        assert_ne!(one, other);
+        assert_eq!(one.to_string(), "64:ff9b::c000:207");
+        assert_eq!(of("64:ff9b::192.0.2.7", 24), of("64:ff9b::192.0.2.8", 24));
+        assert_eq!(of("64:ff9b:1::7", 32), key("64:ff9b:1::7"));
+        assert_eq!(of("192.0.2.7", 32), key("192.0.2.7"));
     }
 
     #[test]

@@ -17,6 +17,17 @@ pub enum Reason {
     Explore,
     /// First trial of an arm without evidence.
     Untried,
+    /// Mid-flow: the loss rule.
+    Loss,
+    /// Mid-flow: the arm made losses of its own.
+    Withdrawn,
+}
+
+impl Reason {
+    /// Whether the decision was a trial: an arm taken to learn of it.
+    pub fn is_trial(self) -> bool {
+        matches!(self, Reason::Explore | Reason::Untried)
+    }
 }
 
 /// An answer of [`decide`].
@@ -52,10 +63,11 @@ pub fn decide(
     allowed: u16,
     params: &Params,
     random: [u32; 3],
+    now_ns: u64,
 ) -> Decision {
     match params.mode {
         Mode::Classic => classic::decide(host, allowed, random),
-        Mode::Thalweg => weighted::decide(host, system_arm, allowed, params, random[0]),
+        Mode::Thalweg => weighted::decide(host, system_arm, allowed, params, random[0], now_ns),
     }
 }
 
@@ -69,6 +81,33 @@ impl Host {
             }
         }
     }
+
+    /// Notes that a trial has been put into effect at `now_ns`; [`Host::end_trial`] is due
+    /// when its connection is over or has been taken back.
+    pub fn begin_trial(&mut self, now_ns: u64) {
+        self.trials = self.trials_at(now_ns) + 1;
+        self.trial_ns = now_ns;
+    }
+
+    /// Notes the end of a trial.
+    pub fn end_trial(&mut self) {
+        self.trials = self.trials.saturating_sub(1);
+    }
+
+    /// The base RTT of the path: the lowest of this half-life and of the one before, µs.
+    pub fn base_rtt(&self) -> Option<u32> {
+        let rtts = [self.base_rtt_us, self.last_base_rtt_us];
+        rtts.into_iter().filter(|&rtt_us| rtt_us != 0).min()
+    }
+
+    /// Trials under way. One whose end does not come is taken for over after a while.
+    pub(crate) fn trials_at(&self, now_ns: u64) -> u32 {
+        if now_ns.saturating_sub(self.trial_ns) >= weighted::TRIAL_NS {
+            0
+        } else {
+            self.trials
+        }
+    }
 }
 
 /// Probability (Q16) with which each arm would be chosen next. They sum to 65536, or are
@@ -78,10 +117,11 @@ pub fn propensities_q16(
     system_arm: Option<usize>,
     allowed: u16,
     params: &Params,
+    now_ns: u64,
 ) -> [u32; MAX_ARMS] {
     match params.mode {
         Mode::Classic => classic::propensities_q16(host, allowed),
-        Mode::Thalweg => weighted::propensities_q16(host, system_arm, allowed, params),
+        Mode::Thalweg => weighted::propensities_q16(host, system_arm, allowed, params, now_ns),
     }
 }
 
@@ -99,30 +139,53 @@ pub fn best_arm(
     }
 }
 
-/// The loss rule: the arm that a connection on `current` moves to after `segs` segments of
-/// which `retrans` were retransmissions; `None`: it stays.
-pub fn rescue(
+/// A connection mid-flow, as far as the question whether to change its arm goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// Its arm.
+    pub arm: Option<usize>,
+    /// The arm that the system gave it.
+    pub system_arm: Option<usize>,
+    /// Data segments sent on its arm, retransmissions included.
+    pub segs: u64,
+    /// Of them retransmissions.
+    pub retrans: u64,
+}
+
+/// Whether to change the arm of a connection mid-flow; `None`: nothing is due.
+///
+/// Two rules. A connection on the system's arm that loses much is moved to an arm that is
+/// known to be better here, in three cases of four (the *loss rule*): the answer's arm is the
+/// present one where the draw is to stay. A connection on another arm that loses much more
+/// than the system's would is taken back to that. `random` is a uniform number.
+///
+/// Classic has the published loss rule alone.
+pub fn change(
     host: &Host,
-    current: Option<usize>,
-    segs: u64,
-    retrans: u64,
+    flow: &Flow,
     allowed: u16,
     params: &Params,
-) -> Option<usize> {
-    if retrans <= segs >> (params.loss_shift & 63) {
+    random: u32,
+) -> Option<Decision> {
+    if flow.retrans <= flow.segs >> (params.loss_shift & 63) {
         return None;
     }
     match params.mode {
-        Mode::Classic => (current != Some(classic::BBR)).then_some(classic::BBR),
-        Mode::Thalweg => weighted::rescue(host, current, segs, allowed, params),
+        Mode::Classic => (flow.arm != Some(classic::BBR)).then_some(Decision {
+            arm: Some(classic::BBR),
+            reason: Reason::Loss,
+            propensity_q16: fixed::ONE_Q16,
+        }),
+        Mode::Thalweg => weighted::change(host, flow, allowed, params, random),
     }
 }
 
-/// Scores one measured stretch of a connection that ran on `arm`, at monotonic time
-/// `now_ns`.
+/// Scores one measured stretch of a connection that ran on `arm` and that the system had given
+/// `system_arm`, at monotonic time `now_ns`.
 pub fn score(
     host: &mut Host,
     arm: usize,
+    system_arm: Option<usize>,
     sample: &Sample,
     params: &Params,
     now_ns: u64,
@@ -134,9 +197,10 @@ pub fn score(
             weight_q16: fixed::ONE_Q16,
             cost: classic::score(host, arm, sample),
         },
-        Mode::Thalweg => match sample.assess(params) {
+        Mode::Thalweg => match weighted::assess(host, sample, params) {
             Outcome::Scored => {
-                let (cost, weight_q16) = weighted::score(host, arm, sample, params, now_ns);
+                let (cost, weight_q16) =
+                    weighted::score(host, arm, system_arm, sample, params, now_ns);
                 Verdict {
                     outcome: Outcome::Scored,
                     weight_q16,

@@ -27,7 +27,9 @@ pub use classic::{
 pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
 pub use host::{ArmState, Host, MAX_ARMS};
 pub use key::{HostKey, PrefixError};
-pub use learner::{Decision, Reason, Verdict, best_arm, decide, propensities_q16, rescue, score};
+pub use learner::{
+    Decision, Flow, Reason, Verdict, best_arm, change, decide, propensities_q16, score,
+};
 pub use params::{Mode, Params};
 pub use sample::{End, Outcome, Sample};
-pub use weighted::{cost_q16, forget, judged_q16};
+pub use weighted::{cost_q16, forget, judged_q16, note_harm};

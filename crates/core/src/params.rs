@@ -43,11 +43,12 @@ pub struct Params {
     pub score_min_bytes: u64,
     /// From here on a transfer has full weight.
     pub score_full_bytes: u64,
-    /// The loss rule fires above `segments >> loss_shift` retransmissions; 0..=63.
+    /// A path is lossy, and the loss rule fires, above `segments >> loss_shift`
+    /// retransmissions; 0..=63.
     pub loss_shift: u32,
-    /// The loss rule waits for this many segments.
+    /// No arm is changed mid-flow before this many segments.
     pub loss_min_segs: u32,
-    /// Arm the loss rule falls back on (bbr).
+    /// Arm that is tried first on lossy paths (bbr).
     pub rescue_arm: Option<usize>,
 }
 

@@ -7,8 +7,8 @@ use crate::params::Params;
 const WEIGHT_MIN_Q16: u64 = 1 << 12;
 /// Least weight of a time-out, Q16.
 const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
-/// A time-out after this many segments is scored whatever arrived.
-const TIMEOUT_SEGS: u32 = 32;
+/// A time-out, or a change of arm mid-flow, after this many segments is scored whatever arrived.
+const STALLED_SEGS: u32 = 32;
 /// The kernel's own rate sample this many times above the mean rate shows an application
 /// that paused: the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
@@ -27,7 +27,7 @@ pub enum End {
     Reset,
     /// Retransmissions stayed unanswered.
     Timeout,
-    /// The loss rule changed the arm; the connection lives on.
+    /// The arm was changed mid-flow; the connection lives on.
     Switch,
 }
 
@@ -40,6 +40,8 @@ pub enum Outcome {
     Small,
     /// The application, not the path, limited the rate.
     AppLimited,
+    /// A time-out that there is nothing to compare with yet.
+    Timeout,
 }
 
 /// One measured stretch of a connection.
@@ -61,6 +63,10 @@ pub struct Sample {
     pub segs_out: u32,
     /// Retransmissions.
     pub retrans: u32,
+    /// Of the segments those after slow start, if there were any; else all.
+    pub steady_segs: u32,
+    /// Of the retransmissions those after slow start, if there were any; else all.
+    pub steady_retrans: u32,
     /// `duration_us` is time with data outstanding, not wall time.
     pub busy_time: bool,
     /// How the stretch ended.
@@ -75,7 +81,8 @@ impl Sample {
 
     /// Whether the stretch says anything about its congestion control.
     pub fn assess(&self, params: &Params) -> Outcome {
-        let stalled = self.end == End::Timeout && self.segs_out >= TIMEOUT_SEGS;
+        let broken_off = matches!(self.end, End::Timeout | End::Switch);
+        let stalled = broken_off && self.segs_out >= STALLED_SEGS;
         if self.bytes < params.score_min_bytes && !stalled {
             return Outcome::Small;
         }

@@ -2,9 +2,9 @@
 
 use crate::fixed::{ONE_Q16, blend, log2_q16};
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
-use crate::learner::{Decision, Reason};
+use crate::learner::{Decision, Flow, Reason};
 use crate::params::Params;
-use crate::sample::Sample;
+use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
@@ -24,8 +24,37 @@ const CAUTION_Q16: u64 = 1 << 15;
 const FRUITLESS_HALF: u32 = 8;
 /// It does not fall further after this many: an eighth is left.
 const FRUITLESS_MAX: u32 = 56;
-/// The loss rule changes arms for an advantage of half a bit (a factor of 1.4) at least.
+/// The loss rule changes arms for an advantage of half a bit (a factor of 1.4) at least …
 const RESCUE_GAP_Q16: u64 = 1 << 15;
+/// … and in three cases of four, so that staying is measured too.
+const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
+/// Retransmissions of an arm beyond one segment in 2^this are its own doing, …
+const OWN_LOSS_SHIFT: u32 = 8;
+/// … if they are more than these, …
+const OWN_LOSS_GRACE: u64 = 8;
+/// … and half as many again as the system's arm would have had with these on top.
+const OWN_LOSS_DOUBT: u64 = 4;
+/// A bottleneck is full where the system's arm retransmits at least so many segments …
+const FULL_RETRANS: u32 = 4;
+/// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit.
+const QUEUE_Q16: u32 = 1 << 14;
+/// Added to both RTTs, µs: jitter far below it is no queue.
+const QUEUE_GUARD_US: u64 = 1000;
+/// Of the RTTs under the system's arm the last counts 1/2^this.
+const QUEUE_SHIFT: u32 = 2;
+/// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
+/// quarter of a bit, takes it from others.
+const TAKES_Q16: u32 = 1 << 14;
+/// A harmful arm is judged worse than the system's by this: 4 bits.
+const HARM_Q16: u64 = 4 << 16;
+/// Segments that one stretch adds to those remembered, at most.
+const SEGS_MAX: u32 = 8192;
+/// A stretch takes 1/2^this of those remembered before.
+const SEGS_SHIFT: u32 = 3;
+/// Trials of one host that may be under way at a time.
+const TRIALS: u32 = 2;
+/// A trial is taken for over after this time: 10 s.
+pub(crate) const TRIAL_NS: u64 = 10_000_000_000;
 
 /// Cost of a measurement in bits, Q16, below 2^32:
 /// `64 − log2(rate) + latency_weight · log2(srtt + guard)`.
@@ -51,22 +80,82 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     }
     host.forgot_ns += steps * params.half_life_ns;
     for arm in &mut host.arms {
-        arm.weight_q16 = if steps < 32 {
-            arm.weight_q16 >> steps
-        } else {
-            0
-        };
+        for evidence in [&mut arm.weight_q16, &mut arm.segs, &mut arm.retrans] {
+            *evidence = if steps < 32 { *evidence >> steps } else { 0 };
+        }
+    }
+    host.last_base_rtt_us = if steps == 1 { host.base_rtt_us } else { 0 };
+    host.base_rtt_us = 0;
+}
+
+/// Whether `retrans` of `segs` segments are more than the path loses by itself.
+///
+/// A path that loses at random does so whatever the arm: under 2 % of random loss bbr and cubic
+/// retransmit alike. An arm that retransmits much more than the system's overflows a queue.
+fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
+    if system.segs == 0 {
+        return false;
+    }
+    let expected = (u64::from(system.retrans) + OWN_LOSS_DOUBT) * segs / u64::from(system.segs);
+    retrans > expected + expected / 2 + (segs >> OWN_LOSS_SHIFT) + OWN_LOSS_GRACE
+}
+
+/// Notes the base RTT of the path, and how much longer the RTT is under the system's arm. To be
+/// called before the sample is learned.
+fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &Sample) {
+    if sample.min_rtt_us != 0 && (host.base_rtt_us == 0 || sample.min_rtt_us < host.base_rtt_us) {
+        host.base_rtt_us = sample.min_rtt_us;
+    }
+    if Some(arm) != system_arm || sample.srtt_us == 0 {
+        return;
+    }
+    let Some(base) = host.base_rtt() else { return };
+    let log = |rtt_us: u32| log2_q16(u64::from(rtt_us) + QUEUE_GUARD_US);
+    let queue_q16 = log(sample.srtt_us.max(base)) - log(base);
+    host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
+        queue_q16
+    } else {
+        blend(host.queue_q16.into(), queue_q16.into(), 1, 1 << QUEUE_SHIFT) as u32
+    };
+}
+
+/// Notes which arms gain at the expense of others, by two signs:
+///
+/// - An arm that retransmits much more than the system's towards the same host overflows a
+///   queue, and what it carries is what those lose who share it.
+/// - Where the system's arm fills the bottleneck already, which its losses and its RTT tell,
+///   there is nothing left to carry: an arm that carries more takes it from others.
+pub fn note_harm(host: &mut Host, system_arm: Option<usize>) {
+    host.harmful = 0;
+    let Some(index) = system_arm else { return };
+    let system = host.arms[index];
+    let loses = system.weight_q16 > 0 && system.retrans >= FULL_RETRANS;
+    let full = loses && host.queue_q16 > QUEUE_Q16;
+    for (i, arm) in host.arms.iter().enumerate() {
+        let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
+        let takes = full && arm.log_rate_q16 > system.log_rate_q16 + TAKES_Q16;
+        if i != index && arm.weight_q16 > 0 && (takes || too_many(&system, segs, retrans)) {
+            host.harmful |= 1 << i;
+        }
     }
 }
 
 /// What an arm is judged by, bits in Q16: its mean cost, and for every arm but the system's
 /// own a handicap of `CAUTION / (1 + evidence)`, so that luck does not displace the default.
+/// One that [gains at the expense of others](note_harm) is judged 4 bits worse than the system's,
+/// or than itself if that is more.
 pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     let state = &host.arms[arm];
     if Some(arm) == system_arm {
         return state.value;
     }
-    state.value + (CAUTION_Q16 << 16) / (u64::from(ONE_Q16) + u64::from(state.weight_q16))
+    let value = match system_arm {
+        Some(system) if host.harmful & (1 << arm) != 0 => {
+            state.value.max(host.arms[system].value) + HARM_Q16
+        }
+        _ => state.value,
+    };
+    value + (CAUTION_Q16 << 16) / (u64::from(ONE_Q16) + u64::from(state.weight_q16))
 }
 
 /// Best-judged arm among the measured ones of `allowed`; on a tie the system's own, else
@@ -85,40 +174,62 @@ fn explore_q16(gap_q16: u64, weight_q16: u32, arms: u64, gap_scale: u32) -> u32 
     ((1u64 << 32) / (((2 * arms) << 16) + known)) as u32
 }
 
-/// Share (Q16) of an arm without evidence: all first trials together take half of the
-/// connections, less the more of an arm's trials have brought no measurement. An arm that
-/// moves nothing is so left with a sixteenth at most.
-fn untried_q16(arm: &ArmState, untried: u32) -> u32 {
+/// Part (Q16) of the first trials that an arm without evidence takes: one, less the more of
+/// its trials have brought no measurement.
+fn hope_q16(arm: &ArmState) -> u32 {
     let fruitless = arm.chosen.saturating_sub(arm.scored).min(FRUITLESS_MAX);
-    ONE_Q16 / 2 * FRUITLESS_HALF / (untried * (FRUITLESS_HALF + fruitless))
+    ONE_Q16 * FRUITLESS_HALF / (FRUITLESS_HALF + fruitless)
 }
 
-/// The probabilities (Q16, sum 65536) and the best arm, or `None` while warming up.
+/// Whether the system's arm loses so much that another may do far better.
+fn is_lossy(system: &ArmState, params: &Params) -> bool {
+    system.retrans > system.segs >> (params.loss_shift & 31)
+}
+
+/// The probabilities (Q16, sum 65536) and the best arm, or `None` while warming up: until the
+/// system's own arm has been measured, there is nothing to compare with.
 fn shares(
     host: &Host,
     system_arm: Option<usize>,
     allowed: u16,
     params: &Params,
+    now_ns: u64,
 ) -> Option<(usize, [u32; MAX_ARMS])> {
-    let best = best(host, allowed, system_arm)?;
-    if host.scored < params.warm_up {
+    let system = system_arm.filter(|&i| allowed & (1 << i) != 0);
+    if host.scored < params.warm_up || system.is_some_and(|i| host.arms[i].weight_q16 == 0) {
         return None;
     }
-    let arms = arms_in(allowed).count() as u64;
-    let untried = arms_in(allowed)
-        .filter(|&i| host.arms[i].weight_q16 == 0)
-        .count() as u32;
-    let lowest = judged_q16(host, best, system_arm);
+    let best = best(host, allowed, system_arm)?;
     let mut shares = [0; MAX_ARMS];
-    for i in arms_in(allowed).filter(|&i| i != best) {
+    shares[best] = ONE_Q16;
+    if host.trials_at(now_ns) >= TRIALS {
+        return Some((best, shares));
+    }
+    let arms = arms_in(allowed).count() as u64;
+    let is_untried = |i: usize| allowed & (1 << i) != 0 && host.arms[i].weight_q16 == 0;
+    let mut untried = arms_in(allowed).filter(|&i| is_untried(i)).count() as u32;
+    let lowest = judged_q16(host, best, system_arm);
+    // All first trials together take half of the connections. Where much is lost, `rescue` goes
+    // first, and the others share what it leaves.
+    let mut first_trials = ONE_Q16 / 2;
+    let first = params
+        .rescue_arm
+        .filter(|&i| is_untried(i) && system.is_some_and(|s| is_lossy(&host.arms[s], params)));
+    if let Some(first) = first {
+        shares[first] = first_trials.min(hope_q16(&host.arms[first]) / 2);
+        first_trials -= shares[first];
+        untried -= 1;
+    }
+    for i in arms_in(allowed).filter(|&i| i != best && Some(i) != first) {
         let arm = &host.arms[i];
-        shares[i] = if arm.weight_q16 == 0 {
-            untried_q16(arm, untried)
+        shares[i] = if is_untried(i) {
+            (u64::from(first_trials) * u64::from(hope_q16(arm)) >> 16) as u32 / untried
         } else {
             let gap = judged_q16(host, i, system_arm) - lowest;
             explore_q16(gap, arm.weight_q16, arms, params.gap_scale)
         };
     }
+    shares[best] = 0;
     shares[best] = ONE_Q16 - shares.iter().sum::<u32>();
     Some((best, shares))
 }
@@ -130,8 +241,9 @@ pub(crate) fn decide(
     allowed: u16,
     params: &Params,
     random: u32,
+    now_ns: u64,
 ) -> Decision {
-    let Some((best, shares)) = shares(host, system_arm, allowed, params) else {
+    let Some((best, shares)) = shares(host, system_arm, allowed, params, now_ns) else {
         return Decision {
             arm: system_arm,
             reason: Reason::WarmUp,
@@ -168,8 +280,12 @@ pub(crate) fn propensities_q16(
     system_arm: Option<usize>,
     allowed: u16,
     params: &Params,
+    now_ns: u64,
 ) -> [u32; MAX_ARMS] {
-    match (shares(host, system_arm, allowed, params), system_arm) {
+    match (
+        shares(host, system_arm, allowed, params, now_ns),
+        system_arm,
+    ) {
         (Some((_, shares)), _) => shares,
         (None, Some(system)) => {
             let mut only = [0; MAX_ARMS];
@@ -180,46 +296,80 @@ pub(crate) fn propensities_q16(
     }
 }
 
-/// The arm the loss rule moves a connection to, if it fires and there is a better one.
-pub(crate) fn rescue(
+/// The change of arm that is due mid-flow, of a connection that has lost much.
+pub(crate) fn change(
     host: &Host,
-    current: Option<usize>,
-    segs: u64,
+    flow: &Flow,
     allowed: u16,
     params: &Params,
-) -> Option<usize> {
-    if segs < u64::from(params.loss_min_segs) {
+    random: u32,
+) -> Option<Decision> {
+    if flow.segs < u64::from(params.loss_min_segs) {
         return None;
     }
-    let target = match best(host, allowed, current) {
-        Some(best) if Some(best) != current => best,
-        _ => params.rescue_arm?,
-    };
-    if target >= MAX_ARMS || Some(target) == current || allowed & (1 << target) == 0 {
+    let (current, system) = (flow.arm?, flow.system_arm?);
+    if current != system {
+        let withdraw =
+            allowed & (1 << system) != 0 && too_many(&host.arms[system], flow.segs, flow.retrans);
+        return withdraw.then_some(Decision {
+            arm: Some(system),
+            reason: Reason::Withdrawn,
+            propensity_q16: ONE_Q16,
+        });
+    }
+    let target = best(host, allowed, Some(current)).filter(|&target| target != current)?;
+    let (from, to) = (&host.arms[current], &host.arms[target]);
+    if from.weight_q16 == 0 || to.value + RESCUE_GAP_Q16 > from.value {
         return None;
     }
-    let to = &host.arms[target];
-    if let Some(from) = current.map(|i| &host.arms[i])
-        && from.weight_q16 > 0
-        && to.weight_q16 > 0
-        && to.value + RESCUE_GAP_Q16 > from.value
-    {
-        return None;
+    let moves = random & (ONE_Q16 - 1) < RESCUE_SHARE_Q16;
+    Some(Decision {
+        arm: Some(if moves { target } else { current }),
+        reason: Reason::Loss,
+        propensity_q16: if moves {
+            RESCUE_SHARE_Q16
+        } else {
+            ONE_Q16 - RESCUE_SHARE_Q16
+        },
+    })
+}
+
+/// What becomes of a measurement. A time-out says how bad an arm is only beside another
+/// measurement: alone it may as well be a peer that vanished.
+pub(crate) fn assess(host: &Host, sample: &Sample, params: &Params) -> Outcome {
+    match sample.assess(params) {
+        Outcome::Scored if sample.end == End::Timeout && least_known(host).is_none() => {
+            Outcome::Timeout
+        }
+        outcome => outcome,
     }
-    Some(target)
+}
+
+/// The least mean cost of any measured arm.
+fn least_known(host: &Host) -> Option<u64> {
+    let measured = host.arms.iter().filter(|arm| arm.weight_q16 > 0);
+    measured.map(|arm| arm.value).min()
 }
 
 /// Adds one measurement, already assessed, to the estimates of `arm`; returns its cost.
 pub(crate) fn score(
     host: &mut Host,
     arm: usize,
+    system_arm: Option<usize>,
     sample: &Sample,
     params: &Params,
     now_ns: u64,
 ) -> (u64, u32) {
     let rate = sample.rate();
-    let cost = cost_q16(rate, sample.srtt_us, params);
+    let mut cost = cost_q16(rate, sample.srtt_us, params);
     let weight_q16 = sample.weight_q16(params);
+    // An arm with less evidence than the clip asks for: its mean does not bound the sample.
+    if sample.end == End::Timeout
+        && host.arms[arm].weight_q16 < CLIP_WEIGHT_Q16
+        && let Some(known) = least_known(host)
+    {
+        cost = cost.min(known + CLIP_WORSE_Q16);
+    }
 
     forget(host, params, now_ns);
     for (i, other) in host.arms.iter_mut().enumerate() {
@@ -227,6 +377,7 @@ pub(crate) fn score(
             other.weight_q16 -= other.weight_q16 >> (params.idle_shift & 31);
         }
     }
+    note_queue(host, arm, system_arm, sample);
     let state = &mut host.arms[arm];
     learn(
         state,
@@ -236,6 +387,7 @@ pub(crate) fn score(
         weight_q16,
         params.weight_max_q16,
     );
+    count_segments(state, sample);
     state.max_rate = state.max_rate.max(rate);
     state.scored = state.scored.saturating_add(1);
     host.max_rate = host.max_rate.max(rate);
@@ -248,7 +400,20 @@ pub(crate) fn score(
             }
         }
     }
+    note_harm(host, system_arm);
     (cost, weight_q16)
+}
+
+/// Adds a stretch's segments to those remembered; one of many counts as one of [`SEGS_MAX`].
+fn count_segments(arm: &mut ArmState, sample: &Sample) {
+    let mut segs = sample.steady_segs;
+    let mut retrans = sample.steady_retrans.min(segs);
+    if segs > SEGS_MAX {
+        retrans = (u64::from(retrans) * u64::from(SEGS_MAX) / u64::from(segs)) as u32;
+        segs = SEGS_MAX;
+    }
+    arm.segs = arm.segs - (arm.segs >> SEGS_SHIFT) + segs;
+    arm.retrans = arm.retrans - (arm.retrans >> SEGS_SHIFT) + retrans;
 }
 
 /// Adds one cost to an arm's discounted estimate.

@@ -2,8 +2,8 @@
 //! modes, and shows that `classic` has the fault and `thalweg` does not.
 
 use thalweg_core::{
-    Decision, End, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, Verdict, best_arm, decide,
-    forget, propensities_q16, rescue, score,
+    Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, Verdict, best_arm,
+    change, decide, forget, propensities_q16, score,
 };
 
 /// Arms by their index in the published table.
@@ -66,13 +66,44 @@ impl Agent {
         self.host.connections += 1;
         // The low bits of such a generator are poor, and both modes read them.
         let random = [0; 3].map(|_: u32| self.draw().rotate_left(16) ^ self.draw());
-        let decision = decide(&self.host, Some(CUBIC), self.allowed, &self.params, random);
+        let decision = decide(
+            &self.host,
+            Some(CUBIC),
+            self.allowed,
+            &self.params,
+            random,
+            self.now_ns,
+        );
         self.host.count_decision(&decision);
+        if decision.reason.is_trial() {
+            self.host.begin_trial(self.now_ns);
+        }
         decision
     }
 
+    /// One connection at a time: a trial that is under way is this one.
     fn score(&mut self, arm: usize, sample: &Sample) -> Verdict {
-        score(&mut self.host, arm, sample, &self.params, self.now_ns)
+        self.host.end_trial();
+        score(
+            &mut self.host,
+            arm,
+            Some(CUBIC),
+            sample,
+            &self.params,
+            self.now_ns,
+        )
+    }
+
+    /// What a connection on cubic that lost `retrans` of `segs` segments is moved to.
+    fn moved(&self, segs: u64, retrans: u64, allowed: u16) -> Option<usize> {
+        let flow = Flow {
+            arm: Some(CUBIC),
+            system_arm: Some(CUBIC),
+            segs,
+            retrans,
+        };
+        let decision = change(&self.host, &flow, allowed, &self.params, 0)?;
+        decision.arm.filter(|&arm| arm != CUBIC)
     }
 
     /// Connects and scores what the arm then achieves; returns the arm.
@@ -83,7 +114,8 @@ impl Agent {
     }
 
     fn share_q16(&self, arm: usize) -> u32 {
-        propensities_q16(&self.host, Some(CUBIC), self.allowed, &self.params)[arm]
+        let (host, now_ns) = (&self.host, self.now_ns);
+        propensities_q16(host, Some(CUBIC), self.allowed, &self.params, now_ns)[arm]
     }
 
     fn best(&self) -> Option<usize> {
@@ -103,6 +135,8 @@ fn bulk(rate_bps: u64) -> Sample {
         min_rtt_us: 20_000,
         segs_out: (bytes_per_second * 10 / 1448) as u32,
         retrans: 0,
+        steady_segs: (bytes_per_second * 10 / 1448) as u32,
+        steady_retrans: 0,
         busy_time: false,
         end: End::FinLocal,
     }
@@ -265,31 +299,32 @@ fn a_perfect_arm_and_one_bad_sample() {
 #[test]
 fn one_retransmission_of_a_short_connection() {
     for segs in 1..64 {
-        let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|agent| {
-            rescue(
-                &agent.host,
-                Some(CUBIC),
-                segs,
-                1,
-                agent.allowed,
-                &agent.params,
-            )
+        let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+            agent.score(CUBIC, &bulk(8 * MBIT));
+            agent.score(BBR, &bulk(80 * MBIT));
+            agent.moved(segs, 1, agent.allowed)
         });
         assert_eq!(classic, Some(BBR), "{segs} segments");
         assert_eq!(thalweg, None, "{segs} segments");
     }
-    // Where loss is plain, both act.
-    for agent in Agent::both(&[CUBIC, BBR]) {
-        let moved = rescue(
-            &agent.host,
-            Some(CUBIC),
-            1000,
-            50,
-            agent.allowed,
-            &agent.params,
-        );
-        assert_eq!(moved, Some(BBR));
+    // Where loss is plain and bbr known to be better, both act.
+    for mut agent in Agent::both(&[CUBIC, BBR]) {
+        agent.score(CUBIC, &bulk(8 * MBIT));
+        agent.score(BBR, &bulk(80 * MBIT));
+        assert_eq!(agent.moved(1000, 50, agent.allowed), Some(BBR));
     }
+}
+
+/// Fault: the loss rule moves to bbr where nothing is known of the host: congestion is loss too.
+#[test]
+fn a_rescue_into_the_unknown() {
+    let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
+        let new = agent.moved(1000, 50, agent.allowed);
+        agent.score(CUBIC, &bulk(8 * MBIT));
+        [new, agent.moved(1000, 50, agent.allowed)]
+    });
+    assert_eq!(classic, [Some(BBR); 2]);
+    assert_eq!(thalweg, [None; 2]);
 }
 
 /// Fault: the loss rule moves to bbr even where bbr is known to do worse, or not at hand.
@@ -300,8 +335,7 @@ fn a_rescue_that_makes_it_worse() {
             agent.score(CUBIC, &bulk(80 * MBIT));
             agent.score(BBR, &bulk(8 * MBIT));
         }
-        [0b11, 0b01]
-            .map(|allowed| rescue(&agent.host, Some(CUBIC), 1000, 50, allowed, &agent.params))
+        [0b11, 0b01].map(|allowed| agent.moved(1000, 50, allowed))
     });
     assert_eq!(classic, [Some(BBR); 2]);
     assert_eq!(thalweg, [None; 2]);

@@ -4,9 +4,9 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use thalweg_core::{
-    ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Host, MAX_ARMS, Mode, ONE_Q16, Outcome,
-    Params, Reason, Sample, best_arm, classic_cost, cost_q16, decide, forget, judged_q16,
-    propensities_q16, rescue, score,
+    ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Flow, Host, MAX_ARMS, Mode, ONE_Q16, Outcome,
+    Params, Reason, Sample, best_arm, change, classic_cost, cost_q16, decide, forget, judged_q16,
+    propensities_q16, score,
 };
 
 type Shares = [u32; MAX_ARMS];
@@ -21,14 +21,19 @@ enum Operation {
         random: [u32; 3],
     },
     /// A stretch of a connection on `arm` was measured.
-    Score { arm: usize, sample: Sample },
-    /// A connection on `current` lost segments.
-    Rescue {
-        current: Option<usize>,
-        allowed: u16,
-        segs: u64,
-        retrans: u64,
+    Score {
+        arm: usize,
+        system_arm: Option<usize>,
+        sample: Sample,
     },
+    /// A connection lost segments.
+    Change {
+        flow: Flow,
+        allowed: u16,
+        random: u32,
+    },
+    /// A trial is over.
+    EndTrial,
     /// Evidence is brought up to date.
     Forget,
 }
@@ -96,6 +101,8 @@ fn samples() -> impl Strategy<Value = Sample> {
                     min_rtt_us: rtts.1,
                     segs_out: segs.0,
                     retrans: segs.1,
+                    steady_segs: segs.0 >> (segs.1 % 32),
+                    steady_retrans: segs.1 >> (segs.0 % 32),
                     busy_time,
                     end,
                 }
@@ -149,13 +156,27 @@ fn arms() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 0..4usize, 1 => 0..MAX_ARMS]
 }
 
+fn flows() -> impl Strategy<Value = Flow> {
+    let arm = || prop::option::of(arms());
+    // Segments and retransmissions are 32-bit counts in the kernel.
+    let counts = (any_size_u32(), any_size_u32());
+    (arm(), arm(), counts).prop_map(|(arm, system_arm, (segs, retrans))| Flow {
+        arm,
+        system_arm,
+        segs: segs.into(),
+        retrans: retrans.into(),
+    })
+}
+
 fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
     let operation = prop_oneof![
         3 => (prop::option::of(arms()), masks(), any::<[u32; 3]>()).prop_map(
             |(system_arm, allowed, random)| Operation::Connect { system_arm, allowed, random }),
-        4 => (arms(), samples()).prop_map(|(arm, sample)| Operation::Score { arm, sample }),
-        1 => (prop::option::of(arms()), masks(), any_size(), any_size()).prop_map(
-            |(current, allowed, segs, retrans)| Operation::Rescue { current, allowed, segs, retrans }),
+        4 => (arms(), prop::option::of(arms()), samples()).prop_map(
+            |(arm, system_arm, sample)| Operation::Score { arm, system_arm, sample }),
+        1 => (flows(), masks(), any::<u32>()).prop_map(
+            |(flow, allowed, random)| Operation::Change { flow, allowed, random }),
+        1 => Just(Operation::EndTrial),
         1 => Just(Operation::Forget),
     ];
     // Time goes on by a little or, seldom, by anything.
@@ -200,9 +221,10 @@ fn check_decision(
     system_arm: Option<usize>,
     allowed: u16,
     params: &Params,
+    now_ns: u64,
     decision: &Decision,
 ) -> Result<(), TestCaseError> {
-    let shares = propensities_q16(host, system_arm, allowed, params);
+    let shares = propensities_q16(host, system_arm, allowed, params, now_ns);
     let sum: u32 = shares.iter().sum();
     prop_assert!(
         sum == ONE_Q16 || (sum == 0 && decision.arm.is_none()),
@@ -266,7 +288,12 @@ fn check_thalweg(
     let best = best_arm(host, system_arm, allowed, params);
     let measured = host.arms[arm].weight_q16 > 0;
     match decision.reason {
-        Reason::WarmUp => prop_assert!(best.is_none() || host.scored < params.warm_up),
+        Reason::WarmUp => {
+            let system_unknown =
+                system_arm.is_some_and(|i| allows(allowed, i) && host.arms[i].weight_q16 == 0);
+            prop_assert!(best.is_none() || host.scored < params.warm_up || system_unknown);
+        }
+        Reason::Loss | Reason::Withdrawn => prop_assert!(false, "no reason of a new connection"),
         Reason::Untried => prop_assert!(!measured),
         Reason::Explore => prop_assert!(measured && Some(arm) != best),
         Reason::Greedy => {
@@ -279,6 +306,46 @@ fn check_thalweg(
                 );
             }
         }
+    }
+    Ok(())
+}
+
+/// What a change mid-flow may say.
+fn check_change(
+    host: &Host,
+    flow: &Flow,
+    allowed: u16,
+    params: &Params,
+    random: u32,
+) -> Result<(), TestCaseError> {
+    let Some(decision) = change(host, flow, allowed, params, random) else {
+        return Ok(());
+    };
+    prop_assert!(flow.retrans > flow.segs >> params.loss_shift);
+    if params.mode == Mode::Classic {
+        prop_assert_ne!(decision.arm, flow.arm);
+        return Ok(());
+    }
+    prop_assert!(flow.segs >= u64::from(params.loss_min_segs));
+    prop_assert!(flow.arm.is_some());
+    let stays = decision.arm == flow.arm;
+    match decision.reason {
+        // Away from the system's arm only to one that was measured here.
+        Reason::Loss => {
+            prop_assert_eq!(flow.arm, flow.system_arm);
+            if let Some(arm) = decision.arm.filter(|_| !stays) {
+                prop_assert!(allows(allowed, arm), "arm {arm} of {allowed:016b}");
+                prop_assert!(host.arms[arm].weight_q16 > 0);
+            }
+            let share = if stays { ONE_Q16 / 4 } else { ONE_Q16 / 4 * 3 };
+            prop_assert_eq!(decision.propensity_q16, share);
+        }
+        // Back to it.
+        Reason::Withdrawn => {
+            prop_assert_eq!(decision.arm, flow.system_arm);
+            prop_assert!(!stays);
+        }
+        reason => prop_assert!(false, "{reason:?} mid-flow"),
     }
     Ok(())
 }
@@ -301,13 +368,21 @@ fn apply(
         } => {
             host.connections = host.connections.saturating_add(1);
             forget(host, params, now_ns);
-            let decision = decide(host, system_arm, allowed, params, random);
-            check_decision(host, system_arm, allowed, params, &decision)?;
+            let decision = decide(host, system_arm, allowed, params, random, now_ns);
+            check_decision(host, system_arm, allowed, params, now_ns, &decision)?;
             host.count_decision(&decision);
+            if decision.reason.is_trial() {
+                host.begin_trial(now_ns);
+            }
         }
-        Operation::Score { arm, sample } => {
+        Operation::EndTrial => host.end_trial(),
+        Operation::Score {
+            arm,
+            system_arm,
+            sample,
+        } => {
             let before = host.arms;
-            let verdict = score(host, arm, &sample, params, now_ns);
+            let verdict = score(host, arm, system_arm, &sample, params, now_ns);
             if verdict.outcome != Outcome::Scored {
                 prop_assert_eq!(host.arms, before);
                 prop_assert_eq!((verdict.weight_q16, verdict.cost), (0, 0));
@@ -326,30 +401,22 @@ fn apply(
                 prop_assert!(host.arms[arm].weight_q16 <= params.weight_max_q16);
             }
         }
-        Operation::Rescue {
-            current,
+        Operation::Change {
+            flow,
             allowed,
-            segs,
-            retrans,
-        } => {
-            let target = rescue(host, current, segs, retrans, allowed, params);
-            if let Some(arm) = target {
-                prop_assert!(retrans > segs >> params.loss_shift);
-                prop_assert_ne!(target, current);
-                if params.mode == Mode::Thalweg {
-                    prop_assert!(allows(allowed, arm), "arm {arm} of {allowed:016b}");
-                    prop_assert!(segs >= u64::from(params.loss_min_segs));
-                }
-            }
-        }
+            random,
+        } => check_change(host, &flow, allowed, params, random)?,
         Operation::Forget => {
             let before = host.clone();
             forget(host, params, now_ns);
             for (old, new) in before.arms.iter().zip(&host.arms) {
                 prop_assert!(new.weight_q16 <= old.weight_q16);
+                prop_assert!(new.segs <= old.segs && new.retrans <= old.retrans);
                 prop_assert_eq!(
                     ArmState {
                         weight_q16: old.weight_q16,
+                        segs: old.segs,
+                        retrans: old.retrans,
                         ..*new
                     },
                     *old
@@ -470,16 +537,18 @@ proptest! {
         system_arm in prop::option::of(arms()),
         allowed in masks(),
         high_bits in any::<u16>(),
+        now_ns in any_size(),
     ) {
         let params = Params { warm_up: 0, ..params };
         let host = run(Host::default(), &params, &operations)?;
         let mut drawn = [0; MAX_ARMS];
         for ticket in 0..ONE_Q16 {
             let random = [u32::from(high_bits) << 16 | ticket, 0, 0];
-            if let Some(arm) = decide(&host, system_arm, allowed, &params, random).arm {
+            if let Some(arm) = decide(&host, system_arm, allowed, &params, random, now_ns).arm {
                 drawn[arm] += 1;
             }
         }
-        prop_assert_eq!(drawn, propensities_q16(&host, system_arm, allowed, &params));
+        let shares = propensities_q16(&host, system_arm, allowed, &params, now_ns);
+        prop_assert_eq!(drawn, shares);
     }
 }

@@ -21,6 +21,8 @@ const SOCKET: &str = "agent.sock";
 const START: Duration = Duration::from_secs(20);
 /// How long it may take to go after each way of asking.
 const END: Duration = Duration::from_secs(5);
+/// Where the laboratory's hosts are. It is a network of its own, where dctcp may be chosen.
+const HOSTS: [&str; 2] = ["10.0.0.0/8", "fd00::/8"];
 /// How often an agent that is not ready is asked again, unless it ends before.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -238,7 +240,8 @@ fn configuration_text(
     let quoted = |path: &Path| toml::Value::String(path.display().to_string()).to_string();
     let mode = mode.map_or(String::new(), |mode| format!("mode = \"{mode}\"\n"));
     format!(
-        "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n",
+        "{mode}cgroup = {}\n\n[paths]\npin = {}\nstate = {}\nsocket = {}\n\n\
+         [arms]\necn_prefixes = {HOSTS:?}\n",
         quoted(cgroup),
         quoted(pin),
         quoted(state),
@@ -281,6 +284,7 @@ mod tests {
         assert_eq!(table["mode"].as_str(), Some("classic"));
         assert_eq!(table["cgroup"].as_str(), Some("/a \"b\"\\c"));
         assert_eq!(table["paths"]["socket"].as_str(), Some("/k"));
+        assert_eq!(table["arms"]["ecn_prefixes"][1].as_str(), Some("fd00::/8"));
     }
 
     #[test]

@@ -266,7 +266,7 @@ impl Table {
         {
             return Err((
                 text.span(),
-                "`relative_to` compares goodput, times and retransmissions; this statistic is compared as it is"
+                "`relative_to` compares goodput, times, retransmissions, fairness and shares; this statistic is compared as it is"
                     .into(),
             ));
         }

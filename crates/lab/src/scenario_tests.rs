@@ -312,7 +312,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             expect,
             "statistic = \"loss\"\nat_most = 1\nrelative_to = \"baseline\"",
             (6, 15),
-            "compares goodput, times and retransmissions",
+            "compares goodput, times, retransmissions, fairness and shares",
         ),
         (
             expect,

@@ -337,7 +337,10 @@ impl Statistic {
     /// Whether a ratio to the same statistic of a reference makes sense.
     pub fn is_comparable(self) -> bool {
         matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
-            || matches!(self, Self::OfBestPerHost | Self::RetransmissionShare)
+            || matches!(
+                self,
+                Self::OfBestPerHost | Self::RetransmissionShare | Self::Fairness | Self::Share
+            )
     }
 
     /// What of a scenario with several hosts it can be about.

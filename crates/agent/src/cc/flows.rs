@@ -48,7 +48,7 @@ impl Use {
 /// [`anyhow::Error`] where the kernel does not tell.
 pub fn count() -> Result<BTreeMap<String, Use>> {
     let mut all: BTreeMap<String, Use> = BTreeMap::new();
-    for namespace in system::in_namespaces(|| Some(in_this_namespace())) {
+    for namespace in system::in_namespaces(|_| true, || Some(in_this_namespace())) {
         for (name, more) in namespace? {
             let sum = all.entry(name).or_default();
             sum.flows += more.flows;

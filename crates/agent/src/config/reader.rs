@@ -9,6 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use thalweg_policy::{Prefix, PrefixError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -348,6 +349,43 @@ impl<'s> Section<'s> {
                 name => is_arm_name(name).then(|| Some(name.to_owned())),
             },
         );
+        Ok(read?.value)
+    }
+
+    /// A list of IPv4 and IPv6 prefixes, each once.
+    pub fn prefixes(&mut self, key: &'static str, most: usize) -> Result<Vec<Prefix>, ConfigError> {
+        let expected = format!("a list of at most {most} prefixes, each once");
+        // An element's fault has a place of its own, so it is looked for first.
+        if let Some(value) = self.entries.get(key)
+            && let DeValue::Array(items) = value.get_ref()
+        {
+            let mut seen: Vec<Prefix> = Vec::new();
+            for item in items {
+                let rule = match text(item.get_ref()).map(Prefix::parse) {
+                    Some(Ok(prefix)) if seen.contains(&prefix) => "each prefix once".to_owned(),
+                    Some(Ok(prefix)) => {
+                        seen.push(prefix);
+                        continue;
+                    }
+                    Some(Err(PrefixError::HostBits(prefix))) => {
+                        format!("no bits beyond the length, \"{prefix}\"")
+                    }
+                    Some(Err(PrefixError::Malformed)) | None => {
+                        "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
+                    }
+                };
+                let found = describe(item.get_ref());
+                return Err(self.conflict(key, item.span().start, found, rule));
+            }
+        }
+        let show = |_: &Vec<Prefix>| "[]".to_owned();
+        let read = self.take(key, &expected, Vec::new(), show, |value| match value {
+            DeValue::Array(items) if items.len() <= most => items
+                .iter()
+                .map(|item| Prefix::parse(text(item.get_ref())?).ok())
+                .collect(),
+            _ => None,
+        });
         Ok(read?.value)
     }
 

@@ -51,6 +51,14 @@ fn every_key_takes_effect() {
     assert_eq!(config.arms.deny, ["reno"]);
     assert_eq!(config.arms.load, ["bbr"]);
     assert_eq!(config.arms.needs_ecn, ["dctcp", "prague"]);
+    let prefixes: Vec<String> = config
+        .arms
+        .ecn_prefixes
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(prefixes, ["10.0.0.0/8", "fd00::/8"]);
+    assert!(config.hosts.user_namespaces);
     assert!(config.arms.permits("bbr"));
     assert!(!config.arms.permits("reno") && !config.arms.permits("htcp"));
     assert_eq!(config.hosts.max, 1024);
@@ -99,7 +107,7 @@ fn faults_say_where_and_what() {
         (
             "[hosts]\nmaximum = 9",
             "t.toml:2:1: [hosts]: found the unknown key \"maximum\", \
-             expected one of max, ipv4_prefix, ipv6_prefix",
+             expected one of max, ipv4_prefix, ipv6_prefix, user_namespaces",
         ),
         (
             "\n[learn]\n",
@@ -139,6 +147,20 @@ fn faults_say_where_and_what() {
         (
             "hosts = 3",
             "t.toml:1:9: hosts: found the number 3, expected a table, [hosts]",
+        ),
+        (
+            "[arms]\necn_prefixes = [\"10.0.0.0/8\", \"10.1.0.1/16\"]",
+            "t.toml:2:31: arms.ecn_prefixes: found the string \"10.1.0.1/16\", \
+             expected no bits beyond the length, \"10.1.0.0/16\"",
+        ),
+        (
+            "[arms]\necn_prefixes = [\"10.0.0.0/8\", \"10.0.0.0/8\"]",
+            "t.toml:2:31: arms.ecn_prefixes: found the string \"10.0.0.0/8\", expected each prefix once",
+        ),
+        (
+            "[arms]\necn_prefixes = [\"datacenter\"]",
+            "t.toml:2:17: arms.ecn_prefixes: found the string \"datacenter\", \
+             expected a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"",
         ),
     ] {
         assert_eq!(fault(text.as_bytes()).to_string(), message);

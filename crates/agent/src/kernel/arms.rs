@@ -11,6 +11,7 @@ use thalweg_abi::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
 use thalweg_core::{MAX_ARMS, Mode};
 
 use super::Kernel;
+use crate::events::error_text;
 
 /// The four arms of the published program, in its order.
 const CLASSIC_ARMS: [&str; 4] = ["cubic", "bbr", "htcp", "dctcp"];
@@ -33,9 +34,9 @@ pub struct ArmEntry {
     pub present: bool,
     /// Only for connections that negotiated ECN.
     pub needs_ecn: bool,
-    /// Negative errno of the last refusal; 0 = not refused.
+    /// Negative errno with which the kernel says that it does not have it; 0 = not refused.
     pub refused_errno: i32,
-    /// Refusals, ever.
+    /// Connections that could not be given it, ever, whatever the reason.
     pub refusals: u64,
 }
 
@@ -152,9 +153,9 @@ impl ArmTable {
             .filter_map(|(i, s)| Some((i, s.as_mut()?)))
         {
             let spec = wanted.iter().find(|spec| spec.name == arm.name);
-            // "No such" and "busy" (being unloaded) say nothing of one that is there now: it went
-            // and came back since the last look.
-            let was_gone = [-libc::ENOENT, -libc::EBUSY].contains(&arm.refused_errno);
+            // "No such" says nothing of one that is there now: it went and came back since the
+            // last look.
+            let was_gone = arm.refused_errno == -libc::ENOENT;
             if spec.is_some() && (!arm.present || was_gone) {
                 arm.refused_errno = 0;
             }
@@ -189,6 +190,16 @@ impl ArmTable {
         (first..MAX_ARMS).find(|&index| self.slots[index].is_none())
     }
 
+    /// The arms that the configuration allows and the kernel refuses, in words.
+    pub fn refused(&self) -> Option<String> {
+        let refused: Vec<String> = self
+            .entries()
+            .filter(|(_, arm)| arm.present && arm.refused_errno != 0)
+            .map(|(_, arm)| format!("{} ({})", arm.name, error_text(arm.refused_errno)))
+            .collect();
+        (!refused.is_empty()).then(|| format!("the kernel refuses {}", refused.join(", ")))
+    }
+
     /// Forgets all refusals: a new agent gives every arm a new chance.
     pub(super) fn forgive(&mut self) {
         for arm in self.slots.iter_mut().flatten() {
@@ -220,11 +231,18 @@ impl Kernel {
         Ok(())
     }
 
-    /// Brings the table up to date with what the kernel offers now. Returns the names that
-    /// appeared and those that went.
-    pub fn refresh_arms(&self, wanted: &[ArmSpec]) -> Result<(Vec<String>, Vec<String>)> {
+    /// Brings the table up to date with what the kernel offers now, refusals forgiven if
+    /// `forgive`. Returns the names that appeared and those that went.
+    pub fn refresh_arms(
+        &self,
+        wanted: &[ArmSpec],
+        forgive: bool,
+    ) -> Result<(Vec<String>, Vec<String>)> {
         let current = self.arms()?;
-        let next = ArmTable::layout(self.params().mode, &current, wanted)?;
+        let mut next = ArmTable::layout(self.params().mode, &current, wanted)?;
+        if forgive {
+            next.forgive();
+        }
         if next == current {
             return Ok((Vec::new(), Vec::new()));
         }
@@ -287,7 +305,8 @@ mod tests {
 
     #[test]
     fn a_refused_arm_comes_back_only_when_it_appears_anew() {
-        let refused = -libc::EPERM;
+        // ENOTSUPP of the kernel, which user space does not have.
+        let refused = -524;
         let mut table =
             ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
         table.slots[0].as_mut().unwrap().refused_errno = refused;
@@ -302,11 +321,9 @@ mod tests {
     fn an_arm_that_was_gone_for_a_moment_is_not_given_up() {
         let mut table =
             ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
-        for error in [libc::ENOENT, libc::EBUSY] {
-            table.slots[0].as_mut().unwrap().refused_errno = -error;
-            let next = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
-            assert_eq!(next.allowed(Mode::Thalweg, true), 1);
-        }
+        table.slots[0].as_mut().unwrap().refused_errno = -libc::ENOENT;
+        let next = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
+        assert_eq!(next.allowed(Mode::Thalweg, true), 1);
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Host records, counters, defaults and events of the running programs.
 
+use std::collections::HashMap;
+
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_abi::{
-    bytes_of, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
+    Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
 };
 use thalweg_core::{Host, HostKey};
+use thalweg_policy::Prefix;
 
 use super::Kernel;
 use crate::view::Counters;
@@ -26,9 +29,10 @@ pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<(
         let Some(key) = from_bytes::<raw::thalweg_host_key>(&key_bytes) else {
             continue;
         };
+        let key = key_from_raw(&key);
         // None: evicted between the two reads.
-        if let Some(host) = untorn(map, &key_bytes, value)? {
-            batch.push((key_from_raw(&key), host));
+        if let Some(host) = untorn(map, &key, value)? {
+            batch.push((key, host));
         }
         if batch.len() == BATCH as usize {
             visit(std::mem::take(&mut batch))?;
@@ -51,17 +55,20 @@ pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
     Ok(all)
 }
 
-/// A record whose two sequence numbers agree, reading again while a program writes it.
-fn untorn(map: &MapHandle, key: &[u8], first: Vec<u8>) -> Result<Option<Host>> {
+/// A record that is whole, reading again while a program writes it; `None`: it is gone.
+fn untorn(map: &MapHandle, key: &HostKey, first: Vec<u8>) -> Result<Option<Host>> {
+    let raw_key = key_to_raw(key);
     let mut value = Some(first);
     for _ in 0..RETRIES {
         let Some(bytes) = value else { return Ok(None) };
         let host: raw::thalweg_host =
             from_bytes(&bytes).context("a host record has an unexpected size")?;
-        if host.seq_head == host.seq_tail {
-            return Ok(Some(host_from_raw(&host)));
+        match copied(key, &host) {
+            Copied::Whole => return Ok(Some(host_from_raw(&host))),
+            Copied::Recycled => return Ok(None),
+            Copied::Written => {}
         }
-        value = map.lookup(key, MapFlags::ANY)?;
+        value = map.lookup(bytes_of(&raw_key), MapFlags::ANY)?;
     }
     anyhow::bail!("a host record was being written {RETRIES} times in a row")
 }
@@ -77,7 +84,7 @@ impl Kernel {
         let map = self.map("hosts");
         let raw_key = key_to_raw(key);
         match map.lookup(bytes_of(&raw_key), MapFlags::ANY)? {
-            Some(value) => untorn(map, bytes_of(&raw_key), value),
+            Some(value) => untorn(map, key, value),
             None => Ok(None),
         }
     }
@@ -89,7 +96,7 @@ impl Kernel {
 
     /// Writes a record, new or in place of an old one.
     pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
-        let raw_host = host_to_raw(host);
+        let raw_host = host_to_raw(key, host);
         self.map("hosts").update(
             bytes_of(&key_to_raw(key)),
             bytes_of(&raw_host),
@@ -148,13 +155,19 @@ impl Kernel {
                     &mut sum.skipped_not_tracked,
                     outcome(raw::THALWEG_SKIPPED_NOT_TRACKED),
                 ),
+                (
+                    &mut sum.skipped_timeout,
+                    outcome(raw::THALWEG_SKIPPED_TIMEOUT),
+                ),
                 (&mut sum.switched, one.switched),
+                (&mut sum.withdrawn, one.withdrawn),
                 (&mut sum.app_owned, one.app_owned),
                 (&mut sum.events, one.events),
                 (&mut sum.events_dropped, one.events_dropped),
                 (&mut sum.hosts_created, one.hosts_created),
                 (&mut sum.hosts_missed, one.hosts_missed),
                 (&mut sum.conns_missed, one.conns_missed),
+                (&mut sum.outside, one.outside),
             ] {
                 *total += part;
             }
@@ -162,17 +175,72 @@ impl Kernel {
         Ok(sum)
     }
 
-    /// Tells the programs which arm a namespace gives by default.
-    pub fn set_default(&self, netns: u64, arm: usize) -> Result<()> {
-        self.map("defaults").update(
-            &netns.to_ne_bytes(),
-            &(arm as u32).to_ne_bytes(),
-            MapFlags::ANY,
-        )?;
+    /// Tells the programs which arm a namespace gives by default (`None`: one that is no arm),
+    /// and that its connections are theirs to decide on.
+    pub fn set_default(&self, netns: u64, arm: Option<usize>) -> Result<()> {
+        let arm = arm.map_or(raw::THALWEG_NO_ARM, |arm| arm as u32);
+        self.map("defaults")
+            .update(&netns.to_ne_bytes(), &arm.to_ne_bytes(), MapFlags::ANY)?;
         Ok(())
     }
 
-    /// Forgets the default of a namespace: its connections count as running their default.
+    /// The default arm of each network namespace that is not left alone; `None`: no arm.
+    pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
+        let map = self.map("defaults");
+        let mut defaults = HashMap::new();
+        for key in map.keys() {
+            let Some(value) = map.lookup(&key, MapFlags::ANY)? else {
+                continue;
+            };
+            let netns = key.try_into().map(u64::from_ne_bytes);
+            let arm = value.try_into().map(u32::from_ne_bytes);
+            if let (Ok(netns), Ok(arm)) = (netns, arm) {
+                let arm = (arm != raw::THALWEG_NO_ARM).then_some(arm as usize);
+                defaults.insert(netns, arm);
+            }
+        }
+        Ok(defaults)
+    }
+
+    /// Namespaces that are left alone and had a connection since this was last asked.
+    pub fn take_strangers(&self) -> Result<Vec<u64>> {
+        let map = self.map("strangers");
+        let keys: Vec<Vec<u8>> = map.keys().collect();
+        let mut strangers = Vec::with_capacity(keys.len());
+        for key in keys {
+            match map.delete(&key) {
+                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+                    return Err(error.into());
+                }
+                _ => strangers.extend(key.try_into().map(u64::from_ne_bytes)),
+            }
+        }
+        Ok(strangers)
+    }
+
+    /// Tells the programs towards which prefixes arms that need ECN may be chosen.
+    pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
+        let map = self.map("ecn_prefixes");
+        let wanted: Vec<raw::thalweg_policy_key6> = prefixes
+            .iter()
+            .map(|prefix| raw::thalweg_policy_key6 {
+                prefix_len: prefix.length128().into(),
+                addr: prefix.bits().to_be_bytes(),
+            })
+            .collect();
+        let old: Vec<Vec<u8>> = map.keys().collect();
+        for key in old {
+            if !wanted.iter().any(|prefix| bytes_of(prefix) == key) {
+                map.delete(&key)?;
+            }
+        }
+        for prefix in &wanted {
+            map.update(bytes_of(prefix), &1u32.to_ne_bytes(), MapFlags::ANY)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the default of a namespace: its connections are left alone.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
         match self.map("defaults").delete(&netns.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.into()),

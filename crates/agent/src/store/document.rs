@@ -9,8 +9,9 @@ use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
 /// Says what the document is.
 const FORMAT: &str = "thalweg-hosts";
-/// Version of the document.
-const VERSION: u32 = 1;
+/// Version of the document. Version 1 had no `queue_q16`, `base_rtt_us`,
+/// `segs` and `retrans`.
+const VERSION: u32 = 2;
 
 /// Why a document cannot be imported. Nothing of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,6 +53,10 @@ struct DocumentHost {
     switched: u32,
     min_rtt_us: u32,
     max_rate: u64,
+    #[serde(default)]
+    queue_q16: u32,
+    #[serde(default)]
+    base_rtt_us: u32,
     seen_age_ms: u64,
     forgot_age_ms: Option<u64>,
     arms: BTreeMap<String, DocumentArm>,
@@ -70,6 +75,10 @@ struct DocumentArm {
     chosen: u32,
     greedy: u32,
     scored: u32,
+    #[serde(default)]
+    segs: u32,
+    #[serde(default)]
+    retrans: u32,
 }
 
 /// The document of a snapshot.
@@ -97,9 +106,9 @@ pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
         let message = format!("found {:?}, expected {FORMAT:?}", header.format);
         return Err(error("format", message));
     }
-    if header.version != VERSION {
+    if !(1..=VERSION).contains(&header.version) {
         let message = format!(
-            "found {}, this version of Thalweg reads {VERSION}",
+            "found {}, this version of Thalweg reads 1 to {VERSION}",
             header.version
         );
         return Err(error("version", message));
@@ -172,6 +181,8 @@ impl From<&HostRow> for DocumentHost {
             switched: row.switched,
             min_rtt_us: row.min_rtt_us,
             max_rate: row.max_rate,
+            queue_q16: row.queue_q16,
+            base_rtt_us: row.base_rtt_us,
             seen_age_ms: row.seen_age_ms,
             forgot_age_ms: row.forgot_age_ms,
             arms: row
@@ -192,6 +203,8 @@ impl DocumentHost {
             switched: self.switched,
             min_rtt_us: self.min_rtt_us,
             max_rate: self.max_rate,
+            queue_q16: self.queue_q16,
+            base_rtt_us: self.base_rtt_us,
             seen_age_ms: self.seen_age_ms,
             forgot_age_ms: self.forgot_age_ms,
             arms: self
@@ -216,6 +229,8 @@ impl From<&ArmState> for DocumentArm {
             chosen: arm.chosen,
             greedy: arm.greedy,
             scored: arm.scored,
+            segs: arm.segs,
+            retrans: arm.retrans,
         }
     }
 }
@@ -233,6 +248,8 @@ impl From<DocumentArm> for ArmState {
             chosen: arm.chosen,
             greedy: arm.greedy,
             scored: arm.scored,
+            segs: arm.segs,
+            retrans: arm.retrans,
         }
     }
 }

@@ -9,6 +9,10 @@ use crate::config::is_arm_name;
 /// Most evidence any configuration allows, Q16 (`learning.memory` ends at 64).
 const WEIGHT_MAX_Q16: u32 = 64 << 16;
 
+/// Most segments that a record remembers of an arm: 8,192 a stretch, and seven eighths, rounded
+/// up, of those before.
+const SEGS_MAX: u64 = 8 * 8192 + 7;
+
 /// All host records at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
@@ -39,6 +43,10 @@ pub struct HostRow {
     pub min_rtt_us: u32,
     /// Highest rate seen; unit as in [`ArmState::max_rate`].
     pub max_rate: u64,
+    /// How much longer the RTT is under the system's arm than the base RTT, Q16 bits.
+    pub queue_q16: u32,
+    /// The base RTT, µs; 0 = none yet.
+    pub base_rtt_us: u32,
     /// Milliseconds between the last connection or measurement and the snapshot.
     pub seen_age_ms: u64,
     /// Milliseconds between the moment up to which forgetting has been applied and the
@@ -70,6 +78,8 @@ impl HostRow {
             switched: host.switched,
             min_rtt_us: host.min_rtt_us,
             max_rate: host.max_rate,
+            queue_q16: host.queue_q16,
+            base_rtt_us: host.base_rtt().unwrap_or(0),
             seen_age_ms: age_ms(host.seen_ns),
             forgot_age_ms: (host.forgot_ns != 0).then(|| age_ms(host.forgot_ns)),
             arms: known
@@ -82,12 +92,14 @@ impl HostRow {
     /// tells the slot of a name; arms without slot are left out.
     ///
     /// What should have been forgotten since the last forgetting is forgotten here: after a
-    /// reboot the monotonic clock cannot express a time before it.
+    /// reboot the monotonic clock cannot express a time before it. `system_arm` is what arms are
+    /// compared with to tell which do harm.
     pub fn restore(
         &self,
         now_ns: u64,
         elapsed_ms: u64,
         params: &Params,
+        system_arm: Option<usize>,
         arm_slot: impl Fn(&str) -> Option<usize>,
     ) -> Host {
         let to_ns = |ms: u64| ms.saturating_add(elapsed_ms).saturating_mul(1_000_000);
@@ -97,6 +109,8 @@ impl HostRow {
             switched: self.switched,
             min_rtt_us: self.min_rtt_us,
             max_rate: self.max_rate,
+            queue_q16: self.queue_q16,
+            base_rtt_us: self.base_rtt_us,
             seen_ns: now_ns.saturating_sub(to_ns(self.seen_age_ms)),
             ..Host::default()
         };
@@ -112,6 +126,7 @@ impl HostRow {
             thalweg_core::forget(&mut host, params, then_ns);
             host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
         }
+        thalweg_core::note_harm(&mut host, system_arm);
         host
     }
 
@@ -132,9 +147,12 @@ impl HostRow {
             };
             let thalweg = (mode == Mode::Thalweg)
                 .then(|| {
-                    above("value", arm.value, u32::MAX.into()).or_else(|| {
-                        above("weight_q16", arm.weight_q16.into(), WEIGHT_MAX_Q16.into())
-                    })
+                    above("value", arm.value, u32::MAX.into())
+                        .or_else(|| {
+                            above("weight_q16", arm.weight_q16.into(), WEIGHT_MAX_Q16.into())
+                        })
+                        .or_else(|| above("segs", arm.segs.into(), SEGS_MAX))
+                        .or_else(|| above("retrans", arm.retrans.into(), arm.segs.into()))
                 })
                 .flatten();
             let fault = thalweg.or_else(|| above("greedy", arm.greedy.into(), arm.chosen.into()));

@@ -9,7 +9,14 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-const MIGRATIONS: [&str; 1] = [V1];
+const MIGRATIONS: [&str; 2] = [V1, V2];
+
+const V2: &str = "
+ALTER TABLE hosts ADD COLUMN queue_q16 INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE hosts ADD COLUMN base_rtt_us INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE host_arms ADD COLUMN segs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE host_arms ADD COLUMN retrans INTEGER NOT NULL DEFAULT 0;
+";
 
 const V1: &str = "
 CREATE TABLE snapshots (
@@ -95,12 +102,12 @@ const TABLES: [(&str, &str); 4] = [
     (
         "hosts",
         "id mode netns address prefix connections scored switched min_rtt_us max_rate \
-         seen_age_ms forgot_age_ms",
+         seen_age_ms forgot_age_ms queue_q16 base_rtt_us",
     ),
     (
         "host_arms",
         "host arm value max_rate weight_q16 deviation_q16 log_rate_q16 srtt_us min_rtt_us \
-         chosen greedy scored",
+         chosen greedy scored segs retrans",
     ),
     (
         "events",

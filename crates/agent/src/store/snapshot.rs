@@ -97,7 +97,7 @@ impl Store {
     ) -> Result<Vec<(i64, Result<HostRow, String>)>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT id, netns, address, prefix, connections, scored, switched, min_rtt_us,
-                    max_rate, seen_age_ms, forgot_age_ms
+                    max_rate, seen_age_ms, forgot_age_ms, queue_q16, base_rtt_us
              FROM hosts WHERE mode = ?1 ORDER BY id",
         )?;
         let rows = statement.query_map([mode.name()], |row| {
@@ -110,6 +110,8 @@ impl Store {
             let min_rtt_us = row.get(7)?;
             let max_rate = unsigned(row, 8)?;
             let seen_age_ms = unsigned(row, 9)?;
+            let queue_q16 = row.get(11)?;
+            let base_rtt_us = row.get(12)?;
             let host = key.map(|key| HostRow {
                 key,
                 connections,
@@ -117,6 +119,8 @@ impl Store {
                 switched,
                 min_rtt_us,
                 max_rate,
+                queue_q16,
+                base_rtt_us,
                 seen_age_ms,
                 forgot_age_ms: forgot_age_ms.map(i64::cast_unsigned),
                 arms: Vec::new(),
@@ -129,7 +133,7 @@ impl Store {
     fn load_arms(&self, host: i64) -> Result<Vec<(String, ArmState)>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT arm, value, max_rate, weight_q16, deviation_q16, log_rate_q16, srtt_us,
-                    min_rtt_us, chosen, greedy, scored
+                    min_rtt_us, chosen, greedy, scored, segs, retrans
              FROM host_arms WHERE host = ?1 ORDER BY arm",
         )?;
         let rows = statement.query_map([host], |row| {
@@ -144,6 +148,8 @@ impl Store {
                 chosen: row.get(8)?,
                 greedy: row.get(9)?,
                 scored: row.get(10)?,
+                segs: row.get(11)?,
+                retrans: row.get(12)?,
             };
             Ok((row.get(0)?, arm))
         })?;
@@ -187,13 +193,15 @@ fn save_host(
 ) -> Result<(), rusqlite::Error> {
     let mut insert_host = transaction.prepare_cached(
         "INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
-                            min_rtt_us, max_rate, seen_age_ms, forgot_age_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+                            min_rtt_us, max_rate, seen_age_ms, forgot_age_ms, queue_q16,
+                            base_rtt_us)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
     )?;
     let mut insert_arm = transaction.prepare_cached(
         "INSERT INTO host_arms (host, arm, value, max_rate, weight_q16, deviation_q16,
-                                log_rate_q16, srtt_us, min_rtt_us, chosen, greedy, scored)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+                                log_rate_q16, srtt_us, min_rtt_us, chosen, greedy, scored, segs,
+                                retrans)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
     let id = insert_host.insert(params![
         mode.name(),
@@ -207,6 +215,8 @@ fn save_host(
         host.max_rate.cast_signed(),
         host.seen_age_ms.cast_signed(),
         host.forgot_age_ms.map(u64::cast_signed),
+        host.queue_q16,
+        host.base_rtt_us,
     ])?;
     for (name, arm) in &host.arms {
         insert_arm.execute(params![
@@ -222,6 +232,8 @@ fn save_host(
             arm.chosen,
             arm.greedy,
             arm.scored,
+            arm.segs,
+            arm.retrans,
         ])?;
     }
     Ok(())

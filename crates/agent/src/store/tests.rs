@@ -32,6 +32,8 @@ fn arm(seed: u32) -> ArmState {
         chosen: 40 + seed,
         greedy: 20 + seed,
         scored: 30 + seed,
+        segs: 8000 + seed,
+        retrans: 10 + seed,
     }
 }
 
@@ -43,6 +45,8 @@ fn row(key: HostKey, arms: &[(&str, ArmState)]) -> HostRow {
         switched: 3,
         min_rtt_us: 25_000,
         max_rate: 1 << 63,
+        queue_q16: 1 << 15,
+        base_rtt_us: 24_000,
         seen_age_ms: 1500,
         forgot_age_ms: Some(900_000),
         arms: arms
@@ -230,21 +234,34 @@ fn a_record_survives_a_reboot_with_its_age() {
         ..Params::default()
     };
     let slot = |name: &str| (name == "bbr").then_some(2);
-    let same = row.restore(102 * minute_ns, 60_000, &params, slot);
+    let same = row.restore(102 * minute_ns, 60_000, &params, None, slot);
     assert_eq!(same.seen_ns, 100 * minute_ns);
     assert_eq!(same.arms[2], arm(0));
     assert!(same.forgot_ns.abs_diff(90 * minute_ns) <= 1);
 
     // After a reboot the clock starts anew: 55 minutes down and 1 up make two half-lives of
     // the 67 minutes, and 7 minutes of the third.
-    let rebooted = row.restore(minute_ns, 56 * 60_000, &params, slot);
+    let rebooted = row.restore(minute_ns, 56 * 60_000, &params, None, slot);
     assert_eq!(rebooted.arms[2].weight_q16, arm(0).weight_q16 >> 2);
     assert_eq!(rebooted.arms[2].value, arm(0).value);
     assert_eq!(rebooted.seen_ns, 0);
     assert_eq!(rebooted.forgot_ns, 1);
     // A slot that does not exist is left out, not a panic.
-    let gone = row.restore(minute_ns, 0, &params, |_| Some(99));
+    let gone = row.restore(minute_ns, 0, &params, None, |_| Some(99));
     assert_eq!(gone.arms, Host::default().arms);
+}
+
+#[test]
+fn an_arm_that_does_harm_is_known_as_such_after_a_restart() {
+    let harmful = ArmState {
+        retrans: 1000,
+        ..arm(1)
+    };
+    let row = row(key(1, "192.0.2.7"), &[("cubic", arm(0)), ("bbr", harmful)]);
+    let slot = |name: &str| ["cubic", "bbr"].iter().position(|known| *known == name);
+    let host = row.restore(1 << 50, 0, &Params::default(), Some(0), slot);
+    assert_eq!(host.harmful, 0b10);
+    assert_eq!((host.queue_q16, host.base_rtt()), (1 << 15, Some(24_000)));
 }
 
 #[test]

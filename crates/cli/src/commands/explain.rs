@@ -45,12 +45,21 @@ fn text(explanation: &Explanation, several: bool) -> String {
             format!("{}, the last {} ago", host.connections, span(host.idle_s)),
         ),
         ("measurements", host.scored.to_string()),
-        ("moved by the loss rule", host.switched.to_string()),
+        ("moved mid-flow", host.switched.to_string()),
         ("lowest round-trip time", milliseconds(host.min_rtt_us)),
+        (
+            "under the default",
+            format!(
+                "{:.1} × the {} of late",
+                host.queue_bits.exp2(),
+                milliseconds(host.base_rtt_us)
+            ),
+        ),
         ("highest rate", rate(host.max_rate_bytes_per_s as f64)),
     ]));
     let header = [
-        "Arm", "Next", "Cost", "+/-", "Rate", "RTT", "Evidence", "Scored", "Chosen", "Greedy",
+        "Arm", "Next", "Cost", "+/-", "Rate", "RTT", "Retrans", "Evidence", "Scored", "Chosen",
+        "Greedy",
     ];
     let rows = host
         .arms
@@ -58,8 +67,16 @@ fn text(explanation: &Explanation, several: bool) -> String {
         .map(|arm| row(arm, host.best.as_deref()))
         .collect();
     text.push('\n');
-    text.push_str(&output::table(&header, &[1, 2, 3, 4, 5, 6, 7, 8, 9], rows));
-    text.push_str("\nCost in bits: one less is twice the rate. * has the lowest.\n");
+    text.push_str(&output::table(
+        &header,
+        &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
+        rows,
+    ));
+    text.push_str("\nCost in bits: one less is twice the rate. * has the lowest.");
+    if host.arms.iter().any(|arm| arm.harmful) {
+        text.push_str(" ! gains at the expense of others.");
+    }
+    text.push('\n');
     if !explanation.recent.is_empty() {
         text.push_str("\nLatest events, newest first:\n");
         for event in &explanation.recent {
@@ -79,6 +96,8 @@ fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
     };
     let mark = if best == Some(arm.arm.as_str()) {
         " *"
+    } else if arm.harmful {
+        " !"
     } else {
         ""
     };
@@ -89,6 +108,7 @@ fn row(arm: &HostArm, best: Option<&str>) -> Vec<String> {
         measured(format!("{:.2}", arm.deviation_bits)),
         measured(rate(arm.rate_bytes_per_s)),
         measured(milliseconds(arm.srtt_us)),
+        measured(percent(arm.retransmitted)),
         format!("{:.2}", arm.evidence),
         arm.scored.to_string(),
         arm.count.to_string(),

@@ -72,9 +72,13 @@ fn text(status: &Status) -> String {
         (
             "",
             format!(
-                "{} refused by the kernel, {} moved by the loss rule",
-                c.refused, c.switched
+                "{} refused by the kernel, {} moved and {} taken back mid-flow",
+                c.refused, c.switched, c.withdrawn
             ),
+        ),
+        (
+            "",
+            format!("{} in namespaces that are left alone", c.outside),
         ),
         (
             "measurements",
@@ -86,8 +90,12 @@ fn text(status: &Status) -> String {
         (
             "not scored",
             format!(
-                "{} small, {} limited by application, {} not tracked, {} displaced",
-                c.skipped_small, c.skipped_app_limited, c.skipped_not_tracked, c.conns_missed
+                "{} small, {} limited by application, {} timed out, {} not tracked, {} displaced",
+                c.skipped_small,
+                c.skipped_app_limited,
+                c.skipped_timeout,
+                c.skipped_not_tracked,
+                c.conns_missed
             ),
         ),
         (

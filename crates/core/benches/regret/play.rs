@@ -49,7 +49,7 @@ fn arms_taken(
             let sample = world.sample(ended.connection, ended.arm);
             policy.learn(ended.arm, &sample, now_ns);
         }
-        let arm = policy.choose(&mut random);
+        let arm = policy.choose(&mut random, now_ns);
         let duration_us = world.sample(connection, arm).duration_us;
         open.push(Open {
             ends_ns: now_ns + PAUSE_NS + duration_us * 1000,

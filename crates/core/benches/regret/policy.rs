@@ -16,7 +16,7 @@ pub const SYSTEM: usize = 0;
 /// A learner as the agent would run it for one host.
 pub trait Policy {
     /// The arm of a new connection.
-    fn choose(&mut self, random: &mut Random) -> usize;
+    fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize;
     /// The result of a connection on `arm`.
     fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64);
 }
@@ -94,6 +94,8 @@ pub struct Core {
     host: Host,
     params: Params,
     arms: usize,
+    /// Arms of the trials under way.
+    trials: Vec<usize>,
 }
 
 impl Core {
@@ -114,6 +116,7 @@ impl Core {
             host: Host::default(),
             params,
             arms,
+            trials: vec![],
         }
     }
 
@@ -143,17 +146,28 @@ impl Core {
 }
 
 impl Policy for Core {
-    fn choose(&mut self, random: &mut Random) -> usize {
+    fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize {
         self.host.connections += 1;
         let allowed = ((1u32 << self.arms) - 1) as u16;
         let numbers = [random.u32(), random.u32(), random.u32()];
-        let decision = decide(&self.host, Some(SYSTEM), allowed, &self.params, numbers);
+        let system = Some(SYSTEM);
+        let decision = decide(&self.host, system, allowed, &self.params, numbers, now_ns);
         self.host.count_decision(&decision);
-        decision.arm.unwrap_or(SYSTEM)
+        let arm = decision.arm.unwrap_or(SYSTEM);
+        if decision.reason.is_trial() {
+            self.host.begin_trial(now_ns);
+            self.trials.push(arm);
+        }
+        arm
     }
 
     fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
-        score(&mut self.host, arm, sample, &self.params, now_ns);
+        if let Some(trial) = self.trials.iter().position(|&trial| trial == arm) {
+            self.trials.remove(trial);
+            self.host.end_trial();
+        }
+        let system = Some(SYSTEM);
+        score(&mut self.host, arm, system, sample, &self.params, now_ns);
     }
 }
 
@@ -161,7 +175,7 @@ impl Policy for Core {
 struct DefaultOnly;
 
 impl Policy for DefaultOnly {
-    fn choose(&mut self, _: &mut Random) -> usize {
+    fn choose(&mut self, _: &mut Random, _: u64) -> usize {
         SYSTEM
     }
 
@@ -174,7 +188,7 @@ struct Uniform {
 }
 
 impl Policy for Uniform {
-    fn choose(&mut self, random: &mut Random) -> usize {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
         random.u32() as usize % self.arms
     }
 
@@ -188,7 +202,7 @@ struct DeltaRule {
 }
 
 impl Policy for DeltaRule {
-    fn choose(&mut self, random: &mut Random) -> usize {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
         if random.u32().is_multiple_of(CLASSIC_EPSILON) {
             return random.u32() as usize % self.values.len();
         }
@@ -212,7 +226,7 @@ impl Policy for DeltaRule {
 struct EpsilonGreedy(Core);
 
 impl Policy for EpsilonGreedy {
-    fn choose(&mut self, random: &mut Random) -> usize {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
         if self.0.host.scored >= self.0.params.warm_up
             && random.u32().is_multiple_of(CLASSIC_EPSILON)
         {
@@ -240,7 +254,7 @@ struct UpperBound(Core);
 const UCB_WIDTH_SHIFT: u32 = 2;
 
 impl Policy for UpperBound {
-    fn choose(&mut self, _: &mut Random) -> usize {
+    fn choose(&mut self, _: &mut Random, _: u64) -> usize {
         let arms = &self.0.host.arms;
         let all_q16: u64 = arms.iter().map(|arm| u64::from(arm.weight_q16)).sum();
         // Less the 16 bits of the scale.
@@ -278,7 +292,7 @@ fn normal_q16(random: &mut Random) -> i64 {
 }
 
 impl Policy for Thompson {
-    fn choose(&mut self, random: &mut Random) -> usize {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
         let arms = &self.0.host.arms;
         let lowest = arms
             .iter()
@@ -310,8 +324,10 @@ impl Policy for Thompson {
 struct InverseGap(Core);
 
 impl Policy for InverseGap {
-    fn choose(&mut self, random: &mut Random) -> usize {
-        let Core { host, params, arms } = &self.0;
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        let Core {
+            host, params, arms, ..
+        } = &self.0;
         let arms = &host.arms[..*arms];
         if host.scored < params.warm_up {
             return SYSTEM;

@@ -259,6 +259,8 @@ impl World {
             srtt_us,
             min_rtt_us: srtt_us - srtt_us / 8,
             segs_out: (TRANSFER_BYTES / 1448) as u32,
+            steady_segs: (TRANSFER_BYTES / 1448) as u32,
+            steady_retrans: 0,
             retrans: 0,
             busy_time: true,
             end: End::FinLocal,

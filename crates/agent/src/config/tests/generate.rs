@@ -15,10 +15,12 @@ allow = ["cubic", "bbr", "reno"]
 deny = ["reno"]
 load = ["bbr"]
 needs_ecn = ["dctcp", "prague"]
+ecn_prefixes = ["10.0.0.0/8", "fd00::/8"]
 [hosts]
 max = 1024
 ipv4_prefix = 24
 ipv6_prefix = 48
+user_namespaces = true
 [learning]
 warm_up = 3
 gap_scale = 32
@@ -101,6 +103,8 @@ enum Accepts {
     ArmOrNone,
     /// Least and most names, whether "auto" is accepted.
     Arms(usize, usize, bool),
+    /// IPv4 and IPv6 prefixes.
+    Prefixes,
 }
 
 use Accepts::*;
@@ -120,9 +124,11 @@ const KEYS: &[(&str, Accepts)] = &[
     ("arms.deny", Arms(0, 64, false)),
     ("arms.load", Arms(0, 64, false)),
     ("arms.needs_ecn", Arms(0, 64, false)),
+    ("arms.ecn_prefixes", Prefixes),
     ("hosts.max", Whole(64, 16_777_216)),
     ("hosts.ipv4_prefix", Whole(8, 32)),
     ("hosts.ipv6_prefix", Whole(16, 128)),
+    ("hosts.user_namespaces", Boolean),
     ("learning.warm_up", Whole(0, 1000)),
     ("learning.gap_scale", Whole(1, 1_048_576)),
     ("learning.memory", Number(10, 640)),
@@ -183,6 +189,13 @@ fn right(key: &str, random: &mut Random) -> String {
             .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
             .to_string(),
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
+        Prefixes => random
+            .pick(&[
+                "[]",
+                "[\"10.0.0.0/8\"]",
+                "[\"192.0.2.7\", \"2001:db8::/32\"]",
+            ])
+            .to_string(),
         Arms(_, _, true) if random.below(3) == 0 => "\"auto\"".to_owned(),
         Arms(least, most, _) => {
             // Names of one list never occur in another.
@@ -282,6 +295,17 @@ fn wrong(key: &str, random: &mut Random) -> String {
             }
             random.pick(&all).clone()
         }
+        Prefixes => random
+            .pick(&[
+                "\"10.0.0.0/8\"",
+                "[\"10.0.0.1/8\"]",
+                "[\"10.0.0.0/33\"]",
+                "[\"10.0.0.0/8\", \"10.0.0.0/8\"]",
+                "[\"auto\"]",
+                "[8]",
+                "true",
+            ])
+            .to_string(),
         Word(words) => random
             .pick(&[
                 format!("\"{}\"", words[0].to_uppercase()),

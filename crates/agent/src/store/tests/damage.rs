@@ -115,7 +115,7 @@ fn a_newer_store_is_refused_and_left_alone() {
             error,
             StoreError::Newer {
                 found: 7,
-                known: 1,
+                known: 2,
                 ..
             }
         ),
@@ -180,10 +180,10 @@ fn faults_in_documents_are_named() {
     let good = export_json(&snapshot(Mode::Thalweg)).unwrap();
     for (from, to, path, message) in [
         (
-            "\"version\": 1",
             "\"version\": 2",
+            "\"version\": 3",
             "version",
-            "found 2, this version of Thalweg reads 1",
+            "found 3, this version of Thalweg reads 1 to 2",
         ),
         ("thalweg-hosts", "other", "format", "found \"other\""),
         (
