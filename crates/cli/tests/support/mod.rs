@@ -4,6 +4,7 @@
 pub mod guest;
 pub mod loaded;
 pub mod models;
+pub mod place;
 pub mod policies;
 
 use std::fs;
@@ -263,6 +264,37 @@ impl Bed {
     /// The server's first address.
     pub fn server_address(&self) -> String {
         self.pair.address(Side::Server).to_string()
+    }
+
+    /// Runs `ip` in a side's namespace.
+    pub fn ip(&self, side: Side, arguments: &str) {
+        self.ip_output(side, arguments);
+    }
+
+    fn ip_output(&self, side: Side, arguments: &str) -> String {
+        let output = Command::new("ip")
+            .args(["-n", self.pair.namespace(side)])
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("running ip");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ip {arguments}: {said}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The device by which a side reaches an address.
+    pub fn device(&self, side: Side, address: &str) -> String {
+        let text = self.ip_output(side, &format!("route get {address}"));
+        let mut words = text.split_whitespace();
+        words.find(|word| *word == "dev");
+        words.next().expect("a route with a device").to_owned()
+    }
+
+    /// The hardware address of a device.
+    pub fn mac(&self, side: Side, device: &str) -> String {
+        let text = self.ip_output(side, &format!("-j link show dev {device}"));
+        let shown: Value = serde_json::from_str(&text).expect("JSON");
+        shown[0]["address"].as_str().expect("an address").to_owned()
     }
 
     /// A Python program on one side, in the cgroup.

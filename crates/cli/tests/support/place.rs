@@ -1,0 +1,174 @@
+//! A place for runs of the laboratory in user-mode Linux, and what they leave.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{THALWEG, skip};
+
+pub const KERNEL: &str = "/usr/bin/linux.uml";
+/// Any of these runs is over long before.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Ubuntu does not package user-mode Linux, so there it may be skipped even where
+/// tests must run.
+pub fn available() -> bool {
+    if Path::new(KERNEL).exists() {
+        return true;
+    }
+    let why = format!("no {KERNEL} (Debian's package user-mode-linux)");
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if release.lines().any(|line| line == "ID=debian") {
+        return skip(&why);
+    }
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// A directory for everything that a run makes, and its scenario.
+pub struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new(scenario: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Self { directory };
+        fs::create_dir(place.temporary()).unwrap();
+        let text = format!("name = \"test\"\n{scenario}");
+        fs::write(place.path("scenario.toml"), text).unwrap();
+        place
+    }
+
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn temporary(&self) -> PathBuf {
+        self.path("tmp")
+    }
+
+    /// `thalweg lab run` of the scenario, the report in `out`.
+    pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(["lab", "run"])
+            .arg(self.path("scenario.toml"))
+            .arg("--out")
+            .arg(self.path("out"))
+            .args(arguments)
+            .env("TMPDIR", self.temporary())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        self.command(Path::new(THALWEG), arguments).spawn().unwrap()
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        finish(self.start(arguments))
+    }
+
+    pub fn results(&self) -> Value {
+        let text = fs::read_to_string(self.path("out/results.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Processes and files that a run has left.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut found: Vec<String> = fs::read_dir(self.temporary())
+            .unwrap()
+            .map(|entry| entry.unwrap().path().display().to_string())
+            .collect();
+        let mark = self.temporary().display().to_string();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            if command.contains(&mark) {
+                found.push(format!("{}: {command}", entry.path().display()));
+            }
+        }
+        found
+    }
+
+    /// A program in the kernel's place, found first on PATH.
+    pub fn fake_kernel(&self, script: &str) -> std::ffi::OsString {
+        let directory = self.path("bin");
+        fs::create_dir(&directory).unwrap();
+        executable(
+            &directory.join("linux.uml"),
+            &format!("[ \"$1\" = --version ] && exec {KERNEL} --version\n{script}"),
+        );
+        let mut path = directory.into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap());
+        path
+    }
+}
+
+/// Writes a shell script that can be started.
+pub fn executable(file: &Path, script: &str) {
+    fs::write(file, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Waits for the end, but not for ever.
+pub fn finish(mut child: Child) -> Output {
+    let pid = Pid::from_raw(child.id() as i32);
+    let deadline = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            kill(pid, Signal::SIGKILL).unwrap();
+            panic!("no end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+pub fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn assert_code(output: &Output, code: i32) {
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        said(output)
+    );
+}
+
+/// A path and its traffic, see [`assert_delayed`].
+pub const DELAYED: &str = "[path]\ndelay = \"5ms\"\nrate = \"50mbit\"\n\
+    [traffic]\nconnections = 3\n[system]\nqdisc = \"fq\"\n";
+
+/// Each connection took the path that was asked for. Only what the path itself forbids is a bound: a
+/// busy machine makes round trips longer and goodput less.
+pub fn assert_delayed(results: &Value, connections: usize) {
+    let mode = &results["scenarios"][0]["modes"][0];
+    let made = mode["connections"].as_array().unwrap();
+    assert_eq!(made.len(), connections);
+    for connection in made {
+        assert_eq!(connection["error"], Value::Null, "{connection}");
+        // Twice 5 ms.
+        let rtt = connection["mean_rtt_us"].as_f64().unwrap();
+        assert!(rtt >= 10_000.0, "{connection}");
+        let goodput = connection["goodput_bps"].as_f64().unwrap();
+        assert!((1e6..50e6).contains(&goodput), "{connection}");
+    }
+}
