@@ -82,7 +82,7 @@ fn main() -> Result<()> {
         .try_compile("thalweg_checked")
         .context("cannot build network_checked.c (is clang installed?)")?;
 
-    for program in ["vectors", "network_vectors"] {
+    for program in ["vectors", "network_vectors", "churn"] {
         build_program(&bpf, program, &[&include, &source], &out)?;
     }
     Ok(())
