@@ -3,6 +3,7 @@
 //! `docs/` has a page a task; ARCHITECTURE.md has the map.
 
 mod api;
+mod batch;
 pub mod cc;
 pub mod config;
 pub mod doctor;

@@ -211,7 +211,7 @@ impl Shared {
             abi_version: thalweg_abi::raw::THALWEG_ABI_VERSION,
             took_over: self.kernel.took_over(),
             kernel_busy_time: setup.kernel_btf,
-            hosts: self.kernel.count_hosts(),
+            hosts: self.kernel.count_hosts()?,
             hosts_max: u64::from(setup.hosts_max),
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),

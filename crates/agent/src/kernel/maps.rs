@@ -11,37 +11,38 @@ use thalweg_core::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;
+use crate::batch;
 use crate::view::Counters;
 
-/// Records read at once: keeps a walk over a full table below a few hundred KiB.
-const BATCH: u32 = 256;
+/// Records handed on together: keeps a walk over a full table below a few hundred KiB.
+const BATCH: usize = 256;
 /// A record that is being written is read again this often before it is passed over.
 const RETRIES: u32 = 100;
 
 /// Records read together.
 pub type HostBatch = Vec<(HostKey, Host)>;
 
-/// Calls `visit` with one batch of records after the other.
+/// Calls `visit` with one batch of records after the other: each that is there all the time once
+/// ([`batch::walk`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
-    let mut batch = Vec::with_capacity(BATCH as usize);
-    for entry in map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)? {
-        let (key_bytes, value) = entry;
-        let Some(key) = from_bytes::<raw::thalweg_host_key>(&key_bytes) else {
-            continue;
-        };
+    let mut hosts = Vec::with_capacity(BATCH);
+    batch::walk(map, |key, value| {
+        let key: raw::thalweg_host_key =
+            from_bytes(key).context("a host's key has an unexpected size")?;
         let key = key_from_raw(&key);
         // None: evicted between the two reads.
         if let Some(host) = untorn(map, &key, value)? {
-            batch.push((key, host));
+            hosts.push((key, host));
         }
-        if batch.len() == BATCH as usize {
-            visit(std::mem::take(&mut batch))?;
+        if hosts.len() == BATCH {
+            visit(std::mem::replace(&mut hosts, Vec::with_capacity(BATCH)))?;
         }
-    }
-    if batch.is_empty() {
+        Ok(())
+    })?;
+    if hosts.is_empty() {
         Ok(())
     } else {
-        visit(batch)
+        visit(hosts)
     }
 }
 
@@ -56,19 +57,23 @@ pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
 }
 
 /// A record that is whole, reading again while a program writes it; `None`: it is gone.
-fn untorn(map: &MapHandle, key: &HostKey, first: Vec<u8>) -> Result<Option<Host>> {
+fn untorn(map: &MapHandle, key: &HostKey, first: &[u8]) -> Result<Option<Host>> {
     let raw_key = key_to_raw(key);
-    let mut value = Some(first);
+    let mut again;
+    let mut value = first;
     for _ in 0..RETRIES {
-        let Some(bytes) = value else { return Ok(None) };
         let host: raw::thalweg_host =
-            from_bytes(&bytes).context("a host record has an unexpected size")?;
+            from_bytes(value).context("a host record has an unexpected size")?;
         match copied(key, &host) {
             Copied::Whole => return Ok(Some(host_from_raw(&host))),
             Copied::Recycled => return Ok(None),
             Copied::Written => {}
         }
-        value = map.lookup(bytes_of(&raw_key), MapFlags::ANY)?;
+        let Some(bytes) = map.lookup(bytes_of(&raw_key), MapFlags::ANY)? else {
+            return Ok(None);
+        };
+        again = bytes;
+        value = &again;
     }
     anyhow::bail!("a host record was being written {RETRIES} times in a row")
 }
@@ -84,14 +89,19 @@ impl Kernel {
         let map = self.map("hosts");
         let raw_key = key_to_raw(key);
         match map.lookup(bytes_of(&raw_key), MapFlags::ANY)? {
-            Some(value) => untorn(map, key, value),
+            Some(value) => untorn(map, key, &value),
             None => Ok(None),
         }
     }
 
     /// Number of host records.
-    pub fn count_hosts(&self) -> u64 {
-        self.map("hosts").keys().count() as u64
+    pub fn count_hosts(&self) -> Result<u64> {
+        let mut count = 0;
+        batch::walk(self.map("hosts"), |_, _| {
+            count += 1;
+            Ok(())
+        })?;
+        Ok(count)
     }
 
     /// Writes a record, new or in place of an old one.
@@ -116,9 +126,8 @@ impl Kernel {
 
     /// Forgets all hosts; returns how many there were.
     pub fn clear_hosts(&self) -> Result<u64> {
-        let keys: Vec<Vec<u8>> = self.map("hosts").keys().collect();
         let mut removed = 0;
-        for key in keys {
+        for key in batch::keys(self.map("hosts"))? {
             match self.map("hosts").delete(&key) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
@@ -188,24 +197,22 @@ impl Kernel {
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
         let map = self.map("defaults");
         let mut defaults = HashMap::new();
-        for key in map.keys() {
-            let Some(value) = map.lookup(&key, MapFlags::ANY)? else {
-                continue;
-            };
+        batch::walk(map, |key, value| {
             let netns = key.try_into().map(u64::from_ne_bytes);
             let arm = value.try_into().map(u32::from_ne_bytes);
             if let (Ok(netns), Ok(arm)) = (netns, arm) {
                 let arm = (arm != raw::THALWEG_NO_ARM).then_some(arm as usize);
                 defaults.insert(netns, arm);
             }
-        }
+            Ok(())
+        })?;
         Ok(defaults)
     }
 
     /// Namespaces that are left alone and had a connection since this was last asked.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
         let map = self.map("strangers");
-        let keys: Vec<Vec<u8>> = map.keys().collect();
+        let keys = batch::keys(map)?;
         let mut strangers = Vec::with_capacity(keys.len());
         for key in keys {
             match map.delete(&key) {
@@ -228,8 +235,7 @@ impl Kernel {
                 addr: prefix.bits().to_be_bytes(),
             })
             .collect();
-        let old: Vec<Vec<u8>> = map.keys().collect();
-        for key in old {
+        for key in batch::keys(map)? {
             if !wanted.iter().any(|prefix| bytes_of(prefix) == key) {
                 map.delete(&key)?;
             }

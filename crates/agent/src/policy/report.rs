@@ -11,6 +11,7 @@ use thalweg_policy::{About, catalogue};
 
 use super::history::History;
 use super::pins::Pins;
+use crate::batch;
 
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -204,16 +205,13 @@ fn about(history: &History, generation: u32) -> Vec<About> {
 fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
     let map = MapHandle::from_pinned_path(pins.shared("failures"))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
-    for key in map.keys() {
-        let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(&key) else {
-            continue;
+    batch::walk(&map, |key, count| {
+        let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(key) else {
+            return Ok(());
         };
         if failure.generation != generation {
-            continue;
+            return Ok(());
         }
-        let Some(count) = map.lookup(&key, MapFlags::ANY)? else {
-            continue;
-        };
         let op = about
             .get(failure.rule as usize)
             .and_then(|rule| rule.ops.get(usize::from(failure.op)));
@@ -237,7 +235,8 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
             error: errno_name(failure.error),
             count: count.try_into().map(u64::from_ne_bytes).unwrap_or_default(),
         });
-    }
+        Ok(())
+    })?;
     for list in found.values_mut() {
         list.sort_by(|a, b| (&a.key, &a.stage, &a.error).cmp(&(&b.key, &b.stage, &b.error)));
     }

@@ -1,0 +1,209 @@
+//! Reading of whole maps, many entries a system call.
+//!
+//! The batched iterator of libbpf-rs is not used: it takes a batch that is not full for the last
+//! one. The kernel returns such a batch wherever the next bucket of a hash map does not fit in.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{MapCore, libbpf_sys};
+
+/// Entries asked for at once: keeps a walk over host records below a few hundred KiB.
+const BATCH: u32 = 256;
+
+/// Calls `visit` with key and value of every entry of a map of hash, LRU hash or trie.
+///
+/// The kernel locks a bucket of a hash map while it copies it, and a key never changes its
+/// bucket (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that is
+/// there all the time comes once. One that is made or removed meanwhile comes once or not at
+/// all; one that is removed and made again may come twice.
+pub(crate) fn walk<M: MapCore>(
+    map: &M,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    walk_by(BATCH, map, visit)
+}
+
+/// As [`walk`], beginning with room for so many entries.
+fn walk_by<M: MapCore>(
+    room: u32,
+    map: &M,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
+    let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+    let mut room = room.min(map.max_entries());
+    let mut keys = vec![0u8; room as usize * key_size];
+    let mut values = vec![0u8; room as usize * value_size];
+    // The position is a bucket's number (four bytes) in hash maps, else a key.
+    let mut position = vec![0u8; key_size.max(8)];
+    let mut next = position.clone();
+    let mut begun = false;
+    loop {
+        let mut count = room;
+        let from = if begun {
+            position.as_mut_ptr().cast()
+        } else {
+            std::ptr::null_mut()
+        };
+        // SAFETY: the buffers hold `room` keys and values, the positions at least a key; all of
+        // them and the map's descriptor outlive the call.
+        let outcome = unsafe {
+            libbpf_sys::bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                from,
+                next.as_mut_ptr().cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &mut count,
+                std::ptr::null(),
+            )
+        };
+        let last = match -outcome {
+            0 => false,
+            libc::ENOENT => true,
+            libc::EINTR => continue,
+            // The next bucket alone does not fit in.
+            libc::ENOSPC if room < map.max_entries() => {
+                room = room.saturating_mul(2).min(map.max_entries());
+                keys.resize(room as usize * key_size, 0);
+                values.resize(room as usize * value_size, 0);
+                continue;
+            }
+            errno => {
+                return Err(io::Error::from_raw_os_error(errno))
+                    .with_context(|| format!("reading map {}", map.name().display()));
+            }
+        };
+        if count > room {
+            bail!("the kernel returned {count} entries where {room} were asked for");
+        }
+        let pairs = keys
+            .chunks_exact(key_size)
+            .zip(values.chunks_exact(value_size));
+        for (key, value) in pairs.take(count as usize) {
+            visit(key, value)?;
+        }
+        if last {
+            return Ok(());
+        }
+        std::mem::swap(&mut position, &mut next);
+        begun = true;
+    }
+}
+
+/// The keys of a map, as [`walk`] finds them.
+pub(crate) fn keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    walk(map, |key, _| {
+        keys.push(key.to_vec());
+        Ok(())
+    })?;
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use libbpf_rs::{MapFlags, MapHandle, MapType};
+
+    use super::*;
+
+    /// A map of numbers, or nothing where maps cannot be made.
+    fn map(kind: MapType, flags: u32, key_size: u32, entries: u32) -> Option<MapHandle> {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: flags,
+            ..Default::default()
+        };
+        match MapHandle::create(kind, Some("walked"), key_size, 8, entries, &options) {
+            Ok(map) => Some(map),
+            Err(error) => {
+                assert!(
+                    error.kind() == libbpf_rs::ErrorKind::PermissionDenied
+                        && std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+                    "cannot make a map: {error}"
+                );
+                eprintln!("skipped: cannot make a map: {error}");
+                None
+            }
+        }
+    }
+
+    fn fill(map: &MapHandle, keys: impl Iterator<Item = [u8; 8]>) -> BTreeSet<Vec<u8>> {
+        let keys: Vec<[u8; 8]> = keys.collect();
+        let all: Vec<u8> = keys.concat();
+        if !keys.is_empty() {
+            map.update_batch(&all, &all, keys.len() as u32, MapFlags::ANY, MapFlags::ANY)
+                .unwrap();
+        }
+        keys.into_iter().map(Vec::from).collect()
+    }
+
+    /// Walks, and checks that every key comes once, with its own value.
+    fn walked(room: u32, map: &MapHandle) -> BTreeSet<Vec<u8>> {
+        let mut found = BTreeSet::new();
+        walk_by(room, map, |key, value| {
+            assert_eq!(key, value);
+            assert!(found.insert(key.to_vec()), "{key:?} came twice");
+            Ok(())
+        })
+        .unwrap();
+        found
+    }
+
+    #[test]
+    fn every_entry_comes_once_whatever_the_size() {
+        for count in [0u64, 1, 255, 256, 257, 2000, 100_000] {
+            let Some(map) = map(MapType::Hash, 0, 8, 100_000) else {
+                return;
+            };
+            let filled = fill(&map, (0..count).map(u64::to_ne_bytes));
+            assert_eq!(walked(BATCH, &map), filled, "{count} entries");
+            assert_eq!(keys(&map).unwrap().len(), filled.len());
+        }
+    }
+
+    #[test]
+    fn a_full_lru_map_is_read_whole() {
+        let Some(map) = map(MapType::LruHash, 0, 8, 65_536) else {
+            return;
+        };
+        let filled = fill(&map, (0..65_536u64).map(u64::to_ne_bytes));
+        // The kernel evicts a few before the map is full.
+        let kept: BTreeSet<Vec<u8>> = filled
+            .into_iter()
+            .filter(|key| map.lookup(key, MapFlags::ANY).unwrap().is_some())
+            .collect();
+        assert!(kept.len() > 60_000, "{}", kept.len());
+        assert_eq!(walked(BATCH, &map), kept);
+        // Many a bucket holds more than that.
+        assert_eq!(walked(1, &map), kept);
+    }
+
+    #[test]
+    fn a_trie_is_read_whole() {
+        let no_prealloc = 1;
+        let Some(map) = map(MapType::LpmTrie, no_prealloc, 8, 5000) else {
+            return;
+        };
+        // Prefixes of 32 bits of an address of four bytes.
+        let key = |n: u32| {
+            let mut key = [0; 8];
+            key[..4].copy_from_slice(&32u32.to_ne_bytes());
+            key[4..].copy_from_slice(&n.to_be_bytes());
+            key
+        };
+        assert_eq!(fill(&map, (0..3000).map(key)), walked(BATCH, &map));
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_is_one_of_the_walk() {
+        let Some(map) = map(MapType::Queue, 0, 0, 10) else {
+            return;
+        };
+        let text = format!("{:#}", walk(&map, |_, _| Ok(())).unwrap_err());
+        assert!(text.starts_with("reading map walked: "), "{text}");
+    }
+}
