@@ -282,6 +282,8 @@ static __always_inline int losses(struct context *c, const struct bpf_tcp_sock *
 			conn->looked_retrans = retrans;
 			return 0;
 		}
+	} else {
+		note_loss_rtt(conn, tp->srtt_us >> 3);
 	}
 	if (segs - conn->looked_segs < conn->look_segs ||
 	    c->request.now_ns - conn->look_ns < CHANGE_MIN_NS)

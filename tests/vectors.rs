@@ -122,7 +122,21 @@ impl ParamsRecord {
 
 /// A sample as a list, in the order of the header.
 #[derive(Deserialize)]
-struct SampleRecord(u64, u64, u64, u64, u32, u32, u32, u32, u32, u32, u32, u32);
+struct SampleRecord(
+    u64,
+    u64,
+    u64,
+    u64,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+);
 
 impl SampleRecord {
     fn raw(&self) -> abi::thalweg_sample {
@@ -137,8 +151,9 @@ impl SampleRecord {
             retrans: self.7,
             steady_segs: self.8,
             steady_retrans: self.9,
-            flags: self.10,
-            end: self.11,
+            loss_srtt_us: self.10,
+            flags: self.11,
+            end: self.12,
         }
     }
 }
@@ -237,8 +252,9 @@ fn sample(inputs: &[u64]) -> abi::thalweg_sample {
         retrans: word(inputs[7]),
         steady_segs: word(inputs[8]),
         steady_retrans: word(inputs[9]),
-        flags: word(inputs[10]),
-        end: word(inputs[11]),
+        loss_srtt_us: word(inputs[10]),
+        flags: word(inputs[11]),
+        end: word(inputs[12]),
     }
 }
 
@@ -290,12 +306,12 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
         }
         "weight" => {
             request.sample = sample(inputs);
-            request.params.score_full_bytes = inputs[12];
+            request.params.score_full_bytes = inputs[13];
             raw::VECTOR_WEIGHT
         }
         "assess" => {
             request.sample = sample(inputs);
-            request.params.score_min_bytes = inputs[12];
+            request.params.score_min_bytes = inputs[13];
             raw::VECTOR_ASSESS
         }
         "forget" => {

@@ -80,6 +80,7 @@ static __always_inline void start_stretch(struct context *c, const struct bpf_tc
 	conn->looked_retrans = 0;
 	conn->slow_start_segs = 0;
 	conn->slow_start_retrans = 0;
+	conn->loss_srtt_us = 0;
 	conn->origin.arm = arm;
 }
 
@@ -92,6 +93,17 @@ static __always_inline int is_steady(struct context *c, const struct bpf_tcp_soc
 	__u64 slow_start_ns = CHANGE_MIN_NS + (tp->srtt_us >> 3) * (SLOW_START_ROUNDS * 1000ull);
 
 	return c->request.now_ns - c->conn->start_ns >= slow_start_ns;
+}
+
+/*
+ * Notes the RTT at a retransmission after slow start. What a full queue drops finds it
+ * full; at the end of a connection it may be empty.
+ */
+static __always_inline void note_loss_rtt(struct thalweg_conn *conn, __u32 srtt_us)
+{
+	if (conn->loss_srtt_us)
+		srtt_us = thalweg_blend(conn->loss_srtt_us, srtt_us, 1, 4);
+	conn->loss_srtt_us = srtt_us;
 }
 
 /* Measures the stretch that ends now. */
@@ -116,6 +128,7 @@ static __always_inline void take_sample(struct context *c, struct bpf_tcp_sock *
 		sample->steady_segs -= conn->slow_start_segs;
 		sample->steady_retrans -= conn->slow_start_retrans;
 	}
+	sample->loss_srtt_us = conn->loss_srtt_us;
 	sample->flags = 0;
 	sample->end = end;
 	/* tcp_sock.rtt_min is all ones until the first measurement. */

@@ -220,6 +220,7 @@ struct thalweg_sample {
 	__u32 retrans; /* of them retransmissions */
 	__u32 steady_segs; /* of the segments those after slow start, if there were any ... */
 	__u32 steady_retrans; /* ... and of the retransmissions; else all */
+	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after slow start; 0 = none */
 	__u32 flags; /* enum thalweg_sample_flag */
 	__u32 end; /* enum thalweg_end */
 };
@@ -303,6 +304,8 @@ struct thalweg_conn {
 	__u32 looked_retrans; /* ... and the retransmissions */
 	__u32 slow_start_segs; /* segments up to the last retransmission in slow start ... */
 	__u32 slow_start_retrans; /* ... and retransmissions */
+	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after it, averaged; 0 = none */
+	__u32 unused;
 };
 
 /* One decision or the end of one connection, through the ring buffer. */
@@ -421,13 +424,13 @@ struct thalweg_pacing {
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
 THALWEG_ASSERT_SIZE(thalweg_arm_state, 56);
 THALWEG_ASSERT_SIZE(thalweg_host, 80 + 56 * THALWEG_MAX_ARMS + 8);
-THALWEG_ASSERT_SIZE(thalweg_sample, 64);
+THALWEG_ASSERT_SIZE(thalweg_sample, 72);
 THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS);
 THALWEG_ASSERT_SIZE(thalweg_meta, 24);
 THALWEG_ASSERT_SIZE(thalweg_origin, 12);
-THALWEG_ASSERT_SIZE(thalweg_conn, 88);
+THALWEG_ASSERT_SIZE(thalweg_conn, 96);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
 THALWEG_ASSERT_SIZE(thalweg_counters, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);

@@ -342,13 +342,15 @@ static __always_inline int thalweg_too_many(const struct thalweg_arm_state *syst
 }
 
 /*
- * Notes the base RTT of the path, and how much longer it is under the system's arm. To be
- * called before the sample is learned.
+ * Notes the base RTT of the path, and how much longer it is under the system's arm: at its
+ * losses, when a queue that overflows is full, or else at the end. To be called before the
+ * sample is learned.
  */
 static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 index,
 					       __u32 system_arm,
 					       const struct thalweg_sample *sample)
 {
+	__u32 srtt = sample->loss_srtt_us ? sample->loss_srtt_us : sample->srtt_us;
 	__u32 base, queue_q16 = 0;
 
 	if (sample->min_rtt_us && (!host->base_rtt_us || sample->min_rtt_us < host->base_rtt_us))
@@ -356,10 +358,10 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 	base = host->base_rtt_us;
 	if (!base || (host->last_base_rtt_us && host->last_base_rtt_us < base))
 		base = host->last_base_rtt_us;
-	if (index != system_arm || !base || !sample->srtt_us)
+	if (index != system_arm || !base || !srtt)
 		return;
-	if (sample->srtt_us > base)
-		queue_q16 = thalweg_log2_q16((__u64)sample->srtt_us + THALWEG_QUEUE_GUARD_US) -
+	if (srtt > base)
+		queue_q16 = thalweg_log2_q16((__u64)srtt + THALWEG_QUEUE_GUARD_US) -
 			    thalweg_log2_q16((__u64)base + THALWEG_QUEUE_GUARD_US);
 	if (thalweg_arm_at(host, index)->weight_q16)
 		queue_q16 = thalweg_blend(host->queue_q16, queue_q16, 1, 1 << THALWEG_QUEUE_SHIFT);

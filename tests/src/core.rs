@@ -197,6 +197,7 @@ fn sample(raw: &abi::thalweg_sample) -> Result<Sample, String> {
         retrans: raw.retrans,
         steady_segs: raw.steady_segs,
         steady_retrans: raw.steady_retrans,
+        loss_srtt_us: raw.loss_srtt_us,
         busy_time: raw.flags & abi::THALWEG_SAMPLE_BUSY_TIME != 0,
         end: match raw.end {
             abi::THALWEG_END_FIN_LOCAL => End::FinLocal,

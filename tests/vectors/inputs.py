@@ -108,6 +108,7 @@ def queueing(r, arm, noise):
     sample = bulk(r, arm, noise)
     sample["min_rtt_us"] = r.pick([10_000, 11_000, 14_000, 30_000])
     sample["srtt_us"] = r.pick([9_000, 12_000, 14_000, 25_000, 40_000])
+    sample["loss_srtt_us"] = r.pick([0, 0, 9_500, 13_000, 30_000])
     return sample
 
 

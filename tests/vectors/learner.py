@@ -42,6 +42,7 @@ SAMPLE_FIELDS = {
     "retrans": 32,
     "steady_segs": 32,
     "steady_retrans": 32,
+    "loss_srtt_us": 32,
     "flags": 32,
     "end": 32,
 }
@@ -222,12 +223,14 @@ def note_queue(host, index, system_arm, sample):
     if sample["min_rtt_us"]:
         host["base_rtt_us"] = min(host["base_rtt_us"] or U32, sample["min_rtt_us"])
     bases = [base for base in (host["base_rtt_us"], host["last_base_rtt_us"]) if base]
-    if index != system_arm or not bases or not sample["srtt_us"]:
+    srtt = sample["loss_srtt_us"] or sample["srtt_us"]
+    if index != system_arm or not bases or not srtt:
         return
     base = min(bases)
     longer = 0
-    if sample["srtt_us"] > base:
-        longer = log2_q16(sample["srtt_us"] + QUEUE_GUARD_US) - log2_q16(base + QUEUE_GUARD_US)
+    if srtt > base:
+        covered["a queue measured at its losses"] += sample["loss_srtt_us"] > 0
+        longer = log2_q16(srtt + QUEUE_GUARD_US) - log2_q16(base + QUEUE_GUARD_US)
     if host["arms"][index]["weight_q16"] == 0:
         host["queue_q16"] = longer
         return

@@ -67,6 +67,8 @@ pub struct Sample {
     pub steady_segs: u32,
     /// Of the retransmissions those after slow start, if there were any; else all.
     pub steady_retrans: u32,
+    /// Smoothed RTT at the retransmissions after slow start, µs; 0 if there was none.
+    pub loss_srtt_us: u32,
     /// `duration_us` is time with data outstanding, not wall time.
     pub busy_time: bool,
     /// How the stretch ended.

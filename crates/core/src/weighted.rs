@@ -100,18 +100,23 @@ fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
     retrans > expected + expected / 2 + (segs >> OWN_LOSS_SHIFT) + OWN_LOSS_GRACE
 }
 
-/// Notes the base RTT of the path, and how much longer the RTT is under the system's arm. To be
-/// called before the sample is learned.
+/// Notes the base RTT of the path, and how much longer the RTT is under the system's arm: at its
+/// losses, when a queue that overflows is full, or else at the end. To be called before the sample
+/// is learned.
 fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &Sample) {
     if sample.min_rtt_us != 0 && (host.base_rtt_us == 0 || sample.min_rtt_us < host.base_rtt_us) {
         host.base_rtt_us = sample.min_rtt_us;
     }
-    if Some(arm) != system_arm || sample.srtt_us == 0 {
+    let srtt_us = match sample.loss_srtt_us {
+        0 => sample.srtt_us,
+        at_losses => at_losses,
+    };
+    if Some(arm) != system_arm || srtt_us == 0 {
         return;
     }
     let Some(base) = host.base_rtt() else { return };
     let log = |rtt_us: u32| log2_q16(u64::from(rtt_us) + QUEUE_GUARD_US);
-    let queue_q16 = log(sample.srtt_us.max(base)) - log(base);
+    let queue_q16 = log(srtt_us.max(base)) - log(base);
     host.queue_q16 = if host.arms[arm].weight_q16 == 0 {
         queue_q16
     } else {

@@ -122,6 +122,7 @@ fn transfer(rate_bps: f64, segs: u32, retrans: u32) -> Sample {
         retrans,
         steady_segs: segs,
         steady_retrans: retrans,
+        loss_srtt_us: 0,
         busy_time: true,
         end: End::FinLocal,
     }
@@ -259,6 +260,26 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
         world.score(CUBIC, &full(25.0 * MBIT, srtt_us, retrans));
         world.score(HTCP, &full(37.0 * MBIT, srtt_us, retrans));
         assert_eq!(world.host.harmful, 0, "RTT {srtt_us} us, {retrans} lost");
+    }
+
+    // What drops segments tells when it does: at the end the queue may have drained.
+    for (loss_srtt_us, harmful) in [(65_000, 1 << HTCP), (34_500, 0)] {
+        let mut world = World::new(1);
+        for (arm, rate) in [(CUBIC, 25.0), (HTCP, 37.0)] {
+            let srtt_us = if harmful == 0 { 65_000 } else { 35_000 };
+            let drained = full(rate * MBIT, srtt_us, 6);
+            world.score(
+                arm,
+                &Sample {
+                    loss_srtt_us,
+                    ..drained
+                },
+            );
+        }
+        assert_eq!(
+            world.host.harmful, harmful,
+            "RTT {loss_srtt_us} us at losses"
+        );
     }
 }
 

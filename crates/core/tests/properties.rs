@@ -73,8 +73,8 @@ fn samples() -> impl Strategy<Value = Sample> {
     );
     let extreme = (any_size(), any_size(), any_size(), any_size());
     let rtts = prop_oneof![
-        (1..500_000u32, 1..500_000u32),
-        (any_size_u32(), any_size_u32())
+        (1..500_000u32, 1..500_000u32, 0..500_000u32),
+        (any_size_u32(), any_size_u32(), any_size_u32())
     ];
     let segs = (any_size_u32(), any_size_u32());
     (
@@ -103,6 +103,7 @@ fn samples() -> impl Strategy<Value = Sample> {
                     retrans: segs.1,
                     steady_segs: segs.0 >> (segs.1 % 32),
                     steady_retrans: segs.1 >> (segs.0 % 32),
+                    loss_srtt_us: rtts.2,
                     busy_time,
                     end,
                 }

@@ -261,6 +261,7 @@ impl World {
             segs_out: (TRANSFER_BYTES / 1448) as u32,
             steady_segs: (TRANSFER_BYTES / 1448) as u32,
             steady_retrans: 0,
+            loss_srtt_us: 0,
             retrans: 0,
             busy_time: true,
             end: End::FinLocal,
