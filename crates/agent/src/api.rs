@@ -261,10 +261,12 @@ async fn import(
     ))
 }
 
-/// Saves, removes everything from the kernel, and ends the agent.
+/// Saves, removes everything from the kernel, and ends the agent. What cannot be saved keeps
+/// nothing in the kernel: `unsaved` says why.
 async fn detach(State(shared): State<Arc<Shared>>) -> Answer<Json<serde_json::Value>> {
-    shared.save_snapshot()?;
+    let unsaved = shared.save_snapshot().err();
     let removed = kernel::detach(&shared.kernel.setup().pin)?;
     shared.stop();
-    Ok(Json(json!({ "removed": removed })))
+    let unsaved = unsaved.map(|error| format!("{error:#}"));
+    Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -337,6 +338,47 @@ pub fn check_privileges() -> Result<()> {
         return Ok(());
     }
     Err(MissingPrivilege(missing.join(", ")).into())
+}
+
+/// Another process, whose number cannot come to mean a third one.
+pub struct Process(OwnedFd);
+
+impl Process {
+    /// The process with a number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        // SAFETY: pidfd_open takes two numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let fd = i32::try_from(fd).unwrap_or(-1);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fd is a fresh descriptor that nobody else owns.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Waits for its end; false: it goes on for longer than that.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut watched = libc::pollfd {
+                fd: self.0.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            // SAFETY: one pollfd, valid for the whole call.
+            match unsafe { libc::poll(&raw mut watched, 1, left_ms) } {
+                1 => return true,
+                // A signal came.
+                -1 if !left.is_zero() => {}
+                _ => return false,
+            }
+        }
+    }
 }
 
 /// Gives memory back to the system after something large was held for a moment.

@@ -1,42 +1,72 @@
 //! `thalweg detach`.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
+use thalweg_agent::system::Process;
 
 use crate::failure::Failure;
 use crate::options::Global;
 use crate::output;
 
+/// How long an agent may take to end after it has answered.
+const END: Duration = Duration::from_secs(10);
+
 /// What was removed.
 #[derive(Deserialize, Serialize)]
 struct Removed {
     removed: Vec<String>,
+    /// Why what was learned since the last snapshot is not in the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    unsaved: Option<String>,
 }
 
-/// Has the agent remove its programs and end; removes them itself where none runs.
+/// What is asked of an agent's status.
+#[derive(Deserialize)]
+struct Pid {
+    pid: u32,
+}
+
+/// Has the agent remove its programs and end, and waits for its end; removes them itself where
+/// none runs.
 pub fn run(global: &Global) -> Result<()> {
-    let answer = match global
-        .client()?
-        .post::<Removed>("/v1/detach", String::new())
-    {
+    let client = global.client()?;
+    let agent = client
+        .get::<Pid>("/v1/status")
+        .ok()
+        .and_then(|status| Process::open(status.pid).ok());
+    let answer = match client.post::<Removed>("/v1/detach", String::new()) {
         Err(error) if is_down(&error) => {
             let pin = global.config()?.paths.pin;
             Removed {
                 removed: thalweg_agent::kernel::detach(&pin)?,
+                unsaved: None,
             }
         }
         answer => answer?,
     };
     if global.json {
-        return output::print_json(&answer);
+        output::print_json(&answer)?;
+    } else if answer.removed.is_empty() {
+        output::print("nothing was attached\n")?;
+    } else {
+        output::print(&format!(
+            "removed from the kernel: {}\n",
+            answer.removed.join(", ")
+        ))?;
     }
-    if answer.removed.is_empty() {
-        return output::print("nothing was attached\n");
+    // Whoever starts another one next must not meet this one.
+    if agent.is_some_and(|agent| !agent.ends_within(END)) {
+        bail!("the programs are gone, but the agent has not ended yet");
     }
-    output::print(&format!(
-        "removed from the kernel: {}\n",
-        answer.removed.join(", ")
-    ))
+    match answer.unsaved {
+        None => Ok(()),
+        Some(why) => bail!(
+            "the programs are gone, but what was learned since the last snapshot was not saved: \
+             {why}"
+        ),
+    }
 }
 
 fn is_down(error: &anyhow::Error) -> bool {
