@@ -2,11 +2,14 @@
 //! agent left them; reading and writing of their maps.
 //!
 //! Everything lives under one directory of a bpffs: a map or link a file. Programs keep
-//! running when the agent dies. A restarted agent reuses the maps, loads its own program and
-//! swaps it into the pinned links, so that no connection is missed in between.
+//! running when the agent dies. A restarted agent loads its own program with the maps that
+//! are there, and swaps it into the pinned links, so that no connection is missed in between.
+//! What the programs learn is kept; what the agent tells them is new with each program.
 
 mod arms;
+mod carried;
 mod maps;
+mod pins;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,38 +18,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
-use thalweg_abi::raw;
-use thalweg_abi::{bytes_of, from_bytes};
+use thalweg_abi::{bytes_of, raw};
 use thalweg_core::{Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable};
 pub use maps::HostBatch;
 
-use crate::system;
-
-/// Maps that are pinned, by their name in the object.
-const MAPS: [&str; 11] = [
-    "hosts",
-    "locks",
-    "arms",
-    "meta",
-    "defaults",
-    "strangers",
-    "ecn_prefixes",
-    "conns",
-    "owned",
-    "counters",
-    "events",
-];
-/// Links that are pinned: program name, file name.
-const LINKS: [(&str, &str); 2] = [
-    ("learn_setsockopt", "link_setsockopt"),
-    ("learn_sockops", "link_sockops"),
-];
+use crate::{object, policy, system};
+use carried::Carried;
+use pins::{LINKS, MAPS};
 
 /// What the kernel side is to be.
 #[derive(Clone, Debug)]
@@ -90,45 +75,88 @@ pub struct Previous {
     pub hosts: Vec<(HostKey, Host)>,
 }
 
+/// What an earlier agent has left that is not in the new maps yet.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Records of another mode.
+    pub previous: Option<Previous>,
+    /// Records for the new map.
+    pub hosts: Vec<(HostKey, Host)>,
+    /// All that was known is in the maps or in `hosts`; otherwise the store may know more.
+    pub is_whole: bool,
+}
+
 /// The loaded programs and their maps.
 pub struct Kernel {
     setup: Setup,
     params: Params,
-    links: Vec<Link>,
     maps: BTreeMap<&'static str, MapHandle>,
     arms: Mutex<ArmTable>,
     took_over: bool,
+    /// Why the variant that reads the kernel's own structures is not in use.
+    without_btf: Option<String>,
     map_bytes: u64,
-    // Keeps programs and unpinned maps alive until the links hold them.
-    _object: Object,
+    // The order matters: what is unfinished goes after the programs.
+    object: Object,
+    unfinished: Unfinished,
+}
+
+/// Takes away what a start that fails has pinned. The error that stopped it is what matters;
+/// what cannot be taken away is settled by the next start.
+struct Unfinished {
+    pin: PathBuf,
+    /// Nothing was attached before.
+    first: bool,
+    in_force: AtomicBool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.in_force.load(Ordering::Relaxed) {
+            return;
+        }
+        let _ = pins::discard(&self.pin);
+        if self.first {
+            let _ = detach(&self.pin);
+        }
+    }
 }
 
 impl Kernel {
-    /// Loads, attaches and pins, taking over what is there. `setup.pin` exists. Nothing is
-    /// changed in the kernel before everything has loaded; links come last.
-    pub fn start(setup: Setup) -> Result<(Self, Option<Previous>)> {
-        let carried = Carried::collect(&setup)?;
+    /// Loads the programs and fills their maps, with what is there as far as it can be used.
+    /// `setup.pin` exists. Nothing comes into force before [`Kernel::attach`]; dropped before
+    /// that, nothing is left.
+    ///
+    /// # Errors
+    /// State of a newer version or of somebody else under the pins, a refusal of the kernel.
+    pub fn prepare(mut setup: Setup) -> Result<(Self, Left)> {
         let pin = setup.pin.clone();
-        let took_over = carried.took_over;
-        Self::start_with(setup, carried).inspect_err(|_| {
-            // A first start that fails leaves nothing behind. The error that stopped it is what
-            // matters; a pin that stays all the same is cleared by the next start.
-            if !took_over {
-                let _ = detach(&pin);
-            }
-        })
-    }
-
-    fn start_with(setup: Setup, carried: Carried) -> Result<(Self, Option<Previous>)> {
-        let table = ArmTable::layout(setup.params.mode, &carried.arms, &setup.arms)?;
+        // Before anything is touched: all this may be a newer agent's.
+        carried::check_version(&pin)?;
+        pins::check_names(&pin)?;
+        let policy_lock = policy::lock_existing(&pin)?;
+        pins::settle(&pin)?;
+        drop(policy_lock);
+        let unfinished = Unfinished {
+            first: !is_attached(&pin),
+            in_force: AtomicBool::new(false),
+            pin,
+        };
+        let Carried {
+            took_over,
+            arms,
+            reused,
+            left,
+        } = Carried::collect(&setup)?;
+        let table = ArmTable::layout(setup.params.mode, &arms, &setup.arms)?;
         let mut params = setup.params;
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
 
-        let object = load(&setup, &params)?;
+        let (object, without_btf) = load(&mut setup, &params, &reused)?;
         let mut maps = BTreeMap::new();
         for map in object.maps() {
-            if let Some(name) = MAPS.iter().find(|name| map.name() == **name) {
-                maps.insert(*name, MapHandle::try_from(&map)?);
+            if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name) {
+                maps.insert(pinned.name, MapHandle::try_from(&map)?);
             }
         }
         if maps.len() != MAPS.len() {
@@ -138,14 +166,15 @@ impl Kernel {
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
             .sum();
-        let mut kernel = Self {
+        let kernel = Self {
             params,
-            links: Vec::new(),
             maps,
             arms: Mutex::new(table),
-            took_over: carried.took_over,
+            took_over,
+            without_btf,
             map_bytes,
-            _object: object,
+            object,
+            unfinished,
             setup,
         };
         kernel.write_arms()?;
@@ -153,12 +182,54 @@ impl Kernel {
         for (netns, name) in &kernel.setup.defaults {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
         }
-        kernel.write_meta()?;
-        for (key, host) in &carried.hosts {
-            kernel.insert_host(key, host)?;
+        kernel.bind_meta()?;
+        Ok((kernel, left))
+    }
+
+    /// Puts the programs and their maps in force, in one step. Before that a failure leaves
+    /// what was there as it was.
+    ///
+    /// # Errors
+    /// A refusal of the kernel, pins that cannot be written.
+    pub fn attach(&self) -> Result<()> {
+        let pin = &self.setup.pin;
+        let cgroup = File::open(&self.setup.cgroup)
+            .with_context(|| format!("opening cgroup {}", self.setup.cgroup.display()))?;
+        // Whoever starts after us takes a set with this record for whole.
+        self.write_meta()?;
+        pins::prepare(pin, &self.object)?;
+        let _policy_lock = policy::lock_existing(pin)?;
+        for (program, file) in LINKS {
+            let mut programs = self.object.progs_mut();
+            let mut program = programs
+                .find(|candidate| candidate.name() == program)
+                .ok_or_else(|| anyhow!("the BPF object lacks program {program}"))?;
+            put_in_force(&mut program, &cgroup, &pin.join(file))?;
         }
-        kernel.attach()?;
-        Ok((kernel, carried.previous))
+        self.unfinished.in_force.store(true, Ordering::Relaxed);
+        pins::promote(pin)
+    }
+
+    /// Makes the version record one of the program's maps, by which it can be found again.
+    fn bind_meta(&self) -> Result<()> {
+        let program = self
+            .object
+            .progs()
+            .find(|program| program.name() == pins::MAIN);
+        let program = program.context("the BPF object lacks its main program")?;
+        // SAFETY: both descriptors are open for the whole call; no options are passed.
+        let failed = unsafe {
+            libbpf_rs::libbpf_sys::bpf_prog_bind_map(
+                program.as_fd().as_raw_fd(),
+                self.map("meta").as_fd().as_raw_fd(),
+                std::ptr::null(),
+            )
+        };
+        if failed != 0 {
+            return Err(std::io::Error::from_raw_os_error(-failed))
+                .context("binding the version record to the program");
+        }
+        Ok(())
     }
 
     fn write_meta(&self) -> Result<()> {
@@ -171,29 +242,6 @@ impl Kernel {
         };
         self.map("meta")
             .update(&0u32.to_ne_bytes(), bytes_of(&meta), MapFlags::ANY)?;
-        Ok(())
-    }
-
-    fn attach(&mut self) -> Result<()> {
-        let cgroup = File::open(&self.setup.cgroup)
-            .with_context(|| format!("opening cgroup {}", self.setup.cgroup.display()))?;
-        let cgroup_id = cgroup_id(&cgroup)?;
-        for (program, file) in LINKS {
-            let path = self.setup.pin.join(file);
-            let mut programs = self._object.progs_mut();
-            let mut program = programs
-                .find(|candidate| candidate.name() == program)
-                .ok_or_else(|| anyhow!("the BPF object lacks program {program}"))?;
-            let link = match pinned_link(&path, cgroup_id)? {
-                Some(mut link) => {
-                    link.update_prog(&program)
-                        .with_context(|| format!("swapping the program of {}", path.display()))?;
-                    link
-                }
-                None => attach_and_pin(&mut program, &cgroup, &path)?,
-            };
-            self.links.push(link);
-        }
         Ok(())
     }
 
@@ -217,16 +265,21 @@ impl Kernel {
         self.map_bytes
     }
 
+    /// Why the programs do without the kernel's own structures although it describes them.
+    pub fn without_btf(&self) -> Option<&str> {
+        self.without_btf.as_deref()
+    }
+
     /// A map by its name in [`MAPS`].
     fn map(&self, name: &'static str) -> &MapHandle {
-        // `start` fails unless every name of MAPS is in the table.
+        // `prepare` fails unless every name of MAPS is in the table.
         &self.maps[name]
     }
 }
 
 /// The loaded objects are only read through file descriptors, which are safe to share; the
-/// one libbpf object kept alive is never touched after `start`.
-// SAFETY: see above: `_object` and `links` are only dropped, everything else is `Send + Sync`.
+/// one libbpf object kept alive is never touched after `attach`.
+// SAFETY: see above: `object` is only dropped, everything else is `Send + Sync`.
 unsafe impl Send for Kernel {}
 // SAFETY: as for Send.
 unsafe impl Sync for Kernel {}
@@ -238,92 +291,37 @@ fn mode_number(mode: Mode) -> u32 {
     }
 }
 
-/// What an earlier agent left in the pin directory, as far as it can be used.
-struct Carried {
-    took_over: bool,
-    arms: ArmTable,
-    /// Records to copy into a map of another size.
-    hosts: Vec<(HostKey, Host)>,
-    previous: Option<Previous>,
-}
-
-impl Carried {
-    fn collect(setup: &Setup) -> Result<Self> {
-        let mut carried = Self {
-            took_over: false,
-            arms: ArmTable::default(),
-            hosts: Vec::new(),
-            previous: None,
-        };
-        if !is_attached(&setup.pin) {
-            // Nothing, or what a start that was cut short has left.
-            clear(&setup.pin)?;
-            return Ok(carried);
-        }
-        let meta = read_meta(&setup.pin.join("meta"))?;
-        carried.took_over = true;
-        carried.arms = ArmTable::from_pinned(&setup.pin.join("arms"))?;
-        let mode = if meta.mode == raw::THALWEG_MODE_CLASSIC {
-            Mode::Classic
-        } else {
-            Mode::Thalweg
-        };
-        let hosts_path = setup.pin.join("hosts");
-        if mode != setup.params.mode {
-            carried.previous = Some(Previous {
-                mode,
-                arms: std::mem::take(&mut carried.arms),
-                hosts: maps::read_all(&MapHandle::from_pinned_path(&hosts_path)?)?,
-            });
-            // Arm numbers and costs mean something else now: new maps, the links stay.
-            for map in MAPS.iter().filter(|map| !is_lent(&setup.pin, map)) {
-                remove_pin(&setup.pin.join(map))?;
-            }
-            return Ok(carried);
-        }
-        if meta.hosts_max != u64::from(setup.hosts_max) {
-            carried.hosts = maps::read_all(&MapHandle::from_pinned_path(&hosts_path)?)?;
-            remove_pin(&hosts_path)?;
-        }
-        let ring_path = setup.pin.join("events");
-        if MapHandle::from_pinned_path(&ring_path)
-            .is_ok_and(|r| r.max_entries() != setup.ring_bytes)
-        {
-            remove_pin(&ring_path)?;
-        }
-        Ok(carried)
+/// Loads the programs, with these maps in place of new ones. Where the kernel refuses the variant
+/// that reads its own structures, it is asked for the other; then it says why, too.
+fn load(
+    setup: &mut Setup,
+    params: &Params,
+    reused: &BTreeMap<&'static str, MapHandle>,
+) -> Result<(Object, Option<String>)> {
+    if !setup.kernel_btf {
+        return Ok((load_variant(setup, params, reused)?, None));
     }
-}
-
-/// Reads and checks the version record of pinned state.
-fn read_meta(path: &Path) -> Result<raw::thalweg_meta> {
-    let directory = path.parent().unwrap_or(path).display();
-    let map = MapHandle::from_pinned_path(path)
-        .with_context(|| format!("opening pinned map {}", path.display()))?;
-    let meta: Option<raw::thalweg_meta> = map
-        .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?
-        .and_then(|bytes| from_bytes(&bytes));
-    let advice = format!(
-        "run `thalweg detach` to remove it (connections keep the congestion control they have, \
-         the store keeps what was learned), then start again; pinned under {directory}"
-    );
-    let Some(meta) = meta else {
-        bail!("the state pinned in the kernel is of an unknown kernel interface version; {advice}");
-    };
-    if meta.abi_version != raw::THALWEG_ABI_VERSION
-        || meta.host_bytes as usize != size_of::<raw::thalweg_host>()
-        || meta.event_bytes as usize != size_of::<raw::thalweg_event>()
-    {
-        bail!(
-            "the state pinned in the kernel has kernel interface version {}, this agent speaks {}; {advice}",
-            meta.abi_version,
-            raw::THALWEG_ABI_VERSION
-        );
+    let mut why = None;
+    let loaded = object::listening(|| {
+        let loaded = load_variant(setup, params, reused);
+        if let Err(error) = &loaded {
+            let said = object::last_words(&object::take_said());
+            why = Some(format!("{error:#}: {said}"));
+        }
+        loaded
+    });
+    if let Ok(object) = loaded {
+        return Ok((object, None));
     }
-    Ok(meta)
+    setup.kernel_btf = false;
+    Ok((load_variant(setup, params, reused)?, why))
 }
 
-fn load(setup: &Setup, params: &Params) -> Result<Object> {
+fn load_variant(
+    setup: &Setup,
+    params: &Params,
+    reused: &BTreeMap<&'static str, MapHandle>,
+) -> Result<Object> {
     let bytes = if setup.kernel_btf {
         thalweg_abi::LEARN_BTF
     } else {
@@ -340,22 +338,29 @@ fn load(setup: &Setup, params: &Params) -> Result<Object> {
         match name.as_str() {
             "hosts" => map.set_max_entries(setup.hosts_max)?,
             "events" => map.set_max_entries(setup.ring_bytes)?,
+            // A policy may be pinning it at the same time: libbpf takes whichever came first.
+            pins::OWNED => map.set_pin_path(setup.pin.join(&name))?,
             ".rodata.params" => {
                 map.set_initial_value(bytes_of(&raw_params))?;
                 parameters_set = true;
             }
             _ => {}
         }
-        if MAPS.contains(&name.as_str()) {
-            map.set_pin_path(setup.pin.join(&name))?;
+        if let Some(old) = reused.get(name.as_str()) {
+            map.reuse_fd(old.as_fd())?;
         }
     }
     if !parameters_set {
         bail!("the BPF object has no section .rodata.params");
     }
-    object.load().context(
-        "the kernel refused the BPF programs (see the lines above; `thalweg doctor` tells what it supports)",
-    )
+    object.load().map_err(|error| {
+        let advice = if error.kind() == libbpf_rs::ErrorKind::OutOfMemory {
+            "there is not enough memory for its maps: lower [hosts] max or [events] ring"
+        } else {
+            "see the lines above; `thalweg doctor` tells what it supports"
+        };
+        anyhow::Error::new(error).context(format!("the kernel refused the BPF programs ({advice})"))
+    })
 }
 
 fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
@@ -395,7 +400,7 @@ pub(crate) fn cgroup_id(cgroup: &File) -> Result<u64> {
 /// of a cgroup run in the order in which they came. For the moment between the two steps it
 /// runs twice; a connection that is established then counts twice.
 pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
-    let path = pin.join("link_sockops");
+    let path = pin.join(pins::MAIN_LINK);
     if !path.exists() {
         return Ok(());
     }
@@ -406,12 +411,30 @@ pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
     let program = libbpf_rs::Program::fd_from_id(old.info()?.prog_id)
         .context("opening the learner's program (CAP_SYS_ADMIN)")?;
     let new = link_program(program.as_fd(), cgroup)?;
-    let beside = pin.join("link_sockops_new");
+    let beside = pins::beside(&path);
     remove_pin(&beside)?;
     pin_object(new.as_fd(), &beside)?;
     fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
     // The agent may hold the old link open: closing it here would not detach it.
     old.detach().context("detaching the learner's former link")
+}
+
+/// Puts a program in force: in the pinned link, in place of another program; where there is no
+/// link on this cgroup, in a new one, which takes the place of one on another cgroup.
+fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<()> {
+    if path.exists() {
+        let mut link =
+            Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
+        if attached_to(&link)? == cgroup_id(cgroup)? {
+            return link
+                .update_prog(program)
+                .with_context(|| format!("swapping the program of {}", path.display()));
+        }
+    }
+    let beside = pins::beside(path);
+    // Its pin keeps it.
+    drop(attach_and_pin(program, cgroup, &beside)?);
+    fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 
 /// A new link of a program that is loaded already.
@@ -499,14 +522,14 @@ fn policy_directory(pin: &Path) -> PathBuf {
 
 /// Whether a map must stay because the policy program uses it too.
 fn is_lent(pin: &Path, map: &str) -> bool {
-    map == "owned" && policy_directory(pin).exists()
+    map == pins::OWNED && policy_directory(pin).exists()
 }
 
 /// Removes everything that an agent pinned under `pin` and so, once no agent holds it,
 /// everything from the kernel, but for a policy, which stays in force. Returns the names of what was removed. Connections keep the
 /// congestion control they have.
 pub fn detach(pin: &Path) -> Result<Vec<String>> {
-    let removed = clear(pin)?;
+    let removed = pins::clear(pin, |map| is_lent(pin, map))?;
     if policy_directory(pin).exists() {
         return Ok(removed);
     }
@@ -518,18 +541,4 @@ pub fn detach(pin: &Path) -> Result<Vec<String>> {
         }
         _ => Ok(removed),
     }
-}
-
-fn clear(pin: &Path) -> Result<Vec<String>> {
-    let links = LINKS.iter().map(|(_, file)| *file);
-    let mut removed = Vec::new();
-    // Links first: the programs stop before their maps go.
-    for name in links.chain(MAPS) {
-        let path = pin.join(name);
-        if path.exists() && !is_lent(pin, name) {
-            remove_pin(&path)?;
-            removed.push(name.to_string());
-        }
-    }
-    Ok(removed)
 }

@@ -473,6 +473,14 @@ fn lock(pin: &Path) -> Result<Flock<File>> {
         .with_context(|| format!("locking {}", directory.display()))
 }
 
+/// The same, where a policy has ever been applied.
+pub(crate) fn lock_existing(pin: &Path) -> Result<Option<Flock<File>>> {
+    if !Pins::at(pin).exists() {
+        return Ok(None);
+    }
+    lock(pin).map(Some)
+}
+
 /// The cookie of a network namespace.
 fn cookie_of(namespace: &Namespace) -> Result<u64> {
     let path = match namespace {

@@ -2,14 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
@@ -22,8 +25,14 @@ use crate::{api, system};
 
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
 /// when it ends, unless they were detached.
+///
+/// # Errors
+/// Anything that keeps it from starting. What was in force before then still is, and where nothing
+/// was, nothing is left.
 pub fn run(config: Config) -> Result<()> {
     check_privileges()?;
+    // First of all: a signal that comes during the start ends the agent once it has started.
+    let ends = Ends::new()?;
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
         None => system::cgroup2_mount()?,
@@ -34,29 +43,38 @@ pub fn run(config: Config) -> Result<()> {
         .mode(0o750)
         .create(&config.paths.state)
         .with_context(|| format!("creating {}", config.paths.state.display()))?;
+    check_private(&config.paths.state)?;
     let _state_lock = lock(&config.paths.state.join("agent.lock"))?;
     system::load_modules(&config.arms.load);
     let own_netns = system::netns_cookie()?;
 
     let opened = Store::open(&config.paths.state)?;
+    let socket = Socket::bind(&config.paths.socket)?;
     system::ensure_bpffs(&config.paths.pin)?;
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(&config.paths.pin)
         .with_context(|| format!("creating {}", config.paths.pin.display()))?;
+    check_private(&config.paths.pin)?;
     let _pin_lock = lock_directory(&config.paths.pin)?;
-    let (kernel, previous) = Kernel::start(setup(&config, cgroup)?)?;
+    let (kernel, left) = Kernel::prepare(setup(&config, cgroup)?)?;
     let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
     if let Some(set_aside) = opened.set_aside {
         shared.problem("store-set-aside", Some(set_aside.to_string()));
     }
-    if let Some(previous) = &previous {
+    if let Some(previous) = &left.previous {
         keep_previous(&shared, previous)?;
     }
-    if !shared.kernel.took_over() || previous.is_some() {
+    // The table is whole before the programs see it: no snapshot can be of less.
+    if !left.is_whole {
         restore(&shared)?;
     }
+    shared.kernel.insert_left(&left.hosts)?;
+    drop(left);
+    shared.kernel.attach()?;
+    let without_btf = shared.kernel.without_btf();
+    shared.problem("kernel-btf", without_btf.map(without_btf_in_words));
     log_start(&shared)?;
     restore_policy(&shared);
 
@@ -66,7 +84,7 @@ pub fn run(config: Config) -> Result<()> {
         std::thread::Builder::new()
             .name("api".into())
             .spawn(move || {
-                let outcome = serve(&shared);
+                let outcome = serve(&shared, socket, ends);
                 shared.stop();
                 outcome
             })?
@@ -85,6 +103,34 @@ pub fn run(config: Config) -> Result<()> {
         tracing::info!("agent ends; nothing is left in the kernel");
     }
     kept.and(served)
+}
+
+fn without_btf_in_words(why: &str) -> String {
+    format!(
+        "the kernel refused the program that reads its own structures, so connections are scored \
+         by wall time ({why})"
+    )
+}
+
+/// Fails unless a directory is the agent's own: what others may change there, it would obey.
+fn check_private(directory: &Path) -> Result<()> {
+    let shown = directory.display();
+    let found = fs::metadata(directory).with_context(|| format!("looking at {shown}"))?;
+    let own = nix::unistd::geteuid().as_raw();
+    if found.uid() != own && found.uid() != 0 {
+        bail!(
+            "{shown} belongs to user {}, the agent runs as {own}: chown {own} {shown}, or give it \
+             another directory in [paths]",
+            found.uid()
+        );
+    }
+    if found.mode() & 0o002 != 0 {
+        bail!(
+            "{shown} may be written by everybody (mode {:o}): chmod o-w {shown}",
+            found.mode() & 0o7777
+        );
+    }
+    Ok(())
 }
 
 fn check_privileges() -> Result<()> {
@@ -125,8 +171,15 @@ fn lock(path: &Path) -> Result<Flock<File>> {
         .write(true)
         .create(true)
         .truncate(false)
+        .custom_flags(nix::libc::O_NOFOLLOW)
         .open(path)
-        .with_context(|| format!("opening {}", path.display()))?;
+        .map_err(|error| match error.raw_os_error() {
+            Some(nix::libc::ELOOP) => anyhow::anyhow!(
+                "{} is a symbolic link, which is not followed: remove it",
+                path.display()
+            ),
+            _ => anyhow::Error::new(error).context(format!("opening {}", path.display())),
+        })?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut held) => {
             held.set_len(0)?;
@@ -134,7 +187,7 @@ fn lock(path: &Path) -> Result<Flock<File>> {
             writeln!(held, "{}", std::process::id())?;
             Ok(held)
         }
-        Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
+        Err((mut file, Errno::EWOULDBLOCK)) => {
             let mut pid = String::new();
             file.read_to_string(&mut pid)?;
             bail!(
@@ -153,7 +206,7 @@ fn lock_directory(path: &Path) -> Result<Flock<File>> {
     let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(held) => Ok(held),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+        Err((_, Errno::EWOULDBLOCK)) => {
             bail!(
                 "another agent already uses {}; give this one its own [paths] pin",
                 path.display()
@@ -254,57 +307,125 @@ fn log_start(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
+/// The signals that concern the agent, and the runtime that waits for them.
+struct Ends {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Ends {
+    fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let inside = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let hang_up = signal(SignalKind::hangup())?;
+        drop(inside);
+        Ok(Self {
+            runtime,
+            terminate,
+            interrupt,
+            hang_up,
+        })
+    }
+}
+
 /// Answers requests and watches for signals until the end is asked for.
-fn serve(shared: &Arc<Shared>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let socket = shared.config.paths.socket.clone();
+fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends) -> Result<()> {
+    let Ends {
+        runtime,
+        mut terminate,
+        mut interrupt,
+        mut hang_up,
+    } = ends;
     runtime.block_on(async {
-        let listener = listen(&socket)?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+        let listener = tokio::net::UnixListener::from_std(socket.listen()?)?;
         let mut stopped = shared.stopped();
-        let server = axum::serve(listener, api::router(Arc::clone(shared)));
-        tokio::select! {
-            outcome = server => outcome.context("serving the API")?,
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            _ = stopped.wait_for(|stop| *stop) => {
-                // The answer to the request that asked for the end is still on its way.
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let mut server = axum::serve(listener, api::router(Arc::clone(shared))).into_future();
+        loop {
+            tokio::select! {
+                outcome = &mut server => return outcome.context("serving the API"),
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hang_up.recv() => tracing::info!(
+                    "SIGHUP changes nothing: restart the agent to have it read its configuration \
+                     (no connection is missed)"
+                ),
+                _ = stopped.wait_for(|stop| *stop) => {
+                    // The answer to the request that asked for the end is still on its way.
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                    return Ok(());
+                }
             }
-        }
-        match fs::remove_file(&socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("removing {}", socket.display()))
-            }
-            _ => Ok(()),
         }
     })
 }
 
-/// Binds the socket; the locks say that no agent of this state is alive, so a socket file
-/// in the way is stale, unless somebody answers on it.
-fn listen(path: &Path) -> Result<UnixListener> {
-    if let Some(directory) = path.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(directory)
-            .with_context(|| format!("creating {}", directory.display()))?;
+/// The API's socket, which goes with this.
+struct Socket {
+    path: PathBuf,
+    descriptor: OwnedFd,
+}
+
+impl Socket {
+    /// Binds the socket; the locks say that no agent of this state is alive, so a socket file
+    /// in the way is stale, unless somebody answers on it. Nobody can connect yet.
+    fn bind(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        if let Some(directory) = path.parent() {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(directory)
+                .with_context(|| format!("creating {}", directory.display()))?;
+        }
+        let address = UnixAddr::new(path).with_context(|| format!("socket {shown}"))?;
+        let new = || {
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)
+        };
+        // EAGAIN: somebody listens, and his queue is full.
+        let probe = new().context("making a socket")?;
+        if matches!(
+            socket::connect(probe.as_raw_fd(), &address),
+            Ok(()) | Err(Errno::EAGAIN)
+        ) {
+            bail!("another process answers on {shown}; give this agent its own [paths] socket");
+        }
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => {
+                fs::remove_file(path).with_context(|| format!("removing stale {shown}"))?;
+            }
+            Ok(_) => bail!("{shown} is in the way of the API's socket, and is none: remove it"),
+            Err(_) => {}
+        }
+        let descriptor = new().context("making a socket")?;
+        socket::bind(descriptor.as_raw_fd(), &address)
+            .with_context(|| format!("binding {shown}"))?;
+        let bound = Self {
+            path: path.to_owned(),
+            descriptor,
+        };
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+            .with_context(|| format!("setting the mode of {shown}"))?;
+        Ok(bound)
     }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        bail!(
-            "another process answers on {}; give this agent its own [paths] socket",
-            path.display()
-        );
+
+    /// From now on it can be connected to.
+    fn listen(&self) -> Result<std::os::unix::net::UnixListener> {
+        socket::listen(&self.descriptor, Backlog::MAXCONN)
+            .with_context(|| format!("listening on {}", self.path.display()))?;
+        Ok(self.descriptor.as_fd().try_clone_to_owned()?.into())
     }
-    if path.exists() {
-        fs::remove_file(path).with_context(|| format!("removing stale {}", path.display()))?;
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // One that is gone is as good as removed.
+        let _ = fs::remove_file(&self.path);
     }
-    let listener =
-        UnixListener::bind(path).with_context(|| format!("binding {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
-    Ok(listener)
 }

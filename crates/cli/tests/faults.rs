@@ -73,6 +73,7 @@ fn a_full_map_evicts_the_least_recently_used() {
 import socket, sys
 for address in sys.argv[2:]:
     with socket.create_connection((address, int(sys.argv[1]))) as connection:
+        connection.sendall(bytes(500000))
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
 "#;

@@ -115,6 +115,17 @@ impl Kernel {
         Ok(())
     }
 
+    /// Writes records that an earlier agent left, but not over one that knows more.
+    pub fn insert_left(&self, hosts: &[(HostKey, Host)]) -> Result<()> {
+        for (key, host) in hosts {
+            let known = self.host(key)?.map_or(0, |known| known.scored);
+            if host.scored >= known {
+                self.insert_host(key, host)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Forgets one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
         match self.map("hosts").delete(bytes_of(&key_to_raw(key))) {

@@ -138,6 +138,37 @@ impl Bed {
         command
     }
 
+    /// What the agent says, which must refuse to run.
+    pub fn refused(&self) -> String {
+        self.refuses(self.run_command())
+    }
+
+    /// What an agent says that is started by a command, and must refuse to run.
+    pub fn refuses(&self, mut command: Command) -> String {
+        let path = self.directory.path().join("refused.log");
+        let log = fs::File::create(&path).expect("log");
+        let mut child = command
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("waiting for the agent") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                child.kill().expect("ending the agent");
+                child.wait().expect("waiting for the agent");
+                panic!("it runs: {}", fs::read_to_string(&path).expect("log"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let text = fs::read_to_string(&path).expect("log");
+        assert!(!status.success(), "it ended well: {text}");
+        text
+    }
+
     /// Starts the agent and waits until it answers.
     pub fn start(&mut self) {
         assert!(self.agent.is_none(), "the agent runs already");
@@ -182,6 +213,23 @@ impl Bed {
     pub fn reap(&mut self) {
         let mut child = self.agent.take().expect("the agent runs");
         assert!(child.wait().expect("waiting for the agent").success());
+    }
+
+    /// The running agent, for the test to wait for.
+    pub fn leave(&mut self) -> Child {
+        self.agent.take().expect("the agent runs")
+    }
+
+    /// Waits for the end of one that was told to go.
+    pub fn collect(&self, mut agent: Child) {
+        let status = agent.wait().expect("waiting for the agent");
+        assert!(status.success(), "{status}: {}", self.logged());
+    }
+
+    /// Number of the program that the pinned link runs; `None`: there is none.
+    pub fn running_program(&self) -> Option<u32> {
+        let link = libbpf_rs::Link::open(self.pin.join("link_sockops")).ok()?;
+        Some(link.info().ok()?.prog_id)
     }
 
     /// The command line against this agent.
@@ -338,6 +386,50 @@ impl Drop for Bed {
             eprintln!("agent's log:\n{}", self.logged());
         }
     }
+}
+
+/// A file system of its own for a directory, which it makes; it goes with this.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    pub fn new(directory: &Path, size: &str) -> Self {
+        fs::create_dir_all(directory).expect("a directory");
+        let disk = Self(directory.to_owned());
+        disk.mount(&format!("size={size},mode=0750"));
+        disk
+    }
+
+    fn mount(&self, options: &str) {
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "thalweg-test"])
+            .arg(&self.0)
+            .status();
+        assert!(done.expect("mount").success());
+    }
+
+    /// Leaves no room on it, until [`SmallDisk::free`].
+    pub fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+
+    pub fn free(&self) {
+        fs::remove_file(self.0.join("filler")).expect("the file goes");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the agent may still have files open on it.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Number of a pinned map.
+pub fn map_id(path: &Path) -> u32 {
+    use libbpf_rs::MapCore;
+    let map = libbpf_rs::MapHandle::from_pinned_path(path).expect("a pinned map");
+    map.info().expect("its description").info.id
 }
 
 /// Options of a path without loss or limit, `cubic` the default on both sides.

@@ -1,0 +1,253 @@
+//! The pins of the learner: their names, and how a new set takes the place of an old one.
+//!
+//! A new set of maps is pinned in the directory `next`, beside it the program that uses them.
+//! One step puts it in force: the pinned link gets that program. Then the maps move to their
+//! names. Whoever comes after an agent that was killed in between sees by the link's program
+//! whether the set in `next` is in force, and finishes the move or takes the set away.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object, Program};
+
+use super::{pin_object, remove_pin};
+
+/// A map that is pinned.
+pub(super) struct PinnedMap {
+    /// Its name in the object, and of its file.
+    pub name: &'static str,
+    kind: MapType,
+    key_bytes: u32,
+}
+
+const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
+    PinnedMap {
+        name,
+        kind,
+        key_bytes,
+    }
+}
+
+/// Sockets that are not free. A policy uses this map too, and what it says outlives programs,
+/// modes and versions: it is never replaced.
+pub(super) const OWNED: &str = "owned";
+
+/// Maps that are pinned.
+pub(super) const MAPS: [PinnedMap; 11] = [
+    map("hosts", MapType::LruHash, 32),
+    map("locks", MapType::Array, 4),
+    map("arms", MapType::Array, 4),
+    map("meta", MapType::Array, 4),
+    map("defaults", MapType::LruHash, 8),
+    map("strangers", MapType::LruHash, 8),
+    map("ecn_prefixes", MapType::LpmTrie, 20),
+    map("conns", MapType::Array, 4),
+    map(OWNED, MapType::SkStorage, 4),
+    map("counters", MapType::PercpuArray, 4),
+    map("events", MapType::RingBuf, 0),
+];
+
+/// The program whose link says what is in force.
+pub(super) const MAIN: &str = "learn_sockops";
+/// Links that are pinned: program name, file name.
+pub(super) const LINKS: [(&str, &str); 2] =
+    [("learn_setsockopt", "link_setsockopt"), (MAIN, MAIN_LINK)];
+pub(super) const MAIN_LINK: &str = "link_sockops";
+
+/// Directory of a set that is not in force yet.
+const NEXT: &str = "next";
+/// Pin of the program that uses it.
+const PROGRAM: &str = "program";
+
+/// The directory of a set that is not in force yet.
+pub(super) fn next(pin: &Path) -> PathBuf {
+    pin.join(NEXT)
+}
+
+/// Where a link is pinned before it takes the place of another.
+pub(super) fn beside(link: &Path) -> PathBuf {
+    let mut name = link.as_os_str().to_owned();
+    name.push("_new");
+    name.into()
+}
+
+impl PinnedMap {
+    /// Whether a map is one that some version of the learner has made.
+    fn made(&self, map: &MapHandle) -> bool {
+        map.name() == self.name && map.map_type() == self.kind && map.key_size() == self.key_bytes
+    }
+
+    /// The pinned map; `None` where there is none.
+    fn open(&self, directory: &Path) -> Result<Option<MapHandle>> {
+        open(&directory.join(self.name))
+    }
+}
+
+/// A pinned map; `None` where nothing is pinned.
+pub(super) fn open(path: &Path) -> Result<Option<MapHandle>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    MapHandle::from_pinned_path(path)
+        .map(Some)
+        .with_context(|| format!("opening pinned map {}", path.display()))
+}
+
+/// Fails where something that is not the learner's lies at a name of its maps.
+pub(super) fn check_names(pin: &Path) -> Result<()> {
+    for map in &MAPS {
+        let Some(found) = map.open(pin)? else {
+            continue;
+        };
+        if !map.made(&found) {
+            bail!(
+                "{} is not a map of Thalweg's (it is called {:?}, and is {:?} with keys of {} \
+                 bytes): remove it, or give the agent its own [paths] pin",
+                pin.join(map.name).display(),
+                found.name(),
+                found.map_type(),
+                found.key_size()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Number of the program that the pinned main link runs; `None` where there is no link.
+pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
+    let path = pin.join(MAIN_LINK);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let link = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
+    Ok(Some(link.info()?.prog_id))
+}
+
+/// Finishes or undoes what an agent that was killed had begun.
+pub(super) fn settle(pin: &Path) -> Result<()> {
+    for (_, link) in LINKS {
+        remove_pin(&beside(&pin.join(link)))?;
+    }
+    let next = next(pin);
+    if !next.exists() {
+        return Ok(());
+    }
+    let program = Program::fd_from_pinned_path(next.join(PROGRAM))
+        .and_then(|program| Program::id_from_fd(program.as_fd()));
+    match (running(pin)?, program) {
+        (Some(running), Ok(program)) if running == program => promote(pin),
+        _ => discard(pin),
+    }
+}
+
+/// Pins a set that is to come into force: its maps, but for the one that is never replaced, and
+/// last the program.
+pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
+    let next = next(pin);
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&next)
+        .with_context(|| format!("creating {}", next.display()))?;
+    for map in object.maps() {
+        if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name)
+            && pinned.name != OWNED
+        {
+            pin_object(map.as_fd(), &next.join(pinned.name))?;
+        }
+    }
+    let program = object.progs().find(|program| program.name() == MAIN);
+    let program = program.with_context(|| format!("the BPF object lacks program {MAIN}"))?;
+    pin_object(program.as_fd(), &next.join(PROGRAM))
+}
+
+/// Moves the maps of a set that is in force to their names.
+pub(super) fn promote(pin: &Path) -> Result<()> {
+    let next = next(pin);
+    for map in &MAPS {
+        let (from, to) = (next.join(map.name), pin.join(map.name));
+        if from.exists() {
+            fs::rename(&from, &to).with_context(|| format!("replacing {}", to.display()))?;
+        }
+    }
+    discard(pin)
+}
+
+/// Takes away a set that is not in force.
+pub(super) fn discard(pin: &Path) -> Result<()> {
+    let next = next(pin);
+    // The program last: without it nobody takes what is left for a set in force.
+    for name in MAPS.iter().map(|map| map.name).chain([PROGRAM]) {
+        remove_pin(&next.join(name))?;
+    }
+    match fs::remove_dir(&next) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", next.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Pins anew what somebody has removed while the program that uses it runs. Returns the names
+/// of what could not be had again (opening a map by its number takes CAP_SYS_ADMIN).
+pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
+    let missing: Vec<&PinnedMap> = MAPS
+        .iter()
+        .filter(|map| !pin.join(map.name).exists())
+        .collect();
+    if missing.is_empty() {
+        return Ok(Vec::new());
+    }
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let used: Vec<MapHandle> = ProgInfoIter::with_query_opts(options)
+        .find(|program| program.id == running)
+        .map(|program| program.map_ids)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|id| MapHandle::from_map_id(id).ok())
+        .collect();
+    let mut lost = Vec::new();
+    for map in missing {
+        let path = pin.join(map.name);
+        match used.iter().find(|used| map.made(used)) {
+            Some(used) => {
+                pin_object(used.as_fd(), &path)?;
+                tracing::warn!("{} was missing; the running program had it", path.display());
+            }
+            None => lost.push(map.name),
+        }
+    }
+    Ok(lost)
+}
+
+/// Removes the links, and then every map but those that are somebody else's, or lent. Returns the
+/// names of what was removed.
+pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+    for (_, link) in LINKS {
+        remove_pin(&beside(&pin.join(link)))?;
+    }
+    let mut removed = Vec::new();
+    let mut remove = |name: &str| -> Result<()> {
+        let path = pin.join(name);
+        if path.exists() {
+            remove_pin(&path)?;
+            removed.push(name.to_string());
+        }
+        Ok(())
+    };
+    // Links first: the programs stop before their maps go.
+    for (_, link) in LINKS {
+        remove(link)?;
+    }
+    for map in MAPS.iter().filter(|map| !is_lent(map.name)) {
+        // What may not even be looked at (no CAP_BPF) goes by its name.
+        if !matches!(map.open(pin), Ok(Some(found)) if !map.made(&found)) {
+            remove(map.name)?;
+        }
+    }
+    discard(pin)?;
+    Ok(removed)
+}

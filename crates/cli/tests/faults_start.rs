@@ -1,0 +1,311 @@
+//! Starts that fail or are cut short: nothing that was learned is lost, and nothing is left half done.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use libbpf_rs::{MapHandle, MapType};
+use nix::sys::signal::Signal;
+use support::{Bed, SmallDisk, Traffic, plain, privileged, skip, wait_for};
+
+/// A bed whose agent has scored one connection, and the server that it went to.
+fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
+    let bed = Bed::running(label, settings);
+    let address = bed.server_address();
+    let sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("closed", 2);
+    (bed, address, sink)
+}
+
+fn assert_known(bed: &Bed, address: &str) {
+    let host = bed.host(address).expect("what was learned is lost");
+    assert_eq!(host["scored"], 1);
+}
+
+fn error_of(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A memory cgroup, of either version, that goes with this.
+struct MemoryLimit(PathBuf);
+
+impl MemoryLimit {
+    fn new(label: &str, bytes: u64) -> Option<Self> {
+        let name = format!("thalweg-test-{}-{label}", std::process::id());
+        for (root, file) in [
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ] {
+            let limit = Self(Path::new(root).join(&name));
+            if fs::create_dir(&limit.0).is_ok()
+                && limit.0.join(file).exists()
+                && fs::write(limit.0.join(file), bytes.to_string()).is_ok()
+            {
+                return Some(limit);
+            }
+        }
+        None
+    }
+
+    /// The command, run in here.
+    fn confine(&self, command: &Command) -> Command {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(self.0.join("cgroup.procs"))
+            .arg(command.get_program())
+            .args(command.get_args())
+            .stdin(Stdio::null());
+        shell
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_table_that_gets_no_memory_takes_nothing_away() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("nomem", "");
+    let Some(limit) = MemoryLimit::new("nomem", 128 << 20) else {
+        skip("no memory cgroup can be made");
+        return;
+    };
+    bed.end(Signal::SIGTERM);
+    let before = bed.running_program();
+    bed.configure("[hosts]\nmax = 1000000\n");
+    bed.refuses(limit.confine(&bed.run_command()));
+    assert_eq!(
+        bed.running_program(),
+        before,
+        "the old program was replaced"
+    );
+    bed.configure("");
+    bed.start();
+    assert_known(&bed, &address);
+    bed.end(Signal::SIGTERM);
+    bed.start();
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_start_that_fails_at_its_socket_leaves_nothing_attached() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("nosocket"), "");
+    fs::create_dir_all(bed.socket().join("in the way")).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.socket().to_str().unwrap()), "{text}");
+    assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+}
+
+#[test]
+fn a_listener_that_never_accepts_is_recognised_as_alive() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("deaf"), "");
+    let listener = std::os::unix::net::UnixListener::bind(bed.socket()).unwrap();
+    // A connection more than the queue holds would wait for ever.
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open; listen only shortens its queue.
+    assert_eq!(unsafe { nix::libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let _waiting = std::os::unix::net::UnixStream::connect(bed.socket()).unwrap();
+    let text = bed.refused();
+    assert!(text.contains("another process answers"), "{text}");
+    assert!(bed.socket().exists(), "the socket of another was removed");
+    assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+}
+
+#[test]
+fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("norestore", "");
+    bed.json(&["detach"]);
+    bed.reap();
+    let store = bed.state().join("thalweg.db");
+    let rename = |from: &str, to: &str| {
+        let program = "import sqlite3, sys\n\
+                       db = sqlite3.connect(sys.argv[1])\n\
+                       n = db.execute('UPDATE hosts SET address = ? WHERE address = ?', sys.argv[3:1:-1]).rowcount\n\
+                       db.commit()\n\
+                       assert n == 1, n\n";
+        let done = Command::new("python3")
+            .args(["-c", program])
+            .arg(&store)
+            .args([from, to])
+            .status();
+        assert!(done.unwrap().success());
+    };
+    rename(&address, "nowhere");
+    for _ in 0..2 {
+        let text = bed.refused();
+        assert!(text.contains("nowhere"), "{text}");
+        assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+    }
+    rename("nowhere", &address);
+    bed.start();
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_missing_pin_loses_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("missing", "");
+    for name in ["hosts", "meta", "arms", "conns", "link_setsockopt"] {
+        bed.end(Signal::SIGKILL);
+        fs::remove_file(bed.pin.join(name)).unwrap();
+        bed.start();
+        assert_known(&bed, &address);
+        assert!(bed.pin.join(name).exists(), "{name} is still missing");
+    }
+}
+
+#[test]
+fn a_map_of_somebody_else_is_refused_not_removed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("foreign"), "");
+    fs::create_dir_all(&bed.pin).unwrap();
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let path = bed.pin.join("hosts");
+    let mut map = MapHandle::create(MapType::Hash, Some("theirs"), 4, 4, 1, &options).unwrap();
+    map.pin(&path).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    assert!(text.contains("theirs"), "{text}");
+    assert!(path.exists(), "it was removed");
+    let left: Vec<_> = fs::read_dir(&bed.pin).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    map.unpin(&path).unwrap();
+}
+
+#[test]
+fn a_start_right_after_detach_waits_for_the_one_that_goes() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("again", "");
+    for _ in 0..2 {
+        bed.json(&["detach"]);
+        let old = bed.leave();
+        bed.start();
+        assert_known(&bed, &address);
+        bed.collect(old);
+    }
+}
+
+#[test]
+fn a_hang_up_ends_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (bed, address, _sink) = learned("hup", "");
+    bed.signal(Signal::SIGHUP);
+    wait_for("a line about it", || {
+        bed.logged().contains("SIGHUP").then_some(())
+    });
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("chose", "");
+    let owned = |bed: &Bed| support::map_id(&bed.pin.join("owned"));
+    let before = owned(&bed);
+    bed.end(Signal::SIGTERM);
+    bed.configure("mode = \"classic\"\n");
+    bed.start();
+    assert_eq!(owned(&bed), before, "the marks of sockets are gone");
+}
+
+#[test]
+fn a_state_directory_that_others_may_write_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("open"), "");
+    fs::create_dir_all(bed.state()).unwrap();
+    fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o777)).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.state().to_str().unwrap()), "{text}");
+    assert!(text.contains("chmod"), "{text}");
+    fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o750)).unwrap();
+    std::os::unix::fs::chown(bed.state(), Some(65534), None).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.state().to_str().unwrap()), "{text}");
+    assert!(text.contains("chown"), "{text}");
+    assert!(!bed.pin.exists(), "something is left in the kernel");
+}
+
+#[test]
+fn a_link_in_place_of_the_lock_is_not_followed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("symlink"), "");
+    fs::create_dir_all(bed.state()).unwrap();
+    let target = bed.directory.path().join("precious");
+    fs::write(&target, "precious").unwrap();
+    symlink(&target, bed.state().join("agent.lock")).unwrap();
+    let text = bed.refused();
+    assert!(text.contains("agent.lock"), "{text}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+}
+
+#[test]
+fn detaching_works_where_the_store_does_not() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("unsaved"), "");
+    let disk = SmallDisk::new(&bed.state(), "4m");
+    bed.start();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    disk.fill();
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("closed", 2);
+    let output = bed.thalweg(&["detach"]);
+    let text = error_of(&output);
+    assert!(text.contains("not saved"), "{text}");
+    assert!(!bed.pin.exists(), "programs are left: {text}");
+    let _ = bed.leave().wait();
+    assert!(!bed.pin.exists());
+}
+
+#[test]
+fn a_pin_directory_that_others_may_write_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("openpin"), "");
+    fs::create_dir_all(&bed.pin).unwrap();
+    fs::set_permissions(&bed.pin, fs::Permissions::from_mode(0o777)).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.pin.to_str().unwrap()), "{text}");
+}
