@@ -134,8 +134,8 @@ struct SampleRecord(
     u32,
     u32,
     u32,
-    u32,
-    u32,
+    u16,
+    u16,
 );
 
 impl SampleRecord {
@@ -240,6 +240,10 @@ fn word(value: u64) -> u32 {
     u32::try_from(value).expect("the generator checks the width of every field")
 }
 
+fn half(value: u64) -> u16 {
+    u16::try_from(value).expect("the generator checks the width of every field")
+}
+
 fn sample(inputs: &[u64]) -> abi::thalweg_sample {
     abi::thalweg_sample {
         bytes: inputs[0],
@@ -253,8 +257,8 @@ fn sample(inputs: &[u64]) -> abi::thalweg_sample {
         steady_segs: word(inputs[8]),
         steady_retrans: word(inputs[9]),
         loss_srtt_us: word(inputs[10]),
-        flags: word(inputs[11]),
-        end: word(inputs[12]),
+        flags: half(inputs[11]),
+        end: half(inputs[12]),
     }
 }
 

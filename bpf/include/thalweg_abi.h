@@ -221,8 +221,8 @@ struct thalweg_sample {
 	__u32 steady_segs; /* of the segments those after slow start, if there were any ... */
 	__u32 steady_retrans; /* ... and of the retransmissions; else all */
 	__u32 loss_srtt_us; /* smoothed RTT at retransmissions after slow start; 0 = none */
-	__u32 flags; /* enum thalweg_sample_flag */
-	__u32 end; /* enum thalweg_end */
+	__u16 flags; /* enum thalweg_sample_flag */
+	__u16 end; /* enum thalweg_end */
 };
 
 enum thalweg_sample_flag {
@@ -424,7 +424,7 @@ struct thalweg_pacing {
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
 THALWEG_ASSERT_SIZE(thalweg_arm_state, 56);
 THALWEG_ASSERT_SIZE(thalweg_host, 80 + 56 * THALWEG_MAX_ARMS + 8);
-THALWEG_ASSERT_SIZE(thalweg_sample, 72);
+THALWEG_ASSERT_SIZE(thalweg_sample, 64);
 THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);
 THALWEG_ASSERT_SIZE(thalweg_arms, 8 + 32 * THALWEG_MAX_ARMS);

@@ -43,8 +43,8 @@ SAMPLE_FIELDS = {
     "steady_segs": 32,
     "steady_retrans": 32,
     "loss_srtt_us": 32,
-    "flags": 32,
-    "end": 32,
+    "flags": 16,
+    "end": 16,
 }
 ARM_FIELDS = {
     "value": 64,
