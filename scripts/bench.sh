@@ -3,7 +3,7 @@
 #
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
-#   cost     kernel time, connection rate, agent's footprint  (three minutes)
+#   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   limit    what a limited cgroup sends, set and measured    (five minutes)
@@ -29,7 +29,7 @@ for part in "${parts[@]}"; do
 		;;
 	cost)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
-		for what in kernel rate agent; do
+		for what in kernel rate agent store; do
 			target/release/thalweg-bench "$what" || status=1
 		done
 		;;

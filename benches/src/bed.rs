@@ -124,6 +124,8 @@ pub struct Agent {
     configuration: PathBuf,
     /// Its pin directory.
     pub pin: PathBuf,
+    /// The socket of its API.
+    pub socket: PathBuf,
     _directory: tempfile::TempDir,
 }
 
@@ -168,6 +170,7 @@ impl Agent {
             binary: binary.to_path_buf(),
             configuration,
             pin,
+            socket,
             _directory: directory,
         })
     }
@@ -175,6 +178,20 @@ impl Agent {
     /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Runs `thalweg ARGUMENTS` against it.
+    pub fn command(&self, arguments: &[&str]) -> Result<()> {
+        let output = Command::new(&self.binary)
+            .arg("--config")
+            .arg(&self.configuration)
+            .args(arguments)
+            .output()?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            bail!("thalweg {}: {text}", arguments.join(" "));
+        }
+        Ok(())
     }
 
     /// The answer of `thalweg --json status`.

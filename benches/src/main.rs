@@ -4,6 +4,7 @@
 //! thalweg-bench kernel   kernel time per establishment and per close, 50,000 hosts in the map
 //! thalweg-bench rate     connections per second with the agent, against without
 //! thalweg-bench agent    memory and CPU of the agent, idle and under load
+//! thalweg-bench store    bytes written, memory and answers of the agent with 65,536 hosts
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
@@ -23,6 +24,7 @@ mod link;
 mod model;
 mod policy;
 mod rate;
+mod store;
 mod table;
 mod worker;
 
@@ -50,6 +52,8 @@ enum What {
     Rate,
     /// Memory and CPU of the agent.
     Agent,
+    /// What a full table of hosts costs the agent.
+    Store,
     /// What a policy of 10,000 rules costs.
     Policy,
     /// What a link carries, and how late packets are.
@@ -71,6 +75,7 @@ fn main() -> Result<ExitCode> {
         What::Kernel => kernel::run(&arguments.binary)?,
         What::Rate => rate::run(&arguments.binary)?,
         What::Agent => agent::run(&arguments.binary)?,
+        What::Store => store::run(&arguments.binary)?,
         What::Policy => policy::run(&arguments.binary)?,
         What::Link => link::run(&arguments.binary)?,
         What::Cc => cc::run(&arguments.binary)?,

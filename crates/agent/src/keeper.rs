@@ -1,14 +1,13 @@
-//! The keeper: one thread that takes events out of the ring, writes them to the store, saves
-//! snapshots, and keeps the tables of arms and of namespace defaults up to date.
+//! The keeper: one thread that takes events out of the ring, hands them to the thread that writes
+//! to the store, and keeps the tables of arms and of namespace defaults up to date.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_abi::{from_bytes, raw};
 
@@ -16,8 +15,8 @@ use crate::config::EventLog;
 use crate::events::Decoder;
 use crate::kernel::ArmSpec;
 use crate::shared::Shared;
-use crate::store::PRUNE_STEP;
 use crate::view::Event;
+use crate::writer::Writer;
 use crate::{cc, policy, system};
 
 /// Longest wait for events. The programs wake the keeper only when much has gathered, so
@@ -34,8 +33,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
 /// Namespaces remembered as left alone.
 const UNREACHABLE_MAX: usize = 10_000;
-/// Between two prunings of the store.
-const PRUNE: Duration = Duration::from_secs(60);
 
 /// The arms that the kernel offers and the operator permits; the system default is always
 /// among them, since it is what connections run anyway.
@@ -56,6 +53,7 @@ pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>
 /// State of the keeper thread.
 pub struct Keeper {
     shared: Arc<Shared>,
+    writer: Writer,
     decoder: Decoder,
     /// Default arm of each namespace that is not left alone; `None`: one that is no arm.
     defaults: HashMap<u64, Option<usize>>,
@@ -66,10 +64,6 @@ pub struct Keeper {
     discovered: Instant,
     forgave: Instant,
     namespaces_read: Option<Instant>,
-    snapshot_tried: Instant,
-    /// `established + closed` at the last snapshot: nothing new, nothing to save.
-    snapshot_activity: u64,
-    pruned: Instant,
     dropped: u64,
     log: LogLimit,
     policies: policy::history::History,
@@ -77,10 +71,13 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper that has not run yet.
-    pub fn new(shared: Arc<Shared>) -> Self {
+    /// A keeper that has not run yet, and the running thread that writes to the store.
+    pub fn new(shared: Arc<Shared>) -> Result<Self> {
         let now = Instant::now();
-        Self {
+        let desk = shared.take_desk();
+        let desk = desk.ok_or_else(|| anyhow!("there is a keeper already"))?;
+        Ok(Self {
+            writer: Writer::start(Arc::clone(&shared), desk)?,
             decoder: Decoder::new(shared.mode()),
             defaults: HashMap::new(),
             unreachable: HashSet::new(),
@@ -88,19 +85,21 @@ impl Keeper {
             discovered: now,
             forgave: now,
             namespaces_read: None,
-            snapshot_tried: now,
-            snapshot_activity: 0,
-            pruned: now,
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             shared,
-        }
+        })
     }
 
     /// Runs until the end is asked for, then takes what is left and saves.
     pub fn run(mut self) -> Result<()> {
+        let outcome = self.attend();
+        outcome.and(self.writer.end())
+    }
+
+    fn attend(&mut self) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let pending = Rc::new(RefCell::new(Vec::<raw::thalweg_event>::new()));
         let sink = Rc::clone(&pending);
@@ -132,10 +131,10 @@ impl Keeper {
         ring.consume().context("reading events")?;
         let events = std::mem::take(&mut *pending.borrow_mut());
         self.take(&events);
-        shared.save_snapshot().context("saving what was learned")
+        Ok(())
     }
 
-    /// Stores, publishes and logs events.
+    /// Has events stored, publishes and logs them.
     fn take(&mut self, raw_events: &[raw::thalweg_event]) {
         if raw_events.is_empty() {
             return;
@@ -148,26 +147,21 @@ impl Keeper {
             .iter()
             .map(|event| self.decoder.decode(event, &arms))
             .collect();
-        match self.shared.store(|store| store.append_events(&events)) {
-            Ok(_) => {
-                self.shared
-                    .events_stored
-                    .fetch_add(events.len() as u64, Ordering::Relaxed);
-                self.shared.problem("store", None);
-            }
-            Err(error) => {
-                let text = format!("{} events were not stored: {error:#}", events.len());
-                self.shared.problem("store", Some(text));
-            }
-        }
         for event in &events {
             self.log.event(event, self.shared.config.events.log);
         }
         if self.shared.live.receiver_count() > 0 {
-            for event in events {
+            for event in &events {
                 // No receiver is no error: the last one may just have gone.
-                let _ = self.shared.live.send(Arc::new(event));
+                let _ = self.shared.live.send(Arc::new(event.clone()));
             }
+        }
+        if self.shared.mailbox.store(events) {
+            self.shared
+                .trouble_ends("store-behind", "the store keeps up again");
+        } else {
+            let text = "events are lost: the disk of the store is too slow for them";
+            self.shared.trouble("store-behind", text.to_owned());
         }
     }
 
@@ -190,18 +184,6 @@ impl Keeper {
         }
         if self.look <= Instant::now() {
             self.look_for_strangers();
-        }
-        if self.snapshot_tried.elapsed() >= self.shared.config.snapshot.interval {
-            self.snapshot_tried = Instant::now();
-            let outcome = self.save_if_changed();
-            self.shared
-                .problem("snapshot", outcome.err().map(|error| format!("{error:#}")));
-        }
-        if self.pruned.elapsed() >= PRUNE {
-            self.pruned = Instant::now();
-            let outcome = self.prune();
-            self.shared
-                .problem("retention", outcome.err().map(|error| format!("{error:#}")));
         }
     }
 
@@ -312,30 +294,6 @@ impl Keeper {
             "namespaces",
             outcome.err().map(|error| format!("{error:#}")),
         );
-    }
-
-    fn save_if_changed(&mut self) -> Result<()> {
-        let counters = self.shared.kernel.counters()?;
-        let activity = counters.established + counters.closed;
-        if activity == self.snapshot_activity {
-            return Ok(());
-        }
-        self.shared.save_snapshot()?;
-        self.snapshot_activity = activity;
-        Ok(())
-    }
-
-    fn prune(&mut self) -> Result<()> {
-        let events = &self.shared.config.events;
-        let now_ms = (system::wall_ns() / 1_000_000) as i64;
-        loop {
-            let removed = self
-                .shared
-                .store(|store| store.prune(now_ms, events.retention, events.retention_max))?;
-            if removed < PRUNE_STEP {
-                return Ok(());
-            }
-        }
     }
 
     fn report_drops(&mut self) {

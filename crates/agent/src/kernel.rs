@@ -56,6 +56,8 @@ pub struct Setup {
     pub ring_bytes: u32,
     /// Congestion controls to choose from, system default included.
     pub arms: Vec<ArmSpec>,
+    /// Congestion controls that something is known of, whether or not they are there now.
+    pub remembered: Vec<String>,
     /// Remote prefixes where arms that need ECN may be chosen.
     pub ecn_prefixes: Vec<Prefix>,
     /// Default congestion control by network namespace cookie; others are left alone.
@@ -148,7 +150,8 @@ impl Kernel {
             reused,
             left,
         } = Carried::collect(&setup)?;
-        let table = ArmTable::layout(setup.params.mode, &arms, &setup.arms)?;
+        let mut table = ArmTable::layout(setup.params.mode, &arms, &setup.arms)?;
+        table.remember(setup.params.mode, &setup.remembered);
         let mut params = setup.params;
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
 

@@ -20,3 +20,4 @@ pub mod sockops;
 pub mod store;
 pub mod system;
 pub mod view;
+mod writer;

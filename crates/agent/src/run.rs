@@ -20,7 +20,7 @@ use crate::kernel::{Kernel, Previous, Setup};
 use crate::policy::Place;
 use crate::policy::history::History;
 use crate::shared::Shared;
-use crate::store::{HostRow, Snapshot, Store};
+use crate::store::{HostRow, Moment, Snapshot, Store};
 use crate::{api, system};
 
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
@@ -48,7 +48,7 @@ pub fn run(config: Config) -> Result<()> {
     system::load_modules(&config.arms.load);
     let own_netns = system::netns_cookie()?;
 
-    let opened = Store::open(&config.paths.state)?;
+    let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
     let socket = Socket::bind(&config.paths.socket)?;
     system::ensure_bpffs(&config.paths.pin)?;
     fs::DirBuilder::new()
@@ -58,7 +58,8 @@ pub fn run(config: Config) -> Result<()> {
         .with_context(|| format!("creating {}", config.paths.pin.display()))?;
     check_private(&config.paths.pin)?;
     let _pin_lock = lock_directory(&config.paths.pin)?;
-    let (kernel, left) = Kernel::prepare(setup(&config, cgroup)?)?;
+    let remembered = opened.store.arm_names(config.params().mode)?;
+    let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
     let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
     if let Some(set_aside) = opened.set_aside {
         shared.problem("store-set-aside", Some(set_aside.to_string()));
@@ -78,7 +79,7 @@ pub fn run(config: Config) -> Result<()> {
     log_start(&shared)?;
     restore_policy(&shared);
 
-    let keeper = Keeper::new(Arc::clone(&shared));
+    let keeper = Keeper::new(Arc::clone(&shared))?;
     let server = {
         let shared = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -146,7 +147,7 @@ fn check_privileges() -> Result<()> {
     )
 }
 
-fn setup(config: &Config, cgroup: PathBuf) -> Result<Setup> {
+fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Setup> {
     Ok(Setup {
         pin: config.paths.pin.clone(),
         cgroup,
@@ -158,6 +159,7 @@ fn setup(config: &Config, cgroup: PathBuf) -> Result<Setup> {
         hosts_max: config.hosts.max,
         ring_bytes: config.events.ring_bytes,
         arms: wanted_arms(config)?,
+        remembered,
         ecn_prefixes: config.arms.ecn_prefixes.clone(),
         defaults: system::namespace_defaults(config.hosts.user_namespaces),
         kernel_btf: system::has_kernel_btf(),
@@ -182,9 +184,12 @@ fn lock(path: &Path) -> Result<Flock<File>> {
         })?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut held) => {
-            held.set_len(0)?;
-            held.rewind()?;
-            writeln!(held, "{}", std::process::id())?;
+            let mut write = || {
+                held.set_len(0)?;
+                held.rewind()?;
+                writeln!(held, "{}", std::process::id())
+            };
+            write().with_context(|| format!("writing {}", path.display()))?;
             Ok(held)
         }
         Err((mut file, Errno::EWOULDBLOCK)) => {
@@ -218,17 +223,21 @@ fn lock_directory(path: &Path) -> Result<Flock<File>> {
 
 /// Saves records of the other mode that were in the kernel.
 fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
-    let now_ns = system::monotonic_ns();
+    let moment = Moment::now();
     let hosts = previous
         .hosts
         .iter()
-        .map(|(key, host)| HostRow::new(*key, host, now_ns, |index| previous.arms.name(index)))
+        .map(|(key, host)| {
+            HostRow::new(*key, host, moment.monotonic_ns, |index| {
+                previous.arms.name(index)
+            })
+        })
         .collect();
     let snapshot = Snapshot {
         hosts,
         ..shared.snapshot_header(previous.mode)
     };
-    shared.store(|store| store.save_snapshot(&snapshot))?;
+    shared.store(|store| store.save_snapshot(&snapshot, moment))?;
     tracing::info!(
         "{} host records of mode {} went to the store; they come back with that mode",
         snapshot.hosts.len(),
@@ -239,18 +248,18 @@ fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
 
 /// Puts the last snapshot back into a kernel that holds nothing.
 fn restore(shared: &Shared) -> Result<()> {
-    let Some(snapshot) = shared.store(|store| store.load_snapshot(shared.mode()))? else {
+    let Some(result) = shared.restore_stored()? else {
         return Ok(());
     };
-    let result = shared.restore(&snapshot)?;
-    drop(snapshot);
     system::trim_memory();
     tracing::info!(
         "{} host records restored from the store{}",
         result.restored,
         match result.left_out {
             0 => String::new(),
-            n => format!(" ({n} of network namespaces of an earlier boot left out)"),
+            n => format!(
+                " ({n} left out: of network namespaces of an earlier boot, or there is no room)"
+            ),
         }
     );
     Ok(())

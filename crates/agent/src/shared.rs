@@ -5,16 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result};
-use thalweg_core::Mode;
+use anyhow::Result;
+use thalweg_core::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
 use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
-use crate::store::{HostRow, Snapshot, Store, StoreError};
+use crate::store::{HostRow, Moment, Snapshot, Store, StoreError};
 use crate::system;
 use crate::view::{self, Event};
+use crate::writer::{self, Desk, Mailbox};
 
 /// Events a slow follower may lag behind before it misses some (and is told so).
 const LIVE_EVENTS: usize = 1024;
@@ -29,9 +30,14 @@ pub struct Shared {
     pub own_netns: u64,
     /// Events as they come.
     pub live: broadcast::Sender<Arc<Event>>,
-    /// Events written to the store.
-    pub events_stored: AtomicU64,
+    /// The way to the thread that writes to the store.
+    pub mailbox: Mailbox,
+    /// What that thread needs, until it runs.
+    desk: Mutex<Option<Desk>>,
+    /// For what is asked of the store, and for what people have it forget.
     store: Mutex<Store>,
+    /// Documents that were imported.
+    imports: AtomicU64,
     boot_id: String,
     started: Instant,
     snapshot_at: Mutex<Option<Instant>>,
@@ -41,10 +47,12 @@ pub struct Shared {
 }
 
 /// Outcome of putting records back into the kernel.
+#[derive(Debug, Default)]
 pub struct Restored {
-    /// Records written.
+    /// Records that are in the kernel now.
     pub restored: u64,
-    /// Records of namespaces that cannot be told apart any more.
+    /// Records that are not: of namespaces that cannot be told apart any more, or pushed out
+    /// because the table is full.
     pub left_out: u64,
 }
 
@@ -57,13 +65,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// Puts the parts together.
     pub fn new(kernel: Kernel, config: Config, store: Store, own_netns: u64) -> Result<Self> {
+        let asked = store.again()?;
+        let (mailbox, desk) = writer::prepare(store);
         Ok(Self {
             kernel,
             config,
             own_netns,
             live: broadcast::channel(LIVE_EVENTS).0,
-            events_stored: AtomicU64::new(0),
-            store: Mutex::new(store),
+            mailbox,
+            desk: Mutex::new(Some(desk)),
+            store: Mutex::new(asked),
+            imports: AtomicU64::new(0),
             boot_id: system::boot_id()?,
             started: Instant::now(),
             snapshot_at: Mutex::new(None),
@@ -73,7 +85,18 @@ impl Shared {
         })
     }
 
-    /// Uses the store.
+    /// What the thread that writes to the store needs; once.
+    pub fn take_desk(&self) -> Option<Desk> {
+        lock(&self.desk).take()
+    }
+
+    /// How many documents were imported: what they brought is in no counter of the programs.
+    pub fn imports(&self) -> u64 {
+        self.imports.load(Ordering::SeqCst)
+    }
+
+    /// Uses the store. What is written here waits for one transaction of the thread that writes
+    /// to it, and for no more.
     pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
         Ok(action(&mut lock(&self.store))?)
     }
@@ -114,7 +137,22 @@ impl Shared {
         }
     }
 
-    /// All host records, ready for the store or for export.
+    /// As [`Shared::problem`], for what is tried again and again: logged once, whatever is said of
+    /// it later.
+    pub fn trouble(&self, topic: &'static str, text: String) {
+        if lock(&self.problems).insert(topic, text.clone()).is_none() {
+            tracing::error!(topic, "{text}");
+        }
+    }
+
+    /// Withdraws what [`Shared::trouble`] has stated, if it has, and logs how it ended.
+    pub fn trouble_ends(&self, topic: &'static str, how: &str) {
+        if lock(&self.problems).remove(topic).is_some() {
+            tracing::info!(topic, "{how}");
+        }
+    }
+
+    /// All host records, ready for export.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let arms = self.kernel.arms()?;
         let now_ns = system::monotonic_ns();
@@ -146,54 +184,71 @@ impl Shared {
 
     /// Saves all host records to the store.
     pub fn save_snapshot(&self) -> Result<()> {
-        let arms = self.kernel.arms()?;
-        let now_ns = system::monotonic_ns();
-        // Record by record: a full table does not fit the agent's memory budget.
-        lock(&self.store)
-            .save_walk(&self.snapshot_header(self.mode()), |save| {
-                self.kernel.walk_hosts(|batch| {
-                    batch.iter().try_for_each(|(key, host)| {
-                        save(&HostRow::new(*key, host, now_ns, |index| arms.name(index)))
-                    })
-                })
-            })
-            .context("saving the host records")?;
-        *lock(&self.snapshot_at) = Some(Instant::now());
-        Ok(())
+        self.mailbox.save()
     }
 
-    /// Puts records back into the kernel. After a reboot only those of the agent's own
-    /// namespace can be told: cookies are given out anew.
+    /// Notes that the records were saved.
+    pub fn note_snapshot(&self) {
+        *lock(&self.snapshot_at) = Some(Instant::now());
+    }
+
+    /// Puts the records of a document into the kernel; those of the namespace of the agent that
+    /// wrote it go to this agent's.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<Restored> {
-        let arms = self.kernel.arms()?;
-        let now_ns = system::monotonic_ns();
         let now_ms = (system::wall_ns() / 1_000_000) as i64;
         let elapsed_ms = u64::try_from(now_ms - snapshot.saved_at_ms).unwrap_or(0);
-        let same_boot = snapshot.boot_id == self.boot_id;
-        let system_arm = arms.index(&system::default_cc()?);
-        let mut result = Restored {
-            restored: 0,
-            left_out: 0,
+        let mut restoring = self.restoring(snapshot, true, Moment::now(), elapsed_ms)?;
+        // Those longest not seen first: where there is no room for all, they are what goes.
+        let mut rows: Vec<&HostRow> = snapshot.hosts.iter().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.seen_age_ms));
+        let outcome = rows.into_iter().try_for_each(|row| restoring.put(row));
+        self.imports.fetch_add(1, Ordering::SeqCst);
+        outcome?;
+        restoring.finish()
+    }
+
+    /// Puts the records of the store back into the kernel, if there are any. After a reboot only
+    /// those of the agent's own namespace can be told: cookies are given out anew.
+    pub fn restore_stored(&self) -> Result<Option<Restored>> {
+        let mut store = lock(&self.store);
+        let Some(header) = store.header(self.mode())? else {
+            return Ok(None);
         };
-        for row in &snapshot.hosts {
-            let mut key = row.key;
-            if key.netns == snapshot.own_netns {
-                key.netns = self.own_netns;
-            } else if !same_boot {
-                result.left_out += 1;
-                continue;
-            }
-            let host = row.restore(
-                now_ns,
-                elapsed_ms,
-                self.kernel.params(),
-                system_arm,
-                |name| arms.index(name),
+        let moment = Moment::now();
+        let anew = header.boot_id != self.boot_id;
+        let mut restoring = self.restoring(&header, anew, moment, 0)?;
+        let faults = store.each_host(self.mode(), moment, |row| restoring.put(&row))?;
+        store.adopt(&self.snapshot_header(self.mode()))?;
+        drop(store);
+        if let Some(first) = faults.first() {
+            let text = format!(
+                "{} host records of the store are not valid and were left out: {first}",
+                faults.len()
             );
-            self.kernel.insert_host(&key, &host)?;
-            result.restored += 1;
+            self.problem("store-records", Some(text));
         }
-        Ok(result)
+        Ok(Some(restoring.finish()?))
+    }
+
+    fn restoring<'a>(
+        &'a self,
+        header: &'a Snapshot,
+        anew: bool,
+        moment: Moment,
+        elapsed_ms: u64,
+    ) -> Result<Restoring<'a>> {
+        let arms = self.kernel.arms()?;
+        Ok(Restoring {
+            shared: self,
+            header,
+            anew,
+            now_ns: moment.monotonic_ns,
+            elapsed_ms,
+            system_arm: arms.index(&system::default_cc()?),
+            arms,
+            put: Vec::new(),
+            left_out: 0,
+        })
     }
 
     /// The answer of `GET /v1/status`.
@@ -216,7 +271,8 @@ impl Shared {
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),
             counters: self.kernel.counters()?,
-            events_stored: self.events_stored.load(Ordering::Relaxed),
+            events_stored: self.mailbox.stored.load(Ordering::Relaxed),
+            events_lost: self.mailbox.lost.load(Ordering::Relaxed),
             snapshot_age_s: lock(&self.snapshot_at).map(|at| at.elapsed().as_secs()),
             problems: lock(&self.problems).values().cloned().collect(),
         })
@@ -237,5 +293,60 @@ impl Shared {
     /// Resolves when the end is asked for.
     pub fn stopped(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
+    }
+}
+
+/// Records on their way into the kernel.
+struct Restoring<'a> {
+    shared: &'a Shared,
+    /// Whose records they are.
+    header: &'a Snapshot,
+    /// The agent's own network namespace may have another cookie now.
+    anew: bool,
+    now_ns: u64,
+    /// What has passed since the ages of the records were taken.
+    elapsed_ms: u64,
+    arms: ArmTable,
+    system_arm: Option<usize>,
+    put: Vec<HostKey>,
+    left_out: u64,
+}
+
+impl Restoring<'_> {
+    fn put(&mut self, row: &HostRow) -> Result<()> {
+        let mut key = row.key;
+        if key.netns != self.header.own_netns {
+            // Cookies mean something within one boot alone.
+            if self.header.boot_id != self.shared.boot_id {
+                self.left_out += 1;
+                return Ok(());
+            }
+        } else if self.anew {
+            key.netns = self.shared.own_netns;
+        }
+        let kernel = &self.shared.kernel;
+        let host = row.restore(
+            self.now_ns,
+            self.elapsed_ms,
+            kernel.params(),
+            self.system_arm,
+            |name| self.arms.index(name),
+        );
+        kernel.insert_host(&key, &host)?;
+        self.put.push(key);
+        Ok(())
+    }
+
+    /// Looks what has stayed: a full table pushes out what has not been seen for longest, and
+    /// begins with that a little before it is full.
+    fn finish(self) -> Result<Restored> {
+        let mut restored = 0;
+        for key in &self.put {
+            restored += u64::from(self.shared.kernel.host(key)?.is_some());
+        }
+        Ok(Restored {
+            restored,
+            left_out: self.left_out + self.put.len() as u64 - restored,
+        })
     }
 }

@@ -7,11 +7,14 @@
 //! Unsigned 64-bit values are stored as the signed integer of the same bits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
+mod clock;
 mod document;
 mod events;
+mod lease;
 mod open;
 mod row;
 mod schema;
@@ -19,9 +22,11 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use clock::Moment;
 pub use document::{ImportError, export_json, import_json};
 pub use events::PRUNE_STEP;
 pub use row::{HostRow, Snapshot, parse_mode};
+pub use snapshot::Saved;
 
 /// Name of the store's file in the state directory.
 pub const FILE_NAME: &str = "thalweg.db";
@@ -63,13 +68,11 @@ pub enum StoreError {
         /// Newest version this program knows.
         known: i64,
     },
-    /// A row holds what no version of Thalweg writes.
-    #[error("{}: the store holds a host record that is not valid: {fault}", path.display())]
-    Row {
+    /// Records were removed on request since it was looked what there is.
+    #[error("{}: records were removed meanwhile", path.display())]
+    Removed {
         /// The store's file.
         path: PathBuf,
-        /// Which, and what is wrong with it.
-        fault: String,
     },
 }
 
@@ -105,8 +108,12 @@ impl std::fmt::Display for SetAside {
 /// The open store.
 #[derive(Debug)]
 pub struct Store {
+    // Goes before the lease, which looks at what closing it has left.
     connection: Connection,
     path: PathBuf,
+    clock: clock::Clock,
+    boot_id: String,
+    lease: Arc<lease::Lease>,
 }
 
 impl Store {
@@ -114,8 +121,26 @@ impl Store {
     ///
     /// A store of an older schema is migrated, one of a newer schema refused
     /// ([`StoreError::Newer`]), a damaged one set aside and replaced by an empty one.
-    pub fn open(directory: &Path) -> Result<Opened, StoreError> {
-        open::open(directory)
+    ///
+    /// A store that its last user has closed in good order is not read; any other is checked
+    /// whole.
+    pub fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Opened, StoreError> {
+        open::open(directory, boot_id, moment)
+    }
+
+    /// Another connection to the same file: neither waits for what the other reads, and writes
+    /// wait for one transaction of the other at most.
+    pub fn again(&self) -> Result<Self, StoreError> {
+        open::again(self)
+    }
+
+    /// How often records were removed on request, by any connection.
+    pub fn resets(&self) -> u64 {
+        self.lease.resets()
+    }
+
+    fn note_reset(&self) {
+        self.lease.note_reset();
     }
 
     /// The store's file.
@@ -128,10 +153,17 @@ impl Store {
         action: &'static str,
         result: Result<T, rusqlite::Error>,
     ) -> Result<T, StoreError> {
-        result.map_err(|source| StoreError::Sql {
-            path: self.path.clone(),
-            action,
-            source,
+        result.map_err(|source| {
+            if let Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) =
+                source.sqlite_error_code()
+            {
+                self.lease.suspect();
+            }
+            StoreError::Sql {
+                path: self.path.clone(),
+                action,
+                source,
+            }
         })
     }
 }

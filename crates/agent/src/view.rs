@@ -40,6 +40,9 @@ pub struct Status {
     pub counters: Counters,
     /// Events written to the store by this agent.
     pub events_stored: u64,
+    /// Events that this agent could not write to the store, as on a full disk.
+    #[serde(default)]
+    pub events_lost: u64,
     /// Seconds since the last snapshot of host records to the store; `None` before the first.
     pub snapshot_age_s: Option<u64>,
     /// What is wrong at present, in words; empty = nothing.

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use support::{Bed, plain, privileged};
+use support::{Bed, privileged};
 use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_agent::system;
 use thalweg_core::{ArmState, Host, HostKey};

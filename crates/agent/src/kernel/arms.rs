@@ -181,6 +181,21 @@ impl ArmTable {
         Ok(table)
     }
 
+    /// Gives names that are not there slots that are free, so that what is known of them has a
+    /// place until they come.
+    pub(super) fn remember(&mut self, mode: Mode, names: &[String]) {
+        for name in names {
+            if self.index(name).is_none()
+                && let Some(slot) = self.free_slot(mode)
+            {
+                self.slots[slot] = Some(ArmEntry {
+                    name: name.clone(),
+                    ..ArmEntry::default()
+                });
+            }
+        }
+    }
+
     fn free_slot(&self, mode: Mode) -> Option<usize> {
         let first = if mode == Mode::Classic {
             CLASSIC_ARMS.len()
@@ -338,6 +353,26 @@ mod tests {
         assert_eq!(table.index("htcp"), Some(2));
         assert_eq!(table.index("reno"), Some(4));
         assert_eq!(table.allowed(Mode::Classic, false), 0xf);
+    }
+
+    #[test]
+    fn arms_that_are_remembered_take_what_is_free_and_are_not_allowed() {
+        let mut table = ArmTable::layout(
+            Mode::Thalweg,
+            &ArmTable::default(),
+            &specs(&["cubic", "reno"]),
+        )
+        .unwrap();
+        let names: Vec<String> = (0..20).map(|i| format!("cc{i}")).collect();
+        table.remember(Mode::Thalweg, &["reno".to_string()]);
+        table.remember(Mode::Thalweg, &names);
+        assert_eq!(table.index("reno"), Some(1));
+        assert_eq!(table.name(2), Some("cc0"));
+        assert_eq!(table.entries().count(), MAX_ARMS);
+        assert_eq!(table.allowed(Mode::Thalweg, true), 0b11);
+        // One that comes has its place.
+        let came = ArmTable::layout(Mode::Thalweg, &table, &specs(&["cubic", "cc0"])).unwrap();
+        assert_eq!(came.allowed(Mode::Thalweg, true), 0b101);
     }
 
     #[test]

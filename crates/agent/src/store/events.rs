@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rusqlite::{Row, ToSql, Transaction, params};
 
+use super::clock::Moment;
 use super::snapshot::unsigned;
 use super::{Store, StoreError};
 use crate::view::{Event, Measurement};
@@ -19,12 +20,17 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
 impl Store {
     /// Appends events in one transaction; their `id` is not looked at. Returns the number of
     /// the last one, or `None` for an empty batch.
-    pub fn append_events(&mut self, events: &[Event]) -> Result<Option<i64>, StoreError> {
+    pub fn append_events(
+        &mut self,
+        events: &[Event],
+        moment: Moment,
+    ) -> Result<Option<i64>, StoreError> {
         if events.is_empty() {
             return Ok(None);
         }
-        let appended = self.connection.transaction().and_then(|transaction| {
-            append(&transaction, events)?;
+        let now_ms = self.clock.at(moment.monotonic_ns);
+        let appended = self.transaction().and_then(|transaction| {
+            append(&transaction, events, now_ms)?;
             let last = transaction.last_insert_rowid();
             transaction.commit()?;
             Ok(Some(last))
@@ -64,17 +70,22 @@ impl Store {
     /// while it returns [`PRUNE_STEP`] or more.
     pub fn prune(
         &mut self,
-        now_ms: i64,
+        moment: Moment,
         retention: Duration,
         max_rows: u64,
     ) -> Result<u64, StoreError> {
         let retention_ms = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+        let now_ms = self.clock.at(moment.monotonic_ns);
         let cutoff_ms = now_ms.saturating_sub(retention_ms);
-        let pruned = self.connection.transaction().and_then(|transaction| {
+        let pruned = self.transaction().and_then(|transaction| {
+            // Numbers rise with the store's clock. Events of earlier versions have the wall
+            // clock's time alone.
             let by_age = transaction
                 .prepare_cached(
                     "DELETE FROM events WHERE id IN
-                     (SELECT id FROM events WHERE time_ms < ?1 ORDER BY time_ms LIMIT ?2)",
+                     (SELECT id FROM (SELECT id, coalesce(clock_ms, time_ms) AS at FROM events
+                                      ORDER BY id LIMIT ?2)
+                      WHERE at < ?1)",
                 )?
                 .execute(params![cutoff_ms, PRUNE_STEP.cast_signed()])?;
             // Numbers rise without gaps but for rows that went by age, so this bounds the
@@ -110,11 +121,12 @@ impl Store {
 pub(super) fn append(
     transaction: &Transaction<'_>,
     events: &[Event],
+    now_ms: i64,
 ) -> Result<(), rusqlite::Error> {
     let mut insert = transaction.prepare_cached(&format!(
-        "INSERT INTO events ({COLUMNS}) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
+        "INSERT INTO events ({COLUMNS}, clock_ms) VALUES (NULL, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,
          ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27,
-         ?28, ?29)"
+         ?28, ?29, ?30)"
     ))?;
     for event in events {
         let measured = event.measurement.as_ref();
@@ -148,6 +160,7 @@ pub(super) fn append(
             measured.map(|m| m.retrans),
             measured.map(|m| m.cost.cast_signed()),
             measured.map(|m| m.weight),
+            now_ms,
         ])?;
     }
     Ok(())

@@ -3,10 +3,13 @@
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
+use super::clock::{Clock, Moment};
+use super::lease::Lease;
 use super::{FILE_NAME, Opened, SetAside, Store, StoreError, schema};
 
 /// How long a statement waits for another process that reads or writes the store.
@@ -15,7 +18,9 @@ const BUSY: Duration = Duration::from_secs(5);
 const CACHE_KIB: i64 = -2048;
 /// Pages in the write-ahead log before they are moved into the file: a page that many events
 /// touch is then moved once for all of them.
-const CHECKPOINT_PAGES: i64 = 4000;
+const CHECKPOINT_PAGES: i64 = 16_000;
+/// Size of a page, bytes. Records of hosts change here and there, and each change writes a page.
+const PAGE_BYTES: i64 = 1024;
 /// Size to which the write-ahead log is cut after a checkpoint, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
@@ -27,7 +32,7 @@ enum Failure {
     Error(StoreError),
 }
 
-pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
+pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Opened, StoreError> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o750)
@@ -38,7 +43,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
             source,
         })?;
     let path = directory.join(FILE_NAME);
-    let reason = match attempt(&path) {
+    let reason = match attempt(&path, boot_id, moment) {
         Ok(store) => {
             return Ok(Opened {
                 store,
@@ -49,7 +54,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
         Err(Failure::Damaged(reason)) => reason,
     };
     let kept = set_aside(&path)?;
-    match attempt(&path) {
+    match attempt(&path, boot_id, moment) {
         Ok(store) => Ok(Opened {
             store,
             set_aside: Some(SetAside { path: kept, reason }),
@@ -65,7 +70,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
 }
 
 /// Opens, migrates and checks one file.
-fn attempt(path: &Path) -> Result<Store, Failure> {
+fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure> {
     let classify = |action| {
         move |source: rusqlite::Error| match source.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
@@ -91,10 +96,18 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
             "it is another program's database".to_owned(),
         ));
     }
+    let (lease, as_left) = Lease::begin(path);
+    if found == 0 {
+        connection
+            .pragma_update(None, "page_size", PAGE_BYTES)
+            .map_err(classify("make the store"))?;
+    }
     configure(&connection).map_err(classify("read the store"))?;
-    check(&connection)
-        .map_err(classify("check the store"))?
-        .map_or(Ok(()), |fault| Err(Failure::Damaged(fault)))?;
+    if !as_left {
+        check(&connection)
+            .map_err(classify("check the store"))?
+            .map_or(Ok(()), |fault| Err(Failure::Damaged(fault)))?;
+    }
     if found < schema::VERSION {
         let migrate = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
@@ -102,13 +115,67 @@ fn attempt(path: &Path) -> Result<Store, Failure> {
             transaction.commit()
         };
         migrate(&mut connection).map_err(classify("bring the store's schema up to date"))?;
+        if found != 0 {
+            shrink_pages(&connection).map_err(classify("bring the store's pages up to date"))?;
+        }
     }
-    match schema::difference(&connection).map_err(classify("read the store's schema"))? {
-        None => Ok(Store {
-            connection,
-            path: path.to_path_buf(),
-        }),
-        Some(fault) => Err(Failure::Damaged(fault)),
+    if let Some(fault) =
+        schema::difference(&connection).map_err(classify("read the store's schema"))?
+    {
+        return Err(Failure::Damaged(fault));
+    }
+    let start_clock = |connection: &mut Connection| {
+        let transaction = connection.transaction()?;
+        let clock = Clock::start(&transaction, boot_id, moment)?;
+        transaction.commit()?;
+        Ok(clock)
+    };
+    let clock = start_clock(&mut connection).map_err(classify("note the time"))?;
+    lease.trust();
+    Ok(Store {
+        connection,
+        path: path.to_path_buf(),
+        clock,
+        boot_id: boot_id.to_owned(),
+        lease: Arc::new(lease),
+    })
+}
+
+/// Another connection to an open store.
+pub(super) fn again(store: &Store) -> Result<Store, StoreError> {
+    let open = || {
+        let connection = Connection::open(&store.path)?;
+        connection.busy_timeout(BUSY)?;
+        configure(&connection)?;
+        Ok(connection)
+    };
+    Ok(Store {
+        connection: store.sql("open the store", open())?,
+        path: store.path.clone(),
+        clock: store.clock.clone(),
+        boot_id: store.boot_id.clone(),
+        lease: Arc::clone(&store.lease),
+    })
+}
+
+/// Gives a store of an earlier version pages of today's size. Where that cannot be done, as on a
+/// full disk, it keeps those that it has: a change then writes more.
+fn shrink_pages(connection: &Connection) -> Result<(), rusqlite::Error> {
+    let have: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    if have == PAGE_BYTES {
+        return Ok(());
+    }
+    let shrink = || {
+        // With a write-ahead log the size of pages cannot change.
+        connection.pragma_update(None, "journal_mode", "DELETE")?;
+        connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+        connection.execute_batch("VACUUM")
+    };
+    let shrunk = shrink();
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    match shrunk {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseCorrupt) => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -130,8 +197,7 @@ fn configure(connection: &Connection) -> Result<(), rusqlite::Error> {
 
 /// The first fault SQLite finds in the file, in words.
 fn check(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
-    let verdict: String =
-        connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0))?;
+    let verdict: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     Ok((verdict != "ok").then_some(verdict))
 }
 

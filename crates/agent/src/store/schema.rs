@@ -9,7 +9,30 @@ pub(super) const APPLICATION_ID: i64 = 0x5448_4c57;
 pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
-const MIGRATIONS: [&str; 2] = [V1, V2];
+pub(super) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
+
+/// Times of host records are the store's own, not ages at a snapshot: a record that does not
+/// change need not be written. Events leave by number, which follows that clock.
+const V3: &str = "
+UPDATE hosts SET
+    seen_age_ms = coalesce((SELECT saved_at_ms FROM snapshots WHERE mode = hosts.mode), 0)
+        - seen_age_ms,
+    forgot_age_ms = coalesce((SELECT saved_at_ms FROM snapshots WHERE mode = hosts.mode), 0)
+        - forgot_age_ms;
+ALTER TABLE hosts RENAME COLUMN seen_age_ms TO seen_ms;
+ALTER TABLE hosts RENAME COLUMN forgot_age_ms TO forgot_ms;
+CREATE TABLE clock (
+    id INTEGER PRIMARY KEY NOT NULL CHECK (id = 0),
+    boot_id TEXT NOT NULL,
+    -- The store's time minus the monotonic clock's.
+    offset_ms INTEGER NOT NULL,
+    -- The same moment on the store's clock and on the wall clock.
+    clock_ms INTEGER NOT NULL,
+    wall_ms INTEGER NOT NULL
+) STRICT;
+DROP INDEX events_by_time;
+ALTER TABLE events ADD COLUMN clock_ms INTEGER;
+";
 
 const V2: &str = "
 ALTER TABLE hosts ADD COLUMN queue_q16 INTEGER NOT NULL DEFAULT 0;
@@ -97,12 +120,13 @@ CREATE INDEX events_by_time ON events (time_ms);
 ";
 
 /// Columns each table must have.
-const TABLES: [(&str, &str); 4] = [
+const TABLES: [(&str, &str); 5] = [
+    ("clock", "boot_id offset_ms clock_ms wall_ms"),
     ("snapshots", "mode boot_id own_netns saved_at_ms"),
     (
         "hosts",
         "id mode netns address prefix connections scored switched min_rtt_us max_rate \
-         seen_age_ms forgot_age_ms queue_q16 base_rtt_us",
+         seen_ms forgot_ms queue_q16 base_rtt_us",
     ),
     (
         "host_arms",
@@ -113,7 +137,7 @@ const TABLES: [(&str, &str); 4] = [
         "events",
         "id time_ms kind connection netns host remote remote_port local_port arm chosen \
          system_arm reason propensity passive ecn dry_run switched error end_kind outcome bytes \
-         duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight",
+         duration_us rate_bytes_per_s srtt_us min_rtt_us segs_out retrans cost weight clock_ms",
     ),
 ];
 

@@ -1,38 +1,278 @@
-//! Host records: saved all at once, loaded all at once.
+//! Host records: what has changed is saved, all is loaded.
 
-use rusqlite::{OptionalExtension, Row, Transaction, params};
-use thalweg_core::{ArmState, HostKey, Mode};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use thalweg_core::{ArmState, Host, HostKey, Mode};
+
+use super::clock::Moment;
 use super::row::{HostRow, Snapshot, parse_key};
 use super::{Store, StoreError};
 
+/// What the store has of each host, in brief: enough to tell which records have changed.
+///
+/// Everything that a program changes in a record comes with a later time, so times and counts
+/// stand for all of it. Hosts are known by the 64-bit hash by which the kernel knows them.
+#[derive(Debug, Default)]
+pub struct Saved {
+    marks: HashMap<u64, Mark>,
+    walk: u32,
+    /// [`Store::resets`] when this was read.
+    resets: u64,
+    /// Rows that no version of Thalweg writes.
+    unreadable: Vec<i64>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    id: i64,
+    print: u64,
+    /// The last walk that found the record in the kernel.
+    walk: u32,
+}
+
+impl Saved {
+    /// Begins a walk over all records of the kernel.
+    pub fn begin(&mut self) {
+        self.walk = self.walk.wrapping_add(1);
+    }
+
+    /// Takes everything for changed.
+    pub fn distrust(&mut self) {
+        for mark in self.marks.values_mut() {
+            mark.print = !mark.print;
+        }
+    }
+
+    /// The rows of hosts that this walk has not found.
+    pub fn missing(&self) -> Vec<i64> {
+        let unseen = self.marks.values().filter(|mark| mark.walk != self.walk);
+        unseen.map(|mark| mark.id).collect()
+    }
+}
+
+fn print(seen_ms: i64, connections: u32, scored: u32, switched: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (seen_ms, connections, scored, switched).hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Store {
     /// Replaces all records of the snapshot's mode by the snapshot's, in one transaction.
-    pub fn save_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), StoreError> {
-        let saved = self.connection.transaction().and_then(|transaction| {
-            save(&transaction, snapshot)?;
+    /// Ages are those of `moment`.
+    pub fn save_snapshot(&mut self, snapshot: &Snapshot, moment: Moment) -> Result<(), StoreError> {
+        let clock = self.clock.clone();
+        let now_ms = clock.at(moment.monotonic_ns);
+        let saved = self.transaction().and_then(|transaction| {
+            let mode = snapshot.mode.name();
+            transaction.execute("DELETE FROM hosts WHERE mode = ?1", [mode])?;
+            save_header(&transaction, snapshot)?;
+            for row in &snapshot.hosts {
+                save_host(&transaction, snapshot.mode, row, now_ms)?;
+            }
             transaction.commit()
         });
         self.sql("save the host records", saved)
     }
 
-    /// As [`Store::save_snapshot`], with records that come one by one: `walk` hands each to the
-    /// function it is given. `header` is a snapshot whose own records are not looked at.
-    ///
-    /// An error of `walk` leaves the last snapshot in place.
-    pub fn save_walk(
-        &mut self,
-        header: &Snapshot,
-        walk: impl FnOnce(&mut dyn FnMut(&HostRow) -> anyhow::Result<()>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let transaction = self.connection.transaction()?;
-        save_header(&transaction, header)?;
-        walk(&mut |host| Ok(save_host(&transaction, header.mode, host)?))?;
-        Ok(transaction.commit()?)
+    /// Makes the records of a mode those of this boot: from another one only those of the
+    /// agent's own network namespace can be told, under the cookie that it has now.
+    pub fn adopt(&mut self, now: &Snapshot) -> Result<(), StoreError> {
+        let adopted = self.transaction().and_then(|transaction| {
+            let mode = now.mode.name();
+            let last = transaction
+                .query_row(
+                    "SELECT boot_id, own_netns FROM snapshots WHERE mode = ?1",
+                    [mode],
+                    |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)),
+                )
+                .optional()?;
+            let own_netns = now.own_netns.cast_signed();
+            match last {
+                Some((boot, own)) if boot == now.boot_id && own == own_netns => return Ok(()),
+                Some((boot, own)) if boot != now.boot_id => {
+                    transaction.execute(
+                        "DELETE FROM hosts WHERE mode = ?1 AND netns <> ?2",
+                        params![mode, own],
+                    )?;
+                    transaction.execute(
+                        "UPDATE hosts SET netns = ?2 WHERE mode = ?1 AND netns <> ?2",
+                        params![mode, own_netns],
+                    )?;
+                }
+                _ => {}
+            }
+            save_header(&transaction, now)?;
+            transaction.commit()
+        });
+        self.sql("take up the host records", adopted)
     }
 
-    /// The last snapshot of a mode, if there is one.
-    pub fn load_snapshot(&self, mode: Mode) -> Result<Option<Snapshot>, StoreError> {
+    /// What there is of each host of a mode.
+    pub fn saved(&self, mode: Mode) -> Result<Saved, StoreError> {
+        let resets = self.resets();
+        let read = self
+            .connection
+            .prepare_cached(
+                "SELECT id, netns, address, prefix, seen_ms, connections, scored, switched
+                 FROM hosts WHERE mode = ?1",
+            )
+            .and_then(|mut statement| {
+                let mut saved = Saved {
+                    resets,
+                    ..Saved::default()
+                };
+                let mut rows = statement.query([mode.name()])?;
+                while let Some(row) = rows.next()? {
+                    let id = row.get(0)?;
+                    let address: String = row.get(2)?;
+                    let Ok(key) = parse_key(unsigned(row, 1)?, &address, row.get(3)?) else {
+                        saved.unreadable.push(id);
+                        continue;
+                    };
+                    let mark = Mark {
+                        id,
+                        print: print(row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?),
+                        walk: 0,
+                    };
+                    saved.marks.insert(key.tag(), mark);
+                }
+                Ok(saved)
+            });
+        self.sql("read the host records", read)
+    }
+
+    /// Whether nothing has been removed on request since this was read.
+    pub fn is_current(&self, saved: &Saved) -> bool {
+        self.resets() == saved.resets
+    }
+
+    /// Whether the store has a record as the kernel has it; notes that the kernel has it.
+    pub fn has(&self, saved: &mut Saved, key: &HostKey, host: &Host) -> bool {
+        let seen_ms = self.clock.at(host.seen_ns);
+        let print = print(seen_ms, host.connections, host.scored, host.switched);
+        match saved.marks.get_mut(&key.tag()) {
+            Some(mark) => {
+                mark.walk = saved.walk;
+                mark.print == print
+            }
+            None => false,
+        }
+    }
+
+    /// Saves records of the kernel, in one transaction. `rows` have the ages of `moment`.
+    ///
+    /// Fails where records were removed on request since `saved` was read
+    /// ([`Store::is_current`]): they must not come back from a walk that saw them.
+    pub fn save_hosts(
+        &mut self,
+        mode: Mode,
+        saved: &mut Saved,
+        rows: &[HostRow],
+        moment: Moment,
+    ) -> Result<(), StoreError> {
+        let now_ms = self.clock.at(moment.monotonic_ns);
+        let lease = Arc::clone(&self.lease);
+        let written = self.transaction().and_then(|transaction| {
+            // Whoever removes records says so first, and then waits for this transaction.
+            if lease.resets() != saved.resets {
+                return Ok(None);
+            }
+            let ids = rows
+                .iter()
+                .map(|row| save_host(&transaction, mode, row, now_ms))
+                .collect::<Result<Vec<_>, _>>()?;
+            transaction.commit()?;
+            Ok(Some(ids))
+        });
+        let Some(ids) = self.sql("save the host records", written)? else {
+            return Err(StoreError::Removed {
+                path: self.path.clone(),
+            });
+        };
+        for (row, id) in rows.iter().zip(ids) {
+            let seen_ms = now_ms.saturating_sub_unsigned(row.seen_age_ms);
+            let mark = Mark {
+                id,
+                print: print(seen_ms, row.connections, row.scored, row.switched),
+                walk: saved.walk,
+            };
+            saved.marks.insert(row.key.tag(), mark);
+        }
+        Ok(())
+    }
+
+    /// The host of a row; `None` where the row is gone, or is none that Thalweg writes.
+    pub fn host_of(&self, id: i64) -> Result<Option<HostKey>, StoreError> {
+        let found = self
+            .connection
+            .prepare_cached("SELECT netns, address, prefix FROM hosts WHERE id = ?1")
+            .and_then(|mut statement| {
+                statement
+                    .query_row([id], |row| {
+                        let address: String = row.get(1)?;
+                        Ok(parse_key(unsigned(row, 0)?, &address, row.get(2)?).ok())
+                    })
+                    .optional()
+            });
+        Ok(self.sql("read the host records", found)?.flatten())
+    }
+
+    /// Removes the records of hosts that the kernel has no more.
+    pub fn remove_hosts(
+        &mut self,
+        mode: Mode,
+        saved: &mut Saved,
+        gone: &[HostKey],
+    ) -> Result<(), StoreError> {
+        let removed = self.transaction().and_then(|transaction| {
+            for key in gone {
+                delete(&transaction, mode, key)?;
+            }
+            transaction.commit()
+        });
+        self.sql("remove host records", removed)?;
+        for key in gone {
+            saved.marks.remove(&key.tag());
+        }
+        Ok(())
+    }
+
+    /// Removes rows that nobody can read.
+    pub fn remove_unreadable(&mut self, saved: &mut Saved) -> Result<(), StoreError> {
+        for id in std::mem::take(&mut saved.unreadable) {
+            let removed = self
+                .connection
+                .execute("DELETE FROM hosts WHERE id = ?1", [id]);
+            self.sql("remove host records", removed)?;
+        }
+        Ok(())
+    }
+
+    /// Notes the wall clock, where it has been set, and when the records were saved.
+    pub fn note_saved(&mut self, header: &Snapshot, moment: Moment) -> Result<(), StoreError> {
+        let mut clock = self.clock.clone();
+        let boot_id = self.boot_id.clone();
+        let noted = self.transaction().and_then(|transaction| {
+            save_header(&transaction, header)?;
+            clock.note(&transaction, &boot_id, moment)?;
+            transaction.commit()
+        });
+        self.sql("save the host records", noted)?;
+        self.clock = clock;
+        Ok(())
+    }
+
+    /// Notes the wall clock, where it has been set.
+    pub fn note_clock(&mut self, moment: Moment) -> Result<(), StoreError> {
+        let noted = self.clock.note(&self.connection, &self.boot_id, moment);
+        self.sql("note the time", noted)
+    }
+
+    /// The header of a mode's records, if there are any: whose they are.
+    pub fn header(&self, mode: Mode) -> Result<Option<Snapshot>, StoreError> {
         let header = self
             .connection
             .query_row(
@@ -49,85 +289,109 @@ impl Store {
                 },
             )
             .optional();
-        let Some(mut snapshot) = self.sql("load the host records", header)? else {
-            return Ok(None);
-        };
-        let invalid = |fault| StoreError::Row {
-            path: self.path.clone(),
-            fault,
-        };
-        for (id, row) in self.sql("load the host records", self.load_hosts(mode))? {
-            let mut row = row.map_err(invalid)?;
-            row.arms = self.sql("load the host records", self.load_arms(id))?;
-            if let Some((field, why)) = row.fault(mode) {
-                return Err(invalid(format!("{}: {field}: {why}", row.key)));
+        self.sql("load the host records", header)
+    }
+
+    /// Hands out the records of a mode one by one, those longest not seen first. Ages are those
+    /// of `moment`. Returns in words what is wrong with rows that are not valid, which are left
+    /// out.
+    pub fn each_host(
+        &self,
+        mode: Mode,
+        moment: Moment,
+        mut visit: impl FnMut(HostRow) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<String>> {
+        let what = "load the host records";
+        let now_ms = self.clock.at(moment.monotonic_ns);
+        let ids = self
+            .connection
+            .prepare_cached("SELECT id FROM hosts WHERE mode = ?1 ORDER BY seen_ms, id")
+            .and_then(|mut statement| {
+                let ids = statement.query_map([mode.name()], |row| row.get(0))?;
+                ids.collect::<Result<Vec<i64>, _>>()
+            });
+        let mut faults = Vec::new();
+        for id in self.sql(what, ids)? {
+            match self.sql(what, self.load_host(id, now_ms))? {
+                Ok(row) => match row.fault(mode) {
+                    None => visit(row)?,
+                    Some((field, why)) => faults.push(format!("{}: {field}: {why}", row.key)),
+                },
+                Err(fault) => faults.push(fault),
             }
-            snapshot.hosts.push(row);
         }
-        Ok(Some(snapshot))
+        Ok(faults)
+    }
+
+    /// The names of all arms that anything is known of.
+    pub fn arm_names(&self, mode: Mode) -> Result<Vec<String>, StoreError> {
+        let names = self
+            .connection
+            .prepare_cached(
+                "SELECT DISTINCT arm FROM host_arms WHERE host IN
+                 (SELECT id FROM hosts WHERE mode = ?1) ORDER BY arm",
+            )
+            .and_then(|mut statement| {
+                statement
+                    .query_map([mode.name()], |row| row.get(0))?
+                    .collect()
+            });
+        self.sql("load the host records", names)
     }
 
     /// Removes all saved records of a mode; returns how many.
     pub fn clear_hosts(&mut self, mode: Mode) -> Result<usize, StoreError> {
-        let removed = self
-            .connection
-            .execute("DELETE FROM hosts WHERE mode = ?1", [mode.name()]);
+        self.note_reset();
+        let removed = self.transaction().and_then(|transaction| {
+            let removed =
+                transaction.execute("DELETE FROM hosts WHERE mode = ?1", [mode.name()])?;
+            transaction.commit()?;
+            Ok(removed)
+        });
         self.sql("remove the host records", removed)
     }
 
     /// Removes one saved record; returns whether there was one.
     pub fn reset_host(&mut self, mode: Mode, key: &HostKey) -> Result<bool, StoreError> {
-        let removed = self.connection.execute(
-            "DELETE FROM hosts WHERE mode = ?1 AND netns = ?2 AND address = ?3 AND prefix = ?4",
-            params![
-                mode.name(),
-                key.netns.cast_signed(),
-                key.address().to_string(),
-                key.own_prefix()
-            ],
-        );
+        self.note_reset();
+        let removed = delete(&self.connection, mode, key);
         Ok(self.sql("remove a host record", removed)? > 0)
     }
 
-    /// Rows without their arms, each with its id; `Err` inside: a key that cannot be.
-    #[allow(clippy::type_complexity, reason = "said once, here")]
-    fn load_hosts(
-        &self,
-        mode: Mode,
-    ) -> Result<Vec<(i64, Result<HostRow, String>)>, rusqlite::Error> {
+    /// Writes wait for each other here, not when the first change is made.
+    pub(super) fn transaction(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
+        self.connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+    }
+
+    /// One row with its arms; `Err` inside: a key that cannot be.
+    fn load_host(&self, id: i64, now_ms: i64) -> Result<Result<HostRow, String>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
-            "SELECT id, netns, address, prefix, connections, scored, switched, min_rtt_us,
-                    max_rate, seen_age_ms, forgot_age_ms, queue_q16, base_rtt_us
-             FROM hosts WHERE mode = ?1 ORDER BY id",
+            "SELECT netns, address, prefix, connections, scored, switched, min_rtt_us, max_rate,
+                    seen_ms, forgot_ms, queue_q16, base_rtt_us
+             FROM hosts WHERE id = ?1",
         )?;
-        let rows = statement.query_map([mode.name()], |row| {
-            let address: String = row.get(2)?;
-            let forgot_age_ms: Option<i64> = row.get(10)?;
-            let key = parse_key(unsigned(row, 1)?, &address, row.get(3)?);
-            let connections = row.get(4)?;
-            let scored = row.get(5)?;
-            let switched = row.get(6)?;
-            let min_rtt_us = row.get(7)?;
-            let max_rate = unsigned(row, 8)?;
-            let seen_age_ms = unsigned(row, 9)?;
-            let queue_q16 = row.get(11)?;
-            let base_rtt_us = row.get(12)?;
-            let host = key.map(|key| HostRow {
+        statement.query_row([id], |row| {
+            let address: String = row.get(1)?;
+            let key = match parse_key(unsigned(row, 0)?, &address, row.get(2)?) {
+                Ok(key) => key,
+                Err(fault) => return Ok(Err(fault)),
+            };
+            let age_ms = |ms: i64| u64::try_from(now_ms.saturating_sub(ms)).unwrap_or(0);
+            Ok(Ok(HostRow {
                 key,
-                connections,
-                scored,
-                switched,
-                min_rtt_us,
-                max_rate,
-                queue_q16,
-                base_rtt_us,
-                seen_age_ms,
-                forgot_age_ms: forgot_age_ms.map(i64::cast_unsigned),
-                arms: Vec::new(),
-            });
-            Ok((row.get(0)?, host))
-        })?;
-        rows.collect()
+                connections: row.get(3)?,
+                scored: row.get(4)?,
+                switched: row.get(5)?,
+                min_rtt_us: row.get(6)?,
+                max_rate: unsigned(row, 7)?,
+                seen_age_ms: age_ms(row.get(8)?),
+                forgot_age_ms: row.get::<_, Option<i64>>(9)?.map(age_ms),
+                queue_q16: row.get(10)?,
+                base_rtt_us: row.get(11)?,
+                arms: self.load_arms(id)?,
+            }))
+        })
     }
 
     fn load_arms(&self, host: i64) -> Result<Vec<(String, ArmState)>, rusqlite::Error> {
@@ -157,67 +421,80 @@ impl Store {
     }
 }
 
-/// Writes a snapshot over the last one; the caller commits.
-pub(super) fn save(
-    transaction: &Transaction<'_>,
-    snapshot: &Snapshot,
-) -> Result<(), rusqlite::Error> {
-    save_header(transaction, snapshot)?;
-    snapshot
-        .hosts
-        .iter()
-        .try_for_each(|host| save_host(transaction, snapshot.mode, host))
+fn delete(connection: &Connection, mode: Mode, key: &HostKey) -> Result<usize, rusqlite::Error> {
+    connection
+        .prepare_cached(
+            "DELETE FROM hosts WHERE mode = ?1 AND netns = ?2 AND address = ?3 AND prefix = ?4",
+        )?
+        .execute(params![
+            mode.name(),
+            key.netns.cast_signed(),
+            key.address().to_string(),
+            key.own_prefix()
+        ])
 }
 
-/// Removes the records of the snapshot's mode and writes what is not a record.
-fn save_header(transaction: &Transaction<'_>, snapshot: &Snapshot) -> Result<(), rusqlite::Error> {
-    let mode = snapshot.mode.name();
-    transaction.execute("DELETE FROM hosts WHERE mode = ?1", [mode])?;
+/// Writes whose records these are, and when they were saved.
+fn save_header(transaction: &Transaction<'_>, header: &Snapshot) -> Result<(), rusqlite::Error> {
     transaction.execute(
         "INSERT OR REPLACE INTO snapshots (mode, boot_id, own_netns, saved_at_ms)
          VALUES (?1, ?2, ?3, ?4)",
         params![
-            mode,
-            snapshot.boot_id,
-            snapshot.own_netns.cast_signed(),
-            snapshot.saved_at_ms
+            header.mode.name(),
+            header.boot_id,
+            header.own_netns.cast_signed(),
+            header.saved_at_ms
         ],
     )?;
     Ok(())
 }
 
-fn save_host(
+/// Writes a record over the one that is there; returns its id.
+pub(super) fn save_host(
     transaction: &Transaction<'_>,
     mode: Mode,
     host: &HostRow,
-) -> Result<(), rusqlite::Error> {
+    now_ms: i64,
+) -> Result<i64, rusqlite::Error> {
     let mut insert_host = transaction.prepare_cached(
         "INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
-                            min_rtt_us, max_rate, seen_age_ms, forgot_age_ms, queue_q16,
-                            base_rtt_us)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                            min_rtt_us, max_rate, seen_ms, forgot_ms, queue_q16, base_rtt_us)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+         ON CONFLICT (mode, netns, address, prefix) DO UPDATE SET
+             connections = excluded.connections, scored = excluded.scored,
+             switched = excluded.switched, min_rtt_us = excluded.min_rtt_us,
+             max_rate = excluded.max_rate, seen_ms = excluded.seen_ms,
+             forgot_ms = excluded.forgot_ms, queue_q16 = excluded.queue_q16,
+             base_rtt_us = excluded.base_rtt_us
+         RETURNING id",
     )?;
+    let mut remove_arms = transaction.prepare_cached("DELETE FROM host_arms WHERE host = ?1")?;
     let mut insert_arm = transaction.prepare_cached(
         "INSERT INTO host_arms (host, arm, value, max_rate, weight_q16, deviation_q16,
                                 log_rate_q16, srtt_us, min_rtt_us, chosen, greedy, scored, segs,
                                 retrans)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
-    let id = insert_host.insert(params![
-        mode.name(),
-        host.key.netns.cast_signed(),
-        host.key.address().to_string(),
-        host.key.own_prefix(),
-        host.connections,
-        host.scored,
-        host.switched,
-        host.min_rtt_us,
-        host.max_rate.cast_signed(),
-        host.seen_age_ms.cast_signed(),
-        host.forgot_age_ms.map(u64::cast_signed),
-        host.queue_q16,
-        host.base_rtt_us,
-    ])?;
+    let id: i64 = insert_host.query_row(
+        params![
+            mode.name(),
+            host.key.netns.cast_signed(),
+            host.key.address().to_string(),
+            host.key.own_prefix(),
+            host.connections,
+            host.scored,
+            host.switched,
+            host.min_rtt_us,
+            host.max_rate.cast_signed(),
+            now_ms.saturating_sub_unsigned(host.seen_age_ms),
+            host.forgot_age_ms
+                .map(|age_ms| now_ms.saturating_sub_unsigned(age_ms)),
+            host.queue_q16,
+            host.base_rtt_us,
+        ],
+        |row| row.get(0),
+    )?;
+    remove_arms.execute([id])?;
     for (name, arm) in &host.arms {
         insert_arm.execute(params![
             id,
@@ -236,7 +513,7 @@ fn save_host(
             arm.retrans,
         ])?;
     }
-    Ok(())
+    Ok(id)
 }
 
 /// A 64-bit value without sign, kept as the signed one of the same bits.

@@ -8,12 +8,45 @@ use thalweg_core::{ArmState, Host, HostKey, Mode, Params};
 use super::*;
 use crate::view::{Event, Measurement};
 
+mod clock;
 mod damage;
 
+const BOOT: &str = "0f0e";
+/// An hour after that boot.
+const NOW: Moment = moment(3_600_000);
+
+/// So long after the boot.
+const fn moment(ms: u64) -> Moment {
+    Moment {
+        monotonic_ns: ms * 1_000_000,
+        wall_ms: 1_760_000_000_000 + ms as i64,
+    }
+}
+
 fn open(directory: &Path) -> Store {
-    let opened = Store::open(directory).unwrap();
+    open_at(directory, BOOT, NOW)
+}
+
+fn open_at(directory: &Path, boot_id: &str, moment: Moment) -> Store {
+    let opened = Store::open(directory, boot_id, moment).unwrap();
     assert_eq!(opened.set_aside, None);
     opened.store
+}
+
+fn load(store: &Store, mode: Mode) -> Option<Snapshot> {
+    load_at(store, mode, NOW)
+}
+
+fn load_at(store: &Store, mode: Mode, moment: Moment) -> Option<Snapshot> {
+    let mut snapshot = store.header(mode).unwrap()?;
+    let faults = store
+        .each_host(mode, moment, |row| {
+            snapshot.hosts.push(row);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(faults, Vec::<String>::new());
+    Some(snapshot)
 }
 
 fn key(netns: u64, address: &str) -> HostKey {
@@ -59,7 +92,7 @@ fn row(key: HostKey, arms: &[(&str, ArmState)]) -> HostRow {
 fn snapshot(mode: Mode) -> Snapshot {
     Snapshot {
         mode,
-        boot_id: "0f0e".to_owned(),
+        boot_id: BOOT.to_owned(),
         own_netns: u64::MAX,
         saved_at_ms: 1_760_000_000_000,
         hosts: vec![
@@ -114,30 +147,27 @@ fn event(time_ms: i64, host: &str, measured: bool) -> Event {
 fn snapshots_round_trip_and_replace_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), None);
+    assert_eq!(load(&store, Mode::Thalweg), None);
 
     let first = snapshot(Mode::Thalweg);
-    store.save_snapshot(&first).unwrap();
+    store.save_snapshot(&first, NOW).unwrap();
     let classic = Snapshot {
         boot_id: "c".to_owned(),
         ..snapshot(Mode::Classic)
     };
-    store.save_snapshot(&classic).unwrap();
+    store.save_snapshot(&classic, NOW).unwrap();
     drop(store);
 
     let mut store = open(directory.path());
-    assert_eq!(
-        store.load_snapshot(Mode::Thalweg).unwrap().as_ref(),
-        Some(&first)
-    );
+    assert_eq!(load(&store, Mode::Thalweg).as_ref(), Some(&first));
     let second = Snapshot {
         saved_at_ms: 5,
         hosts: first.hosts[1..2].to_vec(),
         ..first
     };
-    store.save_snapshot(&second).unwrap();
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(second));
-    assert_eq!(store.load_snapshot(Mode::Classic).unwrap(), Some(classic));
+    store.save_snapshot(&second, NOW).unwrap();
+    assert_eq!(load(&store, Mode::Thalweg), Some(second));
+    assert_eq!(load(&store, Mode::Classic), Some(classic));
     // Arms go with their hosts.
     let arms: i64 = store
         .connection
@@ -146,35 +176,153 @@ fn snapshots_round_trip_and_replace_each_other() {
     assert_eq!(arms, 1 + 3);
 }
 
+/// A record of the kernel, seen at that time.
+fn record(connections: u32, seen_ms: u64) -> Host {
+    let mut host = Host {
+        connections,
+        scored: 1,
+        seen_ns: seen_ms * 1_000_000 - 7,
+        forgot_ns: seen_ms * 1_000_000 - 5,
+        ..Host::default()
+    };
+    for (slot, arm) in host.arms.iter_mut().take(4).enumerate() {
+        *arm = self::arm(slot as u32);
+    }
+    host
+}
+
+const NAMES: [&str; 4] = ["bbr", "cubic", "htcp", "reno"];
+
+/// Saves those of the kernel's records that have changed, as the agent does; returns how many.
+fn save(store: &mut Store, saved: &mut Saved, kernel: &[(HostKey, Host)], now: Moment) -> usize {
+    saved.begin();
+    let rows: Vec<HostRow> = kernel
+        .iter()
+        .filter(|(key, host)| !store.has(saved, key, host))
+        .map(|(key, host)| {
+            HostRow::new(*key, host, now.monotonic_ns, |slot| {
+                NAMES.get(slot).copied()
+            })
+        })
+        .collect();
+    for some in rows.chunks(256) {
+        store.save_hosts(Mode::Thalweg, saved, some, now).unwrap();
+    }
+    let gone: Vec<HostKey> = saved
+        .missing()
+        .into_iter()
+        .filter_map(|id| store.host_of(id).unwrap())
+        .collect();
+    store.remove_hosts(Mode::Thalweg, saved, &gone).unwrap();
+    rows.len()
+}
+
 #[test]
-fn a_walk_saves_what_a_snapshot_does_and_a_broken_one_nothing() {
+fn only_what_has_changed_is_written() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let whole = snapshot(Mode::Thalweg);
-    let header = Snapshot {
-        hosts: Vec::new(),
+    let log_bytes = || {
+        let log = directory.path().join("thalweg.db-wal");
+        std::fs::metadata(log).unwrap().len()
+    };
+    let mut saved = store.saved(Mode::Thalweg).unwrap();
+    let mut kernel: Vec<(HostKey, Host)> = (0..65_536u32)
+        .map(|n| {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string();
+            (key(1, &address), record(1, 3_000_000 + u64::from(n)))
+        })
+        .collect();
+    assert_eq!(save(&mut store, &mut saved, &kernel, NOW), 65_536);
+    assert_eq!(save(&mut store, &mut saved, &kernel, NOW), 0);
+
+    // One in a hundred, all over the table. The log begins anew, so that its size is what is
+    // written.
+    let later = moment(3_700_000);
+    for (_, host) in kernel.iter_mut().skip(13).step_by(100) {
+        *host = record(2, 3_650_000);
+    }
+    store
+        .connection
+        .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+        .unwrap();
+    assert_eq!(log_bytes(), 0);
+    assert_eq!(save(&mut store, &mut saved, &kernel, later), 656);
+    let written = log_bytes();
+    println!("a snapshot of 656 changed hosts of 65,536 wrote {written} bytes");
+    assert!((1..=2_000_000).contains(&written), "{written} bytes");
+
+    // Evicted ones go, and an agent that is started anew knows what there is.
+    kernel.truncate(60_000);
+    assert_eq!(save(&mut store, &mut saved, &kernel, later), 0);
+    drop(store);
+    let mut store = open_at(directory.path(), BOOT, later);
+    let mut saved = store.saved(Mode::Thalweg).unwrap();
+    assert_eq!(save(&mut store, &mut saved, &kernel, later), 0);
+    let mut hosts = 0;
+    store
+        .each_host(Mode::Thalweg, later, |row| {
+            let (_, host) = kernel.iter().find(|(key, _)| *key == row.key).unwrap();
+            let names = |slot: usize| NAMES.get(slot).copied();
+            assert_eq!(row, HostRow::new(row.key, host, later.monotonic_ns, names));
+            hosts += 1;
+            // A few are enough: each is looked for.
+            if hosts < 500 {
+                Ok(())
+            } else {
+                anyhow::bail!("enough")
+            }
+        })
+        .unwrap_err();
+    assert_eq!(store.arm_names(Mode::Thalweg).unwrap(), NAMES);
+}
+
+#[test]
+fn what_is_removed_on_request_does_not_come_back_from_a_walk_that_saw_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let mut other = store.again().unwrap();
+    let mut saved = store.saved(Mode::Thalweg).unwrap();
+    let rows = snapshot(Mode::Thalweg).hosts;
+    store
+        .save_hosts(Mode::Thalweg, &mut saved, &rows[..1], NOW)
+        .unwrap();
+    assert!(other.reset_host(Mode::Thalweg, &rows[0].key).unwrap());
+    assert!(!store.is_current(&saved));
+    let error = store
+        .save_hosts(Mode::Thalweg, &mut saved, &rows, NOW)
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Removed { .. }), "{error}");
+    let saved = store.saved(Mode::Thalweg).unwrap();
+    assert!(store.is_current(&saved) && saved.missing().is_empty());
+}
+
+#[test]
+fn after_a_reboot_only_the_own_namespace_is_known_by_its_new_cookie() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    let whole = Snapshot {
+        own_netns: 1,
+        ..snapshot(Mode::Thalweg)
+    };
+    store.save_snapshot(&whole, NOW).unwrap();
+    store.adopt(&whole).unwrap();
+    assert_eq!(load(&store, Mode::Thalweg).unwrap().hosts, whole.hosts);
+    let now = Snapshot {
+        boot_id: "next".to_owned(),
+        own_netns: 2,
         ..whole.clone()
     };
-    store
-        .save_walk(&header, |save| whole.hosts.iter().try_for_each(save))
-        .unwrap();
-    assert_eq!(
-        store.load_snapshot(Mode::Thalweg).unwrap(),
-        Some(whole.clone())
-    );
-    let broken = store.save_walk(&header, |save| {
-        save(&whole.hosts[0])?;
-        anyhow::bail!("the kernel went away")
-    });
-    assert!(broken.is_err());
-    assert_eq!(store.load_snapshot(Mode::Thalweg).unwrap(), Some(whole));
+    store.adopt(&now).unwrap();
+    let hosts = load(&store, Mode::Thalweg).unwrap().hosts;
+    let keys: Vec<HostKey> = hosts.iter().map(|row| row.key).collect();
+    assert_eq!(keys, [key(2, "192.0.2.7"), key(2, "2001:db8::1")]);
 }
 
 #[test]
 fn records_are_reset_one_by_one_and_all_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
+    store.save_snapshot(&snapshot(Mode::Thalweg), NOW).unwrap();
     assert!(
         store
             .reset_host(Mode::Thalweg, &key(1, "192.0.2.7"))
@@ -190,20 +338,9 @@ fn records_are_reset_one_by_one_and_all_at_once() {
             .reset_host(Mode::Classic, &key(2, "192.0.2.7"))
             .unwrap()
     );
-    assert_eq!(
-        store
-            .load_snapshot(Mode::Thalweg)
-            .unwrap()
-            .unwrap()
-            .hosts
-            .len(),
-        2
-    );
+    assert_eq!(load(&store, Mode::Thalweg).unwrap().hosts.len(), 2);
     assert_eq!(store.clear_hosts(Mode::Thalweg).unwrap(), 2);
-    assert_eq!(
-        store.load_snapshot(Mode::Thalweg).unwrap().unwrap().hosts,
-        []
-    );
+    assert_eq!(load(&store, Mode::Thalweg).unwrap().hosts, []);
 }
 
 #[test]
@@ -268,7 +405,7 @@ fn an_arm_that_does_harm_is_known_as_such_after_a_restart() {
 fn events_round_trip() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    assert_eq!(store.append_events(&[]).unwrap(), None);
+    assert_eq!(store.append_events(&[], NOW).unwrap(), None);
     let events: Vec<Event> = (0..10)
         .map(|n| {
             event(
@@ -282,7 +419,7 @@ fn events_round_trip() {
             )
         })
         .collect();
-    assert_eq!(store.append_events(&events).unwrap(), Some(10));
+    assert_eq!(store.append_events(&events, NOW).unwrap(), Some(10));
 
     let all = store.events(0, 100, None).unwrap();
     let expected: Vec<Event> = events
@@ -309,23 +446,29 @@ fn events_round_trip() {
 fn old_events_leave_by_age_and_by_number() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    let events: Vec<Event> = (0..100)
-        .map(|n| event(n * 1000, "192.0.2.7", false))
-        .collect();
-    store.append_events(&events).unwrap();
-
+    // Whatever the wall clock says: it was set back a day after half of them.
+    for n in 0..100i64 {
+        let time_ms = if n < 50 { 86_400_000 } else { 0 } + n * 1000;
+        let now = moment(3_600_000 + n.unsigned_abs() * 1000);
+        store
+            .append_events(&[event(time_ms, "192.0.2.7", false)], now)
+            .unwrap();
+    }
+    let then = moment(3_700_000);
     let day = Duration::from_secs(86_400);
-    assert_eq!(store.prune(100_000, day, 1000).unwrap(), 0);
+    assert_eq!(store.prune(then, day, 1000).unwrap(), 0);
     assert_eq!(
-        store.prune(100_000, Duration::from_secs(90), 1000).unwrap(),
+        store.prune(then, Duration::from_secs(90), 1000).unwrap(),
         10
     );
-    assert_eq!(store.events(0, 1, None).unwrap()[0].time_ms, 10_000);
-    assert_eq!(store.prune(100_000, day, 40).unwrap(), 50);
+    assert_eq!(store.events(0, 1, None).unwrap()[0].id, 11);
+    assert_eq!(store.prune(then, day, 40).unwrap(), 50);
     assert_eq!(store.events(0, 100, None).unwrap().len(), 40);
     // Numbers are never used twice, even when every event has gone.
-    store.prune(10_000_000, Duration::from_secs(1), 1).unwrap();
-    assert_eq!(store.append_events(&events[..1]).unwrap(), Some(101));
+    let much_later = moment(86_400_000);
+    store.prune(much_later, Duration::from_secs(1), 1).unwrap();
+    let one = [event(0, "192.0.2.7", false)];
+    assert_eq!(store.append_events(&one, much_later).unwrap(), Some(101));
 }
 
 #[test]
@@ -333,10 +476,10 @@ fn pruning_is_bounded_a_call() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
     let events = vec![event(0, "192.0.2.7", false); 50_000];
-    store.append_events(&events).unwrap();
+    store.append_events(&events, NOW).unwrap();
     let day = Duration::from_secs(86_400);
     let mut left = Vec::new();
-    while let removed @ 1.. = store.prune(0, day, 5000).unwrap() {
+    while let removed @ 1.. = store.prune(NOW, day, 5000).unwrap() {
         left.push(removed);
     }
     assert_eq!(left, [20_000, 20_000, 5000]);
@@ -346,18 +489,19 @@ fn pruning_is_bounded_a_call() {
 fn a_crash_leaves_the_last_commit() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
-    store.append_events(&[event(1, "192.0.2.7", true)]).unwrap();
+    store.save_snapshot(&snapshot(Mode::Thalweg), NOW).unwrap();
+    store
+        .append_events(&[event(1, "192.0.2.7", true)], NOW)
+        .unwrap();
 
     // Half a snapshot and an event, never committed.
-    let transaction = store.connection.transaction().unwrap();
-    let other = Snapshot {
-        hosts: Vec::new(),
-        boot_id: "x".to_owned(),
-        ..snapshot(Mode::Thalweg)
+    let transaction = store.transaction().unwrap();
+    let other = HostRow {
+        connections: 7,
+        ..row(key(1, "192.0.2.7"), &[])
     };
-    super::snapshot::save(&transaction, &other).unwrap();
-    super::events::append(&transaction, &[event(2, "192.0.2.7", true)]).unwrap();
+    super::snapshot::save_host(&transaction, Mode::Thalweg, &other, 0).unwrap();
+    super::events::append(&transaction, &[event(2, "192.0.2.7", true)], 0).unwrap();
     // The files as a machine that loses power now would find them.
     let crashed = tempfile::tempdir().unwrap();
     for suffix in ["", "-wal"] {
@@ -372,16 +516,13 @@ fn a_crash_leaves_the_last_commit() {
             continue;
         }
         let store = open(place);
-        assert_eq!(
-            store.load_snapshot(Mode::Thalweg).unwrap(),
-            Some(snapshot(Mode::Thalweg))
-        );
+        assert_eq!(load(&store, Mode::Thalweg), Some(snapshot(Mode::Thalweg)));
         assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
     }
 
     // A write-ahead log that ends in the middle of a transaction.
     store
-        .append_events(&vec![event(3, "192.0.2.7", true); 1000])
+        .append_events(&vec![event(3, "192.0.2.7", true); 1000], NOW)
         .unwrap();
     let torn = tempfile::tempdir().unwrap();
     let wal = std::fs::read(directory.path().join("thalweg.db-wal")).unwrap();
@@ -393,91 +534,5 @@ fn a_crash_leaves_the_last_commit() {
     std::fs::write(torn.path().join("thalweg.db-wal"), &wal[..wal.len() - 5000]).unwrap();
     let store = open(torn.path());
     assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
-    assert_eq!(
-        store.load_snapshot(Mode::Thalweg).unwrap(),
-        Some(snapshot(Mode::Thalweg))
-    );
-}
-
-/// Measures; run it with `cargo test --release -- --ignored --nocapture store_speed`.
-#[test]
-#[ignore = "a measurement"]
-fn store_speed() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut store = open(directory.path());
-    let mut rates = Vec::new();
-    for hosts in [200, 20_000] {
-        let mut spent = Duration::ZERO;
-        for batch in 0..500 {
-            let events: Vec<Event> = (batch * 1000..(batch + 1) * 1000)
-                .map(|n| {
-                    let host = n * 7919 % hosts;
-                    event(
-                        n,
-                        &format!("192.0.{}.{}", host / 256, host % 256),
-                        n % 2 == 0,
-                    )
-                })
-                .collect();
-            let start = std::time::Instant::now();
-            store.append_events(&events).unwrap();
-            spent += start.elapsed();
-        }
-        rates.push(500_000.0 / spent.as_secs_f64());
-        println!(
-            "events a second, {hosts} hosts: {:.0}",
-            rates[rates.len() - 1]
-        );
-    }
-
-    let hosts = (0..65_536u32)
-        .map(|n| {
-            let address = std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string();
-            let arms = [
-                ("bbr", arm(n)),
-                ("cubic", arm(n)),
-                ("htcp", arm(n)),
-                ("reno", arm(n)),
-            ];
-            row(key(1, &address), &arms)
-        })
-        .collect();
-    let all = Snapshot {
-        hosts,
-        ..snapshot(Mode::Classic)
-    };
-    for _ in 0..2 {
-        let start = std::time::Instant::now();
-        store.save_snapshot(&all).unwrap();
-        println!(
-            "snapshot of 65536 hosts: {:.3} s",
-            start.elapsed().as_secs_f64()
-        );
-    }
-    let start = std::time::Instant::now();
-    assert_eq!(
-        store
-            .load_snapshot(Mode::Classic)
-            .unwrap()
-            .unwrap()
-            .hosts
-            .len(),
-        65_536
-    );
-    println!("its load: {:.3} s", start.elapsed().as_secs_f64());
-    drop(store);
-    let bytes = std::fs::metadata(directory.path().join(FILE_NAME))
-        .unwrap()
-        .len();
-    println!("file: {:.1} MB", bytes as f64 / 1e6);
-    let start = std::time::Instant::now();
-    let mut store = open(directory.path());
-    println!("opening it: {:.3} s", start.elapsed().as_secs_f64());
-    let start = std::time::Instant::now();
-    store.prune(0, Duration::from_secs(60), 900_000).unwrap();
-    println!(
-        "one step of pruning: {:.3} s",
-        start.elapsed().as_secs_f64()
-    );
-    assert!(rates[0] > 50_000.0, "{rates:?}");
+    assert_eq!(load(&store, Mode::Thalweg), Some(snapshot(Mode::Thalweg)));
 }

@@ -108,8 +108,8 @@ fn text(status: &Status) -> String {
         (
             "events",
             format!(
-                "{} from the kernel, {} lost, {} stored by this agent",
-                c.events, c.events_dropped, status.events_stored
+                "{} from the kernel, {} lost before that, {} stored by this agent, {} not",
+                c.events, c.events_dropped, status.events_stored, status.events_lost
             ),
         ),
     ];

@@ -6,7 +6,7 @@ use super::*;
 
 /// Opens a store that must be found damaged; returns the reason.
 fn damaged(directory: &Path, content: &[u8]) -> String {
-    let opened = Store::open(directory).unwrap();
+    let opened = Store::open(directory, BOOT, NOW).unwrap();
     let aside = opened.set_aside.expect("the store is damaged");
     let name = aside.path.file_name().unwrap().to_str().unwrap();
     assert!(name.starts_with("thalweg.db.corrupt-2"), "{name}");
@@ -16,7 +16,7 @@ fn damaged(directory: &Path, content: &[u8]) -> String {
     );
     // The new store works.
     let mut store = opened.store;
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
+    store.save_snapshot(&snapshot(Mode::Thalweg), NOW).unwrap();
     assert!(aside.to_string().contains(name));
     aside.reason
 }
@@ -55,7 +55,7 @@ fn a_damaged_database_is_set_aside() {
     let path = directory.path().join(FILE_NAME);
     let mut store = open(directory.path());
     store
-        .append_events(&vec![event(3, "192.0.2.7", true); 5000])
+        .append_events(&vec![event(3, "192.0.2.7", true); 5000], NOW)
         .unwrap();
     drop(store);
     let mut content = std::fs::read(&path).unwrap();
@@ -109,13 +109,15 @@ fn a_newer_store_is_refused_and_left_alone() {
         .pragma_update(None, "user_version", 7)
         .unwrap();
     let content = std::fs::read(&path).unwrap();
-    let error = Store::open(directory.path()).unwrap_err();
+    let files = || std::fs::read_dir(directory.path()).unwrap().count();
+    let before = files();
+    let error = Store::open(directory.path(), BOOT, NOW).unwrap_err();
     assert!(
         matches!(
             error,
             StoreError::Newer {
                 found: 7,
-                known: 2,
+                known: 3,
                 ..
             }
         ),
@@ -126,14 +128,14 @@ fn a_newer_store_is_refused_and_left_alone() {
         "{error}"
     );
     assert!(std::fs::read(&path).unwrap() == content, "left alone");
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    assert_eq!(files(), before);
 }
 
 #[test]
-fn a_record_that_cannot_be_is_an_error() {
+fn records_that_cannot_be_are_left_out_and_named() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = open(directory.path());
-    store.save_snapshot(&snapshot(Mode::Thalweg)).unwrap();
+    store.save_snapshot(&snapshot(Mode::Thalweg), NOW).unwrap();
     for (change, fault) in [
         ("UPDATE hosts SET prefix = 33 WHERE id = 1", "0 to 32"),
         (
@@ -151,10 +153,102 @@ fn a_record_that_cannot_be_is_an_error() {
         ),
     ] {
         store.connection.execute_batch(change).unwrap();
-        let error = store.load_snapshot(Mode::Thalweg).unwrap_err();
-        assert!(matches!(error, StoreError::Row { .. }), "{error}");
-        assert!(error.to_string().contains(fault), "{error}");
+        let mut good = 0;
+        let faults = store
+            .each_host(Mode::Thalweg, NOW, |_| {
+                good += 1;
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!((good, faults.len()), (2, 1), "{faults:?}");
+        assert!(faults[0].contains(fault), "{faults:?}");
     }
+    // A host that cannot be read is in nobody's way.
+    store
+        .connection
+        .execute_batch("UPDATE hosts SET address = 'x' WHERE id = 1")
+        .unwrap();
+    let mut saved = store.saved(Mode::Thalweg).unwrap();
+    store.remove_unreadable(&mut saved).unwrap();
+    assert_eq!(load(&store, Mode::Thalweg).unwrap().hosts.len(), 2);
+}
+
+#[test]
+fn a_store_that_was_closed_in_good_order_says_so_and_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let mark = directory.path().join("thalweg.db.closed");
+    let store = open(directory.path());
+    let other = store.again().unwrap();
+    assert!(!mark.exists());
+    drop(store);
+    assert!(!mark.exists(), "it is still open");
+    drop(other);
+    assert!(mark.exists());
+
+    // Whoever finds damage has it read whole the next time.
+    let store = open(directory.path());
+    assert!(!mark.exists());
+    let broken = rusqlite::Error::SqliteFailure(
+        rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT),
+        None,
+    );
+    store.sql::<()>("test", Err(broken)).unwrap_err();
+    drop(store);
+    assert!(!mark.exists());
+
+    // A crash leaves no mark either.
+    std::mem::forget(open(directory.path()));
+    assert!(!mark.exists());
+}
+
+#[test]
+fn a_store_of_the_version_before_is_taken_up_with_its_times() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE_NAME);
+    let old = Connection::open(&path).unwrap();
+    for step in &schema::MIGRATIONS[..2] {
+        old.execute_batch(step).unwrap();
+    }
+    old.execute_batch(
+        "PRAGMA user_version = 2;
+         INSERT INTO snapshots VALUES ('thalweg', '0f0e', 1, 1760000000000);
+         INSERT INTO hosts (mode, netns, address, prefix, connections, scored, switched,
+                            min_rtt_us, max_rate, seen_age_ms, forgot_age_ms)
+         VALUES ('thalweg', 1, '192.0.2.7', 32, 9, 3, 0, 100, 5, 1500, NULL),
+                ('thalweg', 1, '192.0.2.8', 32, 9, 3, 0, 100, 5, 2500, 90000);",
+    )
+    .unwrap();
+    drop(old);
+    // The wall clock says that an hour has passed since.
+    let store = open(directory.path());
+    let hosts = load(&store, Mode::Thalweg).unwrap().hosts;
+    let ages: Vec<_> = hosts
+        .iter()
+        .map(|row| {
+            (
+                row.key.address().to_string(),
+                row.seen_age_ms,
+                row.forgot_age_ms,
+            )
+        })
+        .collect();
+    assert_eq!(
+        ages,
+        [
+            ("192.0.2.8".to_owned(), 3_602_500, Some(3_690_000)),
+            ("192.0.2.7".to_owned(), 3_601_500, None)
+        ]
+    );
+    let page: i64 = store
+        .connection
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .unwrap();
+    assert_eq!(page, 1024);
+    let journal: String = store
+        .connection
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .unwrap();
+    assert_eq!(journal, "wal");
 }
 
 #[test]
@@ -162,7 +256,7 @@ fn an_unwritable_directory_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     std::fs::write(&file, "").unwrap();
-    let error = Store::open(&file.join("state")).unwrap_err();
+    let error = Store::open(&file.join("state"), BOOT, NOW).unwrap_err();
     assert!(matches!(error, StoreError::File { .. }), "{error}");
 }
 

@@ -1,0 +1,139 @@
+//! The store's own clock.
+//!
+//! Wall clocks are set forth and back, and the kernel's monotonic clock begins anew with each
+//! boot. The store's clock counts milliseconds and does neither: within a boot it follows the
+//! monotonic clock; from one boot to the next it goes on by what the wall clock says has passed
+//! in between, but never back. Where a file is new it begins at the wall clock's time.
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use crate::system;
+
+/// A moment on the machine's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Monotonic clock, ns since this boot.
+    pub monotonic_ns: u64,
+    /// Wall clock, ms since 1970.
+    pub wall_ms: i64,
+}
+
+impl Moment {
+    /// Now, on the monotonic clock rounded up to a full millisecond: records that were read
+    /// before are older, and their ages lose nothing by being counted in milliseconds.
+    pub fn now() -> Self {
+        Self {
+            monotonic_ns: system::monotonic_ns().div_ceil(NS_PER_MS) * NS_PER_MS,
+            wall_ms: (system::wall_ns() / NS_PER_MS) as i64,
+        }
+    }
+}
+
+const NS_PER_MS: u64 = 1_000_000;
+/// The wall clock is noted anew when it has been set by so much.
+const SET_MS: u64 = 1000;
+
+/// The store's clock during one boot.
+#[derive(Clone, Debug)]
+pub(super) struct Clock {
+    /// Its time minus the monotonic clock's, ms.
+    offset_ms: i64,
+    /// The wall clock's time minus the monotonic clock's, ms, when it was last noted.
+    wall_offset_ms: i64,
+}
+
+impl Clock {
+    /// Takes up the clock where the file has left it, and notes the moment.
+    pub(super) fn start(
+        transaction: &Transaction<'_>,
+        boot_id: &str,
+        moment: Moment,
+    ) -> Result<Self, rusqlite::Error> {
+        let noted = transaction
+            .query_row(
+                "SELECT boot_id, offset_ms, clock_ms, wall_ms FROM clock",
+                [],
+                |row| {
+                    Ok((
+                        row.get::<_, String>(0)?,
+                        row.get::<_, i64>(1)?,
+                        row.get::<_, i64>(2)?,
+                        row.get::<_, i64>(3)?,
+                    ))
+                },
+            )
+            .optional()?;
+        let offset_ms = match noted {
+            Some((boot, offset_ms, ..)) if boot == boot_id => offset_ms,
+            Some((_, _, clock_ms, wall_ms)) => {
+                let passed = moment.wall_ms.saturating_sub(wall_ms).max(0);
+                clock_ms.saturating_add(passed) - monotonic_ms(moment.monotonic_ns)
+            }
+            None => {
+                // A file of before there was a clock has the wall clock's times.
+                let latest: i64 = transaction.query_row(
+                    "SELECT coalesce(max(saved_at_ms), 0) FROM snapshots",
+                    [],
+                    |row| row.get(0),
+                )?;
+                moment.wall_ms.max(latest) - monotonic_ms(moment.monotonic_ns)
+            }
+        };
+        let mut clock = Self {
+            offset_ms,
+            wall_offset_ms: 0,
+        };
+        clock.write(transaction, boot_id, moment)?;
+        Ok(clock)
+    }
+
+    /// The time of a moment of this boot, ms.
+    pub(super) fn at(&self, monotonic_ns: u64) -> i64 {
+        self.offset_ms.saturating_add(monotonic_ms(monotonic_ns))
+    }
+
+    /// Notes the wall clock where it has been set: what passes until the next boot is counted
+    /// from there.
+    pub(super) fn note(
+        &mut self,
+        connection: &Connection,
+        boot_id: &str,
+        moment: Moment,
+    ) -> Result<(), rusqlite::Error> {
+        if wall_offset_ms(moment).abs_diff(self.wall_offset_ms) < SET_MS {
+            return Ok(());
+        }
+        self.write(connection, boot_id, moment)
+    }
+
+    fn write(
+        &mut self,
+        connection: &Connection,
+        boot_id: &str,
+        moment: Moment,
+    ) -> Result<(), rusqlite::Error> {
+        connection.execute(
+            "INSERT OR REPLACE INTO clock (id, boot_id, offset_ms, clock_ms, wall_ms)
+             VALUES (0, ?1, ?2, ?3, ?4)",
+            params![
+                boot_id,
+                self.offset_ms,
+                self.at(moment.monotonic_ns),
+                moment.wall_ms
+            ],
+        )?;
+        self.wall_offset_ms = wall_offset_ms(moment);
+        Ok(())
+    }
+}
+
+fn monotonic_ms(monotonic_ns: u64) -> i64 {
+    // 584 years of ns fit into a u64, and their ms into an i64.
+    monotonic_ns.div_ceil(NS_PER_MS).cast_signed()
+}
+
+fn wall_offset_ms(moment: Moment) -> i64 {
+    moment
+        .wall_ms
+        .saturating_sub(monotonic_ms(moment.monotonic_ns))
+}

@@ -1,0 +1,342 @@
+//! The thread that writes to the store: nobody else waits for the disk.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use thalweg_core::HostKey;
+
+use crate::kernel::HostBatch;
+use crate::shared::Shared;
+use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store};
+use crate::view::Event;
+
+/// Records of one transaction: others that write wait for no longer than that takes.
+const ROWS: usize = 256;
+/// Events that may wait for the disk, some ten MiB; what comes beyond is lost, and counted.
+const EVENTS_MAX: u64 = 16_384;
+/// Between two prunings of the store.
+const PRUNE: Duration = Duration::from_secs(60);
+
+/// What the thread is asked to do.
+enum Job {
+    /// To store events.
+    Events(Vec<Event>),
+    /// To save what was learned, and say how that went.
+    Save(mpsc::Sender<Result<()>>),
+    /// To take what is left, save, and end.
+    End,
+}
+
+/// The way to the thread.
+pub struct Mailbox {
+    jobs: mpsc::Sender<Job>,
+    /// Events on their way.
+    waiting: AtomicU64,
+    /// Events written to the store.
+    pub stored: AtomicU64,
+    /// Events that could not be written.
+    pub lost: AtomicU64,
+}
+
+/// What the thread needs, until it runs.
+pub struct Desk {
+    jobs: mpsc::Receiver<Job>,
+    store: Store,
+}
+
+/// The way to a thread that does not run yet, and what it needs.
+pub fn prepare(store: Store) -> (Mailbox, Desk) {
+    let (sender, receiver) = mpsc::channel();
+    let mailbox = Mailbox {
+        jobs: sender,
+        waiting: AtomicU64::new(0),
+        stored: AtomicU64::new(0),
+        lost: AtomicU64::new(0),
+    };
+    let desk = Desk {
+        jobs: receiver,
+        store,
+    };
+    (mailbox, desk)
+}
+
+impl Mailbox {
+    /// Has events stored; never waits. False where too many wait already: these are lost.
+    pub fn store(&self, events: Vec<Event>) -> bool {
+        let count = events.len() as u64;
+        let waiting = self.waiting.fetch_add(count, Ordering::Relaxed) + count;
+        if waiting <= EVENTS_MAX.max(count) && self.jobs.send(Job::Events(events)).is_ok() {
+            return true;
+        }
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
+        self.lost.fetch_add(count, Ordering::Relaxed);
+        false
+    }
+
+    /// Saves all host records, and waits until that is done.
+    pub fn save(&self) -> Result<()> {
+        let (reply, answer) = mpsc::channel();
+        let ended = || anyhow!("the thread that writes to the store has ended");
+        self.jobs.send(Job::Save(reply)).map_err(|_| ended())?;
+        answer.recv().map_err(|_| ended())?
+    }
+}
+
+/// The running thread.
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<()>>,
+}
+
+impl Writer {
+    /// Starts the thread. To be called when the kernel holds all that the store has: from now on
+    /// what the kernel has no more leaves the store.
+    pub fn start(shared: Arc<Shared>, desk: Desk) -> Result<Self> {
+        let state = State::new(Arc::clone(&shared), desk);
+        let thread = std::thread::Builder::new()
+            .name("store".into())
+            .spawn(move || state.run())?;
+        Ok(Self { shared, thread })
+    }
+
+    /// Has it take what is left, save, and end.
+    pub fn end(self) -> Result<()> {
+        // It may have ended by itself; joining tells why.
+        let _ = self.shared.mailbox.jobs.send(Job::End);
+        self.thread
+            .join()
+            .unwrap_or_else(|_| Err(anyhow!("the thread that writes to the store panicked")))
+    }
+}
+
+/// State of the thread.
+struct State {
+    shared: Arc<Shared>,
+    jobs: mpsc::Receiver<Job>,
+    /// Jobs that came while records were being saved.
+    later: Vec<Job>,
+    store: Store,
+    /// What the store has; `None`: to be read from it.
+    saved: Option<Saved>,
+    /// `established + closed` at the last snapshot: nothing new, nothing to save.
+    activity: u64,
+    /// [`Shared::imports`] at the last snapshot.
+    imports: u64,
+    tried: Instant,
+    pruned: Instant,
+    /// Events lost since storing them began to fail.
+    failing: Option<u64>,
+}
+
+impl State {
+    fn new(shared: Arc<Shared>, desk: Desk) -> Self {
+        let now = Instant::now();
+        Self {
+            imports: shared.imports(),
+            shared,
+            jobs: desk.jobs,
+            later: Vec::new(),
+            store: desk.store,
+            saved: None,
+            activity: 0,
+            tried: now,
+            pruned: now,
+            failing: None,
+        }
+    }
+
+    fn run(mut self) -> Result<()> {
+        let interval = self.shared.config.snapshot.interval;
+        loop {
+            let snapshot = interval.saturating_sub(self.tried.elapsed());
+            let prune = PRUNE.saturating_sub(self.pruned.elapsed());
+            let job = if self.later.is_empty() {
+                self.jobs.recv_timeout(snapshot.min(prune))
+            } else {
+                Ok(self.later.remove(0))
+            };
+            match job {
+                Ok(Job::Events(events)) => self.store_events(&events),
+                // Whoever asked may have gone.
+                Ok(Job::Save(reply)) => drop(reply.send(self.save())),
+                Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return self.save(),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if self.tried.elapsed() >= interval {
+                self.tried = Instant::now();
+                let outcome = self.save_if_changed();
+                self.report("snapshot", "the host records are not saved", outcome);
+            }
+            if self.pruned.elapsed() >= PRUNE {
+                self.pruned = Instant::now();
+                let outcome = self.prune();
+                self.report("retention", "old events are not removed", outcome);
+            }
+        }
+    }
+
+    /// One line when something begins to fail, one when it works again.
+    fn report(&self, topic: &'static str, what: &str, outcome: Result<()>) {
+        match outcome {
+            Ok(()) => self.shared.trouble_ends(topic, &format!("no more: {what}")),
+            Err(error) => self.shared.trouble(topic, format!("{what}: {error:#}")),
+        }
+    }
+
+    fn store_events(&mut self, events: &[Event]) {
+        let count = events.len() as u64;
+        let mailbox = &self.shared.mailbox;
+        mailbox.waiting.fetch_sub(count, Ordering::Relaxed);
+        match self.store.append_events(events, Moment::now()) {
+            Ok(_) => {
+                mailbox.stored.fetch_add(count, Ordering::Relaxed);
+                if let Some(lost) = self.failing.take() {
+                    let how = format!("events are stored again; {lost} were lost");
+                    self.shared.trouble_ends("store", &how);
+                }
+            }
+            Err(error) => {
+                mailbox.lost.fetch_add(count, Ordering::Relaxed);
+                *self.failing.get_or_insert(0) += count;
+                let error = anyhow::Error::from(error);
+                let text = format!("events are not stored: {error:#}");
+                self.shared.trouble("store", text);
+            }
+        }
+    }
+
+    /// Stores the events that have come meanwhile; everything else waits.
+    fn attend(&mut self) {
+        while let Ok(job) = self.jobs.try_recv() {
+            match job {
+                Job::Events(events) => self.store_events(&events),
+                job => self.later.push(job),
+            }
+        }
+    }
+
+    fn save_if_changed(&mut self) -> Result<()> {
+        let counters = self.shared.kernel.counters()?;
+        let activity = counters.established + counters.closed;
+        if activity == self.activity && self.shared.imports() == self.imports {
+            self.store.note_clock(Moment::now())?;
+            return Ok(());
+        }
+        self.save()?;
+        self.activity = activity;
+        Ok(())
+    }
+
+    /// Writes what has changed since the last time, and removes what the kernel has no more.
+    fn save(&mut self) -> Result<()> {
+        let imports = self.shared.imports();
+        let outcome = loop {
+            let mut saved = match self.saved.take() {
+                Some(saved) if self.store.is_current(&saved) => saved,
+                _ => {
+                    let header = self.shared.snapshot_header(self.shared.mode());
+                    self.store.adopt(&header)?;
+                    self.store.saved(self.shared.mode())?
+                }
+            };
+            if imports != self.imports {
+                saved.distrust();
+            }
+            let outcome = self.save_changes(&mut saved);
+            // Records that somebody has had forgotten meanwhile: from the beginning.
+            let is_over = outcome.is_ok() || self.store.is_current(&saved);
+            self.saved = Some(saved);
+            if is_over {
+                break outcome;
+            }
+        };
+        outcome.context("saving what was learned")?;
+        self.imports = imports;
+        self.shared.note_snapshot();
+        Ok(())
+    }
+
+    fn save_changes(&mut self, saved: &mut Saved) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        saved.begin();
+        let mut changed = HostBatch::new();
+        let mut written = 0;
+        shared.kernel.walk_hosts(|batch| {
+            let store = &self.store;
+            changed.extend(
+                batch
+                    .into_iter()
+                    .filter(|(key, host)| !store.has(saved, key, host)),
+            );
+            if changed.len() >= ROWS {
+                written += self.write(saved, &mut changed)?;
+            }
+            self.attend();
+            Ok(())
+        })?;
+        // What the walk has not found is looked for by its key before it is given up: a table that
+        // is read short must not empty the store.
+        let mut gone: Vec<HostKey> = Vec::new();
+        for id in saved.missing() {
+            let Some(key) = self.store.host_of(id)? else {
+                continue;
+            };
+            match shared.kernel.host(&key)? {
+                Some(host) => changed.push((key, host)),
+                None => gone.push(key),
+            }
+            if changed.len() >= ROWS {
+                written += self.write(saved, &mut changed)?;
+            }
+        }
+        written += self.write(saved, &mut changed)?;
+        for keys in gone.chunks(ROWS) {
+            self.store.remove_hosts(shared.mode(), saved, keys)?;
+            self.attend();
+        }
+        self.store.remove_unreadable(saved)?;
+        if written > 0 || !gone.is_empty() {
+            let header = shared.snapshot_header(shared.mode());
+            self.store.note_saved(&header, Moment::now())?;
+        }
+        Ok(())
+    }
+
+    /// Writes records and empties the list; returns how many they were.
+    fn write(&mut self, saved: &mut Saved, changed: &mut HostBatch) -> Result<usize> {
+        let arms = self.shared.kernel.arms()?;
+        for some in changed.chunks(ROWS) {
+            let moment = Moment::now();
+            let rows: Vec<HostRow> = some
+                .iter()
+                .map(|(key, host)| {
+                    HostRow::new(*key, host, moment.monotonic_ns, |index| arms.name(index))
+                })
+                .collect();
+            self.store
+                .save_hosts(self.shared.mode(), saved, &rows, moment)?;
+            self.attend();
+        }
+        let count = changed.len();
+        changed.clear();
+        Ok(count)
+    }
+
+    fn prune(&mut self) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let events = &shared.config.events;
+        loop {
+            let moment = Moment::now();
+            let removed = self
+                .store
+                .prune(moment, events.retention, events.retention_max)?;
+            if removed < PRUNE_STEP {
+                return Ok(());
+            }
+            self.attend();
+        }
+    }
+}
