@@ -7,10 +7,12 @@
 //! cc/NAME/link       keeps it registered with TCP; gone while it drains
 //! cc/NAME/struct_ops its callbacks
 //! cc/NAME/map_MAP    its other maps
-//! cc/NAME-new        the next version, while it replaces the present one
+//! cc/NAME-new        the same of a version on its way: not in force yet, or not in its place
 //! ```
 //!
-//! The kernel keeps a version for as long as a socket has it, whatever is pinned.
+//! A version is pinned whole as `NAME-new` and gets its place by one rename, so a call that is
+//! cut short at any moment leaves what the next one finishes or takes back: `NAME-new` with a
+//! link that keeps this very version registered is in force. The kernel keeps a version for as long as a socket has it, whatever is pinned.
 
 mod flows;
 mod program;
@@ -19,19 +21,20 @@ mod support;
 mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapMut, MapType, Object};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
-use crate::limit::{remove_file, remove_if_empty};
+use crate::pins::{self, Locked, entries, remove_file};
 use crate::system;
 
 pub use flows::{Use, count};
@@ -108,9 +111,11 @@ pub struct Control {
 /// [`anyhow::Error`] where pins cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Control>> {
     system::check_privileges()?;
+    let directory = pin.join(DIRECTORY);
+    // Mends what a call that was cut short has left, and lets no other change it meanwhile.
+    let _all = Controls::open(pin)?;
     let support = check();
     let used = count();
-    let directory = pin.join(DIRECTORY);
     let of = |name: &str| {
         let used = used.as_ref().ok()?;
         Some(used.get(name).copied().unwrap_or_default())
@@ -234,7 +239,7 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
     system::ensure_bpffs(pin)?;
     let all = Controls::create(pin)?;
     let loaded = all.load(program, &name, &support);
-    all.finish(pin);
+    all.0.finish(pin);
     loaded.map(|()| name)
 }
 
@@ -248,7 +253,7 @@ pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
     let support = check()?;
     let all = Controls::of(pin, name)?;
     let swapped = all.swap(program, name, &support);
-    all.finish(pin);
+    all.0.finish(pin);
     swapped
 }
 
@@ -275,7 +280,7 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     }
     all.unregister(name)?;
     all.clear(name)?;
-    all.finish(pin);
+    all.0.finish(pin);
     Ok(())
 }
 
@@ -305,7 +310,7 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
     // Somebody else may have finished it meanwhile.
     if let Ok(all) = Controls::of(pin, name) {
         all.clear(name)?;
-        all.finish(pin);
+        all.0.finish(pin);
     }
     Ok(())
 }
@@ -343,6 +348,21 @@ fn check_defaults(name: &str, used: Use) -> Result<()> {
     )
 }
 
+/// Why a name that is draining can neither be loaded nor swapped, and what can be done.
+fn draining(name: &str, used: Use) -> anyhow::Error {
+    if !used.has_sockets() {
+        return anyhow!(
+            "{name} was unloaded, so there is nothing to replace; `thalweg cc load` loads it anew"
+        );
+    }
+    anyhow!(
+        "{name} is draining: {} had it before it was unloaded, and the name is taken until they \
+         end; wait for that with `thalweg cc unload {name} --drain` and load it then, or load it \
+         now under another name with `thalweg cc load --name`",
+        sockets(used)
+    )
+}
+
 fn check_name(name: &str) -> Result<()> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
@@ -354,31 +374,25 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The directory of all, locked against other writers.
-struct Controls {
-    directory: PathBuf,
-    _lock: Flock<File>,
-}
+/// The directory of all, mended.
+struct Controls(Locked);
 
 impl Controls {
     fn create(pin: &Path) -> Result<Self> {
-        let directory = pin.join(DIRECTORY);
-        // Whoever removes the last one removes the directory, maybe at this moment.
-        loop {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&directory)
-                .with_context(|| format!("creating {}", directory.display()))?;
-            if let Some(all) = Self::lock(&directory)? {
-                return Ok(all);
-            }
-        }
+        let all = Self(Locked::create(&pin.join(DIRECTORY))?);
+        all.mend()?;
+        Ok(all)
+    }
+
+    /// None where nothing is loaded.
+    fn open(pin: &Path) -> Result<Option<Self>> {
+        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
+        all.as_ref().map_or(Ok(()), Self::mend)?;
+        Ok(all)
     }
 
     /// What has a name that is loaded, or draining.
     fn of(pin: &Path, name: &str) -> Result<Self> {
-        let directory = pin.join(DIRECTORY);
         let missing = || {
             if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
                 return anyhow!(
@@ -388,58 +402,36 @@ impl Controls {
             }
             anyhow!("no congestion control {name:?} is loaded; `thalweg cc list` shows what is")
         };
-        if check_name(name).is_err() || !directory.join(name).exists() {
+        if check_name(name).is_err() {
             return Err(missing());
         }
-        let all = Self::lock(&directory)?;
+        let all = Self::open(pin)?;
         all.filter(|all| all.own(name).exists()).ok_or_else(missing)
     }
 
-    /// None where the directory went before it was locked, even if there is a new one by now.
-    fn lock(directory: &Path) -> Result<Option<Self>> {
-        let shown = directory.display();
-        let file = match File::open(directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            file => file.with_context(|| format!("opening {shown}"))?,
-        };
-        let inode = file.metadata()?.ino();
-        let lock = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| errno)
-            .with_context(|| format!("locking {shown}"))?;
-        if !fs::metadata(directory).is_ok_and(|now| now.ino() == inode) {
-            return Ok(None);
-        }
-        let all = Self {
-            directory: directory.to_owned(),
-            _lock: lock,
-        };
-        all.mend()?;
-        Ok(Some(all))
-    }
-
     fn own(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.0.directory.join(name)
     }
 
     fn new_of(&self, name: &str) -> PathBuf {
-        self.directory.join(format!("{name}{NEW}"))
+        self.0.directory.join(format!("{name}{NEW}"))
     }
 
     /// Finishes or takes back what an earlier call that was cut short has left.
     fn mend(&self) -> Result<()> {
-        for file in entries(&self.directory)? {
+        for file in entries(&self.0.directory)? {
             let Some(name) = file.strip_suffix(NEW) else {
                 continue;
             };
-            let new = self.directory.join(&file);
-            let present = Link::open(self.own(name).join(LINK)).ok();
-            let present = present.as_ref().map(map_of).transpose()?.flatten();
-            let next = MapHandle::from_pinned_path(new.join(OPS))
+            let new = self.0.directory.join(&file);
+            let registered = Link::open(new.join(LINK)).ok();
+            let registered = registered.as_ref().map(map_of).transpose()?.flatten();
+            let pinned = MapHandle::from_pinned_path(new.join(OPS))
                 .ok()
                 .and_then(|map| map.info().ok())
                 .map(|info| info.info.id);
-            if present.is_some() && present == next {
-                self.move_in(name)?;
+            if registered.is_some() && registered == pinned {
+                self.put_in_place(name)?;
             } else {
                 clear(&new)?;
             }
@@ -447,23 +439,12 @@ impl Controls {
         Ok(())
     }
 
-    /// Removes directories that nothing is in any more.
-    fn finish(self, pin: &Path) {
-        remove_if_empty(&self.directory);
-        drop(self);
-        remove_if_empty(pin);
-    }
-
     fn load(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
         let own = self.own(name);
         if own.exists() && !own.join(LINK).exists() {
             let used = used_by(name)?;
             if used.has_sockets() {
-                bail!(
-                    "the name {name} is still taken: {} had it before it was unloaded; choose \
-                     another with --name, or wait with `thalweg cc unload {name} --drain`",
-                    sockets(used)
-                );
+                return Err(draining(name, used));
             }
             clear(&own)?;
         }
@@ -479,90 +460,43 @@ impl Controls {
                  this one beside it"
             );
         }
-        let loaded = self.load_into(&own, program, name, support);
+        let new = self.new_of(name);
+        let loaded = load_into(&new, program, name, support);
         if loaded.is_err() {
             // The error that stopped it is what matters.
-            let _ = clear(&own);
+            let _ = clear(&new);
         }
-        loaded
-    }
-
-    fn load_into(
-        &self,
-        own: &Path,
-        program: &Program<'_>,
-        name: &str,
-        support: &Support,
-    ) -> Result<()> {
-        let mut object = program.load(name, support)?;
-        pin_maps(&mut object, own)?;
-        let mut link = ops(&mut object)?
-            .attach_struct_ops()
-            .with_context(|| format!("registering {name} with TCP"))?;
-        let path = own.join(LINK);
-        link.pin(&path)
-            .with_context(|| format!("pinning {}", path.display()))
+        loaded?;
+        self.put_in_place(name)
     }
 
     fn swap(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
         let path = self.own(name).join(LINK);
         if !path.exists() {
-            bail!("{name} is draining: it cannot be replaced any more; load it anew");
+            return Err(draining(name, used_by(name)?));
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         let new = self.new_of(name);
-        let swapped = self.swap_into(&new, &link, program, name, support);
+        let swapped = swap_into(&new, &link, program, name, support);
         if swapped.is_err() {
             // The error that stopped it is what matters.
             let _ = clear(&new);
         }
-        swapped
+        swapped?;
+        self.put_in_place(name)
     }
 
-    fn swap_into(
-        &self,
-        new: &Path,
-        link: &Link,
-        program: &Program<'_>,
-        name: &str,
-        support: &Support,
-    ) -> Result<()> {
-        let mut object = program.load(name, support)?;
-        pin_maps(&mut object, new)?;
-        let mut ops = ops(&mut object)?;
-        // libbpf fills the map of callbacks only on its way to an attachment. This one fails
-        // because the name is taken, and leaves the map filled, which is all that is wanted.
-        if ops.attach_struct_ops().is_ok() {
-            bail!("{name} vanished from the kernel while it was being replaced");
-        }
-        // SAFETY: both descriptors are open for the whole call; no options are passed.
-        let failed = unsafe {
-            libbpf_rs::libbpf_sys::bpf_link_update(
-                link.as_fd().as_raw_fd(),
-                ops.as_fd().as_raw_fd(),
-                std::ptr::null(),
-            )
-        };
-        if failed != 0 {
-            return Err(std::io::Error::from_raw_os_error(-failed))
-                .with_context(|| format!("replacing {name}"));
-        }
-        self.move_in(name)
-    }
-
-    /// Puts the pins of a new version, which is in force, in the place of the old one's.
-    fn move_in(&self, name: &str) -> Result<()> {
+    /// Gives a new version, which is in force, the place of the old one, if there is one.
+    fn put_in_place(&self, name: &str) -> Result<()> {
         let (own, new) = (self.own(name), self.new_of(name));
-        for file in entries(&own)?.iter().filter(|file| *file != LINK) {
-            if !new.join(file).exists() {
-                remove_file(&own.join(file))?;
-            }
-        }
-        for file in entries(&new)? {
-            fs::rename(new.join(&file), own.join(&file))
-                .with_context(|| format!("moving {}", new.join(&file).display()))?;
-        }
-        fs::remove_dir(&new).with_context(|| format!("removing {}", new.display()))
+        let flags = if own.exists() {
+            RenameFlags::RENAME_EXCHANGE
+        } else {
+            RenameFlags::RENAME_NOREPLACE
+        };
+        renameat2(AT_FDCWD, &new, AT_FDCWD, &own, flags)
+            .with_context(|| format!("renaming {} to {}", new.display(), own.display()))?;
+        clear(&new)
     }
 
     /// Takes the name back from TCP, so that no connection gets it any more.
@@ -602,11 +536,75 @@ fn ops(object: &mut Object) -> Result<MapMut<'_>> {
         .context("the BPF object has no struct_ops map")
 }
 
+fn load_into(new: &Path, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
+    let mut object = program.load(name, support)?;
+    pin_maps(&mut object, new)?;
+    let mut link = ops(&mut object)?
+        .attach_struct_ops()
+        .with_context(|| format!("registering {name} with TCP"))?;
+    let path = new.join(LINK);
+    link.pin(&path)
+        .with_context(|| format!("pinning {}", path.display()))
+}
+
+fn swap_into(
+    new: &Path,
+    link: &Link,
+    program: &Program<'_>,
+    name: &str,
+    support: &Support,
+) -> Result<()> {
+    let mut object = program.load(name, support)?;
+    pin_maps(&mut object, new)?;
+    pin_again(link, &new.join(LINK))?;
+    let mut ops = ops(&mut object)?;
+    fill(&mut ops, name)?;
+    // SAFETY: both descriptors are open for the whole call; no options are passed.
+    let failed = unsafe {
+        libbpf_rs::libbpf_sys::bpf_link_update(
+            link.as_fd().as_raw_fd(),
+            ops.as_fd().as_raw_fd(),
+            std::ptr::null(),
+        )
+    };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .with_context(|| format!("replacing {name}"));
+    }
+    Ok(())
+}
+
+/// Fills the map of callbacks. libbpf does so only on its way to an attachment, and only links
+/// that it attached itself can it update. So it attaches while this process may open no file:
+/// the link fails for want of a descriptor, before TCP is asked to register a name that is
+/// taken, which the kernel would log.
+fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, 0, hard)?;
+    let attached = ops.attach_struct_ops();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+    // What else may have failed is seen when the link is to be updated.
+    if attached.is_ok() {
+        bail!("{name} vanished from the kernel while it was being replaced");
+    }
+    Ok(())
+}
+
+/// Pins a link that is pinned already; libbpf pins each only once.
+fn pin_again(link: &Link, path: &Path) -> Result<()> {
+    let c_path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the descriptor is open and the path ends with a 0 for the whole call.
+    let failed =
+        unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(link.as_fd().as_raw_fd(), c_path.as_ptr()) };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .with_context(|| format!("pinning {}", path.display()));
+    }
+    Ok(())
+}
+
 fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(directory)
-        .with_context(|| format!("creating {}", directory.display()))?;
+    pins::make(directory, false)?;
     for mut map in object.maps_mut() {
         let file = if map.map_type() == MapType::StructOps {
             OPS.to_owned()
@@ -628,9 +626,14 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
     })
 }
 
-/// `flags` of a loaded congestion control.
+/// `flags` of a loaded congestion control: of the version in force, whatever is pinned.
 fn flags(own: &Path, support: &Support) -> Option<u32> {
-    let map = MapHandle::from_pinned_path(own.join(OPS)).ok()?;
+    let link = Link::open(own.join(LINK)).ok();
+    let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
+        Some(id) => MapHandle::from_map_id(id),
+        None => MapHandle::from_pinned_path(own.join(OPS)),
+    }
+    .ok()?;
     let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
     let bytes = value.get(support.flags_offset..support.flags_offset + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
@@ -644,26 +647,9 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Names in a directory; none where there is no directory.
-fn entries(directory: &Path) -> Result<Vec<String>> {
-    match fs::read_dir(directory) {
-        Ok(entries) => Ok(entries
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
-    }
-}
-
+/// Removes the pins of a version.
 fn clear(own: &Path) -> Result<()> {
-    if !own.exists() {
-        return Ok(());
-    }
-    for file in entries(own)? {
-        remove_file(&own.join(file))?;
-    }
-    fs::remove_dir(own).with_context(|| format!("removing {}", own.display()))
+    pins::clear(own, LINK)
 }
 
 #[cfg(test)]

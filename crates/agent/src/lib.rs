@@ -12,6 +12,7 @@ mod keeper;
 pub mod kernel;
 pub mod limit;
 mod object;
+mod pins;
 pub mod policy;
 mod present;
 pub mod run;

@@ -16,15 +16,15 @@ mod sockets;
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
-use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use thalweg_abi::{bytes_of, from_bytes, raw};
 
+use crate::pins::{self, Locked, remove_file};
 use crate::system;
 
 pub use fq::WithoutFq;
@@ -165,17 +165,10 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
         fq::check(&request.cgroup, &request.devices)?;
     }
     system::ensure_bpffs(pin)?;
-    let directory = pin.join(DIRECTORY);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory)
-        .with_context(|| format!("creating {}", directory.display()))?;
-    let all = Limits::lock(&directory)?;
+    let all = Limits(Locked::create(&pin.join(DIRECTORY))?);
     let outcome = all.set(request, &settings);
     all.tidy()?;
-    drop(all);
-    remove_if_empty(pin);
+    all.0.finish(pin);
     outcome
 }
 
@@ -215,15 +208,15 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
     system::check_privileges()?;
     system::check_cgroup2(cgroup)?;
     let id = cgroup_id(cgroup)?;
-    let directory = pin.join(DIRECTORY);
-    if !directory.join(id.to_string()).exists() {
+    let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
+        return Err(none(cgroup));
+    };
+    if !all.own(id).exists() {
         return Err(none(cgroup));
     }
-    let all = Limits::lock(&directory)?;
     let outcome = all.remove(id, cgroup);
     all.tidy()?;
-    drop(all);
-    remove_if_empty(pin);
+    all.0.finish(pin);
     outcome
 }
 
@@ -233,12 +226,10 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
 /// [`anyhow::Error`] with the first that could not be removed.
 pub fn remove_all(pin: &Path) -> Result<usize> {
     system::check_privileges()?;
-    let directory = pin.join(DIRECTORY);
-    if !directory.exists() {
+    let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
         return Ok(0);
-    }
-    let all = Limits::lock(&directory)?;
-    let ids = ids(&directory)?;
+    };
+    let ids = ids(&all.0.directory)?;
     for &id in &ids {
         match cgroup_path(id) {
             Some(path) => all.remove(id, &path)?,
@@ -246,8 +237,7 @@ pub fn remove_all(pin: &Path) -> Result<usize> {
         }
     }
     all.tidy()?;
-    drop(all);
-    remove_if_empty(pin);
+    all.0.finish(pin);
     Ok(ids.len())
 }
 
@@ -258,27 +248,12 @@ fn none(cgroup: &Path) -> anyhow::Error {
     )
 }
 
-/// The directory of all limits, locked against other writers.
-struct Limits {
-    directory: PathBuf,
-    _lock: Flock<File>,
-}
+/// The directory of all limits.
+struct Limits(Locked);
 
 impl Limits {
-    fn lock(directory: &Path) -> Result<Self> {
-        let shown = directory.display();
-        let file = File::open(directory).with_context(|| format!("opening {shown}"))?;
-        let lock = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| errno)
-            .with_context(|| format!("locking {shown}"))?;
-        Ok(Self {
-            directory: directory.to_owned(),
-            _lock: lock,
-        })
-    }
-
     fn own(&self, id: u64) -> PathBuf {
-        self.directory.join(id.to_string())
+        self.0.directory.join(id.to_string())
     }
 
     fn set(&self, request: &Request, settings: &raw::thalweg_limit_settings) -> Result<Outcome> {
@@ -318,10 +293,7 @@ impl Limits {
         settings: &raw::thalweg_limit_settings,
         own: &Path,
     ) -> Result<()> {
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(own)
-            .with_context(|| format!("creating {}", own.display()))?;
+        pins::make(own, false)?;
         let object = self.load(own)?;
         let map = object
             .maps()
@@ -346,7 +318,7 @@ impl Limits {
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if SHARED.contains(&name.as_str()) {
-                map.set_pin_path(self.directory.join(&name))?;
+                map.set_pin_path(self.0.directory.join(&name))?;
             } else if OWN.contains(&name.as_str()) {
                 map.set_pin_path(own.join(&name))?;
             }
@@ -358,7 +330,7 @@ impl Limits {
 
     /// Counts what the whole machine sends, from now on.
     fn attach_meter(&self, object: &Object) -> Result<()> {
-        let path = self.directory.join(LINE);
+        let path = self.0.directory.join(LINE);
         if path.exists() {
             return Ok(());
         }
@@ -377,7 +349,7 @@ impl Limits {
         remove_file(&own.join(SOCKOPS))?;
         if let (Some(slot), Ok(pacing)) = (
             slot,
-            MapHandle::from_pinned_path(self.directory.join("pacing")),
+            MapHandle::from_pinned_path(self.0.directory.join("pacing")),
         ) {
             sockets::give_back(cgroup, &pacing, slot as usize)?;
         }
@@ -386,14 +358,7 @@ impl Limits {
 
     /// Removes the pins of a limit.
     fn clear(&self, id: u64) -> Result<()> {
-        let own = self.own(id);
-        if !own.exists() {
-            return Ok(());
-        }
-        for file in [EGRESS, SOCKOPS].into_iter().chain(OWN) {
-            remove_file(&own.join(file))?;
-        }
-        fs::remove_dir(&own).with_context(|| format!("removing {}", own.display()))
+        pins::clear(&self.own(id), "link_")
     }
 
     /// Removes limits of cgroups that are gone, the meter if nobody reads it, and all that
@@ -401,7 +366,7 @@ impl Limits {
     fn tidy(&self) -> Result<()> {
         let mut metered = false;
         let mut left = 0;
-        for id in ids(&self.directory)? {
+        for id in ids(&self.0.directory)? {
             let own = self.own(id);
             if attached_to(&own.join(EGRESS))? != Some(id) {
                 self.clear(id)?;
@@ -414,14 +379,12 @@ impl Limits {
                 .is_some_and(|settings| has(&settings, raw::THALWEG_LIMIT_WORK_CONSERVING));
         }
         if !metered {
-            remove_file(&self.directory.join(LINE))?;
+            remove_file(&self.0.directory.join(LINE))?;
         }
         if left == 0 {
             for map in SHARED {
-                remove_file(&self.directory.join(map))?;
+                remove_file(&self.0.directory.join(map))?;
             }
-            // Not empty only if something else was put there, which is not ours to judge.
-            let _ = fs::remove_dir(&self.directory);
         }
         Ok(())
     }
@@ -613,21 +576,6 @@ fn attach(object: &Object, name: &str, cgroup: &File, path: &Path) -> Result<()>
         .with_context(|| format!("attaching {name} to the cgroup"))?;
     link.pin(path)
         .with_context(|| format!("pinning {}", path.display()))
-}
-
-pub(crate) fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Removes the agent's directory if nothing is in it.
-pub(crate) fn remove_if_empty(pin: &Path) {
-    // Not empty means in use, which is no error.
-    let _ = fs::remove_dir(pin);
 }
 
 #[cfg(test)]

@@ -1,15 +1,20 @@
 //! Compiled BPF objects that come from outside: what is wrong with them, in words.
 
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::PrintLevel;
+use libbpf_rs::btf::types::{MemberAttr, Struct};
+use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
+use libbpf_rs::{AsRawLibbpf, libbpf_sys};
 
 /// Lines of the verifier's log that an error shows. The last ones say what was wrong.
 const LOG_LINES: usize = 6;
+/// Longest chain of types that name one another, libbpf's own limit (btf.c, MAX_RESOLVE_DEPTH).
+const MOST_TYPES: usize = 32;
 /// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
 const EM_BPF: u16 = 247;
 
@@ -40,18 +45,49 @@ pub fn check_file(file: &Path) -> Result<()> {
 /// What libbpf has said since it was last asked, the verifier's log included.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-fn listen(_: PrintLevel, text: String) {
-    if let Ok(mut said) = SAID.lock() {
-        said.push_str(&text);
+unsafe extern "C" {
+    /// Of the C library. A `va_list` argument is a pointer on every machine that BPF runs on.
+    fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
+}
+
+/// Takes what libbpf prints. libbpf-rs does too, but aborts where it is not UTF-8, and names in
+/// an object can be anything.
+unsafe extern "C" fn listen(
+    level: libbpf_sys::libbpf_print_level,
+    format: *const c_char,
+    arguments: *mut c_void,
+) -> c_int {
+    if level != libbpf_sys::LIBBPF_WARN {
+        return 0;
     }
+    let mut text: *mut c_char = std::ptr::null_mut();
+    // SAFETY: format and arguments are libbpf's and fit each other; the text is freed below.
+    if unsafe { vasprintf(&raw mut text, format, arguments) } < 0 {
+        return 0;
+    }
+    // SAFETY: it succeeded, so the text ends with a 0.
+    let lossy = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    if let Ok(mut said) = SAID.lock() {
+        said.push_str(&lossy);
+    }
+    drop(lossy);
+    // SAFETY: vasprintf allocated it, and nobody refers to it any more.
+    unsafe { libc::free(text.cast()) };
+    0
 }
 
 /// Runs something while what libbpf says is kept for [`take_said`] and not printed.
 pub fn listening<T>(what: impl FnOnce() -> T) -> T {
-    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, listen)));
+    // SAFETY: the types differ only in that of the arguments, a pointer in both.
+    let listen = unsafe {
+        std::mem::transmute::<*const (), libbpf_sys::libbpf_print_fn_t>(listen as *const ())
+    };
+    // SAFETY: both functions live as long as the program.
+    let before = unsafe { libbpf_sys::libbpf_set_print(listen) };
     take_said();
     let outcome = what();
-    libbpf_rs::set_print(before);
+    // SAFETY: as above.
+    unsafe { libbpf_sys::libbpf_set_print(before) };
     outcome
 }
 
@@ -60,6 +96,52 @@ pub fn take_said() -> String {
     SAID.lock()
         .map(|mut said| std::mem::take(&mut *said))
         .unwrap_or_default()
+}
+
+/// Whether the types of an object hold together: each ends, and members lie within their struct.
+/// libbpf takes that for granted, and reads and writes where they say.
+pub fn is_sound(btf: &Btf<'_>) -> bool {
+    let ends = |id| {
+        let first = btf.type_by_id::<BtfType<'_>>(TypeId::from(id));
+        let chain = std::iter::successors(first, BtfType::next_type);
+        chain.take(MOST_TYPES + 1).count() <= MOST_TYPES
+    };
+    let fits = |id| {
+        let Some(whole) = btf.type_by_id::<Struct<'_>>(TypeId::from(id)) else {
+            return true;
+        };
+        whole.iter().all(|member| {
+            let MemberAttr::Normal { offset } = member.attr else {
+                return true;
+            };
+            // SAFETY: the pointer is that of `btf`, which outlives the call.
+            let size = unsafe {
+                libbpf_sys::btf__resolve_size(btf.as_libbpf_object().as_ptr(), member.ty.into())
+            };
+            usize::try_from(size).is_ok_and(|size| offset as usize / 8 + size <= whole.size())
+        })
+    };
+    let ids = 1..u32::try_from(btf.len()).unwrap_or(u32::MAX);
+    ids.clone().all(ends) && ids.clone().all(fits)
+}
+
+/// Text of an object or of the kernel about it, with control characters escaped: it is shown on
+/// terminals.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            safe.extend(character.escape_default());
+        } else {
+            safe.push(character);
+        }
+    }
+    safe
+}
+
+/// The last line of what libbpf said when it could not read an object.
+pub fn last_line(said: &str) -> Option<String> {
+    said.lines().last().map(printable)
 }
 
 /// The last lines of the verifier's log, which say what was wrong; where there is no log,
@@ -80,11 +162,13 @@ pub fn last_words(said: &str) -> String {
         !line.is_empty() && !noise.iter().any(|noise| line.starts_with(noise))
     };
     let lines: Vec<&str> = log.lines().filter(is_reason).map(str::trim).collect();
-    lines[lines.len().saturating_sub(LOG_LINES)..].join("; ")
+    printable(&lines[lines.len().saturating_sub(LOG_LINES)..].join("; "))
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
     use super::*;
 
     #[test]
@@ -103,5 +187,37 @@ mod tests {
         assert!(!words.contains("processed"), "{words}");
         let long: String = (0..100).map(|n| format!("line {n}\n")).collect();
         assert_eq!(last_words(&long).split("; ").count(), LOG_LINES);
+    }
+
+    #[test]
+    fn members_beyond_their_struct_are_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("types.o");
+        let source = directory.path().join("types.c");
+        std::fs::write(&source, "struct { char a[0x1238]; long b; } v;").unwrap();
+        let clang = std::process::Command::new("clang")
+            .args(["-target", "bpf", "-g", "-c", "-o"])
+            .args([&path, &source])
+            .status();
+        assert!(clang.unwrap().success());
+        assert!(is_sound(&Btf::from_path(&path).unwrap()));
+        // The member's offset in bits becomes one beyond the end.
+        let mut bytes = std::fs::read(&path).unwrap();
+        let (offset, beyond) = ((0x1238u32 * 8).to_le_bytes(), (0x1240u32 * 8).to_le_bytes());
+        let places = (0..bytes.len() - 3).filter(|at| bytes[*at..at + 4] == offset);
+        let places: Vec<usize> = places.collect();
+        assert!(!places.is_empty());
+        for at in places {
+            bytes[at..at + 4].copy_from_slice(&beyond);
+        }
+        std::fs::write(&path, bytes).unwrap();
+        assert!(!is_sound(&Btf::from_path(&path).unwrap()));
+    }
+
+    #[test]
+    fn foreign_text_controls_no_terminal() {
+        assert_eq!(printable("a\x1b[2J\u{fffd}ü"), "a\\u{1b}[2J\u{fffd}ü");
+        assert_eq!(last_line("a\nb\u{9b}c\n").unwrap(), "b\\u{9b}c");
+        assert_eq!(last_words("a\tb\nc\n"), "a\\tb; c");
     }
 }

@@ -2,24 +2,29 @@
 //! pinned links, and removed again.
 //!
 //! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file
-//! system, with a file `link_PROGRAM` for each program and `map_MAP` for each map.
+//! system, with a file `link_PROGRAM` for each program and `map_MAP` for each map. It is pinned
+//! whole as `NAME~new` and then renamed; what a call that was cut short has left is removed by
+//! the next.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramType};
 use serde::Serialize;
 
-use crate::limit::{attached_to, cgroup_path, remove_file, remove_if_empty};
-use crate::object::{self, last_words, take_said};
+use crate::limit::{attached_to, cgroup_path};
+use crate::object::{self, last_line, last_words, printable, take_said};
+use crate::pins::{self, Locked, entries};
 use crate::system;
 
 const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";
 const MAP: &str = "map_";
+/// Ends the name of a directory that is not whole yet; no name has a '~', and the file system no
+/// '.'.
+const NEW: &str = "~new";
 /// Longest name: it is a file's, and a column's.
 const NAME_MAX: usize = 32;
 
@@ -55,31 +60,10 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
     system::check_cgroup2(cgroup)?;
     system::check_privileges()?;
     system::ensure_bpffs(pin)?;
-    let directory = pin.join(DIRECTORY);
-    let own = directory.join(&name);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&directory)
-        .with_context(|| format!("creating {}", directory.display()))?;
-    match fs::DirBuilder::new().mode(0o700).create(&own) {
-        Ok(()) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-            "the name {name:?} is taken; choose another with --name, or remove that one with \
-             `thalweg sockops unload {name}`"
-        ),
-        Err(error) => return Err(error).with_context(|| format!("creating {}", own.display())),
-    }
-    let loaded = load_into(&own, file, cgroup);
-    if loaded.is_err() {
-        // The error that stopped it is what matters.
-        let _ = clear(&own);
-        remove_if_empty(&directory);
-        remove_if_empty(pin);
-    }
-    let left_out = loaded?;
-    let loaded = read(&directory, &name)?;
-    Ok(Loaded { left_out, ..loaded })
+    let all = Objects::create(pin)?;
+    let loaded = all.load(file, cgroup, &name);
+    all.0.finish(pin);
+    loaded
 }
 
 /// All loaded objects, by name.
@@ -88,10 +72,12 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
 /// [`anyhow::Error`] where they cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
     system::check_privileges()?;
-    let directory = pin.join(DIRECTORY);
-    let mut names: Vec<String> = entries(&directory)?;
+    let Some(all) = Objects::open(pin)? else {
+        return Ok(Vec::new());
+    };
+    let mut names = entries(&all.0.directory)?;
     names.sort();
-    names.iter().map(|name| read(&directory, name)).collect()
+    names.iter().map(|name| all.read(name)).collect()
 }
 
 /// Removes an object from the kernel: programs first, then maps.
@@ -100,10 +86,10 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// [`anyhow::Error`] where there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
     system::check_privileges()?;
-    let own = existing(pin, name)?;
-    clear(&own)?;
-    remove_if_empty(&pin.join(DIRECTORY));
-    remove_if_empty(pin);
+    let all = Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.own(name).exists());
+    let all = all.ok_or_else(|| missing(name))?;
+    clear(&all.own(name))?;
+    all.0.finish(pin);
     Ok(())
 }
 
@@ -114,7 +100,10 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 /// [`anyhow::Error`] where there is no object of that name.
 pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
     system::check_privileges()?;
-    let own = existing(pin, name)?;
+    let own = pin.join(DIRECTORY).join(name);
+    if check_name(name).is_err() || !own.exists() {
+        return Err(missing(name));
+    }
     let mut prefixes = Vec::new();
     for file in entries(&own)? {
         if !file.starts_with(MAP) || !file.contains("rodata") {
@@ -181,8 +170,90 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+fn missing(name: &str) -> anyhow::Error {
+    anyhow!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
+}
+
+/// The directory of all, without what was left by calls that were cut short.
+struct Objects(Locked);
+
+impl Objects {
+    fn create(pin: &Path) -> Result<Self> {
+        let all = Self(Locked::create(&pin.join(DIRECTORY))?);
+        all.mend()?;
+        Ok(all)
+    }
+
+    /// None where nothing is loaded.
+    fn open(pin: &Path) -> Result<Option<Self>> {
+        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
+        all.as_ref().map_or(Ok(()), Self::mend)?;
+        Ok(all)
+    }
+
+    fn own(&self, name: &str) -> PathBuf {
+        self.0.directory.join(name)
+    }
+
+    fn mend(&self) -> Result<()> {
+        for name in entries(&self.0.directory)? {
+            let own = self.own(&name);
+            let is_link = |file: &String| file.starts_with(LINK);
+            if name.ends_with(NEW) || !entries(&own)?.iter().any(is_link) {
+                clear(&own)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self, file: &Path, cgroup: &Path, name: &str) -> Result<Loaded> {
+        let own = self.own(name);
+        if own.exists() {
+            bail!(
+                "the name {name:?} is taken; choose another with --name, or remove that one with \
+                 `thalweg sockops unload {name}`"
+            );
+        }
+        let new = self.own(&format!("{name}{NEW}"));
+        let loaded = load_into(&new, file, cgroup);
+        if loaded.is_err() {
+            // The error that stopped it is what matters.
+            let _ = clear(&new);
+        }
+        let left_out = loaded?;
+        fs::rename(&new, &own).with_context(|| format!("renaming {}", new.display()))?;
+        let loaded = self.read(name)?;
+        Ok(Loaded { left_out, ..loaded })
+    }
+
+    fn read(&self, name: &str) -> Result<Loaded> {
+        let own = self.own(name);
+        let mut loaded = Loaded {
+            name: name.to_owned(),
+            cgroup: None,
+            programs: Vec::new(),
+            maps: Vec::new(),
+            left_out: Vec::new(),
+        };
+        let mut files = entries(&own)?;
+        files.sort();
+        for file in files {
+            if let Some(program) = file.strip_prefix(LINK) {
+                loaded.programs.push(program.to_owned());
+                if loaded.cgroup.is_none() {
+                    loaded.cgroup = attached_to(&own.join(&file))?.and_then(cgroup_path);
+                }
+            } else if let Some(map) = file.strip_prefix(MAP) {
+                loaded.maps.push(map.to_owned());
+            }
+        }
+        Ok(loaded)
+    }
+}
+
 fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     let (mut object, left_out) = load_object(file)?;
+    pins::make(own, false)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().replace('.', "_");
         let path = own.join(format!("{MAP}{name}"));
@@ -215,11 +286,9 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     let shown = file.display();
     take_said();
     let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
-        let said = take_said();
-        let why = said.lines().last().map(ToOwned::to_owned);
         anyhow!(
             "{shown} cannot be read as a BPF object: {}",
-            why.unwrap_or_else(|| error.to_string())
+            last_line(&take_said()).unwrap_or_else(|| error.to_string())
         )
     })?;
     let mut left_out = Vec::new();
@@ -229,7 +298,12 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
             wanted += 1;
         } else {
             program.set_autoload(false);
-            left_out.push(program.name().to_string_lossy().into_owned());
+            left_out.push(printable(&program.name().to_string_lossy()));
+        }
+    }
+    for mut map in open.maps_mut() {
+        if map.map_type() == MapType::StructOps {
+            map.set_autocreate(false)?;
         }
     }
     if wanted == 0 {
@@ -254,59 +328,8 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     }
 }
 
-fn read(directory: &Path, name: &str) -> Result<Loaded> {
-    let own = directory.join(name);
-    let mut loaded = Loaded {
-        name: name.to_owned(),
-        cgroup: None,
-        programs: Vec::new(),
-        maps: Vec::new(),
-        left_out: Vec::new(),
-    };
-    let mut files = entries(&own)?;
-    files.sort();
-    for file in files {
-        if let Some(program) = file.strip_prefix(LINK) {
-            loaded.programs.push(program.to_owned());
-            if loaded.cgroup.is_none() {
-                loaded.cgroup = attached_to(&own.join(&file))?.and_then(cgroup_path);
-            }
-        } else if let Some(map) = file.strip_prefix(MAP) {
-            loaded.maps.push(map.to_owned());
-        }
-    }
-    Ok(loaded)
-}
-
-fn existing(pin: &Path, name: &str) -> Result<PathBuf> {
-    check_name(name)?;
-    let own = pin.join(DIRECTORY).join(name);
-    if own.exists() {
-        return Ok(own);
-    }
-    bail!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
-}
-
-/// Names in a directory; none where there is no directory.
-fn entries(directory: &Path) -> Result<Vec<String>> {
-    match fs::read_dir(directory) {
-        Ok(entries) => Ok(entries
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
-    }
-}
-
 fn clear(own: &Path) -> Result<()> {
-    let (links, maps): (Vec<_>, Vec<_>) = entries(own)?
-        .into_iter()
-        .partition(|file| file.starts_with(LINK));
-    for file in links.iter().chain(&maps) {
-        remove_file(&own.join(file))?;
-    }
-    fs::remove_dir(own).with_context(|| format!("removing {}", own.display()))
+    pins::clear(own, LINK)
 }
 
 #[cfg(test)]

@@ -6,12 +6,16 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -271,16 +275,30 @@ fn draining_is_interrupted_and_taken_up_again() {
     kill(Pid::from_raw(first.id() as i32), Signal::SIGINT).unwrap();
     first.wait().unwrap();
     assert_eq!(row(&bed, &name)["state"], "draining");
+    // Both say the same, and what they say can be done.
     let taken = failure(&bed, &["cc", "load", "htcp", "--name", &name], 1);
-    assert!(taken.contains("still taken: 1 connection"), "{taken}");
-    let late = failure(&bed, &["cc", "swap", &name, "htcp"], 1);
-    assert!(late.contains("is draining"), "{late}");
+    assert!(
+        taken.contains("is draining: 1 connection had it"),
+        "{taken}"
+    );
+    assert_eq!(failure(&bed, &["cc", "swap", &name, "htcp"], 1), taken);
+    let other = unique("d2");
+    success(&bed, &["cc", "load", "htcp", "--name", &other]);
+    success(&bed, &["cc", "unload", &other]);
     // What drains still works.
     flow.0.go_on();
     assert_eq!(flow.state().0, name);
     let mut second = drain();
+    kill(Pid::from_raw(second.id() as i32), Signal::SIGINT).unwrap();
+    second.wait().unwrap();
     flow.0.finish();
-    assert!(second.wait().unwrap().success());
+    wait_for("the end of the connection", || {
+        (row(&bed, &name)["use"]["flows"] == 0).then_some(())
+    });
+    let late = failure(&bed, &["cc", "swap", &name, "htcp"], 1);
+    assert!(late.contains("`thalweg cc load` loads it anew"), "{late}");
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    success(&bed, &["cc", "unload", &name, "--drain"]);
     assert!(!bed.pin.exists());
 }
 
@@ -610,39 +628,198 @@ fn the_learner_takes_up_what_comes_and_drops_what_goes() {
     });
 }
 
+/// `thalweg cc …` that the kernel kills at its first such system call; of bpf(2), at the first
+/// with this command (linux/bpf.h, enum bpf_cmd). False where it ran to its end without.
+fn killed_at(bed: &Bed, calls: &[i64], bpf_command: Option<u32>, arguments: &[&str]) -> bool {
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // struct seccomp_data: the call's number at 0, its first argument at 16.
+    let mut program = Vec::new();
+    for call in calls {
+        let next = if bpf_command.is_some() { 3 } else { 1 };
+        program.push(step(load, 0, 0, 0));
+        program.push(step(equal, 0, next, *call as u32));
+        if let Some(command) = bpf_command {
+            program.push(step(load, 0, 0, 16));
+            program.push(step(equal, 0, 1, command));
+        }
+        program.push(step(answer, 0, 0, libc::SECCOMP_RET_KILL_PROCESS));
+    }
+    program.push(step(answer, 0, 0, libc::SECCOMP_RET_ALLOW));
+    let mut command = Command::new(THALWEG);
+    command
+        .arg("--config")
+        .arg(bed.configuration())
+        .args(arguments)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let install = move || {
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_ptr().cast_mut(),
+        };
+        // SAFETY: the filter lives through the call, which copies it.
+        let failed = unsafe {
+            libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const filter,
+            )
+        };
+        if failed != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(())
+    };
+    // SAFETY: nothing but a system call on memory of the closure's own.
+    unsafe { command.pre_exec(install) };
+    command.status().unwrap().signal() == Some(libc::SIGSYS)
+}
+
+const BPF_OBJ_PIN: u32 = 6;
+const BPF_LINK_CREATE: u32 = 28;
+const BPF_LINK_UPDATE: u32 = 29;
+
+/// System calls that rename.
+fn renaming() -> Vec<i64> {
+    let mut calls = vec![libc::SYS_renameat, libc::SYS_renameat2];
+    #[cfg(target_arch = "x86_64")]
+    calls.push(libc::SYS_rename);
+    calls
+}
+
+/// System calls that remove a name.
+fn removing() -> Vec<i64> {
+    let mut calls = vec![libc::SYS_unlinkat];
+    #[cfg(target_arch = "x86_64")]
+    calls.extend([libc::SYS_unlink, libc::SYS_rmdir]);
+    calls
+}
+
+/// Name of the callbacks that a pinned link keeps registered.
+fn in_force(link: &Path) -> String {
+    let link = libbpf_rs::Link::open(link).unwrap();
+    let LinkTypeInfo::StructOps(info) = link.info().unwrap().info else {
+        panic!("not a link of struct_ops");
+    };
+    let map = MapHandle::from_map_id(info.map_id).unwrap();
+    map.name().to_string_lossy().into_owned()
+}
+
 #[test]
-fn a_swap_that_was_cut_short_is_finished_or_taken_back() {
+fn a_swap_that_is_killed_is_finished_or_taken_back() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(&plain("cc-cut"), "");
     let name = unique("cut");
+    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
     success(&bed, &["cc", "load", "htcp", "--name", &name]);
     let own = bed.pin.join("cc").join(&name);
-    let new = bed.pin.join("cc").join(format!("{name}-new"));
-    // Killed after the new version came into force and before its pins were moved.
-    fs::create_dir(&new).unwrap();
-    fs::rename(own.join("struct_ops"), new.join("struct_ops")).unwrap();
-    success(&bed, &["cc", "swap", &name, "dctcp"]);
-    assert!(!new.exists());
-    assert_eq!(row(&bed, &name)["program"], "dctcp");
-    // Killed before it came into force: a map that the link does not know.
-    let fixed = compile(bed.directory.path(), "fixed.o", &[]);
-    let other = unique("oth");
-    success(&bed, &["cc", "load", &fixed, "--name", &other]);
-    fs::create_dir(&new).unwrap();
-    let theirs = bed.pin.join("cc").join(&other).join("struct_ops");
-    fs::rename(theirs, new.join("struct_ops")).unwrap();
-    assert_eq!(
-        bed.json(&["cc", "list"])
-            .to_string()
-            .matches("-new")
-            .count(),
-        0
-    );
-    success(&bed, &["cc", "unload", &other]);
-    assert!(!new.exists(), "any later call tidies up");
-    assert_eq!(row(&bed, &name)["program"], "dctcp");
+    let bpf = vec![libc::SYS_bpf];
+    let points = [
+        (bpf.clone(), Some(BPF_OBJ_PIN), "htcp"),
+        (bpf, Some(BPF_LINK_UPDATE), "htcp"),
+        (renaming(), None, "fixed"),
+        (removing(), None, "fixed"),
+    ];
+    for (calls, command, expected) in points {
+        assert!(
+            killed_at(&bed, &calls, command, &["cc", "swap", &name, &fixed]),
+            "{calls:?} {command:?} is not called"
+        );
+        // The first command that looks sees what is in force, and mends.
+        let listed = row(&bed, &name);
+        assert_eq!(in_force(&own.join("link")), expected);
+        assert_eq!(listed["program"], expected, "{calls:?} {command:?}");
+        assert_eq!(listed["state"], "loaded");
+        let left: Vec<_> = fs::read_dir(bed.pin.join("cc")).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        success(&bed, &["cc", "swap", &name, "htcp"]);
+        assert_eq!(row(&bed, &name)["program"], "htcp");
+    }
     success(&bed, &["cc", "unload", &name]);
+    assert!(!is_offered(&name));
     assert!(!bed.pin.exists());
+}
+
+#[test]
+fn a_load_that_is_killed_is_finished_or_taken_back() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("cc-load-cut"), "");
+    let name = unique("lc");
+    let bpf = vec![libc::SYS_bpf];
+    let points = [
+        (bpf.clone(), Some(BPF_OBJ_PIN), false),
+        (bpf, Some(BPF_LINK_CREATE), false),
+        (renaming(), None, true),
+    ];
+    for (calls, command, is_loaded) in points {
+        let load = ["cc", "load", "htcp", "--name", &name];
+        assert!(
+            killed_at(&bed, &calls, command, &load),
+            "{calls:?} {command:?} is not called"
+        );
+        // The kernel forgets it a moment after the death of the process that held the link.
+        wait_for("what is registered", || {
+            (is_offered(&name) == is_loaded).then_some(())
+        });
+        let listed = row(&bed, &name);
+        if is_loaded {
+            assert_eq!(listed["state"], "loaded", "{listed}");
+        } else {
+            assert!(listed.is_null(), "it was never there: {listed}");
+            success(&bed, &load);
+        }
+        success(&bed, &["cc", "unload", &name]);
+        assert!(!bed.pin.exists());
+    }
+}
+
+#[test]
+fn a_swap_asks_nothing_of_the_kernel_that_it_would_log() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("cc-log"), "");
+    let name = unique("log");
+    let mut log = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/kmsg")
+        .unwrap();
+    log.seek(SeekFrom::End(0)).unwrap();
+    success(&bed, &["cc", "load", "htcp", "--name", &name]);
+    success(&bed, &["cc", "swap", &name, "htcp"]);
+    success(&bed, &["cc", "unload", &name]);
+    writeln!(log, "<7>thalweg: end of the test of {name}").unwrap();
+    let mut record = [0; 8192];
+    let mut of_it = Vec::new();
+    loop {
+        match log.read(&mut record) {
+            Ok(length) => {
+                let text = String::from_utf8_lossy(&record[..length]).into_owned();
+                of_it.extend(text.contains(&name).then_some(text));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // The kernel has overwritten what was to be read; the next is there.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let complaints: Vec<_> = of_it
+        .iter()
+        .filter(|text| text.contains("already registered"))
+        .collect();
+    assert!(complaints.is_empty(), "{complaints:?}");
+    assert_eq!(
+        of_it.len(),
+        1,
+        "the line of this test, and no other: {of_it:?}"
+    );
 }

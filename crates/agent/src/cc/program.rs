@@ -9,7 +9,7 @@ use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
 
 use super::support::{Support, offset_of};
-use crate::object::{self, last_words, take_said};
+use crate::object::{self, last_line, last_words, printable, take_said};
 
 /// Bytes of a congestion control's name in the kernel, the final 0 included
 /// (net/tcp.h, TCP_CA_NAME_MAX).
@@ -105,12 +105,10 @@ impl<'a> Program<'a> {
             .name("thalweg_cc")
             .and_then(|builder| builder.open_memory(&self.bytes));
         opened.map_err(|error| {
-            let said = take_said();
-            let why = said.lines().last().map(ToOwned::to_owned);
             anyhow!(
                 "{} cannot be read as a BPF object: {}",
                 self.label,
-                why.unwrap_or_else(|| error.to_string())
+                last_line(&take_said()).unwrap_or_else(|| error.to_string())
             )
         })
     }
@@ -156,7 +154,9 @@ impl<'a> Program<'a> {
             }
         }
         let names = |found: &[libbpf_rs::OpenMapMut<'_>]| {
-            let names = found.iter().map(|map| map.name().to_string_lossy());
+            let names = found
+                .iter()
+                .map(|map| printable(&map.name().to_string_lossy()));
             names.collect::<Vec<_>>().join(", ")
         };
         let map = match found.len() {
@@ -174,7 +174,7 @@ impl<'a> Program<'a> {
             bail!(
                 "{label}: {} is in section \".struct_ops\"; expected \".struct_ops.link\", so that \
                  it can stay and be replaced",
-                map.name().to_string_lossy()
+                printable(&map.name().to_string_lossy())
             );
         }
         Ok(map)
@@ -183,6 +183,9 @@ impl<'a> Program<'a> {
     /// Where the object's own `tcp_congestion_ops` has the name, bytes.
     fn name_offset(&self) -> Result<usize> {
         let btf = Btf::from_raw("thalweg_cc", &self.bytes).ok().flatten();
+        if btf.as_ref().is_some_and(|btf| !object::is_sound(btf)) {
+            bail!("{} has type information (BTF) that is broken", self.label);
+        }
         let offset = btf.and_then(|btf| {
             let ops = btf.type_by_name::<Struct<'_>>("tcp_congestion_ops")?;
             offset_of(&ops, "name")

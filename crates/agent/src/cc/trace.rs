@@ -13,7 +13,7 @@ use serde::Serialize;
 use thalweg_abi::{bytes_of, from_bytes, raw};
 
 use super::rate::{DECISIONS, TRACE};
-use super::{DIRECTORY, MAP, names};
+use super::{Controls, DIRECTORY, MAP, names};
 use crate::system;
 
 /// The kernel stops telling this long after nobody asks any more.
@@ -179,12 +179,15 @@ pub fn trace(
 ) -> Result<()> {
     system::check_privileges()?;
     let directory = pin.join(DIRECTORY);
+    // Mends what a call that was cut short has left.
+    let all = Controls::open(pin)?;
     let mut sources = Vec::new();
     for have in names(&directory)? {
         if name.is_none_or(|name| name == have) {
             sources.extend(Source::open(&directory, &have)?);
         }
     }
+    drop(all);
     if sources.is_empty() {
         match name {
             Some(name) => bail!("no learned rate controller {name:?} is loaded"),

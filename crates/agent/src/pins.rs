@@ -1,0 +1,109 @@
+//! Directories of pins in a BPF file system, as limits, congestion controls and `sockops`
+//! objects have them.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+
+/// A directory of directories, locked against other writers.
+pub(crate) struct Locked {
+    /// Its path.
+    pub directory: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl Locked {
+    /// Makes and locks a directory.
+    pub fn create(directory: &Path) -> Result<Self> {
+        // Whoever removes the last entry removes the directory, maybe at this moment.
+        loop {
+            make(directory, true)?;
+            if let Some(locked) = Self::open(directory)? {
+                return Ok(locked);
+            }
+        }
+    }
+
+    /// Locks a directory. None where there is none, or where it went before it was locked, even
+    /// if there is a new one by now.
+    pub fn open(directory: &Path) -> Result<Option<Self>> {
+        let shown = directory.display();
+        let file = match File::open(directory) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file.with_context(|| format!("opening {shown}"))?,
+        };
+        let inode = file.metadata()?.ino();
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| errno)
+            .with_context(|| format!("locking {shown}"))?;
+        if !fs::metadata(directory).is_ok_and(|now| now.ino() == inode) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            directory: directory.to_owned(),
+            _lock: lock,
+        }))
+    }
+
+    /// Removes this directory and the agent's where nothing is in them any more.
+    pub fn finish(self, pin: &Path) {
+        remove_if_empty(&self.directory);
+        drop(self);
+        remove_if_empty(pin);
+    }
+}
+
+/// Makes a directory that only its owner reads. `recursive`: its parents too, and it may exist.
+pub(crate) fn make(directory: &Path, recursive: bool) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(recursive)
+        .mode(0o700)
+        .create(directory)
+        .with_context(|| format!("creating {}", directory.display()))
+}
+
+/// Names in a directory; none where there is no directory.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => Ok(entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
+    }
+}
+
+/// Removes a directory and what is in it: first the files whose names begin with `first`. No
+/// directory is no error.
+pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
+    if !directory.exists() {
+        return Ok(());
+    }
+    let (before, after): (Vec<_>, Vec<_>) = entries(directory)?
+        .into_iter()
+        .partition(|file| file.starts_with(first));
+    for file in before.iter().chain(&after) {
+        remove_file(&directory.join(file))?;
+    }
+    fs::remove_dir(directory).with_context(|| format!("removing {}", directory.display()))
+}
+
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory if nothing is in it.
+pub(crate) fn remove_if_empty(directory: &Path) {
+    // Not empty means in use, which is no error.
+    let _ = fs::remove_dir(directory);
+}
