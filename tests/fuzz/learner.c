@@ -45,15 +45,23 @@ static void connect_one(struct input *input, struct thalweg_host *host,
 			const struct thalweg_params *params)
 {
 	struct thalweg_decision decision = {};
-	__u32 system_arm = take_arm(input), allowed = take(input, 2), random[3], before, i;
+	__u32 system_arm = take_arm(input), allowed = take(input, 2), random[3], before, trials, i;
+	__u64 now_ns;
 
 	for (i = 0; i < 3; i++)
 		random[i] = take(input, 4);
+	now_ns = take(input, 8);
 	before = host->connections;
 	thalweg_increment(&host->connections);
 	CHECK(host->connections >= before, "the count of connections wrapped");
-	thalweg_decide(host, system_arm, allowed, params, random, &decision);
+	trials = thalweg_trials(host, now_ns);
+	thalweg_decide(host, system_arm, allowed, params, random, now_ns, &decision);
 	thalweg_count_decision(host, &decision);
+	if (params->mode == THALWEG_MODE_THALWEG && thalweg_is_trial(decision.reason)) {
+		CHECK(trials < THALWEG_TRIALS, "a trial beside %u", trials);
+		thalweg_begin_trial(host, now_ns);
+		CHECK(thalweg_trials(host, now_ns) == trials + 1, "a trial was not noted");
+	}
 	CHECK(decision.propensity_q16 >= 1 && decision.propensity_q16 <= THALWEG_ONE_Q16,
 	      "a choice was made that has probability %u", decision.propensity_q16);
 	if (decision.reason == THALWEG_REASON_WARM_UP) {
@@ -80,6 +88,9 @@ static struct thalweg_sample take_sample(struct input *input)
 	sample.min_rtt_us = take(input, 4);
 	sample.segs_out = take(input, 4);
 	sample.retrans = take(input, 4);
+	sample.steady_segs = take(input, 4);
+	sample.steady_retrans = take(input, 4);
+	sample.loss_srtt_us = take(input, 4);
 	sample.flags = take(input, 1) & THALWEG_SAMPLE_BUSY_TIME;
 	sample.end = take(input, 1);
 	return sample;
@@ -97,14 +108,18 @@ static void check_between(const char *what, __u64 new, __u64 old, __u64 measured
 static void score_one(struct input *input, struct thalweg_host *host,
 		      const struct thalweg_params *params)
 {
-	__u32 index = take(input, 1) & THALWEG_ARM_MASK, i;
+	__u32 index = take(input, 1) & THALWEG_ARM_MASK, system_arm = take_arm(input), i;
+	int trial = take(input, 1) & 1;
 	__u64 now_ns = take(input, 8), rate;
 	struct thalweg_sample sample = take_sample(input);
-	struct thalweg_host before = *host;
+	struct thalweg_host before;
 	const struct thalweg_arm_state *arm = &host->arms[index], *old = &before.arms[index];
 	struct thalweg_verdict verdict = {};
 
-	thalweg_score(host, index, &sample, params, now_ns, &verdict);
+	if (trial)
+		thalweg_end_trial(host);
+	before = *host;
+	thalweg_score(host, index, system_arm, &sample, params, now_ns, &verdict);
 	CHECK(host->seen_ns == now_ns, "not seen");
 	if (verdict.outcome != THALWEG_SCORED) {
 		before.seen_ns = now_ns;
@@ -122,6 +137,9 @@ static void score_one(struct input *input, struct thalweg_host *host,
 			check_between("the value", arm->value, old->value, verdict.cost);
 		return;
 	}
+	CHECK(system_arm >= THALWEG_MAX_ARMS || !(host->harmful >> system_arm & 1),
+	      "the system's arm harms itself");
+	CHECK(arm->retrans <= arm->segs, "%u of %u segments", arm->retrans, arm->segs);
 	CHECK(verdict.cost <= THALWEG_U32_MAX, "cost %llu", (unsigned long long)verdict.cost);
 	CHECK(arm->weight_q16 <= params->weight_max_q16, "evidence %u", arm->weight_q16);
 	for (i = 0; i < THALWEG_MAX_ARMS; i++)
@@ -139,21 +157,33 @@ static void score_one(struct input *input, struct thalweg_host *host,
 	}
 }
 
-static void rescue_one(struct input *input, struct thalweg_host *host,
+static void change_one(struct input *input, struct thalweg_host *host,
 		       const struct thalweg_params *params)
 {
-	__u32 current = take_arm(input), target;
-	__u64 segs = take(input, 8), retrans = take(input, 8);
-	__u32 allowed = take(input, 2);
+	struct thalweg_flow flow = {};
+	struct thalweg_decision decision = {};
+	__u32 allowed, random;
 
-	target = thalweg_rescue(host, current, segs, retrans, allowed, params);
-	if (target == THALWEG_NO_ARM)
+	flow.arm = take_arm(input);
+	flow.system_arm = take_arm(input);
+	flow.segs = take(input, 8);
+	flow.retrans = take(input, 8);
+	allowed = take(input, 2);
+	random = take(input, 4);
+	if (!thalweg_change(host, &flow, allowed, params, random, &decision))
 		return;
-	CHECK(target != current, "moved to where it was");
-	CHECK(retrans > segs >> params->loss_shift, "moved without loss");
-	if (params->mode == THALWEG_MODE_THALWEG)
-		CHECK(target < THALWEG_MAX_ARMS && allowed >> target & 1, "arm %u of %#x", target,
-		      allowed);
+	CHECK(flow.retrans > flow.segs >> params->loss_shift, "moved without loss");
+	CHECK(decision.propensity_q16 >= 1 && decision.propensity_q16 <= THALWEG_ONE_Q16,
+	      "a choice was made that has probability %u", decision.propensity_q16);
+	if (params->mode == THALWEG_MODE_CLASSIC) {
+		CHECK(decision.arm != flow.arm, "moved to where it was");
+		return;
+	}
+	if (decision.reason == THALWEG_REASON_WITHDRAWN)
+		CHECK(decision.arm == flow.system_arm && decision.arm != flow.arm,
+		      "taken back to arm %u", decision.arm);
+	CHECK(decision.arm == flow.arm || allowed >> decision.arm & 1, "arm %u of %#x",
+	      decision.arm, allowed);
 }
 
 /* Functions of plain numbers against wider arithmetic. */
@@ -196,7 +226,7 @@ int LLVMFuzzerTestOneInput(const __u8 *data, size_t size)
 			score_one(&input, &host, &params);
 			break;
 		case 2:
-			rescue_one(&input, &host, &params);
+			change_one(&input, &host, &params);
 			break;
 		case 3:
 			numbers(&input);

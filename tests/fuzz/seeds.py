@@ -30,13 +30,15 @@ def learner_step(step: dict) -> bytes:
     """One step in the life of a record."""
     if step["op"] == "connect":
         randoms = [(draw, 4) for draw in step["random"]]
-        return joined((0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms)
+        return joined((0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8))
     if step["op"] == "score":
-        sizes = [8, 8, 8, 8, 4, 4, 4, 4, 1, 1]
+        sizes = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1]
         sample = zip(step["sample"], sizes, strict=True)
-        return joined((1, 1), (step["arm"], 1), (step["now_ns"], 8), *sample)
-    assert step["op"] == "rescue", step
-    return joined((2, 1), (step["current"], 1), (step["segs"], 8), (step["retrans"], 8), (step["allowed"], 2))
+        arms = [(step["arm"], 1), (step["system_arm"], 1)]
+        return joined((1, 1), *arms, (step["trial"], 1), (step["now_ns"], 8), *sample)
+    assert step["op"] == "change", step
+    flow = [(step["current"], 1), (step["system_arm"], 1), (step["segs"], 8), (step["retrans"], 8)]
+    return joined((2, 1), *flow, (step["allowed"], 2), (step["random"], 4))
 
 
 def learner_seed(sequence: dict) -> bytes:
