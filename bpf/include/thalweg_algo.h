@@ -76,6 +76,11 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_QUEUE_GUARD_US 1000u
 #define THALWEG_QUEUE_Q16 (1u << 14)
 #define THALWEG_TAKES_Q16 (1u << 14)
+/*
+ * thalweg: ... and by up to a whole bit where it loses at all: as much is won by being
+ * bolder than others. Random loss costs the system's arm a multiple.
+ */
+#define THALWEG_BOLDER_Q16 (1u << 16)
 /* thalweg: of the RTTs under the system's arm the last counts 1/2^this. */
 #define THALWEG_QUEUE_SHIFT 2
 /* thalweg: a harmful arm is judged worse than the system's by this; bits, Q16. */
@@ -368,6 +373,18 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 	host->queue_q16 = queue_q16;
 }
 
+/* Whether what an arm carries beyond the system's is taken from others, by the signs there are. */
+static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
+					 const struct thalweg_arm_state *system, int loses,
+					 int full)
+{
+	__u32 gain_q16 = 0;
+
+	if (arm->log_rate_q16 > system->log_rate_q16)
+		gain_q16 = arm->log_rate_q16 - system->log_rate_q16;
+	return loses && gain_q16 > THALWEG_TAKES_Q16 && (full || gain_q16 <= THALWEG_BOLDER_Q16);
+}
+
 /*
  * Notes which arms gain at the expense of others: those that retransmit much more than the
  * system's, and, where that fills the bottleneck already, those that carry more.
@@ -376,19 +393,19 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 {
 	const struct thalweg_arm_state *system;
 	__u32 i, mask = 0;
-	int full;
+	int loses, full;
 
 	if (system_arm < THALWEG_MAX_ARMS) {
 		system = thalweg_arm_at(host, system_arm);
-		full = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS &&
-		       host->queue_q16 > THALWEG_QUEUE_Q16;
+		loses = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS;
+		full = loses && host->queue_q16 > THALWEG_QUEUE_Q16;
 		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
 			const struct thalweg_arm_state *arm = &host->arms[i];
 
 			if (!arm->weight_q16)
 				continue;
 			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
-			    (full && arm->log_rate_q16 > system->log_rate_q16 + THALWEG_TAKES_Q16))
+			    thalweg_takes(arm, system, loses, full))
 				mask |= THALWEG_UNKNOWN(1u << i);
 		}
 		mask &= ~(1u << system_arm);

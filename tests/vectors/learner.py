@@ -18,6 +18,7 @@ QUEUE_GUARD_US = 1000  # added to RTTs before they are compared
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
 TAKES = ONE // 4  # bits by which an arm then carries too much
+BOLDER = ONE  # bits up to which this is so of a path that loses, queue or not
 HARM = 4 * ONE  # bits by which a harmful arm is judged worse than the system's
 SEGS_MAX = 8192  # segments that one stretch adds at most to those remembered
 TRIALS = 2  # of one host, under way at a time
@@ -252,7 +253,10 @@ def note_harm(host, system_arm):
         if i == system_arm or arm["weight_q16"] == 0:
             continue
         makes = too_many(system, arm["segs"], arm["retrans"])
-        takes = full and arm["log_rate_q16"] > system["log_rate_q16"] + TAKES
+        gain = arm["log_rate_q16"] - system["log_rate_q16"]
+        takes = loses and gain > TAKES and (full or gain <= BOLDER)
+        covered["an arm is bolder, and no queue"] += takes and not full
+        covered["an arm carries a multiple"] += loses and gain > BOLDER and not full
         covered["an arm makes losses"] += makes
         covered["an arm takes from others"] += takes
         if makes or takes:

@@ -45,6 +45,8 @@ const QUEUE_SHIFT: u32 = 2;
 /// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
 /// quarter of a bit, takes it from others.
 const TAKES_Q16: u32 = 1 << 14;
+/// … and up to a whole bit where it loses at all: as much is won by being bolder than others.
+const BOLDER_Q16: u32 = 1 << 16;
 /// A harmful arm is judged worse than the system's by this: 4 bits.
 const HARM_Q16: u64 = 4 << 16;
 /// Segments that one stretch adds to those remembered, at most.
@@ -129,7 +131,9 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
 /// - An arm that retransmits much more than the system's towards the same host overflows a
 ///   queue, and what it carries is what those lose who share it.
 /// - Where the system's arm fills the bottleneck already, which its losses and its RTT tell,
-///   there is nothing left to carry: an arm that carries more takes it from others.
+///   there is nothing left to carry: an arm that carries more takes it from others. Where it loses
+///   and no queue is seen, an arm that carries up to twice as much may be bolder than others and no
+///   more: random loss, where something is to be had, costs the system's arm a multiple.
 pub fn note_harm(host: &mut Host, system_arm: Option<usize>) {
     host.harmful = 0;
     let Some(index) = system_arm else { return };
@@ -138,7 +142,8 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>) {
     let full = loses && host.queue_q16 > QUEUE_Q16;
     for (i, arm) in host.arms.iter().enumerate() {
         let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
-        let takes = full && arm.log_rate_q16 > system.log_rate_q16 + TAKES_Q16;
+        let gain_q16 = arm.log_rate_q16.saturating_sub(system.log_rate_q16);
+        let takes = loses && gain_q16 > TAKES_Q16 && (full || gain_q16 <= BOLDER_Q16);
         if i != index && arm.weight_q16 > 0 && (takes || too_many(&system, segs, retrans)) {
             host.harmful |= 1 << i;
         }

@@ -254,18 +254,24 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
     world.score(BBR, &full(25.0 * MBIT, 36_000, 6));
     assert_eq!(world.host.harmful, 1 << HTCP);
 
-    // Where the queue is empty, or nothing is lost, there was room for more.
-    for (srtt_us, retrans) in [(35_000, 80), (65_000, 0)] {
+    // Where nothing is lost there was room for more. Where the queue is empty there was, if it is
+    // a multiple: half as much again is what a bolder one takes from those beside it.
+    for (srtt_us, retrans, rate, harmful) in [
+        (65_000, 0, 37.0, 0),
+        (35_000, 80, 37.0, 1 << HTCP),
+        (35_000, 80, 60.0, 0),
+    ] {
         let mut world = World::new(1);
         world.score(CUBIC, &full(25.0 * MBIT, srtt_us, retrans));
-        world.score(HTCP, &full(37.0 * MBIT, srtt_us, retrans));
-        assert_eq!(world.host.harmful, 0, "RTT {srtt_us} us, {retrans} lost");
+        world.score(HTCP, &full(rate * MBIT, srtt_us, retrans));
+        let case = format!("RTT {srtt_us} us, {retrans} lost, {rate} Mbit/s");
+        assert_eq!(world.host.harmful, harmful, "{case}");
     }
 
     // What drops segments tells when it does: at the end the queue may have drained.
     for (loss_srtt_us, harmful) in [(65_000, 1 << HTCP), (34_500, 0)] {
         let mut world = World::new(1);
-        for (arm, rate) in [(CUBIC, 25.0), (HTCP, 37.0)] {
+        for (arm, rate) in [(CUBIC, 25.0), (HTCP, 60.0)] {
             let srtt_us = if harmful == 0 { 65_000 } else { 35_000 };
             let drained = full(rate * MBIT, srtt_us, 6);
             world.score(
