@@ -1,6 +1,8 @@
 //! Host records, counters, defaults and events of the running programs.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -59,21 +61,41 @@ pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
 /// A record that is whole, reading again while a program writes it; `None`: it is gone.
 fn untorn(map: &MapHandle, key: &HostKey, first: &[u8]) -> Result<Option<Host>> {
     let raw_key = key_to_raw(key);
-    let mut again;
-    let mut value = first;
+    settled(key, first, READS_IN_ORDER, || {
+        Ok(map.lookup(bytes_of(&raw_key), MapFlags::ANY)?)
+    })
+}
+
+/// Whether this machine reads memory in the order of the program. Where it does not, the kernel
+/// may have copied the numbers that tell of a write after what they tell of; then a copy counts
+/// once the next is the same. A program writes the first number before anything else, so whoever
+/// has seen a part of what it wrote finds another number the next time.
+const READS_IN_ORDER: bool = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
+
+/// A record that is whole, of the first copy or one that comes `again`.
+fn settled(
+    key: &HostKey,
+    first: &[u8],
+    in_order: bool,
+    mut again: impl FnMut() -> Result<Option<Vec<u8>>>,
+) -> Result<Option<Host>> {
+    let mut value = Cow::Borrowed(first);
+    let mut seen = false;
     for _ in 0..RETRIES {
         let host: raw::thalweg_host =
-            from_bytes(value).context("a host record has an unexpected size")?;
-        match copied(key, &host) {
-            Copied::Whole => return Ok(Some(host_from_raw(&host))),
+            from_bytes(&value).context("a host record has an unexpected size")?;
+        let whole = match copied(key, &host) {
+            Copied::Whole if in_order || seen => return Ok(Some(host_from_raw(&host))),
             Copied::Recycled => return Ok(None),
-            Copied::Written => {}
-        }
-        let Some(bytes) = map.lookup(bytes_of(&raw_key), MapFlags::ANY)? else {
+            Copied::Whole => true,
+            Copied::Written => false,
+        };
+        fence(Ordering::Acquire);
+        let Some(bytes) = again()? else {
             return Ok(None);
         };
-        again = bytes;
-        value = &again;
+        seen = whole && bytes == *value;
+        value = Cow::Owned(bytes);
     }
     anyhow::bail!("a host record was being written {RETRIES} times in a row")
 }
@@ -268,5 +290,42 @@ impl Kernel {
     /// The event ring, for [`libbpf_rs::RingBufferBuilder`].
     pub(crate) fn ring(&self) -> &MapHandle {
         self.map("events")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    /// Copies of a record with so many connections, during the write with this number.
+    fn copy(key: &HostKey, connections: u32, head: u32, tail: u32) -> Vec<u8> {
+        let host = Host {
+            connections,
+            ..Host::default()
+        };
+        let mut raw = host_to_raw(key, &host);
+        (raw.seq_head, raw.seq_tail) = (head, tail);
+        bytes_of(&raw).to_vec()
+    }
+
+    #[test]
+    fn where_reads_are_out_of_order_a_copy_counts_once_the_next_is_the_same() {
+        let key = HostKey::new(1, IpAddr::from([10, 0, 0, 1]), 32, 64).unwrap();
+        // The second number of the first copy was read before the write, the rest during it.
+        let copies = [
+            copy(&key, 8, 1, 1),
+            copy(&key, 9, 2, 1),
+            copy(&key, 9, 2, 2),
+            copy(&key, 9, 2, 2),
+        ];
+        let read = |in_order| {
+            let mut left = copies[1..].iter();
+            let host = settled(&key, &copies[0], in_order, || Ok(left.next().cloned()));
+            (host.unwrap().unwrap().connections, left.len())
+        };
+        assert_eq!(read(true), (8, 3));
+        assert_eq!(read(false), (9, 0));
     }
 }
