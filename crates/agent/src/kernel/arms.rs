@@ -307,6 +307,22 @@ mod tests {
     }
 
     #[test]
+    fn an_arm_that_the_kernel_does_not_have_is_told_of_and_gets_another_chance() {
+        let offered = specs(&["reno", "bbr"]);
+        let mut table = ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &offered).unwrap();
+        assert_eq!(table.refused(), None);
+        let bbr = table.slots[1].as_mut().unwrap();
+        (bbr.refused_errno, bbr.refusals) = (-libc::ENOENT, 3);
+        let words = "the kernel refuses bbr (No such file or directory (os error 2))";
+        assert_eq!(table.refused().as_deref(), Some(words));
+        assert_eq!(table.allowed(Mode::Thalweg, false), 0b01);
+        table.forgive();
+        assert_eq!(table.refused(), None);
+        assert_eq!(table.allowed(Mode::Thalweg, false), 0b11);
+        assert_eq!(table.slots[1].as_ref().unwrap().refusals, 3);
+    }
+
+    #[test]
     fn arms_that_need_ecn_wait_for_it() {
         let table = ArmTable::layout(
             Mode::Thalweg,
