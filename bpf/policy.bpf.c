@@ -79,17 +79,23 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 
 	if (!(h->stages & 1u << THALWEG_STAGE_ASKED))
 		return;
+	direction = sk ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;
 	cookie = bpf_get_socket_cookie(ops);
 	if (kind == THALWEG_OP_BASE_RTT) {
 		/* Congestion controls ask when they begin: after the handshake, too. */
-		struct thalweg_policy_handshake *slot = handshake_of(cookie);
-
-		if (slot)
-			flow = &slot->flow;
-		else if (sk)
+		if (sk)
 			flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+		if (!flow) {
+			struct thalweg_policy_handshake *slot;
+
+			slot = handshake_of(cookie, direction);
+			if (!slot)
+				return;
+			/* For the verifier: no arithmetic before the check. */
+			barrier_var(slot);
+			flow = &slot->flow;
+		}
 	} else {
-		direction = sk ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;
 		flow = handshake_flow(ops, cookie, direction);
 		/*
 		 * The kernel asks about ECN before the call that begins a flow (of a SYN that
@@ -97,7 +103,7 @@ static __always_inline void asked(struct bpf_sock_ops *ops, __u32 kind)
 		 * is right for the former, and marks no more than a SYN-ACK of an older flow.
 		 */
 		if (!flow && !sk && kind == THALWEG_OP_NEEDS_ECN && began_before() &&
-		    !probe_of(cookie)) {
+		    !probe_of(cookie, direction)) {
 			rule = look_up(ops, direction);
 			flow = bpf_map_lookup_elem(&actions, &rule);
 		}
@@ -147,6 +153,26 @@ static __noinline int settle(struct bpf_sock_ops *ops, struct thalweg_policy_flo
 	return 1;
 }
 
+/*
+ * Which slot remembers a flow whose handshake is over, and marks it so: until the caller frees
+ * it nobody else takes it.
+ */
+static __always_inline struct thalweg_policy_handshake *finish(struct bpf_sock_ops *ops,
+							       __u32 direction)
+{
+	__u64 cookie = bpf_get_socket_cookie(ops);
+	struct thalweg_policy_handshake *slot;
+
+	slot = handshake_of(cookie, direction);
+	/* Both ends may have opened it. */
+	if (!slot && direction == THALWEG_RULE_PASSIVE)
+		slot = handshake_of(cookie, THALWEG_RULE_ACTIVE);
+	if (!slot ||
+	    __sync_val_compare_and_swap(&slot->cookie, cookie, THALWEG_POLICY_OVER) != cookie)
+		return 0;
+	return slot;
+}
+
 static __always_inline void established(struct bpf_sock_ops *ops, __u32 direction)
 {
 	const struct thalweg_policy_head *h = load_head();
@@ -154,7 +180,7 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 	struct thalweg_policy_counters *count;
 	struct thalweg_policy_flow *flow;
 	struct bpf_sock *sk = ops->sk;
-	__u32 *mark, reads;
+	__u32 *mark, rule, reads, early;
 
 	if (!sk)
 		return;
@@ -164,26 +190,43 @@ static __always_inline void established(struct bpf_sock_ops *ops, __u32 directio
 		if (mark)
 			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 	}
-	if (h->flags & THALWEG_POLICY_REMEMBERS)
-		slot = handshake_of(bpf_get_socket_cookie(ops));
-	if (slot) {
-		flow = &slot->flow;
+	flow = 0;
+	if (h->flags & THALWEG_POLICY_REMEMBERS) {
+		slot = finish(ops, direction);
+		if (slot) {
+			barrier_var(slot);
+			flow = &slot->flow;
+		} else {
+			flow = stored_opening(ops);
+		}
+	}
+	if (flow) {
 		if (flow->rule == THALWEG_POLICY_NONE) {
-			slot->cookie = 0;
+			if (slot)
+				slot->cookie = 0;
 			return;
 		}
 		if (direction == THALWEG_RULE_ACTIVE && flow->flags & THALWEG_FLOW_SENDS)
 			callbacks(ops, 0, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		flow->flags &= ~THALWEG_FLOW_OPENING;
 		reads = flow->flags & THALWEG_FLOW_READS;
 		settle(ops, flow);
-		slot->cookie = 0;
+		if (slot)
+			slot->cookie = 0;
+		else if (!(flow->flags & THALWEG_FLOW_KEEPS))
+			bpf_sk_storage_delete(&flows, sk);
 	} else {
 		if (!(h->stages & CONNECTIONS))
 			return;
+		early = h->stages & early_stages(direction);
 		/* Then it is remembered, unless it began before. */
-		if (h->stages & early_stages(direction) && began_before())
+		if (early && may_have_begun_before(ops, direction))
 			return;
-		flow = give(look_up(ops, direction));
+		rule = look_up(ops, direction);
+		/* Otherwise it was counted when it began. */
+		if (!early)
+			count_matched(rule);
+		flow = bpf_map_lookup_elem(&actions, &rule);
 		if (!flow)
 			return;
 		reads = flow->flags & THALWEG_FLOW_READS;
@@ -214,6 +257,8 @@ static __always_inline void later(struct bpf_sock_ops *ops, __u32 stage)
 SEC("sockops")
 int policy_sockops(struct bpf_sock_ops *ops)
 {
+	__u32 kind = 0, direction = 0;
+
 	switch (ops->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 		connecting(ops);
@@ -222,22 +267,22 @@ int policy_sockops(struct bpf_sock_ops *ops)
 		listening(ops);
 		break;
 	case BPF_SOCK_OPS_TIMEOUT_INIT:
-		asked(ops, THALWEG_OP_TIMEOUT_INIT);
+		kind = THALWEG_UNKNOWN(THALWEG_OP_TIMEOUT_INIT);
 		break;
 	case BPF_SOCK_OPS_RWND_INIT:
-		asked(ops, THALWEG_OP_RWND_INIT);
+		kind = THALWEG_UNKNOWN(THALWEG_OP_RWND_INIT);
 		break;
 	case BPF_SOCK_OPS_NEEDS_ECN:
-		asked(ops, THALWEG_OP_NEEDS_ECN);
+		kind = THALWEG_UNKNOWN(THALWEG_OP_NEEDS_ECN);
 		break;
 	case BPF_SOCK_OPS_BASE_RTT:
-		asked(ops, THALWEG_OP_BASE_RTT);
+		kind = THALWEG_UNKNOWN(THALWEG_OP_BASE_RTT);
 		break;
 	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-		established(ops, THALWEG_RULE_ACTIVE);
+		direction = THALWEG_UNKNOWN(THALWEG_RULE_ACTIVE);
 		break;
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		established(ops, THALWEG_RULE_PASSIVE);
+		direction = THALWEG_UNKNOWN(THALWEG_RULE_PASSIVE);
 		break;
 	case BPF_SOCK_OPS_RETRANS_CB:
 		later(ops, THALWEG_STAGE_RETRANSMIT);
@@ -259,6 +304,11 @@ int policy_sockops(struct bpf_sock_ops *ops)
 		write_option(ops);
 		break;
 	}
+	/* Once each, or the verifier walks through them for every case. */
+	if (kind)
+		asked(ops, kind);
+	if (direction)
+		established(ops, direction);
 	return 1;
 }
 

@@ -26,6 +26,14 @@ struct {
 	__type(value, struct thalweg_policy_counters);
 } counters SEC(".maps");
 
+/* What could not be remembered, told or counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct thalweg_policy_missed);
+} missed SEC(".maps");
+
 /* Arms of each set that rules name, by the number of the set; the loader and the agent write it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -66,6 +74,15 @@ struct {
 	__type(value, __u32);
 } owned SEC(".maps");
 
+#define COUNT_MISSED(what)                                                             \
+	do {                                                                           \
+		__u32 only = 0;                                                        \
+		struct thalweg_policy_missed *m = bpf_map_lookup_elem(&missed, &only); \
+                                                                                       \
+		if (m)                                                                 \
+			__sync_fetch_and_add(&m->what, 1);                             \
+	} while (0)
+
 static __always_inline struct thalweg_policy_counters *
 counters_of(const struct thalweg_policy_flow *flow)
 {
@@ -77,14 +94,13 @@ counters_of(const struct thalweg_policy_flow *flow)
 	return bpf_map_lookup_elem(&counters, &rule);
 }
 
-/* What a rule gives; NULL for THALWEG_POLICY_NONE. Counts the flow. */
-static __always_inline struct thalweg_policy_flow *give(__u32 rule)
+/* Counts a flow that is given a rule, if it is given one. */
+static __always_inline void count_matched(__u32 rule)
 {
 	struct thalweg_policy_counters *count = bpf_map_lookup_elem(&counters, &rule);
 
 	if (count)
 		__sync_fetch_and_add(&count->matched, 1);
-	return bpf_map_lookup_elem(&actions, &rule);
 }
 
 static __always_inline void count_failure(const struct thalweg_policy_flow *flow, __u32 op,
@@ -101,8 +117,8 @@ static __always_inline void count_failure(const struct thalweg_policy_flow *flow
 	count = bpf_map_lookup_elem(&failures, &key);
 	if (count)
 		__sync_fetch_and_add(count, 1);
-	else
-		bpf_map_update_elem(&failures, &key, &one, BPF_NOEXIST);
+	else if (bpf_map_update_elem(&failures, &key, &one, BPF_NOEXIST))
+		COUNT_MISSED(failures);
 }
 
 /* The place of the first operation of a kind, or -1. Global: see rank. */

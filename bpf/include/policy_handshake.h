@@ -6,6 +6,7 @@
 #define THALWEG_POLICY_HANDSHAKE_H
 
 #include "policy_flow.h"
+#include "thalweg_algo.h"
 
 /* Stages before its end: what a flow was given is remembered from there on. */
 #define EARLY (1u << THALWEG_STAGE_CONNECT | 1u << THALWEG_STAGE_ASKED)
@@ -35,7 +36,7 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, THALWEG_POLICY_HANDSHAKES);
+	__uint(max_entries, 2 * THALWEG_POLICY_HANDSHAKES);
 	__type(key, __u32);
 	__type(value, struct thalweg_policy_handshake);
 } handshakes SEC(".maps");
@@ -113,68 +114,96 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 	return find(&q);
 }
 
-static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 cookie, __u32 probe)
+/*
+ * A slot in which a handshake may lie. Cookies are given out in sequence, but each CPU takes
+ * 4,096 at a time, so they are mixed, as thalweg_conn_slot does.
+ */
+static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 cookie, __u32 probe,
+								       __u32 direction)
 {
-	__u32 slot = (cookie + probe) & (THALWEG_POLICY_HANDSHAKES - 1);
+	__u64 hash = thalweg_mix(thalweg_mix(cookie, 0), 0);
+	__u32 slot = hash >> (16 * (probe & (THALWEG_POLICY_PROBES - 1))) &
+		     (THALWEG_POLICY_HANDSHAKES - 1);
 
+	if (direction == THALWEG_RULE_PASSIVE)
+		slot += THALWEG_POLICY_HANDSHAKES;
 	return bpf_map_lookup_elem(&handshakes, &slot);
 }
 
 /* Which of its slots a handshake lies in, from 1; 0 = in none. */
-__noinline __u32 probe_of(__u64 cookie)
+__noinline __u32 probe_of(__u64 cookie, __u32 direction)
 {
 	struct thalweg_policy_handshake *slot;
 	__u32 i;
 
 	for (i = 0; i < THALWEG_POLICY_PROBES; i++) {
-		slot = handshake_slot(cookie, i);
+		slot = handshake_slot(cookie, i, direction);
 		if (slot && slot->cookie == cookie)
 			return i + 1;
 	}
 	return 0;
 }
 
-static __always_inline struct thalweg_policy_handshake *handshake_of(__u64 cookie)
+static __always_inline struct thalweg_policy_handshake *handshake_of(__u64 cookie, __u32 direction)
 {
-	__u32 probe = probe_of(cookie);
+	__u32 probe = probe_of(cookie, direction);
 
-	if (probe < 1 || probe > THALWEG_POLICY_PROBES)
-		return 0;
-	return handshake_slot(cookie, probe - 1);
+	return probe ? handshake_slot(cookie, probe - 1, direction) : 0;
+}
+
+static __always_inline void fill(struct thalweg_policy_handshake *slot,
+				 const struct thalweg_policy_flow *flow)
+{
+	slot->since_ns = bpf_ktime_get_ns();
+	if (flow) {
+		slot->flow = *flow;
+	} else {
+		slot->flow.rule = THALWEG_POLICY_NONE;
+		slot->flow.generation = load_head()->generation;
+		slot->flow.stages = 0;
+		slot->flow.count = 0;
+		slot->flow.flags = 0;
+	}
 }
 
 /*
- * Remembers what a flow was given until its handshake is over. Where all slots are taken
- * it is not (0): the flow is then looked up again at the next stage.
+ * Remembers what a flow was given until its handshake is over, in the first of its slots that is
+ * free or whose handshake must be dead. Otherwise the oldest gives way, if peers opened them.
+ * Returns which slot it is, from 1; 0 where none can be had.
  */
-static __always_inline __u32 remember(__u64 cookie, const struct thalweg_policy_flow *flow)
+static __always_inline __u32 remember(__u64 cookie, __u32 direction,
+				      const struct thalweg_policy_flow *flow)
 {
-	__u64 now = bpf_ktime_get_ns(), taken_by;
+	__u64 now = bpf_ktime_get_ns(), holder, oldest_holder = 0, oldest_ns = ~0ull;
 	struct thalweg_policy_handshake *slot;
-	__u32 i;
+	__u32 i, oldest = 0;
 
 	for (i = 0; i < THALWEG_POLICY_PROBES; i++) {
-		slot = handshake_slot(cookie, i);
+		slot = handshake_slot(cookie, i, direction);
 		if (!slot)
 			return 0;
-		taken_by = slot->cookie;
-		if (taken_by && now - slot->since_ns < THALWEG_POLICY_HANDSHAKE_NS)
-			continue;
-		if (__sync_val_compare_and_swap(&slot->cookie, taken_by, cookie) != taken_by)
-			continue;
-		slot->since_ns = now;
-		if (flow) {
-			slot->flow = *flow;
-		} else {
-			slot->flow.rule = THALWEG_POLICY_NONE;
-			slot->flow.generation = load_head()->generation;
-			slot->flow.stages = 0;
-			slot->flow.count = 0;
-			slot->flow.flags = 0;
+		holder = slot->cookie;
+		if (!holder || now - slot->since_ns >= THALWEG_POLICY_HANDSHAKE_NS) {
+			if (__sync_val_compare_and_swap(&slot->cookie, holder, cookie) != holder)
+				continue;
+			fill(slot, flow);
+			return i + 1;
 		}
-		return i + 1;
+		if (holder != THALWEG_POLICY_OVER && slot->since_ns < oldest_ns) {
+			oldest = i + 1;
+			oldest_ns = slot->since_ns;
+			oldest_holder = holder;
+		}
 	}
-	return 0;
+	if (!oldest || direction != THALWEG_RULE_PASSIVE)
+		return 0;
+	slot = handshake_slot(cookie, oldest - 1, direction);
+	if (!slot ||
+	    __sync_val_compare_and_swap(&slot->cookie, oldest_holder, cookie) != oldest_holder)
+		return 0;
+	COUNT_MISSED(handshakes);
+	fill(slot, flow);
+	return oldest;
 }
 
 /* The stages of a policy for which flows of a direction are remembered from the beginning. */
@@ -192,6 +221,24 @@ static __always_inline int began_before(void)
 	return until && *until && bpf_ktime_get_ns() < *until;
 }
 
+/*
+ * The same of a flow that is established now. The kernel asks nothing, and nobody remembers,
+ * where it answers a SYN with a cookie. The SYN-ACK was then sent once, and the time since then
+ * is known if timestamps are in use; of other handshakes without a second SYN-ACK it always is.
+ */
+static __always_inline int may_have_begun_before(struct bpf_sock_ops *ops, __u32 direction)
+{
+	__u64 now = bpf_ktime_get_ns(), *until, age_ns = ((__u64)ops->srtt_us >> 3) * 1000;
+	__u32 zero = 0;
+
+	until = bpf_map_lookup_elem(&swap, &zero);
+	if (!until || now >= *until)
+		return 0;
+	if (direction != THALWEG_RULE_PASSIVE || ops->total_retrans)
+		return 1;
+	return age_ns && now - age_ns + THALWEG_POLICY_HANDSHAKE_NS <= *until;
+}
+
 /* Whether the kernel makes this call for a flow at its beginning, and then no more. */
 static __always_inline int begins(struct bpf_sock_ops *ops)
 {
@@ -199,31 +246,77 @@ static __always_inline int begins(struct bpf_sock_ops *ops)
 }
 
 /*
- * The rule of a flow in its handshake: what is remembered, or else looked up now. Which
- * of its slots it lies in, from 1; 0 if it could not be remembered.
+ * Looks up the rule of a flow in its handshake and remembers it. Of a flow that this machine
+ * opens socket storage remembers it where no slot can be had; that costs more, and requests of
+ * peers have none.
  */
-static __noinline int handshake(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
+static __noinline __u32 decide(struct bpf_sock_ops *ops, __u64 cookie, __u32 direction)
 {
-	__u32 probe = probe_of(cookie);
+	struct thalweg_policy_flow *flow, *kept;
+	__u32 rule = look_up(ops, direction), probe;
+	struct bpf_sock *sk = ops->sk;
 
-	if (!probe && (begins(ops) || !began_before()))
-		probe = remember(cookie, give(look_up(ops, direction)));
-	return probe;
+	flow = bpf_map_lookup_elem(&actions, &rule);
+	probe = remember(cookie, direction, flow);
+	if (probe || begins(ops))
+		count_matched(rule);
+	if (probe)
+		return rule;
+	if (sk && flow) {
+		kept = bpf_sk_storage_get(&flows, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		if (kept) {
+			*kept = *flow;
+			kept->flags |= THALWEG_FLOW_OPENING;
+			return rule;
+		}
+	}
+	COUNT_MISSED(handshakes);
+	return rule;
 }
 
-/* As above; NULL where there is nothing to do for it. */
+/* What socket storage remembers of a flow in its handshake, or NULL. */
+static __always_inline struct thalweg_policy_flow *stored_opening(struct bpf_sock_ops *ops)
+{
+	struct thalweg_policy_flow *flow;
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk)
+		return 0;
+	flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	return flow && flow->flags & THALWEG_FLOW_OPENING ? flow : 0;
+}
+
+/*
+ * What a flow in its handshake is given: as it is remembered, or else looked up now. NULL where
+ * there is nothing to do for it.
+ */
 static __always_inline struct thalweg_policy_flow *handshake_flow(struct bpf_sock_ops *ops,
 								  __u64 cookie, __u32 direction)
 {
-	int probe = handshake(ops, cookie, direction);
-	struct thalweg_policy_handshake *slot;
+	struct thalweg_policy_handshake *slot = handshake_of(cookie, direction);
+	struct thalweg_policy_flow *flow;
+	int first = begins(ops);
+	__u32 rule;
 
-	if (probe < 1 || probe > THALWEG_POLICY_PROBES)
-		return 0;
-	slot = handshake_slot(cookie, probe - 1);
-	if (!slot || slot->flow.rule == THALWEG_POLICY_NONE)
-		return 0;
-	return &slot->flow;
+	/* A socket that failed to connect may try again, with another peer. */
+	if (slot && first && direction == THALWEG_RULE_ACTIVE) {
+		slot->cookie = 0;
+		slot = 0;
+	}
+	if (slot) {
+		/* For the verifier: no arithmetic before the check. */
+		barrier_var(slot);
+		return slot->flow.rule == THALWEG_POLICY_NONE ? 0 : &slot->flow;
+	}
+	if (!first) {
+		flow = stored_opening(ops);
+		if (flow)
+			return flow;
+		if (began_before())
+			return 0;
+	}
+	rule = decide(ops, cookie, direction);
+	return bpf_map_lookup_elem(&actions, &rule);
 }
 
 #endif

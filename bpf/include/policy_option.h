@@ -32,12 +32,12 @@ static __always_inline int read_option(struct bpf_sock_ops *ops, struct thalweg_
 /* The flow whose SYN or SYN-ACK is being written, if its rule sends the option. */
 static __always_inline struct thalweg_policy_flow *sending(struct bpf_sock_ops *ops)
 {
+	__u32 direction = ops->is_fullsock ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE;
 	struct thalweg_policy_flow *flow;
 
 	if (ops->is_fullsock && ops->state != BPF_TCP_SYN_SENT)
 		return 0;
-	flow = handshake_flow(ops, bpf_get_socket_cookie(ops),
-			      ops->is_fullsock ? THALWEG_RULE_ACTIVE : THALWEG_RULE_PASSIVE);
+	flow = handshake_flow(ops, bpf_get_socket_cookie(ops), direction);
 	return flow && flow->flags & THALWEG_FLOW_SENDS ? flow : 0;
 }
 

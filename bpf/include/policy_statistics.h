@@ -30,8 +30,10 @@ static __noinline int tell(struct bpf_sock_ops *ops, struct thalweg_policy_flow 
 	if (!tp || !addresses(ops, remote, local))
 		return 0;
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
-	if (!event)
+	if (!event) {
+		COUNT_MISSED(statistics);
 		return 0;
+	}
 	flow->told_ns = now;
 	event->time_ns = now;
 	event->connection = bpf_get_socket_cookie(ops);

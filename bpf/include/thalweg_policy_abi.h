@@ -48,9 +48,9 @@
 #define THALWEG_POLICY_NAME 16
 /* Texts of all policies since the program was first attached. */
 #define THALWEG_POLICY_MAX_TEXTS 1024
-/* Handshakes under way whose flow is remembered (a power of two). */
+/* Handshakes under way whose flow is remembered, of each direction (a power of two up to 2^15). */
 #define THALWEG_POLICY_HANDSHAKES 8192
-/* Slots one handshake may lie in. */
+/* Slots one handshake may lie in: 16 bits of one hash each. */
 #define THALWEG_POLICY_PROBES 4
 /* A handshake that began this long ago, in ns, is over or dead. */
 #define THALWEG_POLICY_HANDSHAKE_NS 130000000000ull
@@ -208,6 +208,8 @@ enum thalweg_policy_flow_flag {
 	/* It sends, it reads the option. */
 	THALWEG_FLOW_SENDS = 1 << 2,
 	THALWEG_FLOW_READS = 1 << 3,
+	/* In socket storage until its handshake is over: no slot could be had for it. */
+	THALWEG_FLOW_OPENING = 1 << 4,
 };
 
 /* What a flow is given (table `actions`) and keeps (`handshakes`, `flows`). */
@@ -224,12 +226,19 @@ struct thalweg_policy_flow {
 	struct thalweg_policy_op ops[THALWEG_POLICY_MAX_OPS];
 };
 
-/* A flow in its handshake; it may lie in THALWEG_POLICY_PROBES slots from its cookie on. */
+/*
+ * A flow in its handshake. One that this machine opens lies in the first half of the table until
+ * it is established or THALWEG_POLICY_HANDSHAKE_NS old. One that the peer opens lies in the second
+ * half and gives way to younger ones, for anybody can begin handshakes and never finish them.
+ */
 struct thalweg_policy_handshake {
 	__u64 cookie; /* of the socket (a request's passes to the connection); 0 = free */
 	__u64 since_ns;
 	struct thalweg_policy_flow flow;
 };
+
+/* Of `cookie` above: the handshake is just over, and nobody else may take the slot. */
+#define THALWEG_POLICY_OVER 0xffffffffffffffffull
 
 /* Left by the programs of named cgroups, for the main program in the same event. */
 struct thalweg_policy_mark {
@@ -275,6 +284,13 @@ struct thalweg_policy_seen {
 	__u64 outside; /* in another cgroup: not touched */
 	__u64 unmatched; /* in the cgroup, and no rule holds */
 	__u64 newer; /* in the cgroup, and given a rule of this policy already */
+};
+
+/* What could not be remembered, told or counted; one per policy. */
+struct thalweg_policy_missed {
+	__u64 handshakes; /* flows forgotten in their handshake: looked up again at its end */
+	__u64 statistics; /* events that found the ring full */
+	__u64 failures; /* failures of kinds for which `failures` had no room */
 };
 
 /* A STATISTICS event through the ring. */

@@ -43,6 +43,7 @@ pod!(
     thalweg_policy_text,
     thalweg_policy_counters,
     thalweg_policy_failure,
+    thalweg_policy_missed,
     thalweg_policy_reached,
     thalweg_policy_seen,
     thalweg_policy_event,

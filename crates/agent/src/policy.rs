@@ -26,7 +26,7 @@ use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
-pub use report::{ExistingReport, Failure, FailureLog, Report, RuleReport};
+pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport};
 
 use crate::kernel::ArmTable;
 use crate::system;
@@ -46,9 +46,10 @@ const SHARED: [&str; 6] = [
     "events",
 ];
 /// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
-const OWN: [(&str, &str); 10] = [
+const OWN: [(&str, &str); 11] = [
     ("arm_sets", "arm_sets"),
     ("counters", "counters"),
+    ("missed", "missed"),
     (".rodata.head", "head"),
     ("nodes", "nodes"),
     ("rules", "rules"),

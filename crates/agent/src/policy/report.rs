@@ -28,8 +28,23 @@ pub struct Report {
     pub dry_run: bool,
     /// Kernel memory of its maps and of those that all policies share, bytes.
     pub map_bytes: u64,
+    /// What could not be remembered, told or counted.
+    pub missed: Missed,
     /// Its rules, in the order of the file.
     pub rules: Vec<RuleReport>,
+}
+
+/// What the kernel program had no room for since the policy came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// Connections that were forgotten in their handshake, because too many others were in
+    /// theirs. One that ends it all the same is looked up again then.
+    pub handshakes: u64,
+    /// Events of `statistics` that found the ring full.
+    pub statistics: u64,
+    /// Failures that `failures` of the rules lack, though their rules count them: 4096 kinds
+    /// are told apart.
+    pub failures: u64,
 }
 
 /// A rule of it.
@@ -101,6 +116,7 @@ impl Report {
         let about = about(history, head.generation);
         let counters =
             MapHandle::from_pinned_path(pins.generation(head.generation).join("counters"))?;
+        let missed = MapHandle::from_pinned_path(pins.generation(head.generation).join("missed"))?;
         let mut failures = failures(&pins, head.generation, &about)?;
         let existing = pins.existing(head.generation);
         let existing = match existing.exists() {
@@ -136,9 +152,22 @@ impl Report {
             applied_ms: entry.applied_ms,
             dry_run: head.flags & raw::THALWEG_POLICY_DRY_RUN != 0,
             map_bytes: pins.memory(),
+            missed: missed_of(&missed)?,
             rules,
         }))
     }
+}
+
+fn missed_of(map: &MapHandle) -> Result<Missed> {
+    let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+    let count: raw::thalweg_policy_missed = bytes
+        .and_then(|bytes| from_bytes(&bytes))
+        .context("the counters of what was missed have an unexpected size")?;
+    Ok(Missed {
+        handshakes: count.handshakes,
+        statistics: count.statistics,
+        failures: count.failures,
+    })
 }
 
 fn existing_of(map: &MapHandle, id: u32) -> Result<ExistingReport> {

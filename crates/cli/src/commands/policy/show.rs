@@ -38,6 +38,24 @@ fn text(report: &Report) -> String {
         ),
         ("memory", output::bytes(report.map_bytes)),
     ]);
+    for (count, what) in [
+        (
+            report.missed.handshakes,
+            "connections forgotten in their handshake, too many others were in theirs",
+        ),
+        (
+            report.missed.statistics,
+            "statistics lost: nobody read them in time",
+        ),
+        (
+            report.missed.failures,
+            "failures of kinds that are not listed: too many kinds",
+        ),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("{count} {what}\n"));
+        }
+    }
     let mut header = vec!["Rule", "Flows", "Answers", "Done", "Failed"];
     let mut numbers = vec![1, 2, 3, 4];
     let existing = report.rules.iter().any(|rule| rule.existing.is_some());
