@@ -32,6 +32,8 @@
 
 #include <linux/types.h>
 
+/* Version of everything below that is pinned; raised when a layout or a meaning changes. */
+#define THALWEG_POLICY_VERSION 1
 /* Rules of one policy after compilation (a rule counts once per remote prefix). */
 #define THALWEG_POLICY_MAX_RULES 65536
 /* Rules looked at for one flow; a policy that could need more is refused. */
@@ -182,7 +184,7 @@ struct thalweg_policy_head {
 	__u32 flags; /* enum thalweg_policy_head_flag */
 	__u32 jiffy_us; /* the kernel takes TIMEOUT_INIT in ticks */
 	__u32 cgroups; /* bits that all flows have: of the cgroup it is attached to */
-	__u32 reserved; /* 0 */
+	__u32 version; /* THALWEG_POLICY_VERSION; 0 before there were versions */
 };
 
 enum thalweg_policy_head_flag {

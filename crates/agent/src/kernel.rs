@@ -440,6 +440,39 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 
+/// Whether a policy's program runs before the learner's on a cgroup, or there is no learner.
+pub(crate) fn runs_before_learner(pin: &Path, policy: &Path, cgroup: &File) -> Result<bool> {
+    let path = pin.join(pins::MAIN_LINK);
+    if !path.exists() {
+        return Ok(true);
+    }
+    let program = |path: &Path| -> Result<u32> {
+        let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
+        Ok(link.info()?.prog_id)
+    };
+    let (learner, policy) = (program(&path)?, program(policy)?);
+    let mut ids = [0u32; 64];
+    let mut count = ids.len() as u32;
+    // SAFETY: the descriptor is open and `ids` has room for `count` numbers for the whole call.
+    let failed = unsafe {
+        libbpf_rs::libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            0,
+            std::ptr::null_mut(),
+            ids.as_mut_ptr(),
+            &mut count,
+        )
+    };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .context("asking for the programs of the cgroup");
+    }
+    // They run in this order.
+    let mut ids = ids.iter().take(count as usize);
+    Ok(ids.find(|id| **id == learner || **id == policy) != Some(&learner))
+}
+
 /// A new link of a program that is loaded already.
 fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
     // SAFETY: both descriptors are open for the whole call; no options are passed.

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use thalweg_abi::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
@@ -33,7 +33,7 @@ use crate::system;
 use existing::Existing;
 use history::History;
 pub(crate) use pins::DIRECTORY;
-use pins::Pins;
+use pins::{Pins, Running};
 use tables::Tables;
 
 /// Maps that all policies share; `owned` is the learner's too, and lies beside its pins.
@@ -77,7 +77,7 @@ pub struct Place {
 pub struct Applied {
     /// Things that the operator should know: namespaces that do not exist, and the like.
     pub notes: Vec<String>,
-    /// Kernel memory of the policy's own maps, bytes.
+    /// Kernel memory of its maps and of those that all policies share, bytes.
     pub map_bytes: u64,
     /// What became of connections that were open already, where that was asked for.
     pub reached: Option<Reached>,
@@ -116,6 +116,7 @@ impl Place {
     ) -> Result<Prepared> {
         system::check_cgroup2(&self.cgroup)?;
         let pins = Pins::create(&self.pin)?;
+        pins.start_shared()?;
         let mut notes: Vec<String> = compiled
             .resolve(|namespace| cookie_of(namespace).ok())
             .into_iter()
@@ -125,7 +126,7 @@ impl Place {
             .collect();
         let marks = Marks::find(&self.cgroup, &compiled.cgroups, &mut notes)?;
         let tables = Tables::new(&compiled, dry_run);
-        let previous = pins.head()?;
+        let previous = pins.running()?.and_then(|running| running.head);
         let mut flags = tables.flags;
         if previous.is_some_and(|head| head.flags & raw::THALWEG_POLICY_REMEMBERS != 0) {
             flags |= raw::THALWEG_POLICY_REMEMBERS;
@@ -139,13 +140,13 @@ impl Place {
             flags,
             jiffy_us: system::jiffy_us(),
             cgroups: marks.everywhere,
-            reserved: 0,
+            version: raw::THALWEG_POLICY_VERSION,
         };
         let object = load(&pins, &tables, &head)?;
+        tables.fill(&object, generation)?;
         let applied = Applied {
             notes,
-            map_bytes: tables.fill(&object, generation)?,
-            reached: None,
+            ..Applied::default()
         };
         let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
         let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
@@ -169,12 +170,8 @@ impl Place {
         Ok(prepared)
     }
 
-    /// Loads a policy and puts it in force.
-    ///
-    /// # Errors
-    /// As [`Place::prepare`].
-    pub fn apply(&self, compiled: Compiled, generation: u32, how: How) -> Result<Applied> {
-        let _lock = lock(&self.pin)?;
+    /// Loads a policy and puts it in force. The caller holds the lock.
+    fn apply(&self, compiled: Compiled, generation: u32, how: How) -> Result<Applied> {
         let prepared = self.prepare(compiled, generation, how.dry_run)?;
         if !how.existing {
             return prepared.commit();
@@ -184,6 +181,19 @@ impl Place {
         let mut applied = prepared.commit()?;
         applied.reached = Some(existing.run());
         Ok(applied)
+    }
+}
+
+impl Place {
+    /// Has the learner's program run after the policy's: what policy sets and whom it protects must
+    /// be known before the learner looks.
+    fn put_before_learner(&self) -> Result<()> {
+        let cgroup = File::open(&self.cgroup)
+            .with_context(|| format!("opening cgroup {}", self.cgroup.display()))?;
+        if crate::kernel::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
+            return Ok(());
+        }
+        crate::kernel::learn_after_policy(&self.pin, &cgroup)
     }
 }
 
@@ -204,21 +214,24 @@ impl Prepared {
             Some(mut link) => link
                 .update_prog(&program)
                 .with_context(|| format!("swapping the program of {}", path.display()))?,
-            None => {
-                // Its pin keeps it.
-                drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?);
-                // What policy sets and whom it protects must be known before the learner looks.
-                crate::kernel::learn_after_policy(&self.place.pin, &cgroup)?;
-            }
+            // Its pin keeps it.
+            None => drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?),
         }
-        self.pins.keep_only(self.generation)?;
-        Ok(self.applied.clone())
+        self.place.put_before_learner()?;
+        self.pins.keep_only(Running {
+            generation: self.generation,
+            head: Some(self.head),
+        })?;
+        Ok(Applied {
+            map_bytes: self.pins.memory(),
+            ..self.applied.clone()
+        })
     }
 
     /// Writes until when flows that nobody remembers began before this policy.
     fn tell_what_began_before(&self) -> Result<()> {
         let key = 0u32.to_ne_bytes();
-        let until_ns = match self.pins.head()? {
+        let until_ns = match self.pins.running()?.and_then(|running| running.head) {
             // It remembers those that began under it, of both directions; perhaps not yet those
             // from before.
             Some(head) if head.stages & ASKED != 0 => {
@@ -273,7 +286,7 @@ impl Prepared {
 /// Pins that cannot be read or written.
 pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -> Result<()> {
     let pins = Pins::at(pin);
-    let Some(head) = pins.head()? else {
+    let Some(head) = pins.running()?.and_then(|running| running.head) else {
         return Ok(());
     };
     let Some(compiled) = history.compiled(head.generation) else {
@@ -294,13 +307,15 @@ pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -
 pub(crate) fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
     let names_cgroups =
         |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
+    history.attend(place)?;
     let pins = Pins::at(&place.pin);
-    if !pins.head()?.is_some_and(|head| names_cgroups(&head)) {
+    let head = || anyhow::Ok(pins.running()?.and_then(|running| running.head));
+    if !head()?.is_some_and(|head| names_cgroups(&head)) {
         return Ok(Vec::new());
     }
-    let _lock = lock(&place.pin)?;
+    let _lock = Pins::lock(&place.pin)?;
     // Another may have come meanwhile.
-    let Some(head) = pins.head()?.filter(names_cgroups) else {
+    let Some(head) = head()?.filter(names_cgroups) else {
         return Ok(Vec::new());
     };
     let Some(compiled) = history.compiled(head.generation) else {
@@ -429,18 +444,14 @@ fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result
             }
         }
     }
-    object.load().context(
-        "the kernel refused the policy's program (see the lines above; if maps of another version \
-         of Thalweg are pinned, `thalweg policy remove` takes them away)",
-    )
+    object
+        .load()
+        .context("the kernel refused the policy's program (see the lines above)")
 }
 
-/// The policy in force, as the kernel has it; `None` where there is none.
-///
-/// # Errors
-/// Pins that cannot be read.
-pub fn in_force(pin: &Path) -> Result<Option<raw::thalweg_policy_head>> {
-    Pins::at(pin).head()
+/// Number of the policy that the kernel has; `None` where there is none.
+fn in_force(pin: &Path) -> Result<Option<u32>> {
+    Ok(Pins::at(pin).running()?.map(|running| running.generation))
 }
 
 /// Takes the policy out of the kernel; false where there was none. Connections keep what they
@@ -453,9 +464,8 @@ pub fn remove(pin: &Path) -> Result<bool> {
     if !pins.exists() {
         return Ok(false);
     }
-    let _lock = lock(pin)?;
-    pins.remove()?;
-    Ok(true)
+    let _lock = Pins::lock(pin)?;
+    pins.remove()
 }
 
 /// Kernel memory of the maps that all policies share and of those in force, bytes.
@@ -464,22 +474,15 @@ fn memory(maps: impl Iterator<Item = MapHandle>) -> u64 {
         .sum()
 }
 
-/// One at a time changes what is pinned.
-fn lock(pin: &Path) -> Result<Flock<File>> {
-    let pins = Pins::create(pin)?;
-    let directory = pins.directory();
-    let file = File::open(directory).with_context(|| format!("opening {}", directory.display()))?;
-    Flock::lock(file, FlockArg::LockExclusive)
-        .map_err(|(_, errno)| errno)
-        .with_context(|| format!("locking {}", directory.display()))
-}
-
-/// The same, where a policy has ever been applied.
+/// Keeps others from changing what is pinned of policies, where one has ever been applied.
+///
+/// # Errors
+/// A directory that cannot be locked.
 pub(crate) fn lock_existing(pin: &Path) -> Result<Option<Flock<File>>> {
     if !Pins::at(pin).exists() {
         return Ok(None);
     }
-    lock(pin).map(Some)
+    Pins::lock(pin).map(Some)
 }
 
 /// The cookie of a network namespace.

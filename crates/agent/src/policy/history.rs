@@ -2,24 +2,29 @@
 //!
 //! In the state directory, `policy/NUMBER.toml` is a policy as it was applied and
 //! `policy/NUMBER.json` what is known of it; `policy/in-force` holds the number of the one that
-//! is to be in force after a restart of the machine.
+//! is to be in force after a restart of the machine. What the kernel has is the truth: where a
+//! process was killed between the kernel and these files, the next look puts the files right.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 use thalweg_policy::{Compiled, Policy};
 
+use super::pins::Pins;
 use super::{Applied, How, Place};
 use crate::system;
 
 /// Policies kept.
 const KEPT: usize = 20;
 const IN_FORCE: &str = "in-force";
+/// How names of files begin that are not yet written.
+const DRAFT: &str = ".draft-";
 
 /// What is known of a policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,14 +82,20 @@ impl History {
         }
     }
 
-    /// Puts a policy in force and remembers it.
+    /// Puts a policy in force and remembers it; `bytes` is its text.
     ///
     /// # Errors
-    /// Faults of the policy, all of them, a line each; what [`Place::apply`] says; a state
-    /// directory that cannot be written to.
-    pub fn apply(&self, place: &Place, bytes: &[u8], file: &Path, how: How) -> Result<Outcome> {
-        let compiled = compile(bytes, file)?;
-        let previous = self.in_force(&place.pin)?.map(|entry| entry.number);
+    /// What the kernel refuses; a state directory that cannot be written to. Nothing is changed.
+    pub fn apply(
+        &self,
+        place: &Place,
+        bytes: &[u8],
+        compiled: Compiled,
+        file: &Path,
+        how: How,
+    ) -> Result<Outcome> {
+        let _lock = Pins::lock(&place.pin)?;
+        let previous = self.settle(place)?;
         self.put(place, bytes, compiled, file, how, previous)
     }
 
@@ -93,6 +104,8 @@ impl History {
     /// # Errors
     /// None is in force, or there was none before it.
     pub fn rollback(&self, place: &Place) -> Result<Outcome> {
+        let _lock = Pins::lock(&place.pin)?;
+        self.settle(place)?;
         let present = self
             .in_force(&place.pin)?
             .context("no policy is in force: there is nothing to return from")?;
@@ -123,9 +136,15 @@ impl History {
     /// # Errors
     /// Pins or files that cannot be removed.
     pub fn remove(&self, place: &Place) -> Result<bool> {
-        let removed = super::remove(&place.pin)?;
+        let pins = Pins::at(&place.pin);
+        if !pins.exists() {
+            self.set_in_force(None)?;
+            return Ok(false);
+        }
+        let _lock = Pins::lock(&place.pin)?;
+        // First: what the kernel has can be seen, what it had cannot.
         self.set_in_force(None)?;
-        Ok(removed)
+        pins.remove()
     }
 
     /// Puts the policy in force that was in force before the machine was restarted. Nothing
@@ -134,12 +153,18 @@ impl History {
     /// # Errors
     /// As [`History::apply`].
     pub fn restore(&self, place: &Place) -> Result<Option<Outcome>> {
-        if super::in_force(&place.pin)?.is_some() {
+        self.attend(place)?;
+        if self.wanted()?.is_none() || super::in_force(&place.pin)?.is_some() {
             return Ok(None);
         }
+        let _lock = Pins::lock(&place.pin)?;
+        // Another process may have been here meanwhile.
         let Some(number) = self.wanted()? else {
             return Ok(None);
         };
+        if self.settle(place)?.is_some() {
+            return Ok(None);
+        }
         let entry = self.entry(number)?;
         let compiled = compile(&self.text(number)?, &entry.file)?;
         let rules = compiled.about.len();
@@ -151,6 +176,43 @@ impl History {
         }))
     }
 
+    /// Puts right what a process that was killed has left, if any has.
+    ///
+    /// # Errors
+    /// Pins or files that cannot be read or written.
+    pub fn attend(&self, place: &Place) -> Result<()> {
+        let Some(number) = super::in_force(&place.pin)? else {
+            return Ok(());
+        };
+        if self.wanted().ok() != Some(Some(number)) && self.entry(number).is_ok() {
+            let _lock = Pins::lock(&place.pin)?;
+            self.settle(place)?;
+        }
+        Ok(())
+    }
+
+    /// The same under the lock; returns the number of the policy in force.
+    fn settle(&self, place: &Place) -> Result<Option<u32>> {
+        let pins = Pins::at(&place.pin);
+        let Some(running) = pins.running()? else {
+            pins.clear()?;
+            return Ok(None);
+        };
+        pins.keep_only(running)?;
+        place.put_before_learner()?;
+        let number = running.generation;
+        // Another state directory's policy is none of this one's.
+        if self.entry(number).is_ok() {
+            for later in self.numbers()?.into_iter().filter(|other| *other > number) {
+                self.forget(later)?;
+            }
+            if self.wanted().ok() != Some(Some(number)) {
+                self.set_in_force(Some(number))?;
+            }
+        }
+        Ok(Some(number))
+    }
+
     fn put(
         &self,
         place: &Place,
@@ -160,7 +222,7 @@ impl History {
         how: How,
         previous: Option<u32>,
     ) -> Result<Outcome> {
-        let running = super::in_force(&place.pin)?.map_or(0, |head| head.generation);
+        let running = super::in_force(&place.pin)?.unwrap_or(0);
         let numbers = self.numbers()?;
         let last = numbers.last().copied().unwrap_or(0).max(running);
         let entry = Entry {
@@ -177,16 +239,17 @@ impl History {
             .mode(0o750)
             .create(&self.directory)
             .with_context(|| format!("creating {}", self.directory.display()))?;
-        write(&self.path(entry.number, "toml"), bytes)?;
-        write(
-            &self.path(entry.number, "json"),
-            &serde_json::to_vec_pretty(&entry)?,
-        )?;
-        let applied = place.apply(compiled, entry.number, how).inspect_err(|_| {
+        self.remove_drafts()?;
+        let written = self
+            .write(&entry, bytes)
+            // A full disk shows before anything changes.
+            .and_then(|()| self.draft(format!("{}\n", entry.number).as_bytes()))
+            .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
+        let (in_force, applied) = written.inspect_err(|_| {
             // What never was in force is no history.
             let _ = self.forget(entry.number);
         })?;
-        self.set_in_force(Some(entry.number))?;
+        self.persist(in_force, &self.directory.join(IN_FORCE))?;
         for number in numbers.iter().rev().skip(KEPT - 1) {
             self.forget(*number)?;
         }
@@ -203,18 +266,16 @@ impl History {
     /// # Errors
     /// Pins that cannot be read.
     pub fn in_force(&self, pin: &Path) -> Result<Option<Entry>> {
-        let Some(head) = super::in_force(pin)? else {
+        let Some(number) = super::in_force(pin)? else {
             return Ok(None);
         };
-        Ok(Some(self.entry(head.generation).unwrap_or_else(|_| {
-            Entry {
-                number: head.generation,
-                name: String::new(),
-                file: PathBuf::new(),
-                applied_ms: 0,
-                dry_run: false,
-                previous: None,
-            }
+        Ok(Some(self.entry(number).unwrap_or_else(|_| Entry {
+            number,
+            name: String::new(),
+            file: PathBuf::new(),
+            applied_ms: 0,
+            dry_run: false,
+            previous: None,
         })))
     }
 
@@ -281,9 +342,64 @@ impl History {
     fn set_in_force(&self, number: Option<u32>) -> Result<()> {
         let path = self.directory.join(IN_FORCE);
         match number {
-            Some(number) => write(&path, format!("{number}\n").as_bytes()),
-            None => remove_file(&path),
+            Some(number) => {
+                let draft = self.draft(format!("{number}\n").as_bytes())?;
+                self.persist(draft, &path)
+            }
+            None if path.exists() => {
+                remove_file(&path)?;
+                self.sync()
+            }
+            None => Ok(()),
         }
+    }
+
+    /// Writes a policy and what is known of it.
+    fn write(&self, entry: &Entry, text: &[u8]) -> Result<()> {
+        let about = serde_json::to_vec_pretty(entry)?;
+        for (kind, bytes) in [("toml", text), ("json", &about[..])] {
+            self.persist(self.draft(bytes)?, &self.path(entry.number, kind))?;
+        }
+        Ok(())
+    }
+
+    /// A file on disk that is nobody else's, to take another's place.
+    fn draft(&self, bytes: &[u8]) -> Result<NamedTempFile> {
+        tempfile::Builder::new()
+            .prefix(DRAFT)
+            .tempfile_in(&self.directory)
+            .and_then(|mut draft| {
+                draft.write_all(bytes)?;
+                draft.as_file().sync_all()?;
+                Ok(draft)
+            })
+            .with_context(|| format!("writing to {}", self.directory.display()))
+    }
+
+    fn persist(&self, draft: NamedTempFile, path: &Path) -> Result<()> {
+        draft
+            .persist(path)
+            .with_context(|| format!("writing {}", path.display()))?;
+        self.sync()
+    }
+
+    /// Names of files are on disk once their directory is.
+    fn sync(&self) -> Result<()> {
+        File::open(&self.directory)
+            .and_then(|directory| directory.sync_all())
+            .with_context(|| format!("writing {}", self.directory.display()))
+    }
+
+    /// Removes what processes that were killed have left. Under the lock nobody else writes.
+    fn remove_drafts(&self) -> Result<()> {
+        let entries = fs::read_dir(&self.directory)
+            .with_context(|| format!("reading {}", self.directory.display()))?;
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(DRAFT) {
+                remove_file(&entry.path())?;
+            }
+        }
+        Ok(())
     }
 
     fn forget(&self, number: u32) -> Result<()> {
@@ -301,14 +417,6 @@ fn compile(bytes: &[u8], file: &Path) -> Result<Compiled> {
     Policy::parse(bytes, file)
         .and_then(|policy| policy.compile())
         .map_err(told)
-}
-
-/// Replaces a file in one step.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let beside = path.with_extension("new");
-    fs::write(&beside, bytes)
-        .and_then(|()| fs::rename(&beside, path))
-        .with_context(|| format!("writing {}", path.display()))
 }
 
 fn remove_file(path: &Path) -> Result<()> {

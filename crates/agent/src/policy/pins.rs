@@ -1,21 +1,33 @@
 //! Files of policies on the bpffs.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use libbpf_rs::Program;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program};
+use nix::fcntl::{Flock, FlockArg};
 use thalweg_abi::{from_bytes, raw};
 
-use super::SHARED;
 use crate::system;
 
 /// Name of the directory below the agent's pins.
 pub(crate) const DIRECTORY: &str = "policy";
 const LINK: &str = "link";
+/// Version of what this Thalweg pins. Each has a directory of its own for the shared maps, so that
+/// a policy can be loaded beside one that another Thalweg has pinned.
+const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
+
+/// The policy in force: the one whose program the link runs.
+#[derive(Clone, Copy)]
+pub(super) struct Running {
+    /// Its number.
+    pub generation: u32,
+    /// `None` where another version of Thalweg has pinned it.
+    pub head: Option<raw::thalweg_policy_head>,
+}
 
 /// The directory of policies.
 pub(super) struct Pins {
@@ -48,17 +60,38 @@ impl Pins {
         self.directory.exists()
     }
 
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     pub fn link(&self) -> PathBuf {
         self.directory.join(LINK)
     }
 
+    /// The directory of the maps that all policies share.
+    fn shared_directory(&self) -> PathBuf {
+        self.directory.join(format!("shared-{VERSION}"))
+    }
+
     /// A map that all policies share.
     pub fn shared(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.shared_directory().join(name)
+    }
+
+    /// Makes sure that one process at a time changes what is pinned.
+    pub fn lock(agent: &Path) -> Result<Flock<File>> {
+        loop {
+            let pins = Self::create(agent)?;
+            let path = &pins.directory;
+            let file = match File::open(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                file => file.with_context(|| format!("opening {}", path.display()))?,
+            };
+            let lock = Flock::lock(file, FlockArg::LockExclusive)
+                .map_err(|(_, errno)| errno)
+                .with_context(|| format!("locking {}", path.display()))?;
+            // Who held it before may have taken the directory away.
+            let number = lock.metadata()?.ino();
+            if fs::metadata(path).is_ok_and(|metadata| metadata.ino() == number) {
+                return Ok(lock);
+            }
+        }
     }
 
     /// The learner's map of sockets that it leaves alone.
@@ -83,6 +116,17 @@ impl Pins {
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))
     }
 
+    /// Makes the directory of the shared maps.
+    pub fn start_shared(&self) -> Result<()> {
+        let path = self.shared_directory();
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                Err(error).with_context(|| format!("creating {}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Directories of policies, by number.
     fn generations(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.directory) {
@@ -96,65 +140,109 @@ impl Pins {
     }
 
     pub fn remove_generation(&self, generation: u32) -> Result<()> {
-        remove_directory(&self.generation(generation))
+        remove_tree(&self.generation(generation))
     }
 
-    /// Removes the directories of all policies but one.
-    pub fn keep_only(&self, generation: u32) -> Result<()> {
-        for other in self.generations()? {
-            if other != generation {
-                self.remove_generation(other)?;
+    /// Removes what is pinned, but for a policy and what it shares with others.
+    pub fn keep_only(&self, running: Running) -> Result<()> {
+        let mut kept = vec![self.link(), self.generation(running.generation)];
+        if running.head.is_some() {
+            kept.push(self.shared_directory());
+        }
+        for path in self.entries()? {
+            // Where the shared maps of another version lie is not known.
+            let foreign = running.head.is_none() && !is_number(&path);
+            if !kept.contains(&path) && !foreign {
+                remove_tree(&path)?;
             }
         }
         Ok(())
     }
 
-    /// The head of the policy in force: of the one whose program the link runs.
-    pub fn head(&self) -> Result<Option<raw::thalweg_policy_head>> {
+    /// Removes what is pinned but not in force; the directory stays.
+    pub fn clear(&self) -> Result<()> {
+        self.entries()?
+            .iter()
+            .try_for_each(|path| remove_tree(path))
+    }
+
+    /// The policy in force, whichever version of Thalweg has pinned it.
+    pub fn running(&self) -> Result<Option<Running>> {
         let path = self.link();
         if !path.exists() {
             return Ok(None);
         }
-        let running = Link::open(&path)
+        let link = Link::open(&path)
             .and_then(|link| link.info())
             .with_context(|| format!("opening link {}", path.display()))?;
         for generation in self.generations()? {
             let directory = self.generation(generation);
             let program = Program::fd_from_pinned_path(directory.join("program"));
-            let Ok(id) = program.and_then(|fd| Program::id_from_fd(std::os::fd::AsFd::as_fd(&fd)))
-            else {
+            let Ok(id) = program.and_then(|fd| Program::id_from_fd(fd.as_fd())) else {
                 continue;
             };
-            if id == running.prog_id {
-                let map = MapHandle::from_pinned_path(directory.join("head"))?;
-                let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
-                return Ok(bytes.and_then(|bytes| from_bytes(&bytes)));
+            if id == link.prog_id {
+                let head = read_head(&directory.join("head"))?;
+                return Ok(Some(Running { generation, head }));
             }
         }
-        Ok(None)
+        // Pins that another version names otherwise.
+        Ok(Some(Running {
+            generation: 0,
+            head: None,
+        }))
     }
 
-    /// Kernel memory of everything pinned here, and of the tables behind it, bytes.
+    /// The head of the policy in force.
+    ///
+    /// # Errors
+    /// Another version of Thalweg has pinned it.
+    pub fn head(&self) -> Result<Option<raw::thalweg_policy_head>> {
+        match self.running()? {
+            None => Ok(None),
+            Some(Running {
+                head: Some(head), ..
+            }) => Ok(Some(head)),
+            Some(Running { generation, .. }) => bail!(
+                "the policy in force (number {generation}) was applied by another version of \
+                 Thalweg, whose counters this one cannot read; it stays in force until `thalweg \
+                 policy apply` replaces it or `thalweg policy remove` takes it away (pinned under {})",
+                self.directory.display()
+            ),
+        }
+    }
+
+    /// What lies in the directory.
+    fn entries(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(&self.directory)
+            .with_context(|| format!("reading {}", self.directory.display()))?;
+        Ok(entries.flatten().map(|entry| entry.path()).collect())
+    }
+
+    /// Kernel memory of the policies that are loaded and of what they share, bytes.
     pub fn memory(&self) -> u64 {
         let own = self.generations().unwrap_or_default();
         let directories = own.iter().map(|number| self.generation(*number));
         let maps = directories
-            .chain([self.directory.clone()])
+            .chain([self.shared_directory()])
             .filter_map(|directory| fs::read_dir(directory).ok())
             .flat_map(|entries| entries.flatten())
             .filter_map(|entry| MapHandle::from_pinned_path(entry.path()).ok());
         super::memory(maps)
     }
 
-    /// Removes everything, the link first.
-    pub fn remove(&self) -> Result<()> {
-        let files = [LINK].into_iter().chain(SHARED);
-        for file in files.map(|name| self.shared(name)) {
-            crate::kernel::remove_pin(&file)?;
+    /// Removes everything, the link first; false where no policy was in force.
+    pub fn remove(&self) -> Result<bool> {
+        let path = self.link();
+        let running = path.exists();
+        if running {
+            // Without its pin the kernel detaches a link as well, but some time later.
+            Link::open(&path)
+                .and_then(|link| link.detach())
+                .with_context(|| format!("detaching {}", path.display()))?;
+            crate::kernel::remove_pin(&path)?;
         }
-        for generation in self.generations()? {
-            self.remove_generation(generation)?;
-        }
+        self.clear()?;
         fs::remove_dir(&self.directory)
             .with_context(|| format!("removing {}", self.directory.display()))?;
         if !crate::kernel::is_attached(&self.agent) {
@@ -162,17 +250,35 @@ impl Pins {
             // Where it is not empty something else lives in it.
             let _ = fs::remove_dir(&self.agent);
         }
-        Ok(())
+        Ok(running)
     }
 }
 
-fn remove_directory(path: &Path) -> Result<()> {
+/// The head of a policy; `None` where it is of another version.
+fn read_head(path: &Path) -> Result<Option<raw::thalweg_policy_head>> {
+    let map = MapHandle::from_pinned_path(path)
+        .with_context(|| format!("opening pinned map {}", path.display()))?;
+    let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+    let head = bytes.and_then(|bytes| from_bytes::<raw::thalweg_policy_head>(&bytes));
+    Ok(head.filter(|head| head.version == VERSION))
+}
+
+fn is_number(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.parse::<u32>().is_ok())
+}
+
+/// Removes a pin, or a directory of them.
+fn remove_tree(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return crate::kernel::remove_pin(path);
+        }
         entries => entries.with_context(|| format!("reading {}", path.display()))?,
     };
     for entry in entries.flatten() {
-        crate::kernel::remove_pin(&entry.path())?;
+        remove_tree(&entry.path())?;
     }
     fs::remove_dir(path).with_context(|| format!("removing {}", path.display()))
 }

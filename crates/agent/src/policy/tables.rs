@@ -117,8 +117,8 @@ impl<'c> Tables<'c> {
         Some(entries.max(1) as u32)
     }
 
-    /// Fills the maps of a loaded object; returns what they take, bytes.
-    pub fn fill(mut self, object: &Object, generation: u32) -> Result<u64> {
+    /// Fills the maps of a loaded object.
+    pub fn fill(mut self, object: &Object, generation: u32) -> Result<()> {
         let map = |name: &str| -> Result<MapHandle> {
             let map = object.maps().find(|map| map.name() == name);
             Ok(MapHandle::try_from(&map.with_context(|| {
@@ -140,9 +140,7 @@ impl<'c> Tables<'c> {
         fill_array(&map("rules")?, &self.compiled.rules)?;
         fill_array(&map("actions")?, &self.actions)?;
         fill_trie(&map("prefixes4")?, &self.compiled.prefixes4)?;
-        fill_trie(&map("prefixes6")?, &self.compiled.prefixes6)?;
-        let own = super::OWN.into_iter();
-        Ok(super::memory(own.filter_map(|(name, _)| map(name).ok())))
+        fill_trie(&map("prefixes6")?, &self.compiled.prefixes6)
     }
 }
 

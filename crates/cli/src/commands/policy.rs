@@ -17,7 +17,7 @@ use clap::Subcommand;
 use thalweg_agent::policy::history::{History, Outcome};
 use thalweg_agent::policy::{Place, Report};
 use thalweg_agent::system;
-use thalweg_policy::{Faults, Policy};
+use thalweg_policy::{Compiled, Faults, Policy};
 
 use crate::options::Global;
 use crate::output;
@@ -99,10 +99,10 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
         ""
     };
     output::print(&format!(
-        "policy {} (number {}) is in force: {} rules, {} of tables{dry_run}\n",
+        "policy {} (number {}) is in force: {}, {} of kernel memory{dry_run}\n",
         outcome.entry.name,
         outcome.entry.number,
-        outcome.rules,
+        count(outcome.rules, "rule"),
         output::bytes(outcome.applied.map_bytes)
     ))?;
     match reached {
@@ -117,9 +117,27 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 
 /// A policy that can be used; of several faults the first is told.
 fn load(file: &Path) -> Result<Policy> {
-    let policy = Policy::parse(&read(file)?, file).map_err(|faults| first(file, &faults))?;
+    let policy = parse(&read(file)?, file)?;
     policy.compile().map_err(|faults| first(file, &faults))?;
     Ok(policy)
+}
+
+/// The same, as the kernel takes it, and its text.
+fn compile(file: &Path) -> Result<(Vec<u8>, Compiled)> {
+    let bytes = read(file)?;
+    let policy = parse(&bytes, file)?;
+    let compiled = policy.compile().map_err(|faults| first(file, &faults))?;
+    Ok((bytes, compiled))
+}
+
+fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
+    Policy::parse(bytes, file).map_err(|faults| first(file, &faults))
+}
+
+/// "1 rule", "2 rules".
+fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
 }
 
 fn first(file: &Path, faults: &Faults) -> anyhow::Error {

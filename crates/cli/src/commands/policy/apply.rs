@@ -25,15 +25,14 @@ pub struct Options {
 
 /// Applies it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    super::load(&options.file)?;
-    let bytes = super::read(&options.file)?;
+    let (bytes, compiled) = super::compile(&options.file)?;
     let (place, history) = super::place(global)?;
     let file = std::path::absolute(&options.file).unwrap_or_else(|_| options.file.clone());
     let how = How {
         dry_run: options.dry_run,
         existing: options.existing,
     };
-    let outcome = history.apply(&place, &bytes, &file, how)?;
+    let outcome = history.apply(&place, &bytes, compiled, &file, how)?;
     let report = match options.existing {
         true => Report::read(&place.pin, &history)?,
         false => None,

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_policy::{Faults, Policy, WarningKind};
 
+use super::count;
 use crate::failure::Failure;
 use crate::options::Global;
 use crate::output;
@@ -160,9 +161,4 @@ fn text(report: &Report) -> String {
     let size = if report.policy.is_empty() { "" } else { &size };
     text.push_str(&format!("{file}: {size}{found}\n"));
     text
-}
-
-fn count(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }

@@ -9,6 +9,7 @@ use crate::output;
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
+    history.attend(&place)?;
     let report = Report::read(&place.pin, &history)?;
     if global.json {
         return output::print_json(&report);
