@@ -157,9 +157,10 @@ enum outcome {
 	NOTHING, /* not for open connections, or not for this family */
 };
 
-static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_policy_op *op)
+static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_policy_flow *flow,
+				   const struct thalweg_policy_op *op)
 {
-	int value = op->value, before = 0, after = 0, error, known;
+	int value = op->value, before = 0, after = 0, error, known, keeps, priority = 0;
 
 	if (op->level == SOL_TCP && op->name == TCP_BPF_IW)
 		return NOTHING;
@@ -169,9 +170,14 @@ static __always_inline int set_int(struct tcp_sock *tp, const struct thalweg_pol
 		return UNCHANGED;
 	/* Not all kernels read what they set: then it counts as changed. */
 	known = !bpf_getsockopt(tp, op->level, op->name, &before, sizeof(before));
+	/* As set_tos of policy_apply.h. */
+	keeps = op->level == SOL_IP && op->name == IP_TOS && flow->flags & THALWEG_FLOW_PRIORITY &&
+		!bpf_getsockopt(tp, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
 	error = bpf_setsockopt(tp, op->level, op->name, &value, sizeof(value));
 	if (error)
 		return error;
+	if (keeps)
+		bpf_setsockopt(tp, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
 	if (known && !bpf_getsockopt(tp, op->level, op->name, &after, sizeof(after)) &&
 	    before == after)
 		return UNCHANGED;
@@ -273,7 +279,7 @@ static __noinline int carry_out_one(struct tcp_sock *tp, struct thalweg_policy_f
 		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
 		    op->level == (family == THALWEG_RULE_IPV4 ? SOL_IPV6 : SOL_IP))
 			break;
-		outcome = set_int(tp, op);
+		outcome = set_int(tp, flow, op);
 		break;
 	case THALWEG_OP_SET_TEXT:
 		outcome = set_text(tp, op);

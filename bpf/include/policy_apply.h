@@ -43,10 +43,45 @@ static __always_inline int is_ipv4(struct bpf_sock_ops *ops)
 	return addresses(ops, remote, local) == THALWEG_RULE_IPV4;
 }
 
-static __always_inline int set_int(struct bpf_sock_ops *ops, const struct thalweg_policy_op *op)
+/* Sets the type of service. The kernel derives the priority from it, unless the rule sets that. */
+static __always_inline int set_tos(struct bpf_sock_ops *ops, const struct thalweg_policy_flow *flow,
+				   int tos)
+{
+	struct bpf_sock *sk = ops->sk;
+	int priority, error;
+
+	if (!sk)
+		return -EINVAL;
+	priority = sk->priority;
+	error = bpf_setsockopt(ops, SOL_IP, IP_TOS, &tos, sizeof(tos));
+	if (!error && flow->flags & THALWEG_FLOW_PRIORITY)
+		error = bpf_setsockopt(ops, SOL_SOCKET, SO_PRIORITY, &priority, sizeof(priority));
+	return error;
+}
+
+/*
+ * Sets the greatest window. The first flight would be above it: by the time the kernel calls,
+ * its initial window is set.
+ */
+static __always_inline int set_clamp(struct bpf_sock_ops *ops, int clamp)
+{
+	int error = bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp));
+
+	/* Refused once data has been sent: then the window comes down by itself. */
+	if (!error && ops->snd_cwnd > (__u32)clamp)
+		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &clamp, sizeof(clamp));
+	return error;
+}
+
+static __always_inline int set_int(struct bpf_sock_ops *ops, const struct thalweg_policy_flow *flow,
+				   const struct thalweg_policy_op *op)
 {
 	int value = op->value;
 
+	if (op->level == SOL_IP && op->name == IP_TOS)
+		return set_tos(ops, flow, value);
+	if (op->level == SOL_TCP && op->name == TCP_BPF_SNDCWND_CLAMP)
+		return set_clamp(ops, value);
 	return bpf_setsockopt(ops, op->level, op->name, &value, sizeof(value));
 }
 
@@ -68,7 +103,8 @@ static __always_inline int set_text(struct bpf_sock_ops *ops, const struct thalw
 }
 
 /* Sets the type of service (traffic class) that the peer's SYN had. */
-static __always_inline int reflect_tos(struct bpf_sock_ops *ops)
+static __always_inline int reflect_tos(struct bpf_sock_ops *ops,
+				       const struct thalweg_policy_flow *flow)
 {
 	__u8 ip[4] = {};
 	int tos, error;
@@ -77,10 +113,8 @@ static __always_inline int reflect_tos(struct bpf_sock_ops *ops)
 	error = bpf_getsockopt(ops, SOL_TCP, TCP_BPF_SYN_IP, ip, sizeof(ip));
 	if (error < 0 && error != -ENOSPC)
 		return error;
-	if (ip[0] >> 4 == 4) {
-		tos = ip[1];
-		return bpf_setsockopt(ops, SOL_IP, IP_TOS, &tos, sizeof(tos));
-	}
+	if (ip[0] >> 4 == 4)
+		return set_tos(ops, flow, ip[1]);
 	tos = (ip[0] << 4 | ip[1] >> 4) & 0xff;
 	return bpf_setsockopt(ops, SOL_IPV6, IPV6_TCLASS, &tos, sizeof(tos));
 }
@@ -98,13 +132,17 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 	op = &flow->ops[place];
 	if (!(op->stages & 1u << (stage & 7)))
 		return 0;
+	/* What was set before the SYN is the application's since then. */
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
+	    op->stages & 1u << THALWEG_STAGE_CONNECT)
+		return 0;
 	switch (op->kind) {
 	case THALWEG_OP_SET_INT:
 		/* A traffic class is set by two operations: one is the family's. */
 		if ((op->level == SOL_IP || op->level == SOL_IPV6) &&
 		    op->level == (is_ipv4(ops) ? SOL_IPV6 : SOL_IP))
 			return 0;
-		error = set_int(ops, op);
+		error = set_int(ops, flow, op);
 		break;
 	case THALWEG_OP_SET_TEXT:
 		error = set_text(ops, op);
@@ -112,7 +150,7 @@ static __noinline int carry_out_one(struct bpf_sock_ops *ops, struct thalweg_pol
 	case THALWEG_OP_REFLECT_TOS:
 		if (ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
 			return 0;
-		error = reflect_tos(ops);
+		error = reflect_tos(ops, flow);
 		break;
 	case THALWEG_OP_LEARN_FROM:
 		learn_from(ops, op->value);

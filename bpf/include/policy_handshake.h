@@ -64,6 +64,7 @@ static __always_inline __u32 marked(struct bpf_sock_ops *ops)
 static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, __u32 *local)
 {
 	const __u32 mapped = bpf_htonl(0xffff);
+	__u32 end, own_end;
 
 	if (ops->family == AF_INET) {
 		remote[0] = 0;
@@ -86,9 +87,14 @@ static __always_inline __u32 addresses(struct bpf_sock_ops *ops, __u32 *remote, 
 	local[1] = ops->local_ip6[1];
 	local[2] = ops->local_ip6[2];
 	local[3] = ops->local_ip6[3];
-	if (!remote[0] && !remote[1] && remote[2] == mapped)
-		return THALWEG_RULE_IPV4;
-	return THALWEG_RULE_IPV6;
+	/* A listener has no peer: its own address tells. */
+	end = remote[0] | remote[1] | (remote[2] ^ mapped);
+	own_end = local[0] | local[1] | (local[2] ^ mapped);
+	/* For the verifier: no choice of one pointer into the context out of two. */
+	barrier_var(own_end);
+	if (ops->op == BPF_SOCK_OPS_TCP_LISTEN_CB)
+		end = own_end;
+	return end ? THALWEG_RULE_IPV6 : THALWEG_RULE_IPV4;
 }
 
 /* Finds the rule of a flow: its id, or THALWEG_POLICY_NONE. */

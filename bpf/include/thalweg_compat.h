@@ -15,9 +15,11 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
+#define SOL_SOCKET 1
 #define SOL_IP 0
 #define SOL_TCP 6
 #define SOL_IPV6 41
+#define SO_PRIORITY 12
 #define IP_TOS 1
 #define IPV6_TCLASS 67
 #define TCP_CONGESTION 13
@@ -26,6 +28,7 @@
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 #define ENOENT 2
 #define ENOMEM 12
+#define EINVAL 22
 #define ENOSPC 28
 #define ETIMEDOUT 110
 /* Of the kernel alone, not of user space. */

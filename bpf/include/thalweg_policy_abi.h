@@ -212,6 +212,8 @@ enum thalweg_policy_flow_flag {
 	THALWEG_FLOW_READS = 1 << 3,
 	/* In socket storage until its handshake is over: no slot could be had for it. */
 	THALWEG_FLOW_OPENING = 1 << 4,
+	/* It sets the priority, which IP_TOS would overwrite. */
+	THALWEG_FLOW_PRIORITY = 1 << 5,
 };
 
 /* What a flow is given (table `actions`) and keeps (`handshakes`, `flows`). */

@@ -111,7 +111,10 @@ impl<'p> Compiler<'p> {
             never: rule.never,
             ops: Vec::new(),
         };
-        for action in &rule.actions {
+        let mut actions: Vec<&Action> = rule.actions.iter().collect();
+        // It bounds the initial window, too, wherever that stands.
+        actions.sort_by_key(|action| action.key.name == "cwnd_clamp");
+        for action in actions {
             let op = self.op(rule, action);
             self.out.ops.push(op);
             about.ops.push(AboutOp {

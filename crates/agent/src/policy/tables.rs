@@ -78,6 +78,12 @@ impl<'c> Tables<'c> {
             action.count += 1;
             let passive = rule.flags & raw::THALWEG_RULE_PASSIVE != 0;
             match u32::from(op.kind) {
+                raw::THALWEG_OP_SET_INT
+                    if (i32::from(op.level), i32::from(op.name))
+                        == (libc::SOL_SOCKET, libc::SO_PRIORITY) =>
+                {
+                    flags |= raw::THALWEG_FLOW_PRIORITY;
+                }
                 raw::THALWEG_OP_REFLECT_TOS => {
                     self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
                 }

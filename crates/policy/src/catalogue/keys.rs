@@ -80,7 +80,10 @@ pub static KEYS: &[Key] = &[
         on: 0,
         since: Version(4, 13),
         effect: "Negotiates ECN, whatever net.ipv4.tcp_ecn says; false leaves it to that.",
-        trap: None,
+        trap: Some(
+            "The SYN goes out with ECT(0). Where the peer refuses, and `congestion` was set at \
+             connect, data does so, too, and IP_TOS reads it, though ECN is not in use.",
+        ),
     },
     Key {
         name: "base_rtt",
@@ -146,7 +149,10 @@ pub static KEYS: &[Key] = &[
         on: ESTABLISHED | LATER,
         since: Version(4, 13),
         effect: "Greatest congestion window, in packets.",
-        trap: Some("It sets the slow-start threshold to the same value as well."),
+        trap: Some(
+            "It sets the slow-start threshold to the same value as well, and lowers the initial \
+             window to it.",
+        ),
     },
     Key {
         name: "delack_max",
@@ -438,7 +444,9 @@ pub static KEYS: &[Key] = &[
         on: LIVING,
         since: Version(4, 17),
         effect: "Type of service (IPv4); its two ECN bits stay TCP's own.",
-        trap: None,
+        trap: Some(
+            "The kernel derives the priority from it, unless the rule sets `priority`, too.",
+        ),
     },
     Key {
         name: "tclass",
