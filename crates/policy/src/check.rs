@@ -47,7 +47,7 @@ impl Policy {
             rule.incomplete(&mut warnings);
         }
         warnings.sort_by_key(|warning| (warning.at, warning.kind));
-        warnings
+        once(warnings)
     }
 
     /// Each trap once, where the key is first used.
@@ -67,13 +67,8 @@ impl Policy {
             }
         }
         for (rule, action, rules) in first.into_values() {
-            let more = match rules {
-                1 => String::new(),
-                2 => " (so in another rule)".to_owned(),
-                rules => format!(" (so in {} other rules)", rules - 1),
-            };
             let trap = action.key.trap.unwrap_or_default();
-            let message = format!("{}: {trap}{more}", action.key.name);
+            let message = format!("{}: {trap}{}", action.key.name, so_in(rules - 1));
             warnings.push(rule.warning(WarningKind::Trap, action.at, message));
         }
     }
@@ -127,6 +122,34 @@ impl Policy {
             }
         }
     }
+}
+
+/// Says that there is more of it.
+fn so_in(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => " (so in another rule)".to_owned(),
+        others => format!(" (so in {others} other rules)"),
+    }
+}
+
+/// Of warnings with the same words the first, with how many rules have it too.
+fn once(warnings: Vec<Warning>) -> Vec<Warning> {
+    let mut rules: HashMap<(WarningKind, String), HashSet<String>> = HashMap::new();
+    let mut first: Vec<Warning> = Vec::new();
+    for warning in warnings {
+        let alike = rules.entry((warning.kind, warning.message.clone()));
+        let alike = alike.or_default();
+        if alike.is_empty() {
+            first.push(warning.clone());
+        }
+        alike.insert(warning.rule);
+    }
+    for warning in &mut first {
+        let alike = &rules[&(warning.kind, warning.message.clone())];
+        warning.message.push_str(&so_in(alike.len() - 1));
+    }
+    first
 }
 
 fn shadow(rule: &Rule, by: &Rule) -> Warning {

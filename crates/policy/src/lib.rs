@@ -24,7 +24,7 @@ pub use diff::{Change, ChangedRule, Difference};
 pub use error::{Fault, Faults, Position};
 pub use model::{
     Action, Condition, Conditions, Direction, Flow, FlowKind, Namespace, Policy, Ports, Precedence,
-    Rule, SamePrefix, Value,
+    Rule, SamePrefix, Value, parse_cgroup,
 };
 pub use prefix::{Prefix, PrefixError};
 

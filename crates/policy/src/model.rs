@@ -419,6 +419,30 @@ impl Conditions {
     }
 }
 
+/// Where the hierarchy of cgroups is mounted; the second where that of version 1 is, too.
+const CGROUP_MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+/// Longest path of a cgroup.
+const CGROUP_MAX: usize = 4095;
+
+/// The path of a cgroup below the root of the hierarchy, from that or from its directory:
+/// `/system.slice` or `/sys/fs/cgroup/system.slice`. `None` if it is neither.
+pub fn parse_cgroup(text: &str) -> Option<String> {
+    let below = |mount: &&str| {
+        text.strip_prefix(mount)
+            .filter(|rest| rest.starts_with('/'))
+    };
+    let path = CGROUP_MOUNTS.iter().find_map(|mount| below(&mount));
+    let path = path.unwrap_or(text);
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let good = text.len() <= CGROUP_MAX
+        && !text.chars().any(char::is_control)
+        && path
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.split('/').all(part));
+    good.then(|| path.to_owned())
+}
+
 /// Whether a cgroup is another or lies below it.
 pub(crate) fn is_below(path: &str, ancestor: &str) -> bool {
     path.strip_prefix(ancestor)

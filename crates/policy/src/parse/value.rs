@@ -13,8 +13,8 @@ pub(super) const PREFIX: &str =
     "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";
 pub(super) const PORTS: &str =
     "a port from 1 to 65535, a range such as \"8000-8999\", or a list of them";
-pub(super) const CGROUP: &str = "the path of a cgroup below the root of the hierarchy, such as \"/system.slice\", or a list \
-     of them";
+pub(super) const CGROUP: &str = "the path of a cgroup, such as \"/system.slice\" or \"/sys/fs/cgroup/system.slice\", or a \
+     list of them";
 pub(super) const NETNS: &str = "a network namespace: a name, an absolute path or a cookie";
 pub(super) const SHARE: &str =
     "a share of the flows above \"0%\" and up to \"100%\", at most six decimal places";
@@ -22,8 +22,6 @@ pub(super) const SHARE: &str =
 pub(super) const PORTS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_PORTS as usize;
 /// `THALWEG_POLICY_MAX_CGROUPS`.
 pub(super) const CGROUPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_CGROUPS as usize;
-/// Longest path of a cgroup.
-const PATH_MAX: usize = 4095;
 /// Longest name of a congestion control or a device.
 const NAME_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_NAME as usize - 1;
 
@@ -71,13 +69,7 @@ pub(super) fn ports(value: &DeValue<'_>) -> Item<Ports> {
 
 pub(super) fn cgroup(value: &DeValue<'_>) -> Item<String> {
     let text = value.as_str().ok_or(None)?;
-    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    let good = text.len() <= PATH_MAX
-        && !text.chars().any(char::is_control)
-        && text
-            .strip_prefix('/')
-            .is_some_and(|rest| rest.split('/').all(part));
-    if good { Ok(text.to_owned()) } else { Err(None) }
+    crate::parse_cgroup(text).ok_or(None)
 }
 
 pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {

@@ -43,8 +43,8 @@ pub struct Options {
     /// Who opens the flow.
     #[arg(long, value_enum, default_value_t = Direction::Active)]
     direction: Direction,
-    /// cgroup of the socket, from the root of the hierarchy: /system.slice/nginx.service.
-    #[arg(long, value_name = "PATH")]
+    /// cgroup of the socket: /system.slice/nginx.service, or its directory below /sys/fs/cgroup.
+    #[arg(long, value_name = "PATH", value_parser = cgroup)]
     cgroup: Option<String>,
     /// Network namespace, as the policy names it: name, path or cookie.
     #[arg(long, value_name = "NAMESPACE")]
@@ -52,6 +52,14 @@ pub struct Options {
     /// List all rules that were not chosen.
     #[arg(long)]
     all: bool,
+}
+
+/// A cgroup, as policies name it.
+fn cgroup(text: &str) -> Result<String, String> {
+    thalweg_policy::parse_cgroup(text).ok_or_else(|| {
+        "expected the path of a cgroup, such as /system.slice or /sys/fs/cgroup/system.slice"
+            .to_owned()
+    })
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
