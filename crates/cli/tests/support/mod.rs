@@ -476,8 +476,13 @@ impl Traffic {
 
     /// Tells it to go on.
     pub fn go_on(&mut self) {
+        self.say("go");
+    }
+
+    /// Gives it a line of input.
+    pub fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("still open");
-        writeln!(input, "go").expect("writing to traffic");
+        writeln!(input, "{line}").expect("writing to traffic");
     }
 
     /// Waits for its orderly end; returns what it said.
