@@ -1,114 +1,81 @@
 //! The local API: HTTP and JSON over a Unix socket. `docs/api.md` lists it.
+//!
+//! One thread answers. What may take long, because it walks all hosts or asks the store, runs
+//! beside it, and no client can hold that up by reading slowly: lists are made a page at a time,
+//! when the client has read the page before.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{StatusCode, header};
+use axum::extract::State;
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::json;
 use thalweg_core::HostKey;
-use tokio::sync::mpsc;
+use tokio::net::UnixListener;
 
 use crate::kernel;
 use crate::shared::Shared;
 use crate::view::{self, Explanation};
 
+mod answer;
+mod connections;
+mod import;
+mod list;
+pub mod socket;
+mod work;
+
+use answer::{Address, Answer, Failure, Query};
+use work::Api;
+
 /// Events a request gets unless it asks for a number.
 const EVENTS_DEFAULT: u32 = 100;
 /// Most events of one request.
 const EVENTS_MAX: u32 = 10_000;
-/// Largest document that can be imported, bytes: about 65,536 hosts of 16 arms.
-const IMPORT_MAX: usize = 512 << 20;
 /// Events in an explanation.
 const RECENT: u32 = 10;
 
-/// An error of a request, as `{"error": "..."}`.
-struct Failure(StatusCode, String);
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
+/// Answers on a socket, without end.
+pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
+    connections::serve(listener, router(shared)).await
 }
-
-impl From<anyhow::Error> for Failure {
-    fn from(error: anyhow::Error) -> Self {
-        Self(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
-    }
-}
-
-type Answer<T> = Result<T, Failure>;
 
 /// The routes.
-pub fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/arms", get(arms))
-        .route("/v1/hosts", get(hosts).delete(reset_all))
+        .route("/v1/hosts", get(list::hosts).delete(reset_all))
         .route("/v1/hosts/{address}", get(explain).delete(reset_one))
         .route("/v1/events", get(events))
         .route("/v1/events/stream", get(stream))
-        .route("/v1/export", get(export))
-        .route(
-            "/v1/import",
-            post(import).layer(DefaultBodyLimit::max(IMPORT_MAX)),
-        )
+        .route("/v1/export", get(list::export))
+        .route("/v1/import", post(import::import))
         .route("/v1/detach", post(detach))
+        .method_not_allowed_fallback(async |method: Method| {
+            let text = format!("no {method} here; the header Allow has what there is");
+            Failure(StatusCode::METHOD_NOT_ALLOWED, text)
+        })
         .fallback(async || Failure(StatusCode::NOT_FOUND, "no such resource".to_string()))
-        .with_state(shared)
+        .with_state(Api::new(shared))
 }
 
-async fn status(State(shared): State<Arc<Shared>>) -> Answer<Json<view::Status>> {
-    Ok(Json(shared.status()?))
+async fn status(State(api): State<Api>) -> Answer<Json<view::Status>> {
+    api.recount().await;
+    Ok(Json(api.shared.status()?))
 }
 
-async fn arms(State(shared): State<Arc<Shared>>) -> Answer<Json<Vec<view::Arm>>> {
-    let table = shared.kernel.arms()?;
-    Ok(Json(shared.presenter(&table).arm_list()))
-}
-
-/// All hosts, written a batch at a time: a full table does not fit the agent's memory budget.
-async fn hosts(State(shared): State<Arc<Shared>>) -> Answer<Response> {
-    let (sender, receiver) = mpsc::channel::<Result<String, anyhow::Error>>(4);
-    let table = shared.kernel.arms()?;
-    std::thread::spawn(move || {
-        let presenter = shared.presenter(&table);
-        let mut separator = "{\"hosts\":[";
-        let walked = shared.kernel.walk_hosts(|batch| {
-            let mut text = String::new();
-            for (key, host) in &batch {
-                text.push_str(separator);
-                text.push_str(&serde_json::to_string(&presenter.host(key, host))?);
-                separator = ",";
-            }
-            sender
-                .blocking_send(Ok(text))
-                .map_err(|_| anyhow::anyhow!("the client went away"))
-        });
-        let end = match walked {
-            Ok(()) if separator == "," => Ok("]}".to_string()),
-            Ok(()) => Ok("{\"hosts\":[]}".to_string()),
-            // Breaks the body off: the client sees an incomplete answer, not a short list.
-            Err(error) => Err(error),
-        };
-        // A client that went away has no use for the end.
-        let _ = sender.blocking_send(end);
-    });
-    Ok(json_body(receiver, "application/json"))
-}
-
-fn json_body(
-    receiver: mpsc::Receiver<Result<String, anyhow::Error>>,
-    kind: &'static str,
-) -> Response {
-    let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
-    ([(header::CONTENT_TYPE, kind)], Body::from_stream(stream)).into_response()
+async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
+    api.work(|shared| {
+        let table = shared.kernel.arms()?;
+        Ok(Json(shared.presenter(&table).arm_list()))
+    })
+    .await
 }
 
 /// The records that an address means: as written, or under the configured prefix lengths,
@@ -145,39 +112,49 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_core:
 }
 
 async fn explain(
-    State(shared): State<Arc<Shared>>,
-    Path(address): Path<String>,
+    State(api): State<Api>,
+    Address(address): Address,
 ) -> Answer<Json<Vec<Explanation>>> {
-    let table = shared.kernel.arms()?;
-    let presenter = shared.presenter(&table);
-    let mut out = Vec::new();
-    for (key, host) in find_hosts(&shared, &address)? {
-        let host_name = key.to_string();
-        out.push(Explanation {
-            summary: presenter.summary(&key, &host),
-            host: presenter.host(&key, &host),
-            recent: shared.store(|store| store.recent(Some(&host_name), RECENT))?,
-        });
-    }
-    Ok(Json(out))
+    api.work(move |shared| {
+        let table = shared.kernel.arms()?;
+        let presenter = shared.presenter(&table);
+        let mut out = Vec::new();
+        for (key, host) in find_hosts(shared, &address)? {
+            let host_name = key.to_string();
+            out.push(Explanation {
+                summary: presenter.summary(&key, &host),
+                host: presenter.host(&key, &host),
+                recent: shared.store(|store| store.recent(Some(&host_name), RECENT))?,
+            });
+        }
+        Ok(Json(out))
+    })
+    .await
 }
 
-async fn reset_all(State(shared): State<Arc<Shared>>) -> Answer<Json<serde_json::Value>> {
-    let removed = shared.kernel.clear_hosts()?;
-    shared.store(|store| store.clear_hosts(shared.mode()))?;
-    Ok(Json(json!({ "removed": removed })))
+async fn reset_all(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
+    api.work(|shared| {
+        let removed = shared.kernel.clear_hosts()?;
+        shared.store(|store| store.clear_hosts(shared.mode()))?;
+        shared.count_hosts()?;
+        Ok(Json(json!({ "removed": removed })))
+    })
+    .await
 }
 
 async fn reset_one(
-    State(shared): State<Arc<Shared>>,
-    Path(address): Path<String>,
+    State(api): State<Api>,
+    Address(address): Address,
 ) -> Answer<Json<serde_json::Value>> {
-    let mut removed = 0;
-    for (key, _) in find_hosts(&shared, &address)? {
-        removed += u64::from(shared.kernel.remove_host(&key)?);
-        shared.store(|store| store.reset_host(shared.mode(), &key))?;
-    }
-    Ok(Json(json!({ "removed": removed })))
+    api.work(move |shared| {
+        let mut removed = 0;
+        for (key, _) in find_hosts(shared, &address)? {
+            removed += u64::from(shared.kernel.remove_host(&key)?);
+            shared.store(|store| store.reset_host(shared.mode(), &key))?;
+        }
+        Ok(Json(json!({ "removed": removed })))
+    })
+    .await
 }
 
 #[derive(Deserialize)]
@@ -187,24 +164,14 @@ struct EventsQuery {
     host: Option<String>,
 }
 
-async fn events(
-    State(shared): State<Arc<Shared>>,
-    Query(query): Query<EventsQuery>,
-) -> Answer<Json<Vec<view::Event>>> {
+async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
     let limit = query.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
-    let host = query.host.as_deref();
-    Ok(Json(shared.store(|store| match query.since {
-        Some(since) => store.events(since, limit, host),
-        None => store.recent(host, limit),
-    })?))
+    list::events(api, query.since, limit, query.host).await
 }
 
 /// Events as they come, one JSON object a line, until the client goes.
-async fn stream(
-    State(shared): State<Arc<Shared>>,
-    Query(query): Query<EventsQuery>,
-) -> Answer<Response> {
-    let mut live = shared.live.subscribe();
+async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
+    let mut live = api.shared.live.subscribe();
     let stream = async_stream::stream! {
         loop {
             let line = match live.recv().await {
@@ -229,44 +196,15 @@ async fn stream(
         .into_response())
 }
 
-async fn export(State(shared): State<Arc<Shared>>) -> Answer<Response> {
-    let snapshot = shared.snapshot()?;
-    let text = crate::store::export_json(&snapshot).map_err(anyhow::Error::from)?;
-    drop(snapshot);
-    crate::system::trim_memory();
-    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
-}
-
-async fn import(
-    State(shared): State<Arc<Shared>>,
-    body: String,
-) -> Answer<Json<serde_json::Value>> {
-    let snapshot = crate::store::import_json(&body)
-        .map_err(|error| Failure(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let mode = shared.kernel.params().mode.name();
-    if snapshot.mode != shared.mode() {
-        return Err(Failure(
-            StatusCode::CONFLICT,
-            format!(
-                "the file holds records of mode {}, this agent runs {mode}",
-                snapshot.mode.name()
-            ),
-        ));
-    }
-    let restored = shared.restore(&snapshot)?;
-    drop(snapshot);
-    crate::system::trim_memory();
-    Ok(Json(
-        json!({ "imported": restored.restored, "left_out": restored.left_out }),
-    ))
-}
-
 /// Saves, removes everything from the kernel, and ends the agent. What cannot be saved keeps
 /// nothing in the kernel: `unsaved` says why.
-async fn detach(State(shared): State<Arc<Shared>>) -> Answer<Json<serde_json::Value>> {
-    let unsaved = shared.save_snapshot().err();
-    let removed = kernel::detach(&shared.kernel.setup().pin)?;
-    shared.stop();
-    let unsaved = unsaved.map(|error| format!("{error:#}"));
-    Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
+async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
+    api.always(|shared| {
+        let unsaved = shared.save_snapshot().err();
+        let removed = kernel::detach(&shared.kernel.setup().pin)?;
+        shared.stop();
+        let unsaved = unsaved.map(|error| format!("{error:#}"));
+        Ok(Json(json!({ "removed": removed, "unsaved": unsaved })))
+    })
+    .await
 }

@@ -31,64 +31,114 @@ fn walk_by<M: MapCore>(
     map: &M,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
-    let mut room = room.min(map.max_entries());
-    let mut keys = vec![0u8; room as usize * key_size];
-    let mut values = vec![0u8; room as usize * value_size];
-    // The position is a bucket's number (four bytes) in hash maps, else a key.
-    let mut position = vec![0u8; key_size.max(8)];
-    let mut next = position.clone();
-    let mut begun = false;
+    let mut part = Part::new(room, map);
+    let mut from = None;
     loop {
-        let mut count = room;
-        let from = if begun {
-            position.as_mut_ptr().cast()
-        } else {
-            std::ptr::null_mut()
-        };
-        // SAFETY: the buffers hold `room` keys and values, the positions at least a key; all of
-        // them and the map's descriptor outlive the call.
-        let outcome = unsafe {
-            libbpf_sys::bpf_map_lookup_batch(
-                map.as_fd().as_raw_fd(),
-                from,
-                next.as_mut_ptr().cast(),
-                keys.as_mut_ptr().cast(),
-                values.as_mut_ptr().cast(),
-                &mut count,
-                std::ptr::null(),
-            )
-        };
-        let last = match -outcome {
-            0 => false,
-            libc::ENOENT => true,
-            libc::EINTR => continue,
-            // The next bucket alone does not fit in.
-            libc::ENOSPC if room < map.max_entries() => {
-                room = room.saturating_mul(2).min(map.max_entries());
-                keys.resize(room as usize * key_size, 0);
-                values.resize(room as usize * value_size, 0);
-                continue;
-            }
-            errno => {
-                return Err(io::Error::from_raw_os_error(errno))
-                    .with_context(|| format!("reading map {}", map.name().display()));
-            }
-        };
-        if count > room {
-            bail!("the kernel returned {count} entries where {room} were asked for");
-        }
-        let pairs = keys
-            .chunks_exact(key_size)
-            .zip(values.chunks_exact(value_size));
-        for (key, value) in pairs.take(count as usize) {
-            visit(key, value)?;
-        }
-        if last {
+        let next = part.read(map, from.as_ref(), &mut visit)?;
+        if next.is_none() {
             return Ok(());
         }
-        std::mem::swap(&mut position, &mut next);
-        begun = true;
+        from = next;
+    }
+}
+
+/// As [`walk`], but for one part alone, of `room` entries if that suffices: from a cursor (`None`:
+/// the beginning) to the one returned (`None`: the end).
+pub(crate) fn page<M: MapCore>(
+    room: u32,
+    map: &M,
+    from: Option<&Cursor>,
+    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<Option<Cursor>> {
+    Part::new(room, map).read(map, from, visit)
+}
+
+/// Where a part of a map ended. It holds nothing open, and may be used whenever.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    /// A bucket's number (four bytes) in hash maps, else a key.
+    position: Vec<u8>,
+}
+
+/// Room for a part of a map.
+struct Part {
+    room: u32,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Part {
+    fn new<M: MapCore>(room: u32, map: &M) -> Self {
+        let mut part = Self {
+            room: room.min(map.max_entries()),
+            keys: Vec::new(),
+            values: Vec::new(),
+        };
+        part.resize(map);
+        part
+    }
+
+    fn resize<M: MapCore>(&mut self, map: &M) {
+        let room = self.room as usize;
+        self.keys.resize(room * map.key_size() as usize, 0);
+        self.values.resize(room * map.value_size() as usize, 0);
+    }
+
+    fn read<M: MapCore>(
+        &mut self,
+        map: &M,
+        from: Option<&Cursor>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<Option<Cursor>> {
+        let (key_size, value_size) = (map.key_size() as usize, map.value_size() as usize);
+        let mut next = vec![0u8; key_size.max(8)];
+        loop {
+            let mut count = self.room;
+            // The kernel only reads it.
+            let from = from.map_or(std::ptr::null(), |cursor| cursor.position.as_ptr());
+            // SAFETY: the buffers hold `room` keys and values, the positions at least a key; all
+            // of them and the map's descriptor outlive the call.
+            let outcome = unsafe {
+                libbpf_sys::bpf_map_lookup_batch(
+                    map.as_fd().as_raw_fd(),
+                    from.cast_mut().cast(),
+                    next.as_mut_ptr().cast(),
+                    self.keys.as_mut_ptr().cast(),
+                    self.values.as_mut_ptr().cast(),
+                    &mut count,
+                    std::ptr::null(),
+                )
+            };
+            let last = match -outcome {
+                0 => false,
+                libc::ENOENT => true,
+                libc::EINTR => continue,
+                // The next bucket alone does not fit in.
+                libc::ENOSPC if self.room < map.max_entries() => {
+                    self.room = self.room.saturating_mul(2).min(map.max_entries());
+                    self.resize(map);
+                    continue;
+                }
+                errno => {
+                    return Err(io::Error::from_raw_os_error(errno))
+                        .with_context(|| format!("reading map {}", map.name().display()));
+                }
+            };
+            if count > self.room {
+                bail!(
+                    "the kernel returned {count} entries where {} were asked for",
+                    self.room
+                );
+            }
+            let pairs = self
+                .keys
+                .chunks_exact(key_size)
+                .zip(self.values.chunks_exact(value_size));
+            for (key, value) in pairs.take(count as usize) {
+                visit(key, value)?;
+            }
+            return Ok((!last).then_some(Cursor { position: next }));
+        }
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::api::socket::Socket;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
@@ -354,10 +353,10 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends) -> Result<()> {
     runtime.block_on(async {
         let listener = tokio::net::UnixListener::from_std(socket.listen()?)?;
         let mut stopped = shared.stopped();
-        let mut server = axum::serve(listener, api::router(Arc::clone(shared))).into_future();
+        let mut server = std::pin::pin!(api::serve(listener, Arc::clone(shared)));
         loop {
             tokio::select! {
-                outcome = &mut server => return outcome.context("serving the API"),
+                never = &mut server => match never {},
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 _ = hang_up.recv() => tracing::info!(
@@ -372,69 +371,4 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends) -> Result<()> {
             }
         }
     })
-}
-
-/// The API's socket, which goes with this.
-struct Socket {
-    path: PathBuf,
-    descriptor: OwnedFd,
-}
-
-impl Socket {
-    /// Binds the socket; the locks say that no agent of this state is alive, so a socket file
-    /// in the way is stale, unless somebody answers on it. Nobody can connect yet.
-    fn bind(path: &Path) -> Result<Self> {
-        let shown = path.display();
-        if let Some(directory) = path.parent() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(directory)
-                .with_context(|| format!("creating {}", directory.display()))?;
-        }
-        let address = UnixAddr::new(path).with_context(|| format!("socket {shown}"))?;
-        let new = || {
-            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-            socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)
-        };
-        // EAGAIN: somebody listens, and his queue is full.
-        let probe = new().context("making a socket")?;
-        if matches!(
-            socket::connect(probe.as_raw_fd(), &address),
-            Ok(()) | Err(Errno::EAGAIN)
-        ) {
-            bail!("another process answers on {shown}; give this agent its own [paths] socket");
-        }
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.file_type().is_socket() => {
-                fs::remove_file(path).with_context(|| format!("removing stale {shown}"))?;
-            }
-            Ok(_) => bail!("{shown} is in the way of the API's socket, and is none: remove it"),
-            Err(_) => {}
-        }
-        let descriptor = new().context("making a socket")?;
-        socket::bind(descriptor.as_raw_fd(), &address)
-            .with_context(|| format!("binding {shown}"))?;
-        let bound = Self {
-            path: path.to_owned(),
-            descriptor,
-        };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
-            .with_context(|| format!("setting the mode of {shown}"))?;
-        Ok(bound)
-    }
-
-    /// From now on it can be connected to.
-    fn listen(&self) -> Result<std::os::unix::net::UnixListener> {
-        socket::listen(&self.descriptor, Backlog::MAXCONN)
-            .with_context(|| format!("listening on {}", self.path.display()))?;
-        Ok(self.descriptor.as_fd().try_clone_to_owned()?.into())
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        // One that is gone is as good as removed.
-        let _ = fs::remove_file(&self.path);
-    }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, watch};
 use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
-use crate::store::{HostRow, Moment, Snapshot, Store, StoreError};
+use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::system;
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
@@ -30,6 +30,8 @@ pub struct Shared {
     pub own_netns: u64,
     /// Events as they come.
     pub live: broadcast::Sender<Arc<Event>>,
+    /// Host records when they were last counted.
+    hosts: AtomicU64,
     /// The way to the thread that writes to the store.
     pub mailbox: Mailbox,
     /// What that thread needs, until it runs.
@@ -72,6 +74,7 @@ impl Shared {
             config,
             own_netns,
             live: broadcast::channel(LIVE_EVENTS).0,
+            hosts: AtomicU64::new(0),
             mailbox,
             desk: Mutex::new(Some(desk)),
             store: Mutex::new(asked),
@@ -152,25 +155,6 @@ impl Shared {
         }
     }
 
-    /// All host records, ready for export.
-    pub fn snapshot(&self) -> Result<Snapshot> {
-        let arms = self.kernel.arms()?;
-        let now_ns = system::monotonic_ns();
-        let mut hosts = Vec::new();
-        self.kernel.walk_hosts(|batch| {
-            hosts.extend(
-                batch
-                    .iter()
-                    .map(|(key, host)| HostRow::new(*key, host, now_ns, |i| arms.name(i))),
-            );
-            Ok(())
-        })?;
-        Ok(Snapshot {
-            hosts,
-            ..self.snapshot_header(self.mode())
-        })
-    }
-
     /// A snapshot of now without records.
     pub fn snapshot_header(&self, mode: Mode) -> Snapshot {
         Snapshot {
@@ -192,19 +176,17 @@ impl Shared {
         *lock(&self.snapshot_at) = Some(Instant::now());
     }
 
-    /// Puts the records of a document into the kernel; those of the namespace of the agent that
-    /// wrote it go to this agent's.
-    pub fn restore(&self, snapshot: &Snapshot) -> Result<Restored> {
+    /// Begins to put the records of a document into the kernel; those of the namespace of the
+    /// agent that wrote it go to this agent's. [`Shared::note_import`] belongs to its end.
+    pub fn importing<'a>(&'a self, header: &'a Snapshot) -> Result<Restoring<'a>> {
         let now_ms = (system::wall_ns() / 1_000_000) as i64;
-        let elapsed_ms = u64::try_from(now_ms - snapshot.saved_at_ms).unwrap_or(0);
-        let mut restoring = self.restoring(snapshot, true, Moment::now(), elapsed_ms)?;
-        // Those longest not seen first: where there is no room for all, they are what goes.
-        let mut rows: Vec<&HostRow> = snapshot.hosts.iter().collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.seen_age_ms));
-        let outcome = rows.into_iter().try_for_each(|row| restoring.put(row));
+        let elapsed_ms = u64::try_from(now_ms - header.saved_at_ms).unwrap_or(0);
+        self.restoring(header, true, Moment::now(), elapsed_ms)
+    }
+
+    /// Notes that records were put into the kernel which the store has not seen.
+    pub fn note_import(&self) {
         self.imports.fetch_add(1, Ordering::SeqCst);
-        outcome?;
-        restoring.finish()
     }
 
     /// Puts the records of the store back into the kernel, if there are any. After a reboot only
@@ -251,7 +233,14 @@ impl Shared {
         })
     }
 
-    /// The answer of `GET /v1/status`.
+    /// Counts the host records, for `status`: a walk over all of them.
+    pub fn count_hosts(&self) -> Result<()> {
+        let count = self.kernel.count_hosts()?;
+        self.hosts.store(count, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The answer of `GET /v1/status`; it waits for nobody.
     pub fn status(&self) -> Result<view::Status> {
         let setup = self.kernel.setup();
         Ok(view::Status {
@@ -262,11 +251,17 @@ impl Shared {
             dry_run: setup.dry_run,
             cgroup: setup.cgroup.display().to_string(),
             pin: setup.pin.display().to_string(),
-            store: lock(&self.store).path().display().to_string(),
+            store: self
+                .config
+                .paths
+                .state
+                .join(FILE_NAME)
+                .display()
+                .to_string(),
             abi_version: thalweg_abi::raw::THALWEG_ABI_VERSION,
             took_over: self.kernel.took_over(),
             kernel_busy_time: setup.kernel_btf,
-            hosts: self.kernel.count_hosts()?,
+            hosts: self.hosts.load(Ordering::Relaxed),
             hosts_max: u64::from(setup.hosts_max),
             map_bytes: self.kernel.map_bytes(),
             resident_bytes: system::resident_bytes(),
@@ -297,7 +292,7 @@ impl Shared {
 }
 
 /// Records on their way into the kernel.
-struct Restoring<'a> {
+pub struct Restoring<'a> {
     shared: &'a Shared,
     /// Whose records they are.
     header: &'a Snapshot,
@@ -313,7 +308,8 @@ struct Restoring<'a> {
 }
 
 impl Restoring<'_> {
-    fn put(&mut self, row: &HostRow) -> Result<()> {
+    /// Puts one into the kernel.
+    pub fn put(&mut self, row: &HostRow) -> Result<()> {
         let mut key = row.key;
         if key.netns != self.header.own_netns {
             // Cookies mean something within one boot alone.
@@ -339,7 +335,7 @@ impl Restoring<'_> {
 
     /// Looks what has stayed: a full table pushes out what has not been seen for longest, and
     /// begins with that a little before it is full.
-    fn finish(self) -> Result<Restored> {
+    pub fn finish(self) -> Result<Restored> {
         let mut restored = 0;
         for key in &self.put {
             restored += u64::from(self.shared.kernel.host(key)?.is_some());

@@ -23,7 +23,7 @@ mod snapshot;
 mod tests;
 
 pub use clock::Moment;
-pub use document::{ImportError, export_json, import_json};
+pub use document::{ImportError, check_document, each_host, export_head, export_host, import_host};
 pub use events::PRUNE_STEP;
 pub use row::{HostRow, Snapshot, parse_mode};
 pub use snapshot::Saved;

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use http_body_util::{BodyExt, Full};
@@ -15,8 +15,13 @@ use tokio::runtime::Runtime;
 
 use crate::failure::{Failure, Pinned};
 
-/// How long the agent may take to begin an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the agent may take to begin an answer, and to go on with it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it may take to begin one that says what it has changed: an import of many hosts takes
+/// its time.
+const LONG_PATIENCE: Duration = Duration::from_secs(300);
+/// How often it is looked whether the agent still runs.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A client of one agent.
 pub struct Client {
@@ -94,18 +99,32 @@ impl Client {
     }
 
     async fn collect(&self, method: Method, path: &str, body: String) -> Result<Bytes> {
-        let body = accepted(self.send(method, path, body).await?).await?;
-        let whole = body
-            .collect()
-            .await
-            .context("the agent broke off its answer")?;
-        Ok(whole.to_bytes())
+        let mut body = accepted(self.send(method, path, body).await?).await?;
+        let mut whole = Vec::new();
+        loop {
+            let frame = tokio::time::timeout(PATIENCE, body.frame()).await;
+            let frame = frame.map_err(|_| {
+                let seconds = PATIENCE.as_secs();
+                anyhow!("the agent did not go on with its answer within {seconds} s")
+            })?;
+            let Some(frame) = frame else {
+                return Ok(whole.into());
+            };
+            let frame = frame.context("the agent broke off its answer")?;
+            whole.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+        }
     }
 
     async fn send(&self, method: Method, path: &str, body: String) -> Result<Response<Incoming>> {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|error| self.not_connected(error))?;
+        let agent = stream.peer_cred().ok().and_then(|agent| agent.pid());
+        let patience = if method == Method::GET {
+            PATIENCE
+        } else {
+            LONG_PATIENCE
+        };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .context("the agent does not speak HTTP")?;
@@ -117,10 +136,8 @@ impl Client {
             .header("host", "localhost")
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))?;
-        tokio::time::timeout(PATIENCE, sender.send_request(request))
-            .await
-            .map_err(|_| anyhow!("the agent does not answer within {} s", PATIENCE.as_secs()))?
-            .context("the agent broke off before it answered")
+        let answer = answer_of(agent, patience, sender.send_request(request)).await?;
+        answer.context("the agent broke off before it answered")
     }
 
     fn not_connected(&self, error: std::io::Error) -> anyhow::Error {
@@ -133,6 +150,11 @@ impl Client {
             .into(),
             ErrorKind::PermissionDenied => anyhow!(
                 "no permission to use {}: run as root, or join the group that owns it",
+                self.socket.display()
+            ),
+            // Its queue is full.
+            ErrorKind::WouldBlock => anyhow!(
+                "the agent takes no connections on {}; is its process stopped?",
                 self.socket.display()
             ),
             _ => anyhow::Error::from(error)
@@ -148,6 +170,36 @@ pub fn pinned(pin: &Path) -> Pinned {
         _ if thalweg_agent::kernel::is_attached(pin) => Pinned::Yes,
         _ => Pinned::No,
     }
+}
+
+/// Waits for an answer of the agent with a process id, but not for ever, and not at all where
+/// that process is stopped.
+async fn answer_of<T>(
+    agent: Option<i32>,
+    patience: Duration,
+    answer: impl Future<Output = T>,
+) -> Result<T> {
+    let mut answer = std::pin::pin!(answer);
+    let begin = Instant::now();
+    loop {
+        if let Ok(answer) = tokio::time::timeout(LOOK, &mut answer).await {
+            return Ok(answer);
+        }
+        if let Some(pid) = agent.filter(|pid| is_stopped(*pid)) {
+            bail!("the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on");
+        }
+        if begin.elapsed() >= patience {
+            bail!("the agent does not answer within {} s", patience.as_secs());
+        }
+    }
+}
+
+/// Whether a process is stopped, by a signal or a debugger.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
 /// The body of an answer that is not an error.

@@ -13,9 +13,11 @@ use thalweg_core::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;
-use crate::batch;
+use crate::batch::{self, Cursor};
 use crate::view::Counters;
 
+/// Records of a page, unless a bucket of the kernel's table holds more.
+const PAGE: u32 = 64;
 /// Records handed on together: keeps a walk over a full table below a few hundred KiB.
 const BATCH: usize = 256;
 /// A record that is being written is read again this often before it is passed over.
@@ -29,13 +31,7 @@ pub type HostBatch = Vec<(HostKey, Host)>;
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
     batch::walk(map, |key, value| {
-        let key: raw::thalweg_host_key =
-            from_bytes(key).context("a host's key has an unexpected size")?;
-        let key = key_from_raw(&key);
-        // None: evicted between the two reads.
-        if let Some(host) = untorn(map, &key, value)? {
-            hosts.push((key, host));
-        }
+        hosts.extend(host_of(map, key, value)?);
         if hosts.len() == BATCH {
             visit(std::mem::replace(&mut hosts, Vec::with_capacity(BATCH)))?;
         }
@@ -46,6 +42,14 @@ pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<(
     } else {
         visit(hosts)
     }
+}
+
+/// Key and record of an entry; `None`: it was evicted between two reads.
+fn host_of(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<Option<(HostKey, Host)>> {
+    let key: raw::thalweg_host_key =
+        from_bytes(key).context("a host's key has an unexpected size")?;
+    let key = key_from_raw(&key);
+    Ok(untorn(map, &key, value)?.map(|host| (key, host)))
 }
 
 /// All records of a map.
@@ -104,6 +108,19 @@ impl Kernel {
     /// Calls `visit` with the host records, a batch at a time.
     pub fn walk_hosts(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         walk(self.map("hosts"), visit)
+    }
+
+    /// The host records of the page that begins at a cursor (`None`: the first), and where the
+    /// next one begins (`None`: nowhere); for readers that come back later. Together the pages
+    /// hold what a walk does.
+    pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
+        let map = self.map("hosts");
+        let mut hosts = Vec::with_capacity(PAGE as usize);
+        let next = batch::page(PAGE, map, from, |key, value| {
+            hosts.extend(host_of(map, key, value)?);
+            Ok(())
+        })?;
+        Ok((hosts, next))
     }
 
     /// The record of one host.

@@ -1,7 +1,12 @@
 //! Host records as a JSON document, to carry them from one machine to another.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::Read;
 
+use serde::de::{
+    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde::{Deserialize, Serialize};
 use thalweg_core::ArmState;
 
@@ -30,6 +35,7 @@ struct Header {
     version: u32,
 }
 
+/// All of a document but the hosts themselves, whose form alone is checked.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -39,7 +45,75 @@ struct Document {
     boot_id: String,
     own_netns: u64,
     saved_at_ms: i64,
-    hosts: Vec<DocumentHost>,
+    hosts: Hosts,
+}
+
+/// The list of hosts, none of which is kept.
+struct Hosts;
+
+impl Serialize for Hosts {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        [(); 0].serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hosts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EachHost(|_, _| Ok(())))?;
+        Ok(Self)
+    }
+}
+
+/// Hands on each host of a list with its number.
+struct EachHost<F>(F);
+
+impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> Visitor<'de> for EachHost<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of hosts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        while let Some(host) = list.next_element()? {
+            (self.0)(index, host).map_err(A::Error::custom)?;
+            index += 1;
+        }
+        Ok(())
+    }
+}
+
+impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> DeserializeSeed<'de>
+    for EachHost<F>
+{
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+/// A document whose hosts alone are looked at.
+struct HostsOf<F>(EachHost<F>);
+
+impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> Visitor<'de> for HostsOf<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a document of hosts")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut document: A) -> Result<(), A::Error> {
+        while let Some(key) = document.next_key::<String>()? {
+            if key == "hosts" {
+                document.next_value_seed(EachHost(&mut self.0.0))?;
+            } else {
+                document.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,27 +155,53 @@ struct DocumentArm {
     retrans: u32,
 }
 
-/// The document of a snapshot.
-pub fn export_json(snapshot: &Snapshot) -> Result<String, serde_json::Error> {
-    let document = Document {
+/// The beginning of a document, up to the first host; the hosts of `header` are not looked at.
+/// After it come hosts ([`export_host`]) with commas between them, then `]}`.
+pub fn export_head(header: &Snapshot) -> Result<String, serde_json::Error> {
+    let mut text = serde_json::to_string(&Document {
         format: FORMAT.to_owned(),
         version: VERSION,
-        mode: snapshot.mode.name().to_owned(),
-        boot_id: snapshot.boot_id.clone(),
-        own_netns: snapshot.own_netns,
-        saved_at_ms: snapshot.saved_at_ms,
-        hosts: snapshot.hosts.iter().map(DocumentHost::from).collect(),
-    };
-    serde_json::to_string_pretty(&document)
+        mode: header.mode.name().to_owned(),
+        boot_id: header.boot_id.clone(),
+        own_netns: header.own_netns,
+        saved_at_ms: header.saved_at_ms,
+        hosts: Hosts,
+    })?;
+    // The end of the empty list and of the document.
+    text.truncate(text.len() - "]}".len());
+    Ok(text)
 }
 
-/// The snapshot of a document; every field is checked before any is used.
-pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
-    let header: Header = parse(text)?;
+/// One host of a document.
+pub fn export_host(row: &HostRow) -> Result<String, serde_json::Error> {
+    serde_json::to_string(&DocumentHost::from(row))
+}
+
+/// The record of one host of a document, as [`export_host`] writes it.
+pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
+    let host: DocumentHost = parse(text)?;
+    host.into_row().map_err(|message| ImportError {
+        path: "address".to_owned(),
+        message,
+    })
+}
+
+/// What a document says beside its hosts, once every field of all of it has been checked. It is
+/// read three times, in bounded memory but for the hosts' addresses.
+pub fn check_document<R: Read>(
+    mut open: impl FnMut() -> std::io::Result<R>,
+) -> Result<Snapshot, ImportError> {
+    let mut open = || {
+        open().map_err(|error| ImportError {
+            path: "document".to_owned(),
+            message: error.to_string(),
+        })
+    };
     let error = |path: &str, message: String| ImportError {
         path: path.to_owned(),
         message,
     };
+    let header: Header = parse(open()?)?;
     if header.format != FORMAT {
         let message = format!("found {:?}, expected {FORMAT:?}", header.format);
         return Err(error("format", message));
@@ -113,7 +213,7 @@ pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
         );
         return Err(error("version", message));
     }
-    let document: Document = parse(text)?;
+    let document: Document = parse(open()?)?;
     let mode = parse_mode(&document.mode).ok_or_else(|| {
         error(
             "mode",
@@ -124,12 +224,8 @@ pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
         )
     })?;
     let mut seen = BTreeSet::new();
-    let mut hosts = Vec::with_capacity(document.hosts.len());
-    for (index, host) in document.hosts.into_iter().enumerate() {
+    each_host(open()?, |index, row| {
         let field = |name: &str| format!("hosts[{index}].{name}");
-        let row = host
-            .into_row()
-            .map_err(|message| error(&field("address"), message))?;
         if let Some((name, why)) = row.fault(mode) {
             return Err(error(&field(&name), why));
         }
@@ -137,19 +233,46 @@ pub fn import_json(text: &str) -> Result<Snapshot, ImportError> {
             let message = format!("{} is there twice", row.key);
             return Err(error(&field("address"), message));
         }
-        hosts.push(row);
-    }
+        Ok(())
+    })?;
     Ok(Snapshot {
         mode,
         boot_id: document.boot_id,
         own_netns: document.own_netns,
         saved_at_ms: document.saved_at_ms,
-        hosts,
+        hosts: Vec::new(),
     })
 }
 
-fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, ImportError> {
-    let mut deserializer = serde_json::Deserializer::from_str(text);
+/// Calls `visit` with number and record of each host of a document. An error of `visit` ends it.
+pub fn each_host(
+    document: impl Read,
+    mut visit: impl FnMut(usize, HostRow) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let mut fault = None;
+    let mut deserializer = serde_json::Deserializer::from_reader(document);
+    let hosts = HostsOf(EachHost(|index, host: DocumentHost| {
+        let row = host.into_row().map_err(|message| ImportError {
+            path: format!("hosts[{index}].address"),
+            message,
+        });
+        row.and_then(|row| visit(index, row)).inspect_err(|error| {
+            fault = Some(error.clone());
+        })
+    }));
+    let read = deserializer.deserialize_map(hosts);
+    match (fault, read) {
+        (Some(fault), _) => Err(fault),
+        (None, Err(error)) => Err(ImportError {
+            path: "document".to_owned(),
+            message: error.to_string(),
+        }),
+        (None, Ok(())) => Ok(()),
+    }
+}
+
+fn parse<T: for<'a> Deserialize<'a>>(document: impl Read) -> Result<T, ImportError> {
+    let mut deserializer = serde_json::Deserializer::from_reader(document);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
         // "." is the document itself.

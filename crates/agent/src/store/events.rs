@@ -58,9 +58,23 @@ impl Store {
 
     /// The latest `limit` events, newest first; of one host record if given.
     pub fn recent(&self, host: Option<&str>, limit: u32) -> Result<Vec<Event>, StoreError> {
+        self.events_before(i64::MAX, limit, host)
+    }
+
+    /// At most `limit` events with a number below `before`, newest first; of one host record if
+    /// given.
+    pub fn events_before(
+        &self,
+        before: i64,
+        limit: u32,
+        host: Option<&str>,
+    ) -> Result<Vec<Event>, StoreError> {
         let result = match host {
-            Some(host) => self.select("host = ?1 ORDER BY id DESC LIMIT ?2", &[&host, &limit]),
-            None => self.select("true ORDER BY id DESC LIMIT ?1", &[&limit]),
+            Some(host) => self.select(
+                "host = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+                &[&host, &before, &limit],
+            ),
+            None => self.select("id < ?1 ORDER BY id DESC LIMIT ?2", &[&before, &limit]),
         };
         self.sql("read events", result)
     }

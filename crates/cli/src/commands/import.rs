@@ -28,7 +28,7 @@ struct Imported {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let name = options.file.display();
     let text = read(&options.file).with_context(|| format!("cannot read {name}"))?;
-    thalweg_agent::store::import_json(&text)
+    thalweg_agent::store::check_document(|| Ok(text.as_bytes()))
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
     let answer: Imported = global.client()?.post("/v1/import", text)?;
     if global.json {

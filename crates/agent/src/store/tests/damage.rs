@@ -260,18 +260,39 @@ fn an_unwritable_directory_is_an_error() {
     assert!(matches!(error, StoreError::File { .. }), "{error}");
 }
 
+/// A document as other programs might write it: in another order, and over many lines.
+fn export_json(snapshot: &Snapshot) -> String {
+    let hosts: Vec<String> = snapshot
+        .hosts
+        .iter()
+        .map(|host| export_host(host).unwrap())
+        .collect();
+    let text = format!("{}{}]}}", export_head(snapshot).unwrap(), hosts.join(","));
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    serde_json::to_string_pretty(&value).unwrap()
+}
+
+fn import_json(text: &str) -> Result<Snapshot, ImportError> {
+    let mut snapshot = check_document(|| Ok(text.as_bytes()))?;
+    each_host(text.as_bytes(), |_, row| {
+        snapshot.hosts.push(row);
+        Ok(())
+    })?;
+    Ok(snapshot)
+}
+
 #[test]
 fn documents_round_trip() {
     for mode in [Mode::Thalweg, Mode::Classic] {
         let snapshot = snapshot(mode);
-        let text = export_json(&snapshot).unwrap();
+        let text = export_json(&snapshot);
         assert_eq!(import_json(&text).unwrap(), snapshot);
     }
 }
 
 #[test]
 fn faults_in_documents_are_named() {
-    let good = export_json(&snapshot(Mode::Thalweg)).unwrap();
+    let good = export_json(&snapshot(Mode::Thalweg));
     for (from, to, path, message) in [
         (
             "\"version\": 2",

@@ -1,0 +1,54 @@
+//! Errors of requests, and what turns faults of requests into them.
+
+use axum::Json;
+use axum::extract::{FromRequestParts, Path};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// An error of a request, as `{"error": "..."}`.
+pub(super) struct Failure(pub(super) StatusCode, pub(super) String);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
+    }
+}
+
+pub(super) type Answer<T> = Result<T, Failure>;
+
+/// The values after the question mark.
+pub(super) struct Query<T>(pub(super) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(values)) => Ok(Self(values)),
+            Err(fault) => Err(Failure(fault.status(), fault.body_text())),
+        }
+    }
+}
+
+/// The address in the path.
+pub(super) struct Address(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Address {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Answer<Self> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(address)) => Ok(Self(address)),
+            Err(fault) => Err(Failure(fault.status(), fault.body_text())),
+        }
+    }
+}

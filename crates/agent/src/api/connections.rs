@@ -1,0 +1,220 @@
+//! Connections of the local API: how many there are, and how long each may be silent.
+//!
+//! Where all are taken, a new one takes the place of the one that was silent the longest, among
+//! those of the user who has most. So nobody is kept out by another, root least of all.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::AbortHandle;
+use tokio::time::{Sleep, sleep};
+
+use crate::system;
+
+/// Most connections at a time.
+const CONNECTIONS: usize = 64;
+/// Within this time a request's head must have come whole, and the next one after an answer.
+const HEAD: Duration = Duration::from_secs(5);
+/// So long a client may read nothing of an answer that is on its way.
+const UNREAD: Duration = Duration::from_secs(30);
+/// Memory of a connection for what is read and written, bytes.
+const BUFFER: usize = 64 << 10;
+/// Pause after a connection could not be taken, for want of descriptors as a rule.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Who asks, as the kernel tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// The user when the connection was made.
+    pub(super) uid: u32,
+}
+
+/// A connection that may have ended.
+struct Held {
+    peer: Peer,
+    progress: Arc<Progress>,
+    task: AbortHandle,
+}
+
+/// Answers on a socket, without end.
+pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
+    let mut held: Vec<Held> = Vec::with_capacity(CONNECTIONS);
+    loop {
+        let accepted = listener.accept().await;
+        let accepted = accepted.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
+        let (uid, stream) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("the API takes no connection: {error}");
+                sleep(RETRY).await;
+                continue;
+            }
+        };
+        let peer = Peer { uid };
+        held.retain(|one| !one.task.is_finished());
+        if held.len() >= CONNECTIONS {
+            let all: Vec<(u32, u64)> = held.iter().map(Held::rank).collect();
+            let silent = held.swap_remove(gives_way(&all, uid));
+            tracing::debug!(uid = silent.peer.uid, "a connection of the API gives way");
+            silent.task.abort();
+        }
+        let progress = Arc::new(Progress::now());
+        let service = router.clone().layer(Extension(peer));
+        let task = tokio::spawn(answer(stream, Arc::clone(&progress), service)).abort_handle();
+        held.push(Held {
+            peer,
+            progress,
+            task,
+        });
+    }
+}
+
+impl Held {
+    fn rank(&self) -> (u32, u64) {
+        (self.peer.uid, self.progress.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Which of the connections, given as user and time of the last progress, gives way to another
+/// one of user `newcomer`.
+fn gives_way(held: &[(u32, u64)], newcomer: u32) -> usize {
+    let count = |uid: u32| {
+        held.iter().filter(|(other, _)| *other == uid).count() + usize::from(uid == newcomer)
+    };
+    let rank = |(uid, last): &(u32, u64)| (count(*uid), *uid != 0, std::cmp::Reverse(*last));
+    let ranks = held.iter().map(rank).enumerate();
+    ranks
+        .max_by_key(|(_, rank)| *rank)
+        .map_or(0, |(index, _)| index)
+}
+
+/// Answers the requests of one connection.
+async fn answer(stream: UnixStream, progress: Arc<Progress>, router: Router) {
+    let watched = Watched {
+        stream,
+        progress,
+        unread: None,
+    };
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(watched), TowerToHyperService::new(router))
+        .await;
+    if let Err(error) = served {
+        // The client's fault or choice; nothing the operator could mend.
+        tracing::debug!("a connection of the API ended: {error}");
+    }
+}
+
+/// When a connection last read or wrote anything, ns of CLOCK_MONOTONIC.
+#[derive(Debug)]
+struct Progress(AtomicU64);
+
+impl Progress {
+    fn now() -> Self {
+        Self(AtomicU64::new(system::monotonic_ns()))
+    }
+
+    fn note(&self) {
+        self.0.store(system::monotonic_ns(), Ordering::Relaxed);
+    }
+}
+
+/// A stream that notes its progress, and fails where an answer stays unread.
+struct Watched {
+    stream: UnixStream,
+    progress: Arc<Progress>,
+    /// Runs while the client's end is full.
+    unread: Option<Pin<Box<Sleep>>>,
+}
+
+impl Watched {
+    fn wrote(
+        &mut self,
+        context: &mut Context<'_>,
+        outcome: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if outcome.is_ready() {
+            self.unread = None;
+            self.progress.note();
+            return outcome;
+        }
+        let unread = self.unread.get_or_insert_with(|| Box::pin(sleep(UNREAD)));
+        ready!(unread.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = ready!(Pin::new(&mut self.stream).poll_read(context, buffer));
+        self.progress.note();
+        Poll::Ready(outcome)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.wrote(context, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.wrote(context, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_silent_of_whoever_has_most_give_way() {
+        let held = [(7, 30), (7, 10), (7, 20), (0, 1), (8, 5)];
+        assert_eq!(held[gives_way(&held, 0)], (7, 10));
+        assert_eq!(held[gives_way(&held, 7)], (7, 10));
+        // Root is the last to give way to others, and then gives way to itself alone.
+        let held = [(0, 1), (7, 2), (8, 3), (9, 4)];
+        assert_eq!(held[gives_way(&held, 10)], (7, 2));
+        assert_eq!(held[gives_way(&held, 9)], (9, 4));
+        let held = [(0, 1), (0, 2), (7, 3)];
+        assert_eq!(held[gives_way(&held, 0)], (0, 1));
+        assert_eq!(held[gives_way(&held, 7)], (7, 3));
+    }
+}

@@ -1,0 +1,148 @@
+//! Answers that are lists: made and sent a page at a time, so that neither a long list nor a
+//! client that reads slowly takes memory, or holds up others.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+use super::answer::{Answer, Failure};
+use super::work::Api;
+use crate::batch::Cursor;
+use crate::shared::Shared;
+use crate::store::{HostRow, export_head, export_host};
+use crate::system;
+
+/// Events of a page.
+const EVENTS_PAGE: u32 = 100;
+
+/// A part of a list: items in JSON, and where the next part begins, if there is one.
+type Page<P> = (Vec<String>, Option<P>);
+
+/// What a list looks like.
+struct Form {
+    head: String,
+    separator: &'static str,
+    tail: &'static str,
+}
+
+/// The list of the pages from `first` on.
+///
+/// A fault in a later page breaks the answer off: the client sees an incomplete answer, not a
+/// short list.
+async fn listing<P: Send + 'static>(
+    api: Api,
+    form: Form,
+    first: P,
+    page: impl Fn(&Shared, P) -> anyhow::Result<Page<P>> + Send + Sync + 'static,
+) -> Answer<Response> {
+    let page = Arc::new(page);
+    let turn = async move |at: P| {
+        let page = Arc::clone(&page);
+        api.work(move |shared| Ok(page(shared, at)?)).await
+    };
+    let (items, mut next) = turn(first).await?;
+    let stream = async_stream::try_stream! {
+        let mut is_first = items.is_empty();
+        let mut text = form.head + &items.join(form.separator);
+        drop(items);
+        while let Some(at) = next {
+            yield text;
+            let (items, then) = turn(at).await.map_err(|Failure(_, why)| {
+                tracing::warn!("an answer of the API broke off: {why}");
+                std::io::Error::other(why)
+            })?;
+            next = then;
+            text = String::new();
+            for item in items {
+                if !std::mem::take(&mut is_first) {
+                    text.push_str(form.separator);
+                }
+                text.push_str(&item);
+            }
+        }
+        yield text + form.tail;
+    };
+    // What the compiler cannot tell from the macro.
+    let stream: std::pin::Pin<
+        Box<dyn tokio_stream::Stream<Item = std::io::Result<String>> + Send>,
+    > = Box::pin(stream);
+    Ok((
+        [(header::CONTENT_TYPE, "application/json")],
+        Body::from_stream(stream),
+    )
+        .into_response())
+}
+
+/// All hosts with what is known of them.
+pub(super) async fn hosts(State(api): State<Api>) -> Answer<Response> {
+    let form = Form {
+        head: "{\"hosts\":[".to_string(),
+        separator: ",",
+        tail: "]}",
+    };
+    listing(api, form, None, |shared, at: Option<Cursor>| {
+        let (batch, next) = shared.kernel.hosts_page(at.as_ref())?;
+        let table = shared.kernel.arms()?;
+        let presenter = shared.presenter(&table);
+        let items = batch
+            .iter()
+            .map(|(key, host)| serde_json::to_string(&presenter.host(key, host)))
+            .collect::<Result<_, _>>()?;
+        Ok((items, next.map(Some)))
+    })
+    .await
+}
+
+/// All host records as a document.
+pub(super) async fn export(State(api): State<Api>) -> Answer<Response> {
+    let header = api.shared.snapshot_header(api.shared.mode());
+    let form = Form {
+        head: export_head(&header).map_err(anyhow::Error::from)? + "\n",
+        separator: ",\n",
+        tail: "\n]}\n",
+    };
+    let began_ns = system::monotonic_ns();
+    listing(api, form, None, move |shared, at: Option<Cursor>| {
+        let (batch, next) = shared.kernel.hosts_page(at.as_ref())?;
+        let arms = shared.kernel.arms()?;
+        let items = batch
+            .iter()
+            .map(|(key, host)| export_host(&HostRow::new(*key, host, began_ns, |i| arms.name(i))))
+            .collect::<Result<_, _>>()?;
+        Ok((items, next.map(Some)))
+    })
+    .await
+}
+
+/// At most `limit` events: after the number `since`, oldest first, or else the latest, newest
+/// first.
+pub(super) async fn events(
+    api: Api,
+    since: Option<i64>,
+    limit: u32,
+    host: Option<String>,
+) -> Answer<Response> {
+    let form = Form {
+        head: "[".to_string(),
+        separator: ",",
+        tail: "]",
+    };
+    let first = (since.unwrap_or(i64::MAX), limit);
+    listing(api, form, first, move |shared, (from, left)| {
+        let count = left.min(EVENTS_PAGE);
+        let host = host.as_deref();
+        let events = shared.store(|store| match since {
+            Some(_) => store.events(from, count, host),
+            None => store.events_before(from, count, host),
+        })?;
+        let is_last = (events.len() as u32) < count || left == count;
+        let next = events.last().filter(|_| !is_last);
+        let next = next.map(|event| (event.id, left - count));
+        let items = events.iter().map(serde_json::to_string);
+        Ok((items.collect::<Result<_, _>>()?, next))
+    })
+    .await
+}

@@ -1,0 +1,104 @@
+//! What the handlers share, and work beside the thread that answers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::answer::{Answer, Failure};
+use crate::shared::Shared;
+
+/// Pieces of work at a time: with more, clients would fight over the same processors and store.
+const AT_A_TIME: usize = 2;
+/// So long a piece of work waits for its turn.
+const TURN: Duration = Duration::from_secs(10);
+/// So long `status` waits for the number of hosts before it takes the last one.
+const COUNT_WAIT: Duration = Duration::from_millis(100);
+/// Hosts are counted at most one part in this many of the time.
+const COUNT_SHARE: u32 = 20;
+
+/// What the handlers share.
+#[derive(Clone)]
+pub(super) struct Api {
+    pub(super) shared: Arc<Shared>,
+    /// One permit: an import.
+    pub(super) importing: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    counted: Arc<Mutex<Option<Counted>>>,
+}
+
+/// The last count of the hosts.
+struct Counted {
+    at: Instant,
+    took: Duration,
+}
+
+impl Api {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            importing: Arc::new(Semaphore::new(1)),
+            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+            counted: Arc::new(Mutex::new(None)),
+        }
+    }
+
+    /// Does what may take long, [`AT_A_TIME`] at a time. Once begun it is done, whether the client
+    /// is still there or not.
+    pub(super) async fn work<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let turn = timeout(TURN, Arc::clone(&self.turns).acquire_owned());
+        let Ok(Ok(turn)) = turn.await else {
+            let text = "the agent is busy with other requests; try again".to_string();
+            return Err(Failure(StatusCode::SERVICE_UNAVAILABLE, text));
+        };
+        self.always(move |shared| {
+            let _turn = turn;
+            action(shared)
+        })
+        .await
+    }
+
+    /// Does what must not wait for others.
+    pub(super) async fn always<T: Send + 'static>(
+        &self,
+        action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
+    ) -> Answer<T> {
+        let shared = Arc::clone(&self.shared);
+        match spawn_blocking(move || action(&shared)).await {
+            Ok(answer) => answer,
+            Err(error) => Err(anyhow::anyhow!("the request failed: {error}").into()),
+        }
+    }
+
+    /// Sees to it that the number of hosts is not old, but waits only [`COUNT_WAIT`] for it.
+    pub(super) async fn recount(&self) {
+        let Ok(mut counted) = Arc::clone(&self.counted).try_lock_owned() else {
+            // Another request counts.
+            let _ = timeout(COUNT_WAIT, self.counted.lock()).await;
+            return;
+        };
+        let is_new = |last: &Counted| last.at.elapsed() < last.took * COUNT_SHARE;
+        if counted.as_ref().is_some_and(is_new) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        // Goes on where the wait is over first.
+        let counting = spawn_blocking(move || {
+            let begin = Instant::now();
+            let counted_now = shared.count_hosts();
+            shared.problem("count", counted_now.err().map(|error| format!("{error:#}")));
+            let took = begin.elapsed();
+            *counted = Some(Counted {
+                at: Instant::now(),
+                took,
+            });
+        });
+        let _ = timeout(COUNT_WAIT, counting).await;
+    }
+}
