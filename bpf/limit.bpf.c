@@ -48,6 +48,7 @@ char LICENSE[] SEC("license") = "GPL";
 #define NSEC_PER_SEC 1000000000ull
 /* Each network namespace's loopback has it. */
 #define LOOPBACK_IFINDEX 1
+#define IPPROTO_HOPOPTS 0
 #define IPPROTO_UDP 17
 #define ETH_P_IP 0x0800
 #define ETH_P_IPV6 0x86dd
@@ -57,6 +58,10 @@ char LICENSE[] SEC("license") = "GPL";
 /* A note of a drop is believed for this long, see `dropped`. */
 #define NOTE_NS 20000
 #define ONE_Q16 65536
+/* Two initial windows of full segments. */
+#define LIGHT_BYTES 30000
+/* TCP's shortest retransmission time-out, net/tcp.h, TCP_RTO_MIN. */
+#define SILENT_NS 200000000ull
 
 struct {
 	/* Not preallocated: an update replaces the element and never changes one in use. */
@@ -88,6 +93,15 @@ struct {
 	__type(key, int);
 	__type(value, struct thalweg_pacing);
 } pacing SEC(".maps");
+
+/* What each TCP connection has sent lately, see spend(); a connection's goes
+ * with its socket. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct thalweg_limit_flow);
+} flows SEC(".maps");
 
 struct note {
 	__u64 skb;
@@ -149,6 +163,16 @@ static __always_inline void parse(struct __sk_buff *skb, struct packet *p)
 		ip = 40;
 		p->can_mark = (first[1] >> 4) & 3;
 		bpf_skb_load_bytes(skb, 6, &next, 1);
+		/*
+     * But one that TCP itself puts before more than 64 KiB that it hands over
+     * at once, and that no wire sees (RFC 2675, 8 bytes). Loopback's two
+     * segments are that many.
+     */
+		if (next == IPPROTO_HOPOPTS && !bpf_skb_load_bytes(skb, 40, first, 2) &&
+		    !first[1]) {
+			next = first[0];
+			ip = 48;
+		}
 	}
 	if (next == IPPROTO_TCP && !bpf_skb_load_bytes(skb, ip + 12, &offset, 1)) {
 		transport = (offset >> 4) * 4;
@@ -218,7 +242,7 @@ static __always_inline void conserve_work(struct thalweg_limit_state *s,
  * longer, twice what a paced sender sleeps after its largest packet (on short paths
  * TCP hands over 64 KiB at once, however slow it is paced). Credit counts as a queue
  * below zero, so that what was missed a moment ago is made up for and the mean comes
- * out exactly.
+ * out exactly. What TCP sends and is dropped is used, too.
  */
 static __always_inline void control(struct thalweg_limit_state *s,
 				    const struct thalweg_limit_settings *set, __s64 queue_ns,
@@ -244,6 +268,9 @@ static __always_inline void control(struct thalweg_limit_state *s,
 		change = ONE_Q16 / 2;
 	if (change < -ONE_Q16 / 2)
 		change = -ONE_Q16 / 2;
+	/* Who was dropped is silent for a while: that is no room for others. */
+	if (change > 0 && s->look_ns - s->drop_ns < SILENT_NS)
+		return;
 	if (elapsed < d)
 		change = change * (__s64)(elapsed * ONE_Q16 / d) >> 16;
 	s->share_bps += (__s64)s->share_bps * change >> 16;
@@ -251,6 +278,25 @@ static __always_inline void control(struct thalweg_limit_state *s,
 		s->share_bps = most;
 	if (s->share_bps < least)
 		s->share_bps = least;
+}
+
+/*
+ * A connection is light until it has sent LIGHT_BYTES, less what it may send in
+ * the time that has passed at a quarter of a share. So one at its share is not,
+ * and one that has paused becomes so again.
+ */
+static __always_inline int spend(struct thalweg_limit_flow *f, __u64 share_bps, __u64 bytes,
+				 __u64 now)
+{
+	__u64 elapsed = now - f->time_ns, spent = f->spent, back;
+
+	if (elapsed > 16 * NSEC_PER_SEC)
+		elapsed = 16 * NSEC_PER_SEC;
+	back = share_bps / 32 * (elapsed / 1000) / 1000000;
+	spent = spent > back ? spent - back : 0;
+	f->time_ns = now;
+	f->spent = spent + bytes < 2 * LIGHT_BYTES ? spent + bytes : 2 * LIGHT_BYTES;
+	return spent <= LIGHT_BYTES;
 }
 
 static __always_inline void look(struct thalweg_limit_state *s,
@@ -285,31 +331,52 @@ static __always_inline void look(struct thalweg_limit_state *s,
 	}
 }
 
-SEC("cgroup_skb/egress")
-int limit_egress(struct __sk_buff *skb)
+/* `moved`: of the packets of all cgroups, those of sockets that have moved into
+ * this one. */
+static __always_inline int police(struct __sk_buff *skb, int moved)
 {
 	__u32 zero = 0;
 	struct thalweg_limit_settings *set = bpf_map_lookup_elem(&settings, &zero);
 	struct locked_state *locked = bpf_map_lookup_elem(&state, &zero);
 	__u64 *meter = bpf_map_lookup_elem(&line, &zero);
 	__u64 now, clock, drop_ns, line_bytes, departure;
+	struct thalweg_limit_flow *flow = NULL;
+	struct bpf_sock *sk = skb->sk;
 	struct thalweg_limit_state *s;
 	__u32 drop, slow;
 	__s64 queue_ns;
 	struct packet p;
 
+	if (sk)
+		sk = bpf_sk_fullsock(sk);
+	if (moved) {
+		flow = sk ? bpf_sk_storage_get(&flows, sk, 0, 0) : NULL;
+		if (!flow || flow->place != THALWEG_LIMIT_IN)
+			return PASS;
+	}
 	if (!set || !locked || !meter || !set->rate_bps)
 		return PASS;
 	if (skb->ifindex == LOOPBACK_IFINDEX && !(set->flags & THALWEG_LIMIT_LOOPBACK))
 		return PASS;
 	clock = now = bpf_ktime_get_ns();
-	if (dropped_below(skb, now, set->depth))
+	if (dropped_below(skb, now, moved ? 0 : set->depth))
 		return PASS;
 	parse(skb, &p);
-	/* Room beyond the threshold lets ACKs and handshakes through a flood. */
-	drop_ns = p.is_empty ? 2 * set->drop_ns : set->drop_ns;
+	if (!moved && sk) {
+		flow = bpf_sk_storage_get(
+			&flows, sk, 0, p.is_tcp && !p.is_empty ? BPF_SK_STORAGE_GET_F_CREATE : 0);
+		if (flow && flow->place == THALWEG_LIMIT_OUT)
+			return PASS;
+	}
 	line_bytes = *meter;
 	s = &locked->s;
+	drop_ns = set->drop_ns;
+	/*
+   * Room beyond the threshold lets ACKs, handshakes and those that send little
+   * past those that fill the queue.
+   */
+	if (p.is_empty || (p.is_tcp && flow && spend(flow, s->share_bps, p.bytes, now)))
+		drop_ns *= 2;
 
 	bpf_spin_lock(&locked->lock);
 	/* Another CPU may have looked at the clock after this one and been first. */
@@ -327,6 +394,10 @@ int limit_egress(struct __sk_buff *skb)
 	if (drop) {
 		s->dropped_packets += p.count;
 		s->dropped_bytes += p.bytes;
+		if (p.is_tcp) {
+			s->look_bytes += p.bytes;
+			s->drop_ns = now;
+		}
 	} else {
 		s->next_ns += p.bytes * 8 * NSEC_PER_SEC / s->rate_bps;
 		s->look_bytes += p.bytes;
@@ -355,6 +426,23 @@ int limit_egress(struct __sk_buff *skb)
 		return PASS;
 	__sync_fetch_and_add(&s->notified, p.count);
 	return PASS_AND_TELL;
+}
+
+SEC("cgroup_skb/egress")
+int limit_egress(struct __sk_buff *skb)
+{
+	return police(skb, 0);
+}
+
+/*
+ * On the root cgroup. The kernel binds a socket to the cgroup that it was made
+ * in, and what it accepts to the same, whoever holds it later. The agent marks
+ * those that have moved.
+ */
+SEC("cgroup_skb/egress")
+int limit_egress_moved(struct __sk_buff *skb)
+{
+	return police(skb, 1);
 }
 
 /* On the root cgroup: what the whole machine sends. */
@@ -397,9 +485,9 @@ static __always_inline void pace(struct bpf_sock_ops *ops, struct bpf_sock *sk, 
 		now = p->set ? p->set : UNLIMITED;
 	if (now != p->set)
 		p->own = now;
-	p->shares[slot % THALWEG_LIMIT_SLOTS] = share;
+	p->shares[slot % (2 * THALWEG_LIMIT_SLOTS)] = share;
 	want = p->own;
-	for (i = 0; i < THALWEG_LIMIT_SLOTS; i++)
+	for (i = 0; i < 2 * THALWEG_LIMIT_SLOTS; i++)
 		if (p->shares[i] && p->shares[i] < want)
 			want = p->shares[i];
 	/* Under one part in 128 is not worth the call. */
@@ -409,43 +497,81 @@ static __always_inline void pace(struct bpf_sock_ops *ops, struct bpf_sock *sk, 
 		p->set = want;
 }
 
-SEC("sockops")
-int limit_sockops(struct bpf_sock_ops *ops)
+static __always_inline int pace_at_share(struct bpf_sock_ops *ops, int moved)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, slot;
 	struct thalweg_limit_settings *set = bpf_map_lookup_elem(&settings, &zero);
 	struct locked_state *locked = bpf_map_lookup_elem(&state, &zero);
+	struct thalweg_limit_flow *flow;
 	struct bpf_sock *sk = ops->sk;
 	__u64 share, rtt_ns;
 
 	if (!set || !locked || !sk)
 		return 1;
-	switch (ops->op) {
-	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
-	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		if (is_local(ops) && !(set->flags & THALWEG_LIMIT_LOOPBACK))
-			return 1;
-		bpf_sock_ops_cb_flags_set(ops,
-					  ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
-		break;
-	case BPF_SOCK_OPS_RTT_CB:
-		if (is_local(ops) && !(set->flags & THALWEG_LIMIT_LOOPBACK))
-			return 1;
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB &&
+	    ops->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && ops->op != BPF_SOCK_OPS_RTT_CB)
+		return 1;
+	flow = bpf_sk_storage_get(&flows, sk, 0, 0);
+	if (moved ? !flow || flow->place != THALWEG_LIMIT_IN
+		  : flow && flow->place == THALWEG_LIMIT_OUT)
+		return 1;
+	if (is_local(ops) && !(set->flags & THALWEG_LIMIT_LOOPBACK))
+		return 1;
+	if (ops->op == BPF_SOCK_OPS_RTT_CB) {
 		/* The kernel's figure is in eighths of a microsecond. */
 		rtt_ns = (__u64)ops->srtt_us * 125;
 		/* Two CPUs may lose one measurement of many. */
 		locked->s.rtt_ns += ((__s64)rtt_ns - (__s64)locked->s.rtt_ns) >> 4;
-		break;
-	default:
-		return 1;
+	} else {
+		bpf_sock_ops_cb_flags_set(ops,
+					  ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
 	}
+	slot = set->depth % THALWEG_LIMIT_SLOTS + (moved ? THALWEG_LIMIT_SLOTS : 0);
 	if (!(set->flags & THALWEG_LIMIT_PACE)) {
-		pace(ops, sk, set->depth, 0);
+		pace(ops, sk, slot, 0);
 		return 1;
 	}
-	share = locked->s.share_bps ? locked->s.share_bps : set->rate_bps;
+	share = locked->s.share_bps;
+	/* Those that send little need no share. */
+	if (!share || !flow || flow->spent <= LIGHT_BYTES)
+		share = set->rate_bps;
 	share = share / 8 + 1;
 	/* From 34 Gbit/s on it does not fit, and pacing would not help either. */
-	pace(ops, sk, set->depth, share < UNLIMITED ? share : 0);
+	pace(ops, sk, slot, share < UNLIMITED ? share : 0);
 	return 1;
+}
+
+SEC("sockops")
+int limit_sockops(struct bpf_sock_ops *ops)
+{
+	return pace_at_share(ops, 0);
+}
+
+/* On the root cgroup: those that have moved. */
+SEC("sockops")
+int limit_sockops_moved(struct bpf_sock_ops *ops)
+{
+	return pace_at_share(ops, 1);
+}
+
+/*
+ * Has TCP call the pacer for a connection that is older than the limit. Only
+ * BPF can ask for that, so the agent sets an option of a level that the kernel
+ * does not have, on a copy of the socket. It fails where the kernel cannot
+ * (before 6.12).
+ */
+SEC("cgroup/setsockopt")
+int limit_follow(struct bpf_sockopt *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	int flags = 0;
+
+	if (ctx->level != THALWEG_LIMIT_LEVEL)
+		return 1;
+	/* The kernel is not to look at it. */
+	ctx->optlen = -1;
+	if (!sk || bpf_getsockopt(sk, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
+		return 0;
+	flags |= BPF_SOCK_OPS_RTT_CB_FLAG;
+	return !bpf_setsockopt(sk, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 }

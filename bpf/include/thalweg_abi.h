@@ -361,9 +361,11 @@ struct thalweg_counters {
  * limit: egress limits of cgroups (limit.bpf.c). Versioned on its own, because a
  * limit lives without an agent: `settings` of a pinned limit carries the number.
  */
-#define THALWEG_LIMIT_VERSION 1
+#define THALWEG_LIMIT_VERSION 2
 /* Limits that may act on one socket, itself and those of cgroups above it. */
 #define THALWEG_LIMIT_SLOTS 8
+/* Level of the socket option that has TCP call the pacer ("thal"); no protocol's. */
+#define THALWEG_LIMIT_LEVEL 0x7468616c
 
 enum thalweg_limit_flag {
 	/* Packets get a departure time, for fq to obey. */
@@ -399,6 +401,7 @@ struct thalweg_limit_state {
 	__u64 line_bytes; /* work-conserving: meter at the last look */
 	__u64 look_ns; /* CLOCK_MONOTONIC of the last look at the rate */
 	__u64 look_bytes; /* passed since */
+	__u64 drop_ns; /* CLOCK_MONOTONIC of the last TCP packet that was dropped */
 	__u64 largest_bytes; /* of the TCP packets lately handed over at once */
 	__u64 second_ns; /* when the present second of measuring began */
 	__u64 second_bytes; /* passed since */
@@ -412,11 +415,28 @@ struct thalweg_limit_state {
 	__u64 dropped_bytes;
 };
 
+/* Where a socket that has changed hands belongs, whatever the cgroup it was made in. */
+enum thalweg_limit_place {
+	THALWEG_LIMIT_WHERE_MADE,
+	/* Made elsewhere, and held by a process of the limit's cgroup. */
+	THALWEG_LIMIT_IN,
+	/* Made in the limit's cgroup, and held by processes elsewhere only. */
+	THALWEG_LIMIT_OUT,
+};
+
+/* What a limit knows of a socket. */
+struct thalweg_limit_flow {
+	__u64 time_ns; /* CLOCK_MONOTONIC of its last packet */
+	__u32 spent; /* bytes that it sent lately */
+	__u32 place; /* enum thalweg_limit_place; what it accepts has the same */
+};
+
 /* What a socket's pacing rate is made of; bytes per second, 0 = none, ~0 = unlimited. */
 struct thalweg_pacing {
 	__u32 own; /* of the application */
 	__u32 set; /* what was set last */
-	__u32 shares[THALWEG_LIMIT_SLOTS]; /* of the limits that act on it */
+	/* Of the limits that act on it: by the cgroup that it was made in, then by who holds it. */
+	__u32 shares[2 * THALWEG_LIMIT_SLOTS];
 };
 
 #define THALWEG_ASSERT_SIZE(type, bytes) \
@@ -434,7 +454,8 @@ THALWEG_ASSERT_SIZE(thalweg_conn, 96);
 THALWEG_ASSERT_SIZE(thalweg_event, 136);
 THALWEG_ASSERT_SIZE(thalweg_counters, 152);
 THALWEG_ASSERT_SIZE(thalweg_limit_settings, 64);
-THALWEG_ASSERT_SIZE(thalweg_limit_state, 144);
-THALWEG_ASSERT_SIZE(thalweg_pacing, 40);
+THALWEG_ASSERT_SIZE(thalweg_limit_state, 152);
+THALWEG_ASSERT_SIZE(thalweg_limit_flow, 16);
+THALWEG_ASSERT_SIZE(thalweg_pacing, 72);
 
 #endif

@@ -27,6 +27,7 @@ pod!(
     thalweg_counters,
     thalweg_limit_settings,
     thalweg_limit_state,
+    thalweg_limit_flow,
     thalweg_pacing,
     thalweg_model,
     thalweg_rate_flow,

@@ -6,6 +6,7 @@ mod api;
 mod batch;
 pub mod cc;
 pub mod config;
+mod diag;
 pub mod doctor;
 mod events;
 mod keeper;

@@ -7,8 +7,9 @@
 //! ```text
 //! limits/pacing limits/dropped limits/line          shared maps
 //! limits/line_link                                  the meter, where a limit is work-conserving
-//! limits/ID/settings limits/ID/state                a limit's maps
+//! limits/ID/settings …/state …/flows                a limit's maps
 //! limits/ID/link_egress limits/ID/link_sockops      its programs on the cgroup
+//! limits/ID/link_egress_moved …/link_sockops_moved  on the root, for sockets made elsewhere
 //! ```
 
 mod fq;
@@ -24,20 +25,31 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use serde::Serialize;
 use thalweg_abi::{bytes_of, from_bytes, raw};
 
+use crate::object;
 use crate::pins::{self, Locked, remove_file};
 use crate::system;
 
+use sockets::{Maps, Socket, Subtree};
+
 pub use fq::WithoutFq;
+pub use sockets::Moved;
 
 /// The directory under the agent's.
 const DIRECTORY: &str = "limits";
 /// Maps that all limits share.
 const SHARED: [&str; 3] = ["pacing", "dropped", "line"];
 /// Maps of one limit.
-const OWN: [&str; 2] = ["settings", "state"];
+const OWN: [&str; 3] = ["settings", "state", "flows"];
 const EGRESS: &str = "link_egress";
 const SOCKOPS: &str = "link_sockops";
 const LINE: &str = "line_link";
+/// Programs on the root cgroup for sockets that have moved here, and where their links are.
+const MOVED: [(&str, &str); 2] = [
+    ("limit_sockops_moved", "link_sockops_moved"),
+    ("limit_egress_moved", "link_egress_moved"),
+];
+/// Sets off what TCP does for connections older than the limit; attached while that is asked.
+const FOLLOW: &str = "limit_follow";
 /// Shortest time between two looks at the rate.
 const INTERVAL_NS: u64 = 5_000_000;
 /// A look needs that many bytes at the rate to mean something: ten full packets.
@@ -140,6 +152,9 @@ pub struct Limit {
     pub average_credit_bytes: i64,
     /// The rate at which each TCP connection is paced now, bits per second.
     pub share_bps: Option<u64>,
+    /// Sockets that have moved, and connections that are not paced; none where the kernel does
+    /// not tell, or the cgroup is gone.
+    pub sockets: Option<Moved>,
 }
 
 /// What [`set`] did.
@@ -179,9 +194,14 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
 pub fn list(pin: &Path) -> Result<Vec<Limit>> {
     system::check_privileges()?;
     let mut limits = Vec::new();
-    for id in ids(&pin.join(DIRECTORY))? {
+    let ids = ids(&pin.join(DIRECTORY))?;
+    if ids.is_empty() {
+        return Ok(limits);
+    }
+    let sockets = sockets::survey().ok();
+    for id in ids {
         // One that goes meanwhile is no error.
-        if let Some(limit) = read(&pin.join(DIRECTORY), id)? {
+        if let Some(limit) = read(&pin.join(DIRECTORY), id, sockets.as_deref())? {
             limits.push(limit);
         }
     }
@@ -196,7 +216,9 @@ pub fn list(pin: &Path) -> Result<Vec<Limit>> {
 pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
     system::check_privileges()?;
     system::check_cgroup2(cgroup)?;
-    read(&pin.join(DIRECTORY), cgroup_id(cgroup)?)?.ok_or_else(|| none(cgroup))
+    let sockets = sockets::survey().ok();
+    let limit = read(&pin.join(DIRECTORY), cgroup_id(cgroup)?, sockets.as_deref())?;
+    limit.ok_or_else(|| none(cgroup))
 }
 
 /// Removes the limit on a cgroup, and those of cgroups that are gone. Its connections get
@@ -259,23 +281,30 @@ impl Limits {
     fn set(&self, request: &Request, settings: &raw::thalweg_limit_settings) -> Result<Outcome> {
         let id = cgroup_id(&request.cgroup)?;
         let own = self.own(id);
+        for other in ids(&self.0.directory)? {
+            if let Ok(map) = MapHandle::from_pinned_path(self.own(other).join("settings")) {
+                read_settings(&map)?;
+            }
+        }
         let outcome = match attached_to(&own.join(EGRESS))? {
             Some(attached) if attached == id => {
                 let map = MapHandle::from_pinned_path(own.join("settings"))
                     .with_context(|| format!("opening {}", own.join("settings").display()))?;
-                read_settings(&map)?;
                 if request.line_bps.is_some() {
                     let object = self.load(&own)?;
                     self.attach_meter(&object)?;
                 }
                 write_settings(&map, settings)?;
+                self.reach(request, settings, &own)?;
                 Outcome::Changed
             }
             _ => {
                 // Nothing, or what was left by a call that was cut short or by a cgroup
                 // that has gone since.
                 self.clear(id)?;
-                let created = self.create(request, settings, &own);
+                let created = self
+                    .create(request, settings, &own)
+                    .and_then(|()| self.reach(request, settings, &own));
                 if created.is_err() {
                     // The error that stopped it is what matters.
                     let _ = self.clear(id);
@@ -310,6 +339,47 @@ impl Limits {
         attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))
     }
 
+    /// Has the limit hold for sockets that were made elsewhere, and not for those that went, and
+    /// paces connections that are older than it. A kernel that does not tell of sockets leaves
+    /// them as they are, which `list` and `show` say.
+    fn reach(
+        &self,
+        request: &Request,
+        settings: &raw::thalweg_limit_settings,
+        own: &Path,
+    ) -> Result<()> {
+        let Ok(sockets) = sockets::survey() else {
+            return Ok(());
+        };
+        let subtree = Subtree::new(&request.cgroup);
+        let maps = maps(&self.0.directory, own, settings)?;
+        // Without it their share does not follow the limit's, which is the lesser part.
+        let following = follow().ok();
+        let some_are_in = maps.reach(&subtree, &sockets, settings.rate_bps, sockets::follow)?;
+        drop(following);
+        if some_are_in {
+            let root = system::cgroup2_mount()?;
+            let root = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
+            let mut object = None;
+            for (program, link) in MOVED {
+                if own.join(link).exists() {
+                    continue;
+                }
+                if object.is_none() {
+                    object = Some(self.load(own)?);
+                }
+                if let Some(object) = &object {
+                    attach(object, program, &root, &own.join(link))?;
+                }
+            }
+        } else {
+            for (_, link) in MOVED {
+                remove_file(&own.join(link))?;
+            }
+        }
+        Ok(())
+    }
+
     fn load(&self, own: &Path) -> Result<Object> {
         let mut object = ObjectBuilder::default()
             .name("thalweg_limit")
@@ -321,6 +391,11 @@ impl Limits {
                 map.set_pin_path(self.0.directory.join(&name))?;
             } else if OWN.contains(&name.as_str()) {
                 map.set_pin_path(own.join(&name))?;
+            }
+        }
+        for mut program in object.progs_mut() {
+            if program.name() == FOLLOW {
+                program.set_autoload(false);
             }
         }
         object
@@ -341,19 +416,22 @@ impl Limits {
 
     fn remove(&self, id: u64, cgroup: &Path) -> Result<()> {
         let own = self.own(id);
-        let slot = MapHandle::from_pinned_path(own.join("settings"))
+        let settings = MapHandle::from_pinned_path(own.join("settings"))
             .ok()
-            .and_then(|map| read_settings(&map).ok())
-            .map(|settings| settings.depth % raw::THALWEG_LIMIT_SLOTS);
+            .and_then(|map| read_settings(&map).ok());
         // The pacer first, or it would pace again what is given back.
-        remove_file(&own.join(SOCKOPS))?;
-        if let (Some(slot), Ok(pacing)) = (
-            slot,
-            MapHandle::from_pinned_path(self.0.directory.join("pacing")),
-        ) {
-            sockets::give_back(cgroup, &pacing, slot as usize)?;
+        for link in [SOCKOPS, MOVED[0].1] {
+            remove_file(&own.join(link))?;
         }
-        self.clear(id)
+        let mut told = Ok(());
+        if let Some(settings) = settings.filter(|settings| has(settings, raw::THALWEG_LIMIT_PACE)) {
+            told = sockets::survey().and_then(|sockets| {
+                let maps = maps(&self.0.directory, &own, &settings)?;
+                maps.give_back(&Subtree::new(cgroup), &sockets)
+            });
+        }
+        self.clear(id)?;
+        told.context("the limit is gone, but connections keep the pacing rate that it gave them")
     }
 
     /// Removes the pins of a limit.
@@ -438,6 +516,42 @@ fn settings(request: &Request) -> Result<raw::thalweg_limit_settings> {
     })
 }
 
+/// The maps that know sockets.
+fn maps(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) -> Result<Maps> {
+    let open = |path: PathBuf| {
+        MapHandle::from_pinned_path(&path).with_context(|| format!("opening {}", path.display()))
+    };
+    Ok(Maps {
+        pacing: open(directory.join("pacing"))?,
+        flows: open(own.join("flows"))?,
+        slot: (settings.depth % raw::THALWEG_LIMIT_SLOTS) as usize,
+        pace: has(settings, raw::THALWEG_LIMIT_PACE),
+        loopback: has(settings, raw::THALWEG_LIMIT_LOOPBACK),
+        some_are_in: own.join(MOVED[1].1).exists(),
+    })
+}
+
+/// Lets [`sockets::follow`] work while the answer lives.
+fn follow() -> Result<Link> {
+    object::listening(|| {
+        let mut object = ObjectBuilder::default()
+            .name("thalweg_limit")
+            .and_then(|builder| builder.open_memory(thalweg_abi::LIMIT))?;
+        for mut map in object.maps_mut() {
+            map.set_autocreate(false)?;
+        }
+        for mut program in object.progs_mut() {
+            let is_wanted = program.name() == FOLLOW;
+            program.set_autoload(is_wanted);
+        }
+        let object = object.load()?;
+        let program = object.progs_mut().find(|program| program.name() == FOLLOW);
+        let root = File::open(system::cgroup2_mount()?)?;
+        let program = program.context("the BPF object lacks its program")?;
+        Ok(program.attach_cgroup(root.as_raw_fd())?)
+    })
+}
+
 fn has(settings: &raw::thalweg_limit_settings, flag: u32) -> bool {
     settings.flags & flag != 0
 }
@@ -453,13 +567,13 @@ fn read_settings(map: &impl MapCore) -> Result<raw::thalweg_limit_settings> {
     match settings {
         Some(settings) if settings.version == raw::THALWEG_LIMIT_VERSION => Ok(settings),
         _ => bail!(
-            "the limit was set by another version of thalweg; remove it with \
-             `thalweg limit remove` and set it again"
+            "limits were set by another version of thalweg; remove them with \
+             `thalweg limit remove --all` and set them again"
         ),
     }
 }
 
-fn read(directory: &Path, id: u64) -> Result<Option<Limit>> {
+fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Result<Option<Limit>> {
     let own = directory.join(id.to_string());
     if !own.exists() {
         return Ok(None);
@@ -486,9 +600,16 @@ fn read(directory: &Path, id: u64) -> Result<Option<Limit>> {
     };
     let bytes_at_rate = |ns: i64| (i128::from(ns) * i128::from(rate_bps) / 8_000_000_000) as i64;
     let is_idle = now_ns.saturating_sub(state.second_ns) > 3_000_000_000;
-    let attached = attached_to(&own.join(EGRESS))?;
+    let cgroup = attached_to(&own.join(EGRESS))?.and_then(cgroup_path);
+    let sockets = match (&cgroup, sockets) {
+        (Some(cgroup), Some(sockets)) => {
+            let maps = maps(directory, &own, &settings)?;
+            Some(maps.count(&Subtree::new(cgroup), sockets))
+        }
+        _ => None,
+    };
     Ok(Some(Limit {
-        cgroup: attached.and_then(cgroup_path),
+        cgroup,
         cgroup_id: id,
         rate_bps: settings.rate_bps,
         present_rate_bps: rate_bps,
@@ -511,6 +632,7 @@ fn read(directory: &Path, id: u64) -> Result<Option<Limit>> {
         average_credit_bytes: bytes_at_rate(state.credit_q8_ns / 256),
         share_bps: (has(&settings, raw::THALWEG_LIMIT_PACE) && state.share_bps > 0)
             .then_some(state.share_bps),
+        sockets,
     }))
 }
 

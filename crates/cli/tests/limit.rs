@@ -82,6 +82,34 @@ impl Limited {
         self.start(cgroup, program, &[])
     }
 
+    /// As `send`, with a congestion control.
+    fn send_with(&self, cgroup: &Path, connections: u32, congestion_control: &str) -> Sender {
+        let program = "import socket, sys, threading\n\
+            def send():\n\
+            \x20   c = socket.socket()\n\
+            \x20   c.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())\n\
+            \x20   c.connect((sys.argv[1], 5001))\n\
+            \x20   while True: c.sendall(bytes(1 << 16))\n\
+            for _ in range(int(sys.argv[2])): threading.Thread(target=send).start()\n";
+        self.start(
+            cgroup,
+            program,
+            &[&connections.to_string(), congestion_control],
+        )
+    }
+
+    /// Waits until something passes a limit.
+    fn traffic(&self, cgroup: &Path) {
+        let before = self.count(cgroup, "bytes");
+        wait_for("traffic", || {
+            (self.count(cgroup, "bytes") > before + 20_000).then_some(())
+        });
+    }
+
+    fn sockets(&self, cgroup: &Path, name: &str) -> u64 {
+        self.show(cgroup)["sockets"][name].as_u64().unwrap()
+    }
+
     fn start(&self, cgroup: &Path, program: &str, arguments: &[&str]) -> Sender {
         let mut command = self.0.pair.command_in(Side::Client, "sh").unwrap();
         command
@@ -120,6 +148,13 @@ impl Drop for Sender {
     }
 }
 
+impl Sender {
+    /// Moves its process to another cgroup.
+    fn move_to(&self, cgroup: &Path) {
+        fs::write(cgroup.join("cgroup.procs"), self.0.id().to_string()).unwrap();
+    }
+}
+
 /// How many links of BPF programs a cgroup has.
 fn links(cgroup: &Path) -> usize {
     let id = fs::metadata(cgroup).unwrap().ino();
@@ -150,6 +185,7 @@ fn tcp_gets_the_rate_in_both_families_and_a_change_takes_hold_at_once() {
         let attached = links(&cgroup);
         assert_eq!(attached, 2);
         let _sender = bed.send(&cgroup, 4);
+        bed.traffic(&cgroup);
         std::thread::sleep(SECOND);
         let rate = bed.carried(3 * SECOND);
         assert!(near(rate, 100.0, 0.1), "{rate} Mbit/s");
@@ -252,6 +288,7 @@ fn removal_leaves_nothing_and_connections_run_free() {
     let _sink = bed.0.sink(&bed.0.server_address());
     bed.set(&cgroup, "10mbit", &[]);
     let _sender = bed.send(&cgroup, 2);
+    bed.traffic(&cgroup);
     std::thread::sleep(2 * SECOND);
     let rate = bed.carried(2 * SECOND);
     assert!(near(rate, 10.0, 0.2), "{rate} Mbit/s");
@@ -289,6 +326,8 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     bed.set(&b, "50mbit", &[]);
     assert_eq!(bed.0.json(&["limit", "list"]).as_array().unwrap().len(), 3);
     let senders = [bed.send(&a, 2), bed.send(&b, 2)];
+    bed.traffic(&a);
+    bed.traffic(&b);
     std::thread::sleep(SECOND);
     let before = [&a, &b].map(|cgroup| bed.count(cgroup, "bytes"));
     let both = bed.carried(3 * SECOND);
@@ -352,6 +391,236 @@ fn a_work_conserving_limit_takes_and_gives_back_what_is_free() {
 }
 
 #[test]
+fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-move"));
+    let [limited, other] = ["limited", "other"].map(|name| bed.below(name));
+    let _sink = bed.0.sink(&bed.0.server_address());
+    let sender = bed.send(&other, 2);
+    let free = |when: &str| {
+        let rate = wait_for(when, || {
+            Some(bed.carried(SECOND)).filter(|rate| *rate > 200.0)
+        });
+        assert!(rate > 200.0, "{when}: {rate} Mbit/s");
+    };
+    free("before any limit");
+    bed.set(&limited, "50mbit", &[]);
+    sender.move_to(&limited);
+    for (name, expected) in [("processes", 1), ("sockets", 2), ("not_reached", 2)] {
+        assert_eq!(bed.sockets(&limited, name), expected, "{name}");
+    }
+    free("a limit that was set before");
+
+    // Set again, it holds; every part of it.
+    let again = bed.set(&limited, "50mbit", &[]);
+    assert_eq!(again["limit"]["sockets"]["not_reached"], 0);
+    assert_eq!(again["limit"]["sockets"]["not_paced"], 0);
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(3 * SECOND);
+    assert!(near(rate, 50.0, 0.15), "{rate} Mbit/s");
+    bed.set(&limited, "20mbit", &[]);
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(3 * SECOND);
+    assert!(near(rate, 20.0, 0.15), "{rate} Mbit/s");
+
+    // And back.
+    sender.move_to(&other);
+    assert_eq!(bed.sockets(&limited, "left"), 2);
+    bed.set(&limited, "20mbit", &[]);
+    assert_eq!(bed.sockets(&limited, "left"), 0);
+    free("after it went");
+    drop(sender);
+
+    // What was made in the cgroup and leaves.
+    let sender = bed.send(&limited, 1);
+    bed.traffic(&limited);
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(SECOND);
+    assert!(near(rate, 20.0, 0.3), "{rate} Mbit/s");
+    sender.move_to(&other);
+    assert_eq!(bed.sockets(&limited, "left"), 1);
+    bed.set(&limited, "20mbit", &[]);
+    free("after leaving where it was made");
+    bed.remove(&limited);
+    assert!(!bed.0.pin.exists());
+}
+
+#[test]
+fn what_a_listener_from_elsewhere_accepts_is_limited() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-listen"));
+    let [limited, other] = ["limited", "other"].map(|name| bed.below(name));
+    let program = "import socket\n\
+        l = socket.create_server(('', 5002))\n\
+        while True:\n\
+        \x20   c = l.accept()[0]\n\
+        \x20   try:\n\
+        \x20       while True: c.sendall(bytes(1 << 16))\n\
+        \x20   except OSError: pass\n";
+    let server = bed.start(&other, program, &[]);
+    let client = bed.0.pair.address(Side::Client).to_string();
+    let read = "import socket, sys, time\n\
+        end = time.monotonic() + 20\n\
+        while True:\n\
+        \x20   try: c = socket.create_connection((sys.argv[1], 5002)); break\n\
+        \x20   except OSError:\n\
+        \x20       if time.monotonic() > end: raise\n\
+        \x20       time.sleep(0.01)\n\
+        print('connected')\n\
+        while c.recv(1 << 20): pass\n";
+    let mut first = bed.0.python(Side::Server, read, &[&client]);
+    assert_eq!(first.line(), "connected");
+    drop(first);
+    server.move_to(&limited);
+    let set = bed.set(&limited, "50mbit", &[]);
+    assert_eq!(set["limit"]["sockets"]["not_reached"], 0, "{set}");
+    assert!(
+        set["limit"]["sockets"]["sockets"].as_u64().unwrap() >= 1,
+        "{set}"
+    );
+    let mut second = bed.0.python(Side::Server, read, &[&client]);
+    assert_eq!(second.line(), "connected");
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(2 * SECOND);
+    assert!(near(rate, 50.0, 0.15), "{rate} Mbit/s");
+    assert_eq!(bed.sockets(&limited, "not_reached"), 0);
+}
+
+#[test]
+fn connections_older_than_the_limit_are_paced() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-old"));
+    let cgroup = bed.cgroup();
+    let _sink = bed.0.sink(&bed.0.server_address());
+    let _sender = bed.send(&cgroup, 4);
+    wait_for("traffic", || {
+        (bed.carried(SECOND / 10) > 200.0).then_some(())
+    });
+    let set = bed.set(&cgroup, "100mbit", &[]);
+    assert_eq!(set["limit"]["sockets"]["not_paced"], 0, "{set}");
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(3 * SECOND);
+    assert!(near(rate, 100.0, 0.15), "{rate} Mbit/s");
+    let dropped = bed.count(&cgroup, "dropped_bytes") as f64;
+    let passed = bed.count(&cgroup, "bytes") as f64;
+    assert!(
+        dropped < 0.2 * passed,
+        "{dropped} of {passed} bytes dropped"
+    );
+}
+
+#[test]
+fn a_slow_limit_gives_one_bbr_flow_what_it_says() {
+    let _alone = alone();
+    let offered = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    if !privileged() {
+        return;
+    }
+    if !fs::read_to_string(offered).unwrap().contains("bbr") {
+        support::skip("the kernel has no bbr");
+        return;
+    }
+    let bed = Limited::new(&plain("limit-bbr"));
+    let cgroup = bed.cgroup();
+    let _sink = bed.0.sink(&bed.0.server_address());
+    bed.set(&cgroup, "1mbit", &[]);
+    let _sender = bed.send_with(&cgroup, 1, "bbr");
+    bed.traffic(&cgroup);
+    std::thread::sleep(SECOND);
+    let rate = bed.carried(5 * SECOND);
+    assert!(near(rate, 1.0, 0.2), "{rate} Mbit/s {}", bed.show(&cgroup));
+    let dropped = bed.count(&cgroup, "dropped_bytes") as f64;
+    let passed = bed.count(&cgroup, "bytes") as f64;
+    assert!(
+        dropped < 0.2 * passed,
+        "{dropped} of {passed} bytes dropped"
+    );
+}
+
+#[test]
+fn few_requests_beside_bulk_wait_for_a_time_out() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-requests"));
+    let cgroup = bed.cgroup();
+    let _sink = bed.0.sink(&bed.0.server_address());
+    bed.set(&cgroup, "10mbit", &[]);
+    let _bulk = bed.send(&cgroup, 32);
+    bed.traffic(&cgroup);
+    std::thread::sleep(SECOND);
+    let program = "import socket, sys, time\n\
+        times = []\n\
+        for _ in range(40):\n\
+        \x20   begun = time.monotonic()\n\
+        \x20   with socket.create_connection((sys.argv[1], 5001)) as c:\n\
+        \x20       c.sendall(bytes(10000))\n\
+        \x20       c.shutdown(socket.SHUT_WR)\n\
+        \x20       c.recv(1)\n\
+        \x20   times.append(time.monotonic() - begun)\n\
+        \x20   time.sleep(0.05)\n\
+        print(*sorted(times))\n";
+    let address = bed.0.server_address();
+    let said = bed.0.python(Side::Client, program, &[&address]).finish();
+    let times: Vec<f64> = said
+        .split(' ')
+        .map(|time| time.trim().parse().unwrap())
+        .collect();
+    // TCP's shortest time-out is 200 ms; a lost packet costs one.
+    let slow = times.iter().filter(|time| **time > 0.18).count();
+    assert!(
+        slow * 4 <= times.len(),
+        "{slow} of {}: {times:?}",
+        times.len()
+    );
+}
+
+#[test]
+fn loopback_of_both_families_gets_the_rate() {
+    let _alone = alone();
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-loopback"));
+    let cgroup = bed.cgroup();
+    bed.set(&cgroup, "100mbit", &["--loopback"]);
+    let program = "import socket, sys, threading\n\
+        family = socket.AF_INET6 if ':' in sys.argv[2] else socket.AF_INET\n\
+        l = socket.create_server((sys.argv[2], 0), family=family)\n\
+        def read():\n\
+        \x20   c = l.accept()[0]\n\
+        \x20   while c.recv(1 << 20): pass\n\
+        threading.Thread(target=read).start()\n\
+        c = socket.create_connection(l.getsockname()[:2])\n\
+        while True: c.sendall(bytes(1 << 16))\n";
+    let rates = ["127.0.0.1", "::1"].map(|address| {
+        let _sender = bed.start(&cgroup, program, &[address]);
+        bed.traffic(&cgroup);
+        std::thread::sleep(SECOND);
+        let (begun, before) = (Instant::now(), bed.count(&cgroup, "bytes"));
+        std::thread::sleep(3 * SECOND);
+        let bytes = bed.count(&cgroup, "bytes") - before;
+        bytes as f64 * 8.0 / 1e6 / begun.elapsed().as_secs_f64()
+    });
+    assert!(
+        rates[1] > 0.85 * rates[0],
+        "IPv4 {}, IPv6 {} Mbit/s",
+        rates[0],
+        rates[1]
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let _alone = alone();
     if !privileged() {
@@ -379,7 +648,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         (&["--cgroup", cgroup, "--rate", "1mb"], 2, "expected a rate"),
         (&["--cgroup", cgroup], 2, "--rate"),
         (
-            &["--cgroup", cgroup, "--rate", "1mbit", "--mark-at", "60ms"],
+            &["--cgroup", cgroup, "--rate", "9mbit", "--mark-at", "60ms"],
             1,
             "before any is marked",
         ),

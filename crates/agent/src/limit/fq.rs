@@ -62,7 +62,7 @@ pub fn check(cgroup: &Path, devices: &[String]) -> Result<()> {
 /// A file for each network namespace of the cgroup's processes.
 fn namespaces(cgroup: &Path) -> Vec<PathBuf> {
     let mut found = HashMap::new();
-    for pid in super::sockets::processes(cgroup) {
+    for pid in super::Subtree::new(cgroup).processes() {
         let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
         if let Ok(metadata) = fs::metadata(&path) {
             found.entry(metadata.ino()).or_insert(path);

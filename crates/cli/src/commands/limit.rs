@@ -56,6 +56,10 @@ struct Remove {
 }
 
 /// A limit to set.
+///
+/// It holds for sockets made in the cgroup. Sockets that its processes brought along from
+/// elsewhere are found when the limit is set, and it holds for them too; for those of processes
+/// that are moved in later, once it is set again. `list` and `show` say how many pass it by.
 #[derive(Debug, Args)]
 struct Set {
     /// cgroup v2 directory: what its processes send, and those of all cgroups below it.
@@ -87,7 +91,8 @@ struct Set {
     /// Default: 5ms; with --edt 20ms.
     #[arg(long, value_name = "TIME|SIZE")]
     mark_at: Option<Threshold>,
-    /// Virtual queue beyond which packets are dropped. Default: 50ms; with --edt 200ms.
+    /// Virtual queue beyond which packets are dropped. Default: 50ms, with --edt 200ms, but at
+    /// least 30 kB, and 10s at most.
     #[arg(long, value_name = "TIME|SIZE")]
     drop_at: Option<Threshold>,
     /// Credit that an idle cgroup gathers and may then send at once.
@@ -159,9 +164,10 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
                 Outcome::Changed => "changed",
             };
             output::print(&format!(
-                "limit {what}: {} on {}\n",
+                "limit {what}: {} on {}\n{}",
                 set.rate,
-                set.cgroup.display()
+                set.cgroup.display(),
+                moved(&limit).map_or(String::new(), |moved| format!("{moved}\n"))
             ))
         }
         (None, None) => Err(Failure::Usage(
@@ -177,6 +183,9 @@ impl Set {
         // a connection, before any of it is too much.
         let [mark_ms, drop_ms] = if self.edt { [20, 200] } else { [5, 50] };
         let milliseconds = |ms: u64| Depth::Time { ns: ms * 1_000_000 };
+        // Where the rate is low, a time is hardly a packet: TCP's first window must fit, twice.
+        let windows_ms = 30_000 * 8 * 1000 / self.rate.bps().max(1);
+        let drop_ms = drop_ms.max(windows_ms.min(10_000));
         Request {
             cgroup: self.cgroup.clone(),
             rate_bps: self.rate.bps(),
@@ -220,6 +229,46 @@ fn kind(limit: &Limit) -> String {
     words.join(", ")
 }
 
+/// Sockets that are not where their cgroup is, in words; none where there are none.
+fn moved(limit: &Limit) -> Option<String> {
+    let Some(sockets) = limit.sockets else {
+        return limit.cgroup.as_ref().map(|_| {
+            "not known: sockets made elsewhere pass the limit, and this kernel does not tell of \
+             them (CONFIG_INET_DIAG, Linux 5.9)"
+                .to_owned()
+        });
+    };
+    let counted = |number: u64, what: &str, more: &str| match number {
+        1 => format!("1 {what}"),
+        number => format!("{number} {what}{more}"),
+    };
+    let mut words = Vec::new();
+    if sockets.sockets > 0 {
+        let missed = match sockets.not_reached {
+            0 => "the limit holds for all of them".to_owned(),
+            missed => format!("{missed} pass the limit: set it again to reach them"),
+        };
+        words.push(format!(
+            "{} made elsewhere, of {}: {missed}",
+            counted(sockets.sockets, "socket", "s"),
+            counted(sockets.processes, "process", "es"),
+        ));
+    }
+    if sockets.left > 0 {
+        words.push(format!(
+            "{} that processes elsewhere hold: set the limit again to let go of them",
+            counted(sockets.left, "socket", "s")
+        ));
+    }
+    if sockets.not_paced > 0 {
+        words.push(format!(
+            "{} not paced: set the limit again to pace them",
+            counted(sockets.not_paced, "connection", "s")
+        ));
+    }
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
 fn place(limit: &Limit) -> String {
     match &limit.cgroup {
         Some(path) => path.display().to_string(),
@@ -236,14 +285,17 @@ fn table(limits: &[Limit]) -> String {
             limit.marked_packets.to_string(),
             limit.notified_packets.to_string(),
             limit.dropped_packets.to_string(),
+            limit
+                .sockets
+                .map_or("?".to_owned(), |sockets| sockets.not_reached.to_string()),
             kind(limit),
         ]
     });
     output::table(
         &[
-            "cgroup", "Rate", "Measured", "Marked", "Notified", "Dropped", "Options",
+            "cgroup", "Rate", "Measured", "Marked", "Notified", "Dropped", "Pass by", "Options",
         ],
-        &[1, 2, 3, 4, 5],
+        &[1, 2, 3, 4, 5, 6],
         rows.collect(),
     )
 }
@@ -268,6 +320,7 @@ fn text(limit: &Limit) -> String {
     if !options.is_empty() {
         rows.push(("options", options));
     }
+    rows.extend(moved(limit).map(|moved| ("sockets", moved)));
     let credit = limit.average_credit_bytes;
     rows.extend([
         (

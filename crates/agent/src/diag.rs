@@ -1,0 +1,202 @@
+//! Sockets of a network namespace, as the kernel's socket diagnosis (`sock_diag(7)`) tells.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
+    socket,
+};
+
+/// `SOCK_DIAG_BY_FAMILY` (linux/sock_diag.h).
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// `INET_DIAG_CONG` and `INET_DIAG_CGROUP_ID` (linux/inet_diag.h), the latter since Linux 5.9.
+const INET_DIAG_CONG: u16 = 4;
+const INET_DIAG_CGROUP_ID: u16 = 21;
+/// State of a listener, as in `/proc/net/tcp`.
+const TCP_LISTEN: u8 = 10;
+/// Length of struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg.
+const HEADER: usize = 16;
+const REQUEST: usize = 56;
+const MESSAGE: usize = 72;
+/// Offsets in the latter.
+const SOURCE: usize = 8;
+const DESTINATION: usize = 24;
+const INODE: usize = 68;
+
+/// What the kernel tells of a socket.
+#[derive(Debug)]
+pub(crate) struct Socket<'a> {
+    /// It waits for connections.
+    pub is_listener: bool,
+    /// Of its file; 0 where no process holds it any more.
+    pub inode: u64,
+    /// Both ends have the same address.
+    pub is_local: bool,
+    /// The congestion control, of TCP.
+    pub congestion_control: Option<&'a str>,
+    /// Id of the cgroup that it was made in.
+    pub cgroup: Option<u64>,
+}
+
+/// Asks for all sockets of a protocol (IPPROTO_TCP, IPPROTO_UDP), of IPv4 and IPv6.
+///
+/// # Errors
+/// [`anyhow::Error`] where the kernel does not tell.
+pub(crate) fn each(protocol: i32, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+    let diag = open().context(
+        "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
+    )?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        dump(&diag, family as u8, protocol as u8, each)?;
+    }
+    Ok(())
+}
+
+fn open() -> Result<OwnedFd> {
+    let diag = socket(
+        AddressFamily::Netlink,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        SockProtocol::NetlinkSockDiag,
+    )?;
+    connect(diag.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
+    Ok(diag)
+}
+
+fn dump(diag: &OwnedFd, family: u8, protocol: u8, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+    let mut request = Vec::with_capacity(HEADER + REQUEST);
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+    request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend([family, protocol, 1 << (INET_DIAG_CONG - 1), 0]);
+    request.extend(u32::MAX.to_ne_bytes());
+    // Any addresses, ports and cookies.
+    request.resize(HEADER + REQUEST, 0);
+    send(diag.as_raw_fd(), &request, MsgFlags::empty()).context("asking for sockets")?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let length = match recv(diag.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            received => received.context("reading the list of sockets")?,
+        };
+        if !messages(&buffer[..length], each)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads messages; false after the last one.
+fn messages(mut rest: &[u8], each: &mut dyn FnMut(&Socket<'_>)) -> Result<bool> {
+    while rest.len() >= HEADER {
+        let length = number(rest, 0) as usize;
+        let kind = u16::from_ne_bytes([rest[4], rest[5]]);
+        if length < HEADER || length > rest.len() {
+            bail!("the kernel's list of sockets is cut short");
+        }
+        let body = &rest[HEADER..length];
+        match i32::from(kind) {
+            libc::NLMSG_DONE => return Ok(false),
+            libc::NLMSG_ERROR if body.len() >= 4 => {
+                let error = std::io::Error::from_raw_os_error(-(number(body, 0) as i32));
+                return Err(error).context(
+                    "the kernel does not tell which TCP sockets there are (CONFIG_INET_TCP_DIAG)",
+                );
+            }
+            _ if kind == SOCK_DIAG_BY_FAMILY && body.len() >= MESSAGE => {
+                let attributes = &body[MESSAGE..];
+                let cgroup = attribute(attributes, INET_DIAG_CGROUP_ID);
+                each(&Socket {
+                    is_listener: body[1] == TCP_LISTEN,
+                    inode: number(body, INODE).into(),
+                    is_local: body[SOURCE..SOURCE + 16] == body[DESTINATION..DESTINATION + 16],
+                    congestion_control: attribute(attributes, INET_DIAG_CONG).and_then(text),
+                    cgroup: cgroup.and_then(|id| Some(u64::from_ne_bytes(id.try_into().ok()?))),
+                });
+            }
+            _ => {}
+        }
+        rest = rest.get(align(length)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+/// The value of an attribute.
+fn attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+    while rest.len() >= 4 {
+        let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
+        let kind = u16::from_ne_bytes([rest[2], rest[3]]);
+        if length < 4 || length > rest.len() {
+            return None;
+        }
+        if kind == wanted {
+            return Some(&rest[4..length]);
+        }
+        rest = rest.get(align(length)..).unwrap_or_default();
+    }
+    None
+}
+
+/// A text up to its 0.
+fn text(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|&byte| byte == 0);
+    std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]).ok()
+}
+
+fn align(length: usize) -> usize {
+    length.next_multiple_of(4)
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_ne_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+
+    use super::*;
+
+    /// A message of the kernel's with one attribute.
+    fn message(state: u8, name: &[u8]) -> Vec<u8> {
+        let length = HEADER + MESSAGE + 4 + name.len();
+        let mut bytes = Vec::new();
+        bytes.extend((length as u32).to_ne_bytes());
+        bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        bytes.resize(HEADER, 0);
+        bytes.extend([libc::AF_INET as u8, state]);
+        bytes.resize(HEADER + MESSAGE, 0);
+        bytes.extend((4 + name.len() as u16).to_ne_bytes());
+        bytes.extend(INET_DIAG_CONG.to_ne_bytes());
+        bytes.extend(name);
+        bytes.resize(align(bytes.len()), 0);
+        bytes
+    }
+
+    #[test]
+    fn names_are_read_and_what_is_cut_short_is_an_error() {
+        let mut bytes = message(1, b"htcp\0");
+        bytes.extend(message(TCP_LISTEN, b"bbr\0"));
+        let mut found = Vec::new();
+        let more = messages(&bytes, &mut |socket| {
+            let name = socket.congestion_control.unwrap().to_owned();
+            found.push((socket.is_listener, name));
+        });
+        assert!(more.unwrap());
+        assert_eq!(found, [(false, "htcp".into()), (true, "bbr".into())]);
+        bytes.truncate(HEADER + 10);
+        assert!(messages(&bytes, &mut |_| {}).is_err());
+    }
+
+    #[test]
+    fn the_end_of_the_list_is_seen() {
+        let mut bytes = 20u32.to_ne_bytes().to_vec();
+        bytes.extend((libc::NLMSG_DONE as u16).to_ne_bytes());
+        bytes.resize(20, 0);
+        assert!(!messages(&bytes, &mut |_| {}).unwrap());
+    }
+}
