@@ -7,8 +7,8 @@
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
  *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent
- *    compares it with the pinned `meta` map and refuses state of another
- *    version; the store (SQLite, one column a field) is what migrates.
+ *    compares it with the pinned `meta` map, converts the records of the
+ *    version before (crates/abi/src/version4.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
  * Room kept for what comes next, so that it needs no new layout:

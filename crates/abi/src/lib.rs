@@ -7,6 +7,7 @@
 mod convert;
 mod model;
 mod pod;
+pub mod version4;
 
 pub use convert::{
     Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,

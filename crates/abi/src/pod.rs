@@ -23,6 +23,7 @@ pod!(
     thalweg_params,
     thalweg_arms,
     thalweg_meta,
+    thalweg_conn,
     thalweg_event,
     thalweg_counters,
     thalweg_limit_settings,

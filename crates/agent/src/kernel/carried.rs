@@ -5,10 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use thalweg_abi::{from_bytes, raw};
+use thalweg_abi::{from_bytes, key_from_raw, raw, version4};
 use thalweg_core::Mode;
 
 use super::{ArmTable, Left, Previous, Setup, maps, pins};
+use crate::batch;
 
 /// What an earlier agent left.
 #[derive(Default)]
@@ -67,16 +68,12 @@ impl Carried {
         };
         let lost = pins::mend(pin, running)?;
         let Some(meta) = read_meta(pin)? else {
-            tracing::warn!(
-                "the pins under {} are incomplete (no {}): what the store knows is put in their \
-                 place",
-                pin.display(),
-                lost.join(", ")
-            );
+            warn_incomplete(pin, &lost);
             return Ok(Self::default());
         };
         match version(&meta) {
             raw::THALWEG_ABI_VERSION => Self::present(setup, &meta, &lost),
+            version4::VERSION => Self::version4(setup, &meta, &lost),
             other => {
                 tracing::warn!(
                     "kernel interface version {other} cannot be read: what the store knows is \
@@ -90,17 +87,9 @@ impl Carried {
     /// From state of the present version.
     fn present(setup: &Setup, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
-        let meta: raw::thalweg_meta =
-            from_bytes(meta).context("the version record has an unexpected size")?;
-        if lost.contains(&"hosts") || lost.contains(&"arms") {
-            tracing::warn!(
-                "the pins under {} are incomplete (no {}): what the store knows is put in their \
-                 place",
-                pin.display(),
-                lost.join(", ")
-            );
+        let Some(meta) = complete(pin, meta, lost)? else {
             return Ok(Self::default());
-        }
+        };
         let mut carried = Self {
             took_over: true,
             arms: ArmTable::from_pinned(&pin.join("arms"))?,
@@ -136,6 +125,61 @@ impl Carried {
         }
         Ok(carried)
     }
+}
+
+impl Carried {
+    /// Version 4: its records fit no map of today and are converted; the store may know more than
+    /// an agent of that version had in the kernel. Connections that are open now are not scored.
+    fn version4(setup: &Setup, meta: &[u8], lost: &[&str]) -> Result<Self> {
+        let pin = &setup.pin;
+        let Some(meta) = complete(pin, meta, lost)? else {
+            return Ok(Self::default());
+        };
+        let map = MapHandle::from_pinned_path(pin.join("hosts"))?;
+        let mut hosts = Vec::new();
+        batch::walk(&map, |key, value| {
+            let key: raw::thalweg_host_key =
+                from_bytes(key).context("a host's key has an unexpected size")?;
+            // One that is being written right now is as the store has it.
+            hosts.extend(version4::host(value).map(|host| (key_from_raw(&key), host)));
+            Ok(())
+        })?;
+        tracing::info!(
+            "{} host records of kernel interface version 4 are carried over",
+            hosts.len()
+        );
+        let arms = ArmTable::from_pinned(&pin.join("arms"))?;
+        let mut carried = Self {
+            took_over: true,
+            ..Self::default()
+        };
+        match other_mode(setup, meta.mode) {
+            Some(mode) => carried.left.previous = Some(Previous { mode, arms, hosts }),
+            None => {
+                carried.arms = arms;
+                carried.left.hosts = hosts;
+            }
+        }
+        Ok(carried)
+    }
+}
+
+/// The version record, where all that is needed of the old maps is there.
+fn complete(pin: &Path, meta: &[u8], lost: &[&str]) -> Result<Option<raw::thalweg_meta>> {
+    if lost.contains(&"hosts") || lost.contains(&"arms") {
+        warn_incomplete(pin, lost);
+        return Ok(None);
+    }
+    let meta = from_bytes(meta).context("the version record has an unexpected size")?;
+    Ok(Some(meta))
+}
+
+fn warn_incomplete(pin: &Path, lost: &[&str]) {
+    tracing::warn!(
+        "the pins under {} are incomplete (no {}): what the store knows is put in their place",
+        pin.display(),
+        lost.join(", ")
+    );
 }
 
 /// The mode of pinned state, where it is not the one that is wanted.

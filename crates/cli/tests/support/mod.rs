@@ -21,7 +21,7 @@ use thalweg_lab::host::{Pair, PairOptions, Side};
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
 /// Longest wait for anything that is expected to happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// False where the test cannot run here, after saying why; a test that must not be skipped
 /// (THALWEG_REQUIRE_PRIVILEGED=1) fails instead.
@@ -171,14 +171,18 @@ impl Bed {
 
     /// Starts the agent and waits until it answers.
     pub fn start(&mut self) {
+        self.start_by(self.run_command());
+    }
+
+    /// Starts the agent by a command and waits until it answers.
+    pub fn start_by(&mut self, mut command: Command) {
         assert!(self.agent.is_none(), "the agent runs already");
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log())
             .expect("log");
-        let mut child = self
-            .run_command()
+        let mut child = command
             .stdout(log.try_clone().expect("log"))
             .stderr(log)
             .spawn()
@@ -423,6 +427,28 @@ impl Drop for SmallDisk {
         // Lazily: the agent may still have files open on it.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
+}
+
+/// Compiles a program of `tests/programs` to a file of a directory.
+pub fn compile(program: &str, directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
+    let object = directory.join(file);
+    let multiarch = Command::new("cc")
+        .arg("-print-multiarch")
+        .output()
+        .expect("cc");
+    let multiarch = String::from_utf8(multiarch.stdout).expect("text");
+    let source = format!("tests/programs/{program}.bpf.c");
+    let status = Command::new("clang")
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wno-unused", "-c"])
+        .arg(format!("-I/usr/include/{}", multiarch.trim()))
+        .args(flags)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source))
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .expect("running clang");
+    assert!(status.success());
+    object
 }
 
 /// Number of a pinned map.
