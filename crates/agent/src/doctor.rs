@@ -173,7 +173,11 @@ fn cgroup(config: &Config) -> Check {
         (None, Ok(mount)) => Check::ok(
             name,
             mount.display().to_string(),
-            "all connections of the machine",
+            if system::is_root_cgroup(&mount) {
+                "all connections of the machine"
+            } else {
+                "connections of this container: its cgroup namespace is private"
+            },
         ),
         (Some(path), Ok(_)) if path.is_dir() => Check::ok(
             name,

@@ -15,6 +15,7 @@ use crate::config::EventLog;
 use crate::events::Decoder;
 use crate::kernel::ArmSpec;
 use crate::shared::Shared;
+use crate::silence::Silence;
 use crate::view::Event;
 use crate::writer::Writer;
 use crate::{cc, policy, system};
@@ -66,6 +67,7 @@ pub struct Keeper {
     namespaces_read: Option<Instant>,
     dropped: u64,
     log: LogLimit,
+    silence: Silence,
     policies: policy::history::History,
     policy_failures: policy::FailureLog,
 }
@@ -87,6 +89,7 @@ impl Keeper {
             namespaces_read: None,
             dropped: 0,
             log: LogLimit::new(shared.config.events.log_rate),
+            silence: Silence::new(),
             policies: policy::history::History::at(&shared.config.paths.state),
             policy_failures: policy::FailureLog::default(),
             shared,
@@ -184,6 +187,13 @@ impl Keeper {
         }
         if self.look <= Instant::now() {
             self.look_for_strangers();
+        }
+        if self.silence.is_due()
+            && let Ok(counters) = self.shared.kernel.counters()
+        {
+            let cgroup = &self.shared.kernel.setup().cgroup;
+            let strange = self.silence.look(&counters, cgroup);
+            self.shared.problem("silence", strange);
         }
     }
 

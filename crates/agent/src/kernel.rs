@@ -150,7 +150,7 @@ impl Kernel {
             reused,
             left,
         } = Carried::collect(&setup)?;
-        let mut table = ArmTable::layout(setup.params.mode, &arms, &setup.arms)?;
+        let mut table = ArmTable::layout(setup.params.mode, &arms, &setup.arms, &[])?;
         table.remember(setup.params.mode, &setup.remembered);
         let mut params = setup.params;
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
@@ -201,6 +201,7 @@ impl Kernel {
         // Whoever starts after us takes a set with this record for whole.
         self.write_meta()?;
         pins::prepare(pin, &self.object)?;
+        fail_point!("start::pinned");
         let _policy_lock = policy::lock_existing(pin)?;
         for (program, file) in LINKS {
             let mut programs = self.object.progs_mut();
@@ -208,6 +209,8 @@ impl Kernel {
                 .find(|candidate| candidate.name() == program)
                 .ok_or_else(|| anyhow!("the BPF object lacks program {program}"))?;
             put_in_force(&mut program, &cgroup, &pin.join(file))?;
+            // Twice: between the two programs, and before the maps have their names.
+            fail_point!("start::link");
         }
         self.unfinished.in_force.store(true, Ordering::Relaxed);
         pins::promote(pin)
@@ -437,6 +440,7 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
     let beside = pins::beside(path);
     // Its pin keeps it.
     drop(attach_and_pin(program, cgroup, &beside)?);
+    fail_point!("start::beside");
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 

@@ -2,6 +2,9 @@
 //!
 //! `docs/` has a page a task; ARCHITECTURE.md has the map.
 
+#[macro_use]
+mod faults;
+
 mod api;
 mod batch;
 pub mod cc;
@@ -18,6 +21,7 @@ pub mod policy;
 mod present;
 pub mod run;
 mod shared;
+mod silence;
 pub mod sockops;
 pub mod store;
 pub mod system;

@@ -167,6 +167,7 @@ impl Place {
             applied,
         };
         prepared.pin_own().inspect_err(|_| prepared.abandon())?;
+        fail_point!("policy::prepared");
         Ok(prepared)
     }
 
@@ -218,6 +219,7 @@ impl Prepared {
             None => drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?),
         }
         self.place.put_before_learner()?;
+        fail_point!("policy::swapped");
         self.pins.keep_only(Running {
             generation: self.generation,
             head: Some(self.head),

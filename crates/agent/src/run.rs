@@ -66,13 +66,20 @@ pub fn run(config: Config) -> Result<()> {
     if let Some(previous) = &left.previous {
         keep_previous(&shared, previous)?;
     }
+    fail_point!("start::prepared");
     // The table is whole before the programs see it: no snapshot can be of less.
     if !left.is_whole {
         restore(&shared)?;
     }
     shared.kernel.insert_left(&left.hosts)?;
+    fail_point!("start::restored");
     drop(left);
     shared.kernel.attach()?;
+    fail_point!("start::attached");
+    // Arms that found no slot beside those that are gone.
+    shared
+        .kernel
+        .refresh_arms(&shared.kernel.setup().arms, false)?;
     let without_btf = shared.kernel.without_btf();
     shared.problem("kernel-btf", without_btf.map(without_btf_in_words));
     log_start(&shared)?;

@@ -45,6 +45,12 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
+/// Whether a cgroup v2 directory is the root of the hierarchy, and not merely of what a container
+/// sees of it. The root has number 1 (`cgroup_setup_root` in kernel/cgroup/cgroup.c).
+pub(crate) fn is_root_cgroup(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.ino() == 1)
+}
+
 /// Fails unless a path is a directory of a cgroup v2 hierarchy.
 pub fn check_cgroup2(path: &Path) -> Result<()> {
     let stat =

@@ -260,6 +260,7 @@ impl State {
     }
 
     fn save_changes(&mut self, saved: &mut Saved) -> Result<()> {
+        fail_point!("snapshot::begun");
         let shared = Arc::clone(&self.shared);
         saved.begin();
         let mut changed = HostBatch::new();

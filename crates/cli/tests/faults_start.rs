@@ -9,9 +9,9 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::{MapFlags, MapHandle, MapType};
 use nix::sys::signal::Signal;
-use support::{Bed, SmallDisk, Traffic, plain, privileged, skip, wait_for};
+use support::{Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
 fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
@@ -309,4 +309,136 @@ fn a_pin_directory_that_others_may_write_is_refused() {
     fs::set_permissions(&bed.pin, fs::Permissions::from_mode(0o777)).unwrap();
     let text = bed.refused();
     assert!(text.contains(bed.pin.to_str().unwrap()), "{text}");
+}
+
+#[test]
+fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nobtf"), "");
+    let garbage = bed.directory.path().join("vmlinux");
+    fs::write(&garbage, "no types").unwrap();
+    let own = bed.run_command();
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c"])
+        .arg("mount --bind \"$0\" /sys/kernel/btf/vmlinux && exec \"$@\"")
+        .arg(&garbage)
+        .arg(own.get_program())
+        .args(own.get_args())
+        .stdin(Stdio::null());
+    bed.start_by(command);
+    let status = bed.json(&["status"]);
+    assert_eq!(status["kernel_busy_time"], false);
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("its own structures"), "{problems}");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("scored", 1);
+}
+
+#[test]
+fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
+    use libbpf_rs::MapCore;
+    use thalweg_abi::{arm_name_bytes, bytes_of, from_bytes, raw};
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slots16", "");
+    bed.end(Signal::SIGTERM);
+    // As after many names: all slots taken, reno without one, and something known of each.
+    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let zero = 0u32.to_ne_bytes();
+    let value = map.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
+    let mut table: raw::thalweg_arms = from_bytes(&value).unwrap();
+    let reno = arm_name_bytes("reno").unwrap();
+    for (index, arm) in table.arms.iter_mut().enumerate() {
+        if arm.name[0] == 0 || arm.name == reno {
+            *arm = raw::thalweg_arm::default();
+            arm.name = arm_name_bytes(&format!("gone{index}")).unwrap();
+        }
+    }
+    map.update(&zero, bytes_of(&table), MapFlags::ANY).unwrap();
+    let hosts = MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
+    for key in hosts.keys() {
+        let value = hosts.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let mut host: raw::thalweg_host = from_bytes(&value).unwrap();
+        for (index, arm) in host.arms.iter_mut().enumerate() {
+            // Slot 9 has the least.
+            arm.scored += if index == 9 { 1 } else { 5 };
+        }
+        hosts.update(&key, bytes_of(&host), MapFlags::ANY).unwrap();
+    }
+    bed.start();
+    let value = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let value = value.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
+    let table: raw::thalweg_arms = from_bytes(&value).unwrap();
+    assert_eq!(table.arms[9].name, reno);
+    let host = bed.host(&address).unwrap();
+    let arms = host["arms"].as_array().unwrap();
+    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
+    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
+    assert!(
+        of("cubic").is_some_and(|arm| arm["scored"].as_u64() >= Some(5)),
+        "{host}"
+    );
+}
+
+#[test]
+fn doctor_knows_a_container_from_the_machine() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("container"), "");
+    let found = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = checks.as_array().unwrap().clone();
+        let check = checks
+            .into_iter()
+            .find(|check| check["name"] == "cgroup v2");
+        check.unwrap()["means"].as_str().unwrap().to_owned()
+    };
+    let empty = bed.directory.path().join("empty.toml");
+    fs::write(&empty, "").unwrap();
+    let doctor = format!("{THALWEG} --json --config {} doctor", empty.display());
+    let here = found(Command::new("sh").args(["-c", &doctor]));
+    assert!(here.contains("machine"), "{here}");
+    let inside = format!(
+        "echo $$ > {0}/cgroup.procs && exec unshare -C -m sh -c \
+         'umount {1} && mount -t cgroup2 none {1} && exec {doctor}'",
+        bed.pair.cgroup().display(),
+        thalweg_agent::system::cgroup2_mount().unwrap().display()
+    );
+    let inside = found(Command::new("sh").args(["-c", &inside]));
+    assert!(inside.contains("container"), "{inside}");
+}
+
+#[test]
+fn a_program_that_takes_the_callbacks_away_is_named() {
+    use std::os::fd::AsRawFd;
+    if !privileged() {
+        return;
+    }
+    let (bed, address, _sink) = learned("silence", "");
+    let file = support::compile("silencer", bed.directory.path(), "silencer.bpf.o", &[]);
+    let mut object = libbpf_rs::ObjectBuilder::default();
+    let object = object.open_file(file).unwrap().load().unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let program = object.progs_mut().next().unwrap();
+    let link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
+    let problems = || bed.json(&["status"])["problems"].to_string();
+    bed.connect(&address, 1, 0);
+    wait_for("a problem", || {
+        bed.connect(&address, 60, 0);
+        problems().contains("silencer").then_some(())
+    });
+    assert_eq!(bed.counter("closed"), 2, "it is not silent");
+    drop(link);
+    bed.connect(&address, 1, 0);
+    wait_for("its end", || {
+        (!problems().contains("silencer")).then_some(())
+    });
 }

@@ -3,18 +3,27 @@
 //! Numbers are stable while a name stays in the table, because host records and open
 //! connections refer to arms by number.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_abi::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
-use thalweg_core::{MAX_ARMS, Mode};
+use thalweg_core::{ArmState, MAX_ARMS, Mode};
 
 use super::Kernel;
 use crate::events::error_text;
 
 /// The four arms of the published program, in its order.
 const CLASSIC_ARMS: [&str; 4] = ["cubic", "bbr", "htcp", "dctcp"];
+
+/// The first slot that may be given to any name.
+fn first_slot(mode: Mode) -> usize {
+    match mode {
+        Mode::Classic => CLASSIC_ARMS.len(),
+        Mode::Thalweg => 0,
+    }
+}
 
 /// A congestion control to choose from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,8 +144,18 @@ impl ArmTable {
     }
 
     /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again)
-    /// loses its refusal; one that is gone keeps its slot until the slot is needed.
-    pub(super) fn layout(mode: Mode, old: &Self, wanted: &[ArmSpec]) -> Result<Self> {
+    /// loses its refusal; one that is gone keeps its slot until the slot is needed: `spare` are
+    /// those that may be given to others, best first. Arms that find no slot are left out.
+    pub(super) fn layout(
+        mode: Mode,
+        old: &Self,
+        wanted: &[ArmSpec],
+        spare: &[usize],
+    ) -> Result<Self> {
+        if wanted.len() > MAX_ARMS {
+            bail!("more than {MAX_ARMS} congestion controls; limit them with [arms] allow or deny");
+        }
+        let mut spare = spare.iter().copied();
         let mut table = old.clone();
         if mode == Mode::Classic {
             for (index, name) in CLASSIC_ARMS.iter().enumerate() {
@@ -166,10 +185,8 @@ impl ArmTable {
             if table.index(&spec.name).is_some() {
                 continue;
             }
-            let Some(slot) = table.free_slot(mode) else {
-                bail!(
-                    "more than {MAX_ARMS} congestion controls; limit them with [arms] allow or deny"
-                );
+            let Some(slot) = table.free_slot(mode).or_else(|| spare.next()) else {
+                continue;
             };
             table.slots[slot] = Some(ArmEntry {
                 name: spec.name.clone(),
@@ -197,12 +214,17 @@ impl ArmTable {
     }
 
     fn free_slot(&self, mode: Mode) -> Option<usize> {
-        let first = if mode == Mode::Classic {
-            CLASSIC_ARMS.len()
-        } else {
-            0
-        };
-        (first..MAX_ARMS).find(|&index| self.slots[index].is_none())
+        (first_slot(mode)..MAX_ARMS).find(|&index| self.slots[index].is_none())
+    }
+
+    /// Slots of arms that are not wanted any more.
+    fn gone(&self, mode: Mode, wanted: &[ArmSpec]) -> Vec<usize> {
+        self.entries()
+            .filter(|(index, arm)| {
+                *index >= first_slot(mode) && wanted.iter().all(|spec| spec.name != arm.name)
+            })
+            .map(|(index, _)| index)
+            .collect()
     }
 
     /// The arms that the configuration allows and the kernel refuses, in words.
@@ -246,6 +268,68 @@ impl Kernel {
         Ok(())
     }
 
+    /// Those of the slots that no open connection and no namespace refers to, those that hold the
+    /// least evidence first.
+    fn spare_slots(&self, gone: &[usize]) -> Result<Vec<usize>> {
+        let mut used: HashSet<usize> = self.defaults()?.into_values().flatten().collect();
+        self.walk_conns(|conn| {
+            let origin = &conn.origin;
+            used.extend([origin.arm, origin.system_arm, origin.chosen_arm].map(usize::from));
+        })?;
+        let mut scored = [0u64; MAX_ARMS];
+        self.walk_hosts(|batch| {
+            for (_, host) in &batch {
+                for (sum, arm) in scored.iter_mut().zip(&host.arms) {
+                    *sum += u64::from(arm.scored);
+                }
+            }
+            Ok(())
+        })?;
+        let mut spare: Vec<usize> = gone
+            .iter()
+            .copied()
+            .filter(|slot| !used.contains(slot))
+            .collect();
+        spare.sort_by_key(|slot| scored[*slot]);
+        Ok(spare)
+    }
+
+    /// Forgets what is known of the arms whose slots another name gets. Their names go first: no
+    /// new connection finds them by name while the records change.
+    fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<()> {
+        let renamed: Vec<usize> = current
+            .entries()
+            .filter(|(index, arm)| next.name(*index) != Some(&arm.name))
+            .map(|(index, _)| index)
+            .collect();
+        if renamed.is_empty() {
+            return Ok(());
+        }
+        let mut between = current.clone();
+        for index in &renamed {
+            if let Some(arm) = between.slots[*index].take() {
+                tracing::info!(
+                    arm = arm.name,
+                    "gone for long: its place is given to another"
+                );
+            }
+        }
+        self.put_arms(&between)?;
+        self.walk_hosts(|batch| {
+            for (key, mut host) in batch {
+                let before = host.clone();
+                for index in &renamed {
+                    host.arms[*index] = ArmState::default();
+                    host.harmful &= !(1 << index);
+                }
+                if host != before {
+                    self.insert_host(&key, &host)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Brings the table up to date with what the kernel offers now, refusals forgiven if
     /// `forgive`. Returns the names that appeared and those that went.
     pub fn refresh_arms(
@@ -254,13 +338,24 @@ impl Kernel {
         forgive: bool,
     ) -> Result<(Vec<String>, Vec<String>)> {
         let current = self.arms()?;
-        let mut next = ArmTable::layout(self.params().mode, &current, wanted)?;
+        let mode = self.params().mode;
+        let lacking = wanted
+            .iter()
+            .any(|spec| current.index(&spec.name).is_none())
+            && current.free_slot(mode).is_none();
+        let spare = if lacking {
+            self.spare_slots(&current.gone(mode, wanted))?
+        } else {
+            Vec::new()
+        };
+        let mut next = ArmTable::layout(mode, &current, wanted, &spare)?;
         if forgive {
             next.forgive();
         }
         if next == current {
             return Ok((Vec::new(), Vec::new()));
         }
+        self.empty_slots(&current, &next)?;
         self.put_arms(&next)?;
         let present = |table: &ArmTable, name: &str| {
             table
@@ -297,8 +392,14 @@ mod tests {
             Mode::Thalweg,
             &ArmTable::default(),
             &specs(&["reno", "bbr"]),
+            &[],
         );
-        let second = ArmTable::layout(Mode::Thalweg, &first.unwrap(), &specs(&["cubic", "bbr"]));
+        let second = ArmTable::layout(
+            Mode::Thalweg,
+            &first.unwrap(),
+            &specs(&["cubic", "bbr"]),
+            &[],
+        );
         let table = second.unwrap();
         assert_eq!(table.index("reno"), Some(0));
         assert_eq!(table.index("bbr"), Some(1));
@@ -309,7 +410,8 @@ mod tests {
     #[test]
     fn an_arm_that_the_kernel_does_not_have_is_told_of_and_gets_another_chance() {
         let offered = specs(&["reno", "bbr"]);
-        let mut table = ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &offered).unwrap();
+        let mut table =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &offered, &[]).unwrap();
         assert_eq!(table.refused(), None);
         let bbr = table.slots[1].as_mut().unwrap();
         (bbr.refused_errno, bbr.refusals) = (-libc::ENOENT, 3);
@@ -328,6 +430,7 @@ mod tests {
             Mode::Thalweg,
             &ArmTable::default(),
             &specs(&["cubic", "dctcp"]),
+            &[],
         );
         let table = table.unwrap();
         assert_eq!(table.allowed(Mode::Thalweg, false), 0b01);
@@ -339,21 +442,21 @@ mod tests {
         // ENOTSUPP of the kernel, which user space does not have.
         let refused = -524;
         let mut table =
-            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"]), &[]).unwrap();
         table.slots[0].as_mut().unwrap().refused_errno = refused;
-        let still = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
+        let still = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"]), &[]).unwrap();
         assert_eq!(still.allowed(Mode::Thalweg, true), 0);
-        let gone = ArmTable::layout(Mode::Thalweg, &still, &[]).unwrap();
-        let back = ArmTable::layout(Mode::Thalweg, &gone, &specs(&["bbr"])).unwrap();
+        let gone = ArmTable::layout(Mode::Thalweg, &still, &[], &[]).unwrap();
+        let back = ArmTable::layout(Mode::Thalweg, &gone, &specs(&["bbr"]), &[]).unwrap();
         assert_eq!(back.allowed(Mode::Thalweg, true), 1);
     }
 
     #[test]
     fn an_arm_that_was_gone_for_a_moment_is_not_given_up() {
         let mut table =
-            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"])).unwrap();
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"]), &[]).unwrap();
         table.slots[0].as_mut().unwrap().refused_errno = -libc::ENOENT;
-        let next = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"])).unwrap();
+        let next = ArmTable::layout(Mode::Thalweg, &table, &specs(&["bbr"]), &[]).unwrap();
         assert_eq!(next.allowed(Mode::Thalweg, true), 1);
     }
 
@@ -363,6 +466,7 @@ mod tests {
             Mode::Classic,
             &ArmTable::default(),
             &specs(&["reno", "bbr"]),
+            &[],
         )
         .unwrap();
         assert_eq!(table.index("bbr"), Some(1));
@@ -377,6 +481,7 @@ mod tests {
             Mode::Thalweg,
             &ArmTable::default(),
             &specs(&["cubic", "reno"]),
+            &[],
         )
         .unwrap();
         let names: Vec<String> = (0..20).map(|i| format!("cc{i}")).collect();
@@ -387,15 +492,31 @@ mod tests {
         assert_eq!(table.entries().count(), MAX_ARMS);
         assert_eq!(table.allowed(Mode::Thalweg, true), 0b11);
         // One that comes has its place.
-        let came = ArmTable::layout(Mode::Thalweg, &table, &specs(&["cubic", "cc0"])).unwrap();
+        let came = ArmTable::layout(Mode::Thalweg, &table, &specs(&["cubic", "cc0"]), &[]).unwrap();
         assert_eq!(came.allowed(Mode::Thalweg, true), 0b101);
+    }
+
+    #[test]
+    fn a_gone_arm_gives_its_slot_to_one_that_needs_it() {
+        let names: Vec<String> = (0..16).map(|i| format!("cc{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let full =
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&names), &[]).unwrap();
+        let wanted = specs(&["cc1", "new", "newer"]);
+        assert_eq!(full.gone(Mode::Thalweg, &wanted).len(), 15);
+        let next = ArmTable::layout(Mode::Thalweg, &full, &wanted, &[7]).unwrap();
+        assert_eq!(next.index("new"), Some(7));
+        assert_eq!((next.index("cc7"), next.index("newer")), (None, None));
+        assert_eq!(next.index("cc1"), Some(1));
     }
 
     #[test]
     fn a_seventeenth_arm_is_an_error() {
         let names: Vec<String> = (0..17).map(|i| format!("cc{i}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert!(ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&names)).is_err());
+        assert!(
+            ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&names), &[]).is_err()
+        );
     }
 
     #[test]
@@ -404,6 +525,7 @@ mod tests {
             Mode::Thalweg,
             &ArmTable::default(),
             &specs(&["bbr", "dctcp"]),
+            &[],
         )
         .unwrap();
         let raw = table.to_raw(Mode::Thalweg).unwrap();

@@ -133,6 +133,18 @@ impl Kernel {
         }
     }
 
+    /// Calls `visit` with the connections that are being measured.
+    pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
+        batch::walk(self.map("conns"), |_, value| {
+            let conn: raw::thalweg_conn =
+                from_bytes(value).context("a connection's record has an unexpected size")?;
+            if conn.cookie != 0 {
+                visit(&conn);
+            }
+            Ok(())
+        })
+    }
+
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;

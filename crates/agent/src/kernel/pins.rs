@@ -171,6 +171,7 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
         let (from, to) = (next.join(map.name), pin.join(map.name));
         if from.exists() {
             fs::rename(&from, &to).with_context(|| format!("replacing {}", to.display()))?;
+            fail_point!("start::name");
         }
     }
     discard(pin)
@@ -179,7 +180,6 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
 /// Takes away a set that is not in force.
 pub(super) fn discard(pin: &Path) -> Result<()> {
     let next = next(pin);
-    // The program last: without it nobody takes what is left for a set in force.
     for name in MAPS.iter().map(|map| map.name).chain([PROGRAM]) {
         remove_pin(&next.join(name))?;
     }
@@ -234,6 +234,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
         let path = pin.join(name);
         if path.exists() {
             remove_pin(&path)?;
+            fail_point!("detach::pin");
             removed.push(name.to_string());
         }
         Ok(())

@@ -1,0 +1,134 @@
+//! Programs of others that silence the learner: one that sets a connection's callback flags
+//! without regard to those that are set takes the learner's away, and no end is seen any more.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::query::ProgInfoIter;
+
+use crate::view::Counters;
+
+/// Between two looks at the counters.
+const LOOK: Duration = Duration::from_secs(1);
+/// Connections that are established without one end seen, before that is strange.
+const STRANGE: u64 = 100;
+/// cgroups that are looked at, the agent's own first.
+const CGROUPS: usize = 1000;
+/// Programs of Thalweg's, which leave each other's flags alone.
+const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "limit_sockops"];
+
+/// What the counters were when an end was last seen.
+pub(crate) struct Silence {
+    looked: Instant,
+    closed: u64,
+    established: u64,
+}
+
+impl Silence {
+    /// From now on.
+    pub fn new() -> Self {
+        Self {
+            looked: Instant::now(),
+            closed: u64::MAX,
+            established: 0,
+        }
+    }
+
+    /// Whether the counters are due to be looked at.
+    pub fn is_due(&self) -> bool {
+        self.looked.elapsed() >= LOOK
+    }
+
+    /// What is strange, if connections come and none ends, and a program of somebody else is
+    /// there that may be why.
+    pub fn look(&mut self, counters: &Counters, cgroup: &Path) -> Option<String> {
+        self.looked = Instant::now();
+        if counters.closed != self.closed {
+            self.closed = counters.closed;
+            self.established = counters.established;
+            return None;
+        }
+        let established = counters.established.saturating_sub(self.established);
+        if established < STRANGE {
+            return None;
+        }
+        let others = others(cgroup);
+        (!others.is_empty()).then(|| {
+            format!(
+                "{established} connections were established and no end of one was seen: another \
+                 sockops program may set the callback flags without keeping those of others ({})",
+                others.join(", ")
+            )
+        })
+    }
+}
+
+/// The sockops programs of others on a cgroup, above and below it, in words.
+fn others(cgroup: &Path) -> Vec<String> {
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    let mut note = |cgroup: &Path, flags| {
+        for id in attached(cgroup, flags) {
+            if found.iter().all(|(known, _)| *known != id) {
+                found.push((id, cgroup.to_owned()));
+            }
+        }
+    };
+    let mut left = vec![cgroup.to_owned()];
+    for _ in 0..CGROUPS {
+        let Some(directory) = left.pop() else { break };
+        note(&directory, 0);
+        let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+        left.extend(
+            entries
+                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+                .map(|entry| entry.path()),
+        );
+    }
+    note(cgroup, libbpf_sys::BPF_F_QUERY_EFFECTIVE);
+    let mut names: Vec<(u32, String)> = Vec::new();
+    if !found.is_empty() {
+        names.extend(
+            ProgInfoIter::default()
+                .map(|program| (program.id, program.name.to_string_lossy().into_owned())),
+        );
+    }
+    found
+        .into_iter()
+        .map(|(id, cgroup)| {
+            let name = names.iter().find(|(known, _)| *known == id);
+            (id, name.map_or("", |(_, name)| name), cgroup)
+        })
+        .filter(|(_, name, _)| !OWN.contains(name))
+        .map(|(id, name, cgroup)| format!("{name} (number {id}) on {}", cgroup.display()))
+        .collect()
+}
+
+/// Numbers of the sockops programs on a cgroup; none where they cannot be asked for.
+fn attached(cgroup: &Path, flags: u32) -> Vec<u32> {
+    let Ok(cgroup) = File::open(cgroup) else {
+        return Vec::new();
+    };
+    // The kernel takes 64 programs a cgroup at most (BPF_CGROUP_MAX_PROGS), above come others.
+    let mut ids = [0u32; 256];
+    let mut count = ids.len() as u32;
+    let mut attach_flags = 0u32;
+    // SAFETY: the arrays and counts live for the whole call; the kernel writes `count` numbers at
+    // most.
+    let failed = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            flags,
+            &raw mut attach_flags,
+            ids.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if failed != 0 {
+        return Vec::new();
+    }
+    ids[..(count as usize).min(ids.len())].to_vec()
+}

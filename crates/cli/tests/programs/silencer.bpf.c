@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * silencer: a sockops program that asks for callbacks of its own and takes away
+ * everybody else's, as careless ones do.
+ */
+#include <linux/bpf.h>
+
+#define SEC(name) __attribute__((section(name), used))
+
+static long (*bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) =
+	(void *)BPF_FUNC_sock_ops_cb_flags_set;
+
+char LICENSE[] SEC("license") = "GPL";
+
+SEC("sockops")
+int silencer(struct bpf_sock_ops *ops)
+{
+	if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ||
+	    ops->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		bpf_sock_ops_cb_flags_set(ops, BPF_SOCK_OPS_RTO_CB_FLAG);
+	return 1;
+}
