@@ -17,7 +17,7 @@ SECONDS_EACH ?= 60
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all fuzz bench tables train lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all faults fuzz bench tables train lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ test-all: test ## The same, then the slow tests as well (builds two kernels once
 	@scripts/setup.sh --kernel
 	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow
+
+faults: ## Kill the agent at every point of its life, and a hundred times under load (root, ten minutes)
+	@scripts/setup.sh
+	@scripts/faults.sh
 
 fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=60)
 	@scripts/setup.sh --fuzz
