@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use thalweg_core::{Mode, Params};
 use thalweg_policy::Prefix;
+use thalweg_units::file::{self, MAX_FILE_BYTES};
 
 mod error;
 mod reader;
@@ -170,22 +171,14 @@ pub struct Snapshot {
 impl Config {
     /// Reads a file that must exist.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        let bytes = std::fs::read(file).map_err(|source| ConfigError::Read {
-            file: file.to_path_buf(),
-            source,
-        })?;
-        Self::parse_bytes(&bytes, file)
+        Self::parse_bytes(&file::read(file, MAX_FILE_BYTES)?, file)
     }
 
     /// Reads the named file, which must exist, or else [`DEFAULT_FILE`], whose absence means
     /// that every key has its default.
     pub fn load_or_default(named: Option<&Path>) -> Result<Self, ConfigError> {
         match (named, Self::load(named.unwrap_or(Path::new(DEFAULT_FILE)))) {
-            (None, Err(ConfigError::Read { source, .. }))
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                Ok(Self::default())
-            }
+            (None, Err(ConfigError::Read(error))) if error.is_absent() => Ok(Self::default()),
             (_, loaded) => loaded,
         }
     }

@@ -1,15 +1,14 @@
 //! Compiled BPF objects that come from outside: what is wrong with them, in words.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{AsRawLibbpf, libbpf_sys};
+use thalweg_units::file::{MAX_FILE_BYTES, read};
 
 /// Lines of the verifier's log that an error shows. The last ones say what was wrong.
 const LOG_LINES: usize = 6;
@@ -21,10 +20,7 @@ const EM_BPF: u16 = 247;
 /// Says what is wrong with a file in words that libbpf does not have.
 pub fn check_file(file: &Path) -> Result<()> {
     let shown = file.display();
-    let mut header = Vec::new();
-    File::open(file)
-        .and_then(|file| file.take(20).read_to_end(&mut header))
-        .with_context(|| format!("opening {shown}"))?;
+    let header = read(file, MAX_FILE_BYTES)?;
     let expected = "expected an object that clang compiled with -target bpf";
     if header.len() < 20 || !header.starts_with(b"\x7fELF") {
         bail!("{shown} is not an ELF file; {expected}");

@@ -23,7 +23,9 @@ mod snapshot;
 mod tests;
 
 pub use clock::Moment;
-pub use document::{ImportError, check_document, each_host, export_head, export_host, import_host};
+pub use document::{
+    IMPORT_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
+};
 pub use events::PRUNE_STEP;
 pub use row::{HostRow, Snapshot, parse_mode};
 pub use snapshot::Saved;

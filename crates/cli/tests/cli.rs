@@ -340,7 +340,7 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
     );
     let error = run(&["status", "--config", "/nonexistent.toml"]).failed(1);
     assert!(
-        error.contains("/nonexistent.toml: cannot read the configuration"),
+        error.contains("cannot read /nonexistent.toml: No such file"),
         "{error}"
     );
     let error = agent.run(&["run", "--cgroup", "relative"]).failed(1);

@@ -516,7 +516,7 @@ fn a_trace_that_cannot_be_used_is_named_with_its_place() {
     let missing = format!("{path}.missing");
     for (trace, part) in [
         (path, format!("{path}:3:1: expected a whole number")),
-        (&missing, format!("cannot read the trace {missing}")),
+        (&missing, format!("cannot read {missing}")),
     ] {
         let output = link(&["--trace", trace, "--", "true"]);
         let text = stderr(&output);

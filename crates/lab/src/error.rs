@@ -16,6 +16,9 @@ pub enum Error {
     /// The machine lacks something that every run needs.
     #[error("this machine cannot run the laboratory:\n{}", .0.iter().map(|line| format!("  - {line}")).collect::<Vec<_>>().join("\n"))]
     Preconditions(Vec<String>),
+    /// A file that was named could not be read.
+    #[error(transparent)]
+    Read(#[from] thalweg_units::file::ReadError),
     /// A file or device could not be used.
     #[error("{what} {path}: {source}", path = .path.display())]
     Io {

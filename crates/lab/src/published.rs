@@ -18,6 +18,9 @@ use std::process::{Command, Stdio};
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_units::file::{Draft, read_text};
+use thalweg_units::memory::check_toml;
+use thalweg_units::one_line;
 
 use crate::compare;
 use crate::error::Error;
@@ -213,9 +216,10 @@ type Given = Result<Value, String>;
 /// [`Error::Scenario`] for a fault in the list of tables, [`Error::Io`] for files that cannot
 /// be read or written, [`Error::Interrupted`].
 pub fn make(options: &Options) -> Result<usize, Error> {
-    let text = fs::read_to_string(&options.tables)
-        .map_err(Error::io("cannot read the tables", &options.tables))?;
-    let document = parse(&text, &options.tables)?;
+    let document = parse(&read_text(&options.tables)?, &options.tables)?;
+    // Before hours of runs.
+    let draft =
+        Draft::new(&options.page, 0o666).map_err(Error::io("cannot write", &options.page))?;
     // The run in progress hears of Ctrl-C too, and cleans up; it is waited for.
     let _guard = crate::interrupt::Guard::install()?;
     let mut page = Page::new(options, document.runs());
@@ -234,20 +238,34 @@ pub fn make(options: &Options) -> Result<usize, Error> {
         }
     }
     page.bar.finish_and_clear();
-    fs::write(&options.page, page.finish(&document))
+    draft
+        .replace(page.finish(&document).as_bytes())
         .map_err(Error::io("cannot write", &options.page))?;
     Ok(page.failures)
 }
 
+/// How many runs a list of tables asks for; `file` is for messages.
+///
+/// # Errors
+/// [`Error::Scenario`] for the first fault in it.
+pub fn runs(text: &str, file: &Path) -> Result<usize, Error> {
+    Ok(parse(text, file)?.runs())
+}
+
 fn parse(text: &str, file: &Path) -> Result<Document, Error> {
-    toml::from_str(text).map_err(|error| {
-        let (line, column) = position(text, error.span().map_or(0, |span| span.start));
+    let at = |place: usize, message: String| {
+        let (line, column) = position(text, place);
         Error::Scenario(ScenarioError {
             file: file.to_owned(),
             line,
             column,
-            message: error.message().replace('\n', ", "),
+            message,
         })
+    };
+    check_toml(text).map_err(|error| at(error.at, error.to_string()))?;
+    toml::from_str(text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        at(start, one_line(error.message()))
     })
 }
 
@@ -462,8 +480,7 @@ impl<'a> Page<'a> {
         foot: &mut Vec<String>,
     ) -> Result<Given, Error> {
         self.bar.inc(1);
-        let text = fs::read_to_string(scenario)
-            .map_err(Error::io("cannot read the scenario", scenario))?;
+        let text = read_text(scenario)?;
         let directory = self.options.cache.join(name);
         let command = format!("thalweg {}", arguments.join(" "));
         arguments.extend(["--out".to_owned(), directory.display().to_string()]);

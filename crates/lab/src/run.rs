@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use thalweg_units::file::replace;
 
 use crate::agent::{self, Agent, Places};
 use crate::arms;
@@ -304,7 +305,7 @@ impl Rig {
         if let Some(agent) = agent {
             let body = agent.hosts()?;
             let file = report.join(format!("hosts-{}.json", mode.label()));
-            fs::write(&file, &body).map_err(Error::io("cannot write", file))?;
+            replace(&file, &body).map_err(Error::io("cannot write", file))?;
             hosts = agent::parse_hosts(&body);
             let log = report.join(format!("agent-{}.log", mode.label()));
             let from = agent.log().to_owned();
@@ -314,7 +315,7 @@ impl Rig {
         }
         if let Some(policy) = policy {
             let file = report.join(format!("{}.json", mode.label()));
-            fs::write(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
+            replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
         }
         let mut remotes = scenario
             .remotes()
@@ -730,6 +731,6 @@ mod tests {
             scenarios: file,
             ..Options::default()
         };
-        assert!(matches!(run(&options), Err(Error::Io { .. })));
+        assert!(matches!(run(&options), Err(Error::Read(_))));
     }
 }

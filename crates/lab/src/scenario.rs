@@ -16,6 +16,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use thalweg_units::file::read_text;
+use thalweg_units::memory::check_toml;
+use thalweg_units::one_line;
 use toml::Spanned;
 
 use crate::error::Error;
@@ -437,9 +440,7 @@ impl Scenario {
 
     /// The same, with policies looked for in another folder than beside the file.
     pub(crate) fn load_in(file: &Path, folder: &Path) -> Result<Self, Error> {
-        let text =
-            std::fs::read_to_string(file).map_err(Error::io("cannot read the scenario", file))?;
-        Ok(Self::parse_in(&text, file, folder)?)
+        Ok(Self::parse_in(&read_text(file)?, file, folder)?)
     }
 
     /// Checks the text of a scenario; `file` is for messages, and for finding the policies
@@ -461,12 +462,9 @@ impl Scenario {
                 message,
             }
         };
-        let mut document: Document = toml::from_str(text).map_err(|error| {
-            at((
-                error.span().unwrap_or(0..0),
-                error.message().replace('\n', ", "),
-            ))
-        })?;
+        check_toml(text).map_err(|error| at((error.at..error.at, error.to_string())))?;
+        let mut document: Document = toml::from_str(text)
+            .map_err(|error| at((error.span().unwrap_or(0..0), one_line(error.message()))))?;
         let tables = std::mem::take(&mut document.policy);
         let policies = policy::load(tables, folder).map_err(|fault| match fault {
             PolicyFault::Here(fault) => at(fault),

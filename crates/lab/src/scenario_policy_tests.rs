@@ -53,7 +53,7 @@ fn faults_in_the_scenario_have_its_places() {
             &fine,
             "[[policy]]\nname = \"a\"\nfile = \"none.toml\"\n".to_owned(),
             (4, 8),
-            "cannot read the policy",
+            "cannot read ",
         ),
         (
             &fine,

@@ -8,13 +8,8 @@ use thalweg_core::rate::Fault;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It cannot be read.
-    #[error("cannot read {file}: {source}", file = .file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] thalweg_units::file::ReadError),
     /// Something in it is not as it must be.
     #[error("{file}: {fault}", file = .file.display())]
     Fault {

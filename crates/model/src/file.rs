@@ -1,6 +1,5 @@
 //! A whole file.
 
-use std::io::Read;
 use std::path::Path;
 
 use safetensors::SafeTensors;
@@ -60,15 +59,7 @@ impl Policy {
 impl ModelFile {
     /// Reads a file.
     pub fn read(file: &Path) -> Result<Self, Error> {
-        let cannot = |source| Error::Read {
-            file: file.to_owned(),
-            source,
-        };
-        let mut bytes = Vec::new();
-        std::fs::File::open(file)
-            .and_then(|open| open.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
-            .map_err(cannot)?;
-        Self::parse(&bytes, file)
+        Self::parse(&thalweg_units::file::read(file, MAX_FILE_BYTES)?, file)
     }
 
     /// The model of a file's bytes; `file` is for messages.

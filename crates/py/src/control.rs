@@ -1,6 +1,5 @@
 //! Whole runs, and what controls them.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +11,10 @@ use thalweg_model::{MAX_FILE_BYTES, ModelFile};
 use thalweg_sim::Simulation;
 use thalweg_sim::cc::learned::{self, Inference, Model};
 use thalweg_sim::cc::{Kind, Spec};
+use thalweg_units::file::read;
 
 use crate::outcome;
-use crate::scenario::{flows, scenario_of, system_error, time};
+use crate::scenario::{flows, read_error, scenario_of, time};
 
 /// How often a run asks whether the user has had enough.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -40,11 +40,7 @@ impl Learned {
         target: Option<f64>,
         initial: f64,
     ) -> PyResult<Self> {
-        // A byte more than a model may have, so that the parser can refuse it.
-        let mut content = Vec::new();
-        std::fs::File::open(&model)
-            .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut content))
-            .map_err(|why| system_error(&why, &model))?;
+        let content = read(&model, MAX_FILE_BYTES).map_err(read_error)?;
         Self::parse(content, &model, inference, target, initial)
     }
 

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use thalweg_sim::Time;
 use thalweg_sim::scenario::Workload;
+use thalweg_units::file::{ReadError, read_text};
 
 /// What is simulated.
 #[pyclass(frozen, module = "thalweg.sim")]
@@ -20,7 +21,7 @@ pub(crate) struct Scenario {
 impl Scenario {
     #[staticmethod]
     fn load(path: PathBuf) -> PyResult<Self> {
-        let text = std::fs::read_to_string(&path).map_err(|why| system_error(&why, &path))?;
+        let text = read_text(&path).map_err(read_error)?;
         Self::parse(text, path)
     }
 
@@ -138,8 +139,11 @@ impl Scenario {
 }
 
 /// What Python raises where a file cannot be read.
-pub(crate) fn system_error(why: &std::io::Error, path: &Path) -> PyErr {
-    let file = path.display().to_string();
+pub(crate) fn read_error(error: ReadError) -> PyErr {
+    let ReadError::System { file, source: why } = &error else {
+        return PyValueError::new_err(error.to_string());
+    };
+    let file = file.display().to_string();
     match why.raw_os_error() {
         // With three arguments Python chooses FileNotFoundError and the like itself.
         Some(number) => Python::attach(|py| {

@@ -38,9 +38,37 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
     )
 }
 
+/// Characters of a message that [`one_line`] keeps.
+const LONGEST: usize = 400;
+
+/// A message of a parser as one line that a terminal can show: what it repeats of the text may be
+/// anything, and long.
+pub fn one_line(message: &str) -> String {
+    let mut line = String::new();
+    for (place, character) in message.trim().chars().enumerate() {
+        match character {
+            _ if place == LONGEST => {
+                line.push('…');
+                break;
+            }
+            '\n' => line.push_str(", "),
+            character if character.is_control() => line.extend(character.escape_default()),
+            character => line.push(character),
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_become_one_line_of_limited_length() {
+        assert_eq!(one_line("a\nb\x1b[2J\u{9b}µ\n"), "a, b\\u{1b}[2J\\u{9b}µ");
+        assert_eq!(one_line(&"µ".repeat(400)), "µ".repeat(400));
+        assert_eq!(one_line(&"µ".repeat(401)), "µ".repeat(400) + "…");
+    }
 
     #[test]
     fn positions_count_characters() {

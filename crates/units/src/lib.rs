@@ -1,11 +1,13 @@
-//! What the scenario files of the laboratory and of the simulator have in common: the
-//! quantities, as text with units, and faults at a place in a file.
+//! What all files that users write have in common: how they are read and written, faults at a
+//! place in them, and the quantities of scenario files, as text with units.
 #![forbid(unsafe_code)]
 
 mod fault;
+pub mod file;
+pub mod memory;
 mod quantity;
 mod span;
 
-pub use fault::{FileError, position};
+pub use fault::{FileError, one_line, position};
 pub use quantity::{Delay, Probability, Rate, Seconds, Size, scaled};
 pub use span::Span;

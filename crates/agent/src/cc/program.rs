@@ -1,12 +1,12 @@
 //! A congestion control as a compiled object: from bytes to a `struct_ops` map in the kernel.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
 use libbpf_rs::{MapType, Object, ObjectBuilder, OpenObject, ProgramType};
+use thalweg_units::file::{MAX_FILE_BYTES, read};
 
 use super::support::{Support, offset_of};
 use crate::object::{self, last_line, last_words, printable, take_said};
@@ -52,7 +52,7 @@ impl<'a> Program<'a> {
     /// The file cannot be read, or is no BPF object.
     pub fn from_file(file: &Path) -> Result<Self> {
         object::check_file(file)?;
-        let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let bytes = read(file, MAX_FILE_BYTES)?;
         Ok(Self {
             label: file.display().to_string(),
             bytes,

@@ -2,17 +2,14 @@
 
 use std::path::PathBuf;
 
+use thalweg_units::file::ReadError;
+
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: cannot read the configuration: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The text is malformed, or a value is not allowed.
     #[error("{0}")]
     Invalid(Fault),

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_policy::{Prefix, PrefixError};
+use thalweg_units::memory::{TooMuch, check_toml};
+use thalweg_units::one_line;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -70,6 +72,9 @@ impl<'a> Source<'a> {
 
     /// The root table.
     pub fn parse<'s>(&'s self) -> Result<Section<'s>, ConfigError> {
+        check_toml(self.text).map_err(|TooMuch { at }| {
+            self.fault(at, None, TooMuch::FOUND.to_owned(), TooMuch::EXPECTED)
+        })?;
         let entries = DeTable::parse(self.text).map_err(|error| self.syntax_error(&error))?;
         Ok(Section {
             source: self,
@@ -106,7 +111,7 @@ impl<'a> Source<'a> {
     fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
         let span = error.span().unwrap_or(self.text.len()..self.text.len());
         let piece = self.text.get(span.clone()).unwrap_or_default();
-        let message = error.message().trim().replace('\n', "; ");
+        let message = one_line(error.message());
         let found = match piece.lines().next() {
             None | Some("") if span.start >= self.text.len() => "the end of the file".to_owned(),
             None | Some("") => "the end of the line".to_owned(),

@@ -9,6 +9,7 @@ use serde::de::{
 };
 use serde::{Deserialize, Serialize};
 use thalweg_core::ArmState;
+use thalweg_units::one_line;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
@@ -17,6 +18,9 @@ const FORMAT: &str = "thalweg-hosts";
 /// Version of the document. Version 1 had no `queue_q16`, `base_rtt_us`,
 /// `segs` and `retrans`.
 const VERSION: u32 = 2;
+
+/// Most bytes of a document: about 65,536 hosts of 16 arms.
+pub const IMPORT_MAX_BYTES: u64 = 512 << 20;
 
 /// Why a document cannot be imported. Nothing of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -283,12 +287,12 @@ fn parse<T: for<'a> Deserialize<'a>>(document: impl Read) -> Result<T, ImportErr
         };
         ImportError {
             path,
-            message: error.into_inner().to_string(),
+            message: one_line(&error.into_inner().to_string()),
         }
     })?;
     deserializer.end().map_err(|error| ImportError {
         path: "document".to_owned(),
-        message: error.to_string(),
+        message: one_line(&error.to_string()),
     })?;
     Ok(parsed)
 }

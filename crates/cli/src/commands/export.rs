@@ -1,10 +1,10 @@
 //! `thalweg export`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use thalweg_units::file::Draft;
 
 use crate::options::Global;
 use crate::output;
@@ -34,15 +34,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
 }
 
-/// Writes beside the file, then puts it in its place.
-fn write(path: &Path, document: &[u8]) -> Result<()> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new(".")))?;
-    file.write_all(document)?;
-    file.write_all(b"\n")?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+/// Not for all to read: it tells with whom this machine speaks.
+fn write(path: &Path, document: &[u8]) -> std::io::Result<()> {
+    Draft::new(path, 0o600)?.replace(&[document, b"\n"].concat())
 }

@@ -1,11 +1,12 @@
 //! `thalweg import`.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use thalweg_agent::store::IMPORT_MAX_BYTES;
+use thalweg_units::file::{self, ReadError};
 
 use crate::options::Global;
 use crate::output;
@@ -27,7 +28,7 @@ struct Imported {
 /// Puts the host records of a document into the agent; all of it is checked first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let name = options.file.display();
-    let text = read(&options.file).with_context(|| format!("cannot read {name}"))?;
+    let text = read(&options.file)?;
     thalweg_agent::store::check_document(|| Ok(text.as_bytes()))
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
     let answer: Imported = global.client()?.post("/v1/import", text)?;
@@ -44,11 +45,9 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     ))
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
-    if file == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text)?;
-        return Ok(text);
+fn read(path: &Path) -> Result<String, ReadError> {
+    if path == Path::new("-") {
+        return file::standard_input(IMPORT_MAX_BYTES);
     }
-    std::fs::read_to_string(file)
+    Ok(file::text(file::read(path, IMPORT_MAX_BYTES)?, path)?)
 }

@@ -1,7 +1,6 @@
 //! `thalweg link`.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use thalweg_lab::Error;
 use thalweg_lab::link::quantity::{QueueLimit, Threshold};
 use thalweg_lab::link::{self, Report, Settings, Task};
 use thalweg_lab::units::{Delay, Probability, Rate};
+use thalweg_units::file::Draft;
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -102,62 +102,29 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         far_port: options.far_port,
     };
     // Opened before anything runs, so that no result is lost for want of a file.
-    let mut destination = options
-        .report
-        .as_deref()
-        .map(Destination::open)
-        .transpose()?;
+    let cannot = |path: &Path| format!("cannot write {}", path.display());
+    let draft = options.report.as_deref().map(|path| {
+        let draft = Draft::new(path, 0o666).with_context(|| cannot(path));
+        draft.map(|draft| (path, draft))
+    });
+    let draft = draft.transpose()?;
     let finished = link::run(&settings, &task).map_err(classified)?;
     let text = if global.json {
         serde_json::to_string(&finished.report)? + "\n"
     } else {
         table(&finished.report)
     };
-    match &mut destination {
-        Some(destination) => destination.write(&text)?,
+    match draft {
+        Some((path, draft)) => {
+            let written = draft.replace(text.as_bytes());
+            written.with_context(|| cannot(path))?;
+        }
         // Nobody is left to tell where standard error is closed.
         None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
     match finished.exit {
         0 => Ok(()),
         code => Err(Failure::Command(code).into()),
-    }
-}
-
-/// The file of a report. Dropped before it was written, it is as if it had not been opened.
-struct Destination<'a> {
-    path: &'a Path,
-    file: File,
-    is_new: bool,
-}
-
-impl<'a> Destination<'a> {
-    fn open(path: &'a Path) -> Result<Self> {
-        let is_new = !path.exists();
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file, is_new })
-    }
-
-    fn write(&mut self, text: &str) -> Result<()> {
-        // What was there before is replaced; a device has no length to set.
-        let _ = self.file.set_len(0);
-        self.is_new = false;
-        self.file
-            .write_all(text.as_bytes())
-            .with_context(|| format!("cannot write {}", self.path.display()))
-    }
-}
-
-impl Drop for Destination<'_> {
-    fn drop(&mut self) {
-        if self.is_new {
-            let _ = std::fs::remove_file(self.path);
-        }
     }
 }
 

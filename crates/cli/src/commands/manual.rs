@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::{Args, Command, CommandFactory as _};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use thalweg_units::file::replace;
 
 use crate::options::{Cli, EXIT_CODES};
 
@@ -74,7 +75,7 @@ fn write_pages(command: &Command, pages: &[String], directory: &Path) -> anyhow:
     let path = directory.join(format!("{name}.1"));
     let mut page = Vec::new();
     render(command, &name, pages, &mut page)?;
-    fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    replace(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
     shown(command).try_for_each(|sub| write_pages(sub, pages, directory))
 }
 

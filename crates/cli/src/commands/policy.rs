@@ -12,12 +12,13 @@ mod test;
 
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use clap::Subcommand;
 use thalweg_agent::policy::history::{History, Outcome};
 use thalweg_agent::policy::{Place, Report};
 use thalweg_agent::system;
 use thalweg_policy::{Compiled, Faults, Policy};
+use thalweg_units::file::MAX_FILE_BYTES;
 
 use crate::options::Global;
 use crate::output;
@@ -112,7 +113,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+    Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
 }
 
 /// A policy that can be used; of several faults the first is told.

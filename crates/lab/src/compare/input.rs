@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_units::file::read_text;
+use thalweg_units::memory::check_json;
+use thalweg_units::{one_line, position};
 
 use crate::error::Error;
 use crate::outcome::{Connection, FORMAT};
@@ -106,12 +109,16 @@ impl Run {
     }
 
     fn add(&mut self, file: &Path) -> Result<(), Error> {
-        let text = fs::read_to_string(file).map_err(Error::io("cannot read", file))?;
+        let text = read_text(file)?;
+        check_json(&text).map_err(|error| {
+            let (line, column) = position(&text, error.at);
+            Error::Compare(format!("{}:{line}:{column}: {error}", file.display()))
+        })?;
         let place = |error: serde_json::Error| {
             let (line, column) = (error.line(), error.column());
             let text = error.to_string();
             let end = format!(" at line {line} column {column}");
-            let what = text.strip_suffix(&end).unwrap_or(&text);
+            let what = one_line(text.strip_suffix(&end).unwrap_or(&text));
             Error::Compare(format!(
                 "{}:{line}:{column}: expected the results of a laboratory run: {what}",
                 file.display()

@@ -9,6 +9,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use thalweg_units::file::{MAX_FILE_BYTES, read};
+
 use crate::error::Error;
 
 /// What one opportunity carries, in bytes, [`OVERHEAD_BYTES`] included.
@@ -62,8 +64,7 @@ impl Trace {
     /// # Errors
     /// The file cannot be read, or is not a trace.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read(path).map_err(Error::io("cannot read the trace", path))?;
-        Ok(Self::parse(&text, path)?)
+        Ok(Self::parse(&read(path, MAX_FILE_BYTES)?, path)?)
     }
 
     /// Parses a trace; the path is for errors only.

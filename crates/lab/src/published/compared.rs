@@ -1,11 +1,11 @@
 //! Tables of kind "compared": statistics of the laboratory, a row for each mode of each run,
 //! over what varies from run to run; with targets, and a picture if asked for.
 
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_units::file::replace;
 
 use super::{Given, Head, Page, Run, Spread};
 use crate::error::Error;
@@ -274,7 +274,7 @@ impl Page<'_> {
                 let folder = self.options.page.parent().unwrap_or(Path::new("."));
                 let file = folder.join(name);
                 let text = picture(head, of, &results);
-                fs::write(&file, text).map_err(Error::io("cannot write", file))
+                replace(&file, text).map_err(Error::io("cannot write", file))
             }
             None => Ok(()),
         }
@@ -423,7 +423,7 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
         for list in ["published/tables.toml", "rate/tables.toml"] {
             let file = folder.join(list);
-            let text = fs::read_to_string(&file).unwrap();
+            let text = std::fs::read_to_string(&file).unwrap();
             let document = super::super::parse(&text, &file).unwrap();
             assert!(document.runs() > 10, "{list}");
             for table in &document.table {

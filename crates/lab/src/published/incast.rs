@@ -1,11 +1,11 @@
 //! Tables of kind "incast": what flows that meet in one queue get, over how many they are.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_units::file::replace;
 
 use super::{Given, Head, Page, Run, Spread, connections};
 use crate::error::Error;
@@ -138,7 +138,7 @@ impl Page<'_> {
         self.foot(foot);
         let folder = self.options.page.parent().unwrap_or(Path::new("."));
         let file = folder.join(&sweep.picture);
-        fs::write(&file, picture(head, sweep, &results)).map_err(Error::io("cannot write", file))
+        replace(&file, picture(head, sweep, &results)).map_err(Error::io("cannot write", file))
     }
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use thalweg_units::file::replace;
 
 use crate::error::Error;
 use crate::measure::Measure;
@@ -198,7 +199,7 @@ pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Res
         "scenarios": [scenario],
     });
     let file = outcome.report.join("results.json");
-    fs::write(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
+    replace(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
     let file = outcome.report.join("report.html");
-    fs::write(&file, html::page(environment, outcome)).map_err(Error::io("cannot write", file))
+    replace(&file, html::page(environment, outcome)).map_err(Error::io("cannot write", file))
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use thalweg_units::file::{MAX_FILE_BYTES, read};
 use toml::Spanned;
 
 use super::Fault;
@@ -67,10 +68,9 @@ pub(super) fn check(tables: Vec<Table>, folder: &Path) -> Result<Vec<Arm>, Fault
         let word = table.load.get_ref();
         let file = word.contains(['/', '.']).then(|| folder.join(word));
         if let Some(file) = &file
-            && let Err(error) = std::fs::File::open(file)
+            && let Err(error) = read(file, MAX_FILE_BYTES)
         {
-            let message = format!("cannot read {}: {error}", file.display());
-            return Err((table.load.span(), message));
+            return Err((table.load.span(), error.to_string()));
         }
         let arm = Arm {
             name: name.clone(),

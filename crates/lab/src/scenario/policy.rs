@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thalweg_policy::{Policy, Value};
+use thalweg_units::file::{MAX_FILE_BYTES, read};
 use toml::Spanned;
 
 use super::{Fault, ScenarioError};
@@ -56,12 +57,9 @@ pub(super) fn load(tables: Vec<Table>, folder: &Path) -> Result<Vec<PolicyFile>,
             return here(name.span(), message);
         }
         let path = folder.join(file.get_ref());
-        let bytes = match std::fs::read(&path) {
+        let bytes = match read(&path, MAX_FILE_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) => {
-                let message = format!("cannot read the policy {}: {error}", path.display());
-                return here(file.span(), message);
-            }
+            Err(error) => return here(file.span(), error.to_string()),
         };
         let parsed = check(&bytes, &path)?;
         if let Some(rule) = parsed.rules.iter().find(|rule| {

@@ -6,6 +6,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use thalweg_units::memory::{TooMuch, check_toml};
+use thalweg_units::one_line;
+
 use crate::error::{Fault, Faults, Position};
 
 /// Longest piece of a policy that is repeated in an error, in characters.
@@ -46,6 +49,10 @@ impl<'a> Reader<'a> {
 
     /// The root table, unless the text is not TOML.
     pub fn root(&self) -> Option<Table<'_>> {
+        if let Err(TooMuch { at }) = check_toml(self.text) {
+            self.fault(at, None, TooMuch::FOUND, TooMuch::EXPECTED);
+            return None;
+        }
         let (root, errors) = DeTable::parse_recoverable(self.text);
         // What follows on the same line is mostly a consequence of the first.
         let mut line = 0;
@@ -56,7 +63,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             let piece = self.text.get(span.clone()).unwrap_or_default();
-            let message = error.message().trim().replace('\n', "; ");
+            let message = one_line(error.message());
             let found = match piece.lines().next() {
                 None | Some("") if span.start >= self.text.len() => {
                     "the end of the file".to_owned()

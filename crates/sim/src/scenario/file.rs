@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
-use thalweg_units::{FileError, Probability, Rate, Size, Span, position};
+use thalweg_units::file::{ReadError, read_text};
+use thalweg_units::memory::check_toml;
+use thalweg_units::{FileError, Probability, Rate, Size, Span, one_line, position};
 use toml::Spanned;
 
 use super::kinds::{self, TopologyTable, WorkloadTable};
@@ -23,13 +25,8 @@ pub(super) type Fault = (Range<usize>, String);
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// It cannot be read.
-    #[error("cannot read the scenario {file}: {why}")]
-    Io {
-        /// The file.
-        file: String,
-        /// What the system says.
-        why: std::io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// It is not a valid scenario.
     #[error(transparent)]
     Scenario(#[from] FileError),
@@ -41,11 +38,7 @@ impl Scenario {
     /// # Errors
     /// Where it cannot be read, or is not a valid scenario.
     pub fn load(file: &Path) -> Result<Self, LoadError> {
-        let text = std::fs::read_to_string(file).map_err(|why| LoadError::Io {
-            file: file.display().to_string(),
-            why,
-        })?;
-        Ok(Self::parse(&text, file)?)
+        Ok(Self::parse(&read_text(file)?, file)?)
     }
 
     /// Checks the text of a scenario; `file` is for messages only.
@@ -62,12 +55,9 @@ impl Scenario {
                 message,
             }
         };
-        let document: Document = toml::from_str(text).map_err(|error| {
-            at((
-                error.span().unwrap_or(0..0),
-                error.message().replace('\n', ", "),
-            ))
-        })?;
+        check_toml(text).map_err(|error| at((error.at..error.at, error.to_string())))?;
+        let document: Document = toml::from_str(text)
+            .map_err(|error| at((error.span().unwrap_or(0..0), one_line(error.message()))))?;
         document.scenario().map_err(at)
     }
 }

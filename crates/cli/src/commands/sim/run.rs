@@ -1,12 +1,12 @@
 //! `thalweg sim run`.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use thalweg_sim::Scenario;
+use thalweg_units::file::replace;
 
 use super::batch::{Batch, Common, Runs, measure};
 use super::{document, report};
@@ -80,18 +80,8 @@ fn directories(out: &Path, scenarios: &[Scenario]) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Writes a file whole or not at all.
 fn write(file: &Path, text: &str) -> Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("."));
-    let write = || -> Result<()> {
-        let mut part = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-            .tempfile_in(directory)?;
-        part.write_all(text.as_bytes())?;
-        part.persist(file)?;
-        Ok(())
-    };
-    write().with_context(|| format!("cannot write {}", file.display()))
+    replace(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
 fn text(batch: &Batch, directories: &[PathBuf]) -> String {

@@ -1,0 +1,336 @@
+//! Files that users name: read whole within a bound, replaced whole or not at all.
+
+use std::fs::{self, File, FileType, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::fault::{FileError, position};
+
+/// Most bytes of a file where its kind has no bound of its own.
+pub const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Why a file cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The system refuses.
+    #[error("cannot read {}: {source}", .file.display())]
+    System {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is a directory, a device, a pipe.
+    #[error("cannot read {}: found {found}, expected a regular file", .file.display())]
+    Kind {
+        /// The file.
+        file: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// It is too large.
+    #[error("cannot read {}: found more than {max} bytes, expected at most that", .file.display())]
+    Size {
+        /// The file.
+        file: PathBuf,
+        /// Most bytes.
+        max: u64,
+    },
+    /// It is not text.
+    #[error(transparent)]
+    Text(#[from] FileError),
+}
+
+impl ReadError {
+    /// Whether there is no such file.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The bytes of a regular file, at most `max`.
+///
+/// # Errors
+/// The file cannot be read, is no regular file, or is larger.
+pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    let system = |source| ReadError::System {
+        file: file.to_owned(),
+        source,
+    };
+    let regular = |kind: FileType| match not_regular(kind) {
+        None => Ok(()),
+        Some(found) => Err(ReadError::Kind {
+            file: file.to_owned(),
+            found,
+        }),
+    };
+    // First by name: to open a device may already do something to it.
+    regular(fs::metadata(file).map_err(system)?.file_type())?;
+    // What took its place since then must not block.
+    let open = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(file)
+        .map_err(system)?;
+    let metadata = open.metadata().map_err(system)?;
+    regular(metadata.file_type())?;
+    if metadata.len() > max {
+        return Err(ReadError::Size {
+            file: file.to_owned(),
+            max,
+        });
+    }
+    take(open, file, max)
+}
+
+/// The text of a regular file of at most [`MAX_FILE_BYTES`].
+///
+/// # Errors
+/// As [`read`] and [`text`].
+pub fn read_text(file: &Path) -> Result<String, ReadError> {
+    Ok(text(read(file, MAX_FILE_BYTES)?, file)?)
+}
+
+/// The text on standard input, at most `max` bytes.
+///
+/// # Errors
+/// It cannot be read, is longer, or is not UTF-8.
+pub fn standard_input(max: u64) -> Result<String, ReadError> {
+    let name = Path::new("standard input");
+    Ok(text(take(io::stdin().lock(), name, max)?, name)?)
+}
+
+/// What a file holds as text; `file` is for messages.
+///
+/// # Errors
+/// The first byte that is not UTF-8, with its place.
+pub fn text(bytes: Vec<u8>, file: &Path) -> Result<String, FileError> {
+    String::from_utf8(bytes).map_err(|error| {
+        let (bytes, end) = (error.as_bytes(), error.utf8_error().valid_up_to());
+        // Text up to there, by the contract of `valid_up_to`.
+        let (line, column) = position(&String::from_utf8_lossy(&bytes[..end]), end);
+        let byte = bytes.get(end).copied().unwrap_or_default();
+        FileError {
+            file: file.to_owned(),
+            line,
+            column,
+            message: format!("found the byte 0x{byte:02x}, expected UTF-8 text"),
+        }
+    })
+}
+
+fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    // One more, so that a file that grows meanwhile, or whose length is not known, is told.
+    from.take(max.saturating_add(1))
+        .read_to_end(&mut bytes)
+        .map_err(|source| ReadError::System {
+            file: file.to_owned(),
+            source,
+        })?;
+    if bytes.len() as u64 > max {
+        return Err(ReadError::Size {
+            file: file.to_owned(),
+            max,
+        });
+    }
+    Ok(bytes)
+}
+
+/// A file that will be written: whole when [`Draft::replace`] is called, or not at all.
+#[derive(Debug)]
+pub struct Draft(Place);
+
+#[derive(Debug)]
+enum Place {
+    /// A regular file, and what will take its place.
+    Beside(PathBuf, tempfile::NamedTempFile),
+    /// A character device or a pipe, where nothing is lost: /dev/null, /dev/stderr.
+    Stream(File),
+}
+
+impl Draft {
+    /// Makes a draft beside the file, whose directory must exist. A file that is there keeps its
+    /// permissions, and one that a symbolic link leads to stays there; a new one has those of
+    /// `mode` that the umask leaves.
+    ///
+    /// # Errors
+    /// A directory, a disk or a socket is there, or the directory cannot be written to.
+    pub fn new(file: &Path, mode: u32) -> io::Result<Self> {
+        let is_link = || fs::symlink_metadata(file).is_ok_and(|found| found.is_symlink());
+        let (file, permissions) = match fs::metadata(file) {
+            Ok(there) => match not_regular(there.file_type()) {
+                None => (fs::canonicalize(file)?, Some(there.permissions())),
+                Some(_) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
+                    let stream = OpenOptions::new().write(true).open(file)?;
+                    return Ok(Self(Place::Stream(stream)));
+                }
+                Some(found) => {
+                    let message = format!("found {found}, expected a regular file");
+                    return Err(io::Error::other(message));
+                }
+            },
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) if is_link() => {
+                let message = "found a symbolic link that leads nowhere, expected a regular file";
+                return Err(io::Error::other(message));
+            }
+            Err(_) => (file.to_owned(), None),
+        };
+        let beside = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(mode))
+            .tempfile_in(directory(&file))?;
+        if let Some(permissions) = permissions {
+            // The umask is for new files.
+            beside.as_file().set_permissions(permissions)?;
+        }
+        Ok(Self(Place::Beside(file, beside)))
+    }
+
+    /// Puts these bytes in the file's place, on the disk before they are.
+    ///
+    /// # Errors
+    /// The disk is full, say; the file is as it was.
+    pub fn replace(self, bytes: &[u8]) -> io::Result<()> {
+        match self.0 {
+            Place::Stream(mut stream) => stream.write_all(bytes),
+            Place::Beside(file, mut beside) => {
+                beside.write_all(bytes)?;
+                beside.as_file().sync_all()?;
+                beside.persist(&file)?;
+                File::open(directory(&file))?.sync_all()
+            }
+        }
+    }
+}
+
+/// Writes a file whole or not at all; readable for all as far as the umask allows.
+///
+/// # Errors
+/// As [`Draft`].
+pub fn replace(file: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    Draft::new(file, 0o666)?.replace(bytes.as_ref())
+}
+
+fn directory(file: &Path) -> &Path {
+    file.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// What a file is, unless it is a regular one.
+fn not_regular(kind: FileType) -> Option<&'static str> {
+    if kind.is_file() {
+        None
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_fifo() {
+        Some("a pipe")
+    } else if kind.is_char_device() {
+        Some("a character device")
+    } else if kind.is_block_device() {
+        Some("a block device")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        Some("a special file")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_bound_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let said = |max| read(&path, max).unwrap_err().to_string();
+        assert!(read(&path, 9).unwrap_err().is_absent());
+        fs::write(&path, "123456789").unwrap();
+        assert_eq!(read(&path, 9).unwrap(), b"123456789");
+        assert!(said(8).ends_with("found more than 8 bytes, expected at most that"));
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(said(9).ends_with("found a pipe, expected a regular file"));
+        for (file, what) in [("/dev/zero", "a character device"), ("/", "a directory")] {
+            let error = read(Path::new(file), 9).unwrap_err();
+            let expected = format!("cannot read {file}: found {what}, expected a regular file");
+            assert_eq!(error.to_string(), expected);
+            assert!(!error.is_absent());
+        }
+        // Its length is 0 by its metadata.
+        assert!(
+            !read(Path::new("/proc/self/status"), 1 << 16)
+                .unwrap()
+                .is_empty()
+        );
+        assert!(matches!(
+            read(Path::new("/proc/self/status"), 8),
+            Err(ReadError::Size { max: 8, .. })
+        ));
+    }
+
+    #[test]
+    fn the_first_byte_that_is_not_text_has_its_place() {
+        let error = text(b"a = 1\n\xc2\xb5s\xff".to_vec(), Path::new("f")).unwrap_err();
+        let expected = "f:2:3: found the byte 0xff, expected UTF-8 text";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_keeps_what_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        Draft::new(&at("private"), 0o600)
+            .unwrap()
+            .replace(b"first")
+            .unwrap();
+        assert_eq!(mode("private"), 0o600);
+        std::os::unix::fs::symlink("private", at("link")).unwrap();
+        replace(&at("link"), "second").unwrap();
+        assert_eq!(fs::read(at("private")).unwrap(), b"second");
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+        assert_eq!(mode("private"), 0o600);
+        // A draft that is given up leaves nothing.
+        drop(Draft::new(&at("private"), 0o600).unwrap());
+        drop(Draft::new(&at("absent"), 0o600).unwrap());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+        assert_eq!(fs::read(at("private")).unwrap(), b"second");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let said = || replace(&path, "text").unwrap_err().to_string();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(said(), "found a directory, expected a regular file");
+        fs::remove_dir(&path).unwrap();
+        let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(said(), "found a socket, expected a regular file");
+        drop(socket);
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/no/such/file", &path).unwrap();
+        assert!(said().starts_with("found a symbolic link that leads nowhere"));
+        fs::remove_file(&path).unwrap();
+        // Streams have nothing to lose.
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        replace(&path, "text").unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        assert!(said().contains("No space left"));
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let reader = std::thread::spawn({
+            let path = path.clone();
+            move || fs::read(path).unwrap()
+        });
+        replace(&path, "text").unwrap();
+        assert_eq!(reader.join().unwrap(), b"text");
+    }
+}

@@ -1,0 +1,125 @@
+//! What a text takes in memory, before it is parsed. One of 16 MB can take gigabytes.
+
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
+
+/// A text would take too much memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("found {}, expected {}", TooMuch::FOUND, TooMuch::EXPECTED)]
+pub struct TooMuch {
+    /// The byte from which on it is too much.
+    pub at: usize,
+}
+
+impl TooMuch {
+    /// What was found.
+    pub const FOUND: &str = "more tables, values and lines than fit into 224 MiB of memory";
+    /// What is taken.
+    pub const EXPECTED: &str = "fewer";
+}
+
+/// Most memory that a text may take when it is parsed, in bytes. A policy of 25,000 rules takes
+/// less.
+const MEMORY_MAX: u64 = 224 << 20;
+
+/// What the parser of TOML keeps of each token until the end: the token, in a vector that may be
+/// half empty, and an event.
+const TOKEN_BYTES: u64 = 72;
+/// What parsers make of a key or a value, in a vector that may be half empty.
+const VALUE_BYTES: u64 = 64;
+/// What parsers make of a table with one key: a node of a B-tree, which has room for eleven.
+const TABLE_BYTES: u64 = 1200;
+
+/// Refuses TOML that would take too much memory.
+///
+/// # Errors
+/// From where on it is too much.
+pub fn check_toml(text: &str) -> Result<(), TooMuch> {
+    let mut taken = Taken(0);
+    let mut is_line_start = true;
+    for token in Source::new(text).lex() {
+        let of_kind = match token.kind() {
+            TokenKind::LeftCurlyBracket | TokenKind::Dot => TABLE_BYTES,
+            TokenKind::LeftSquareBracket if is_line_start => TABLE_BYTES,
+            TokenKind::LeftSquareBracket
+            | TokenKind::Atom
+            | TokenKind::BasicString
+            | TokenKind::LiteralString
+            | TokenKind::MlBasicString
+            | TokenKind::MlLiteralString => VALUE_BYTES,
+            _ => 0,
+        };
+        taken.add(TOKEN_BYTES + of_kind, token.span().start())?;
+        match token.kind() {
+            TokenKind::Newline => is_line_start = true,
+            TokenKind::Whitespace => {}
+            _ => is_line_start = false,
+        }
+    }
+    Ok(())
+}
+
+/// Refuses JSON that would take too much memory.
+///
+/// # Errors
+/// From where on it is too much.
+pub fn check_json(text: &str) -> Result<(), TooMuch> {
+    let mut taken = Taken(0);
+    let mut bytes = text.bytes().enumerate();
+    let mut is_string = false;
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'"' => is_string = !is_string,
+            b'\\' if is_string => drop(bytes.next()),
+            _ if is_string => {}
+            b'{' => taken.add(TABLE_BYTES, at)?,
+            b'[' | b',' | b':' => taken.add(VALUE_BYTES, at)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+struct Taken(u64);
+
+impl Taken {
+    fn add(&mut self, bytes: u64, at: usize) -> Result<(), TooMuch> {
+        self.0 += bytes;
+        if self.0 <= MEMORY_MAX {
+            return Ok(());
+        }
+        Err(TooMuch { at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_texts_fit_and_dense_ones_do_not() {
+        let comments = format!("# {}\n", "word ".repeat(20)).repeat(150_000);
+        assert!(comments.len() > 15_000_000);
+        assert_eq!(check_toml(&comments), Ok(()));
+        let string = format!("[\"{}\\\"\"]", "{[,".repeat(5_000_000));
+        assert_eq!(check_json(&string), Ok(()));
+        let refused = |dense: &str, checked: Result<(), TooMuch>| {
+            let TooMuch { at } = checked.expect_err(dense);
+            assert!(at < 8 << 20, "{dense:?}: {at}");
+        };
+        for dense in [
+            "#\n",
+            "\n",
+            "[a]\nb=1\n",
+            "a.b.c=1\n",
+            "a={}\n",
+            "a=[1,1,1,1,1]\n",
+        ] {
+            let text = dense.repeat((16 << 20) / dense.len());
+            refused(dense, check_toml(&text));
+        }
+        for dense in ["[],", "{},", "0,"] {
+            refused(dense, check_json(&dense.repeat((16 << 20) / dense.len())));
+        }
+    }
+}
