@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from thalweg import files
+from thalweg import files, model
 
 
 @contextlib.contextmanager
@@ -37,6 +37,23 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     (tmp_path / f".file.{os.getpid()}.draft").write_bytes(b"half")
     files.replace(path, b"third")
     assert path.read_bytes() == b"third" and os.listdir(tmp_path) == ["file"]
+
+
+def test_only_regular_files_within_the_bound_are_read(tmp_path):
+    path = tmp_path / "file"
+    with pytest.raises(FileNotFoundError):
+        files.check(path)
+    path.write_bytes(b"12345")
+    files.check(path, 5)
+    with pytest.raises(OSError, match="at most 4 bytes") as failed:
+        files.check(path, 4)
+    assert failed.value.filename == str(path)
+    path.unlink()
+    os.mkfifo(path)
+    for reader in (files.check, model.read):
+        with pytest.raises(OSError, match="expected a regular file") as failed:
+            reader(path)
+        assert failed.value.filename == str(path)
 
 
 WRITE = """

@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and those that are read."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+
+
+def check(path: Path, most: int = 16 << 20) -> None:
+    """Raises OSError that names ``path`` unless it is a regular file of at most ``most`` bytes: a
+    pipe may wait for ever, and a device never ends."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "expected a regular file", str(path))
+    if found.st_size > most:
+        raise OSError(errno.EFBIG, f"expected at most {most} bytes", str(path))
 
 
 def replace(path: Path, content: bytes) -> None:

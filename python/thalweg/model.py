@@ -178,6 +178,8 @@ def write(model: Model, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Reads a model. Raises OSError, or ModelError with the file's name."""
+    # As large as the reader in Rust takes them (crates/model).
+    files.check(pathlib.Path(path), 4 << 20)
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from thalweg import files
 from thalweg.sim import Learned, Outcome, Scenario, canonical_controller, run, simulator
 
 #: Part of every cell's identity: raised when the same cell would give another row.
@@ -116,6 +117,7 @@ class Plan:
     def load(path: Path) -> Plan:
         """Reads a sweep file and all scenarios that it names. Raises SweepError for what is wrong
         in any of them, OSError if the sweep file cannot be read."""
+        files.check(path)
         text = path.read_bytes()
         try:
             table = tomllib.loads(text.decode())
