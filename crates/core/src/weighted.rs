@@ -233,7 +233,7 @@ fn shares(
     for i in arms_in(allowed).filter(|&i| i != best && Some(i) != first) {
         let arm = &host.arms[i];
         shares[i] = if is_untried(i) {
-            (u64::from(first_trials) * u64::from(hope_q16(arm)) >> 16) as u32 / untried
+            ((u64::from(first_trials) * u64::from(hope_q16(arm))) >> 16) as u32 / untried
         } else {
             let gap = judged_q16(host, i, system_arm) - lowest;
             explore_q16(gap, arm.weight_q16, arms, params.gap_scale)

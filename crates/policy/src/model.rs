@@ -431,7 +431,7 @@ pub fn parse_cgroup(text: &str) -> Option<String> {
         text.strip_prefix(mount)
             .filter(|rest| rest.starts_with('/'))
     };
-    let path = CGROUP_MOUNTS.iter().find_map(|mount| below(&mount));
+    let path = CGROUP_MOUNTS.iter().find_map(below);
     let path = path.unwrap_or(text);
     let path = path.strip_suffix('/').unwrap_or(path);
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";

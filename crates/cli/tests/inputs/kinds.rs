@@ -482,6 +482,6 @@ pub fn check(line: &str) {
         line.len() < 4000,
         "{} bytes: {}",
         line.len(),
-        &line[..line.floor_char_boundary(500)]
+        line.chars().take(500).collect::<String>()
     );
 }
