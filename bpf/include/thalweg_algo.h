@@ -77,7 +77,7 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_QUEUE_Q16 (1u << 14)
 #define THALWEG_TAKES_Q16 (1u << 14)
 /*
- * thalweg: ... and by up to a whole bit where it loses at all: as much is won by being
+ * thalweg: ... and by up to a whole bit where it loses a little: as much is won by being
  * bolder than others. Random loss costs the system's arm a multiple.
  */
 #define THALWEG_BOLDER_Q16 (1u << 16)
@@ -376,36 +376,39 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 /* Whether what an arm carries beyond the system's is taken from others, by the signs there are. */
 static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
 					 const struct thalweg_arm_state *system, int loses,
-					 int full)
+					 int full, int lossy)
 {
 	__u32 gain_q16 = 0;
 
 	if (arm->log_rate_q16 > system->log_rate_q16)
 		gain_q16 = arm->log_rate_q16 - system->log_rate_q16;
-	return loses && gain_q16 > THALWEG_TAKES_Q16 && (full || gain_q16 <= THALWEG_BOLDER_Q16);
+	return loses && gain_q16 > THALWEG_TAKES_Q16 &&
+	       (full || (!lossy && gain_q16 <= THALWEG_BOLDER_Q16));
 }
 
 /*
  * Notes which arms gain at the expense of others: those that retransmit much more than the
  * system's, and, where that fills the bottleneck already, those that carry more.
  */
-static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 system_arm)
+static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 system_arm,
+					      const struct thalweg_params *params)
 {
 	const struct thalweg_arm_state *system;
 	__u32 i, mask = 0;
-	int loses, full;
+	int loses, full, lossy;
 
 	if (system_arm < THALWEG_MAX_ARMS) {
 		system = thalweg_arm_at(host, system_arm);
 		loses = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS;
 		full = loses && host->queue_q16 > THALWEG_QUEUE_Q16;
+		lossy = system->retrans > system->segs >> (params->loss_shift & 31);
 		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
 			const struct thalweg_arm_state *arm = &host->arms[i];
 
 			if (!arm->weight_q16)
 				continue;
 			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
-			    thalweg_takes(arm, system, loses, full))
+			    thalweg_takes(arm, system, loses, full, lossy))
 				mask |= THALWEG_UNKNOWN(1u << i);
 		}
 		mask &= ~(1u << system_arm);
@@ -959,7 +962,7 @@ static __always_inline void thalweg_score(struct thalweg_host *host, __u32 index
 	thalweg_learn(arm, out->cost, thalweg_log2_q16(rate), sample->srtt_us, out->weight_q16,
 		      params->weight_max_q16);
 	thalweg_count_segments(arm, sample);
-	thalweg_note_harm(host, system_arm);
+	thalweg_note_harm(host, system_arm, params);
 
 	if (rate > arm->max_rate)
 		arm->max_rate = rate;

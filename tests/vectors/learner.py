@@ -18,7 +18,7 @@ QUEUE_GUARD_US = 1000  # added to RTTs before they are compared
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
 TAKES = ONE // 4  # bits by which an arm then carries too much
-BOLDER = ONE  # bits up to which this is so of a path that loses, queue or not
+BOLDER = ONE  # bits up to which this is so of a path that loses a little, queue or not
 HARM = 4 * ONE  # bits by which a harmful arm is judged worse than the system's
 SEGS_MAX = 8192  # segments that one stretch adds at most to those remembered
 TRIALS = 2  # of one host, under way at a time
@@ -239,7 +239,7 @@ def note_queue(host, index, system_arm, sample):
     host["queue_q16"] = old + (longer - old) // 4 if longer > old else old - (old - longer) // 4
 
 
-def note_harm(host, system_arm):
+def note_harm(host, system_arm, params):
     """The mask of the arms that lose much more than the system's, or take from others."""
     host["harmful"] = 0
     if system_arm >= ARMS:
@@ -248,13 +248,15 @@ def note_harm(host, system_arm):
     system = host["arms"][system_arm]
     loses = system["weight_q16"] > 0 and system["retrans"] >= FULL_RETRANS
     full = loses and host["queue_q16"] > QUEUE
+    lossy = system["retrans"] > system["segs"] >> (params["loss_shift"] & 31)
     covered["a queue without losses"] += host["queue_q16"] > QUEUE and not loses
     for i, arm in enumerate(host["arms"]):
         if i == system_arm or arm["weight_q16"] == 0:
             continue
         makes = too_many(system, arm["segs"], arm["retrans"])
         gain = arm["log_rate_q16"] - system["log_rate_q16"]
-        takes = loses and gain > TAKES and (full or gain <= BOLDER)
+        takes = loses and gain > TAKES and (full or not lossy and gain <= BOLDER)
+        covered["an arm on a lossy path"] += loses and gain > TAKES and lossy and not takes
         covered["an arm is bolder, and no queue"] += takes and not full
         covered["an arm carries a multiple"] += loses and gain > BOLDER and not full
         covered["an arm makes losses"] += makes
@@ -528,7 +530,7 @@ def score(host, index, system_arm, sample, params, now_ns):
             lowest = holder["min_rtt_us"] or sample["min_rtt_us"]
             holder["min_rtt_us"] = min(lowest, sample["min_rtt_us"])
         holder["scored"] = min(holder["scored"] + 1, U32)
-    note_harm(host, system_arm)
+    note_harm(host, system_arm, params)
     return SCORED, weight, cost
 
 

@@ -45,7 +45,7 @@ const QUEUE_SHIFT: u32 = 2;
 /// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
 /// quarter of a bit, takes it from others.
 const TAKES_Q16: u32 = 1 << 14;
-/// … and up to a whole bit where it loses at all: as much is won by being bolder than others.
+/// … and up to a whole bit where it loses a little: as much is won by being bolder than others.
 const BOLDER_Q16: u32 = 1 << 16;
 /// A harmful arm is judged worse than the system's by this: 4 bits.
 const HARM_Q16: u64 = 4 << 16;
@@ -132,18 +132,19 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
 ///   queue, and what it carries is what those lose who share it.
 /// - Where the system's arm fills the bottleneck already, which its losses and its RTT tell,
 ///   there is nothing left to carry: an arm that carries more takes it from others. Where it loses
-///   and no queue is seen, an arm that carries up to twice as much may be bolder than others and no
-///   more: random loss, where something is to be had, costs the system's arm a multiple.
-pub fn note_harm(host: &mut Host, system_arm: Option<usize>) {
+///   a little and no queue is seen, an arm that carries up to twice as much may be bolder than others
+///   and no more: random loss, where something is to be had, costs the system's arm a multiple.
+pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     host.harmful = 0;
     let Some(index) = system_arm else { return };
     let system = host.arms[index];
     let loses = system.weight_q16 > 0 && system.retrans >= FULL_RETRANS;
     let full = loses && host.queue_q16 > QUEUE_Q16;
+    let lossy = system.retrans > system.segs >> (params.loss_shift & 31);
     for (i, arm) in host.arms.iter().enumerate() {
         let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
         let gain_q16 = arm.log_rate_q16.saturating_sub(system.log_rate_q16);
-        let takes = loses && gain_q16 > TAKES_Q16 && (full || gain_q16 <= BOLDER_Q16);
+        let takes = loses && gain_q16 > TAKES_Q16 && (full || !lossy && gain_q16 <= BOLDER_Q16);
         if i != index && arm.weight_q16 > 0 && (takes || too_many(&system, segs, retrans)) {
             host.harmful |= 1 << i;
         }
@@ -410,7 +411,7 @@ pub(crate) fn score(
             }
         }
     }
-    note_harm(host, system_arm);
+    note_harm(host, system_arm, params);
     (cost, weight_q16)
 }
 

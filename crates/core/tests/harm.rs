@@ -255,11 +255,13 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
     assert_eq!(world.host.harmful, 1 << HTCP);
 
     // Where nothing is lost there was room for more. Where the queue is empty there was, if it is
-    // a multiple: half as much again is what a bolder one takes from those beside it.
+    // a multiple: half as much again is what a bolder one takes from those beside it. Where much
+    // is lost and no queue is seen, it is the path that loses.
     for (srtt_us, retrans, rate, harmful) in [
         (65_000, 0, 37.0, 0),
-        (35_000, 80, 37.0, 1 << HTCP),
-        (35_000, 80, 60.0, 0),
+        (35_000, 40, 37.0, 1 << HTCP),
+        (35_000, 40, 60.0, 0),
+        (35_000, 80, 37.0, 0),
     ] {
         let mut world = World::new(1);
         world.score(CUBIC, &full(25.0 * MBIT, srtt_us, retrans));

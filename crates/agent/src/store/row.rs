@@ -126,7 +126,7 @@ impl HostRow {
             thalweg_core::forget(&mut host, params, then_ns);
             host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
         }
-        thalweg_core::note_harm(&mut host, system_arm);
+        thalweg_core::note_harm(&mut host, system_arm, params);
         host
     }
 
