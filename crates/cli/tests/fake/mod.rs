@@ -201,7 +201,7 @@ pub fn status() -> Value {
     let counters = json!({
         "established": 1000, "decided": 900, "changed": 450, "refused": 1, "closed": 980,
         "scored": 700, "skipped_small": 200, "skipped_app_limited": 50,
-        "skipped_not_tracked": 20, "switched": 7,
+        "skipped_not_tracked": 20, "skipped_timeout": 6, "switched": 7, "withdrawn": 5, "outside": 4,
         "app_owned": 30, "events": 1880, "events_dropped": 0, "hosts_created": 12,
         "hosts_missed": 0, "conns_missed": 0
     });
@@ -210,7 +210,7 @@ pub fn status() -> Value {
         "cgroup": "/sys/fs/cgroup", "pin": "/sys/fs/bpf/thalweg",
         "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
         "kernel_busy_time": false, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
-        "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880,
+        "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
         "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"]
     })
 }
