@@ -80,10 +80,7 @@ pub static KEYS: &[Key] = &[
         on: 0,
         since: Version(4, 13),
         effect: "Negotiates ECN, whatever net.ipv4.tcp_ecn says; false leaves it to that.",
-        trap: Some(
-            "The SYN goes out with ECT(0). Where the peer refuses, and `congestion` was set at \
-             connect, data does so, too, and IP_TOS reads it, though ECN is not in use.",
-        ),
+        trap: None,
     },
     Key {
         name: "base_rtt",

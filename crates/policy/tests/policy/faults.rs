@@ -231,7 +231,7 @@ fn conditions_name_the_key() {
             "cgroup = [\"/a\", \"/a/../b\"]",
             "6:17: rule \"r\": match.cgroup",
             "the string \"/a/../b\"",
-            "the path of a cgroup below the root of the hierarchy, such as \"/system.slice\", or a \
+            "the path of a cgroup, such as \"/system.slice\" or \"/sys/fs/cgroup/system.slice\", or a \
              list of them",
         ),
         (

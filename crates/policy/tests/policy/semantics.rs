@@ -199,12 +199,34 @@ fn direction_ports_and_listeners() {
 }
 
 #[test]
+fn a_cgroup_is_told_by_its_path_or_its_directory() {
+    for (text, path) in [
+        ("/a/b.service", Some("/a/b.service")),
+        ("/a/", Some("/a")),
+        ("/sys/fs/cgroup/a/b", Some("/a/b")),
+        ("/sys/fs/cgroup/unified/a", Some("/a")),
+        ("/sys/fs/cgroups/a", Some("/sys/fs/cgroups/a")),
+        ("/sys/fs/cgroup", Some("/sys/fs/cgroup")),
+        ("/sys/fs/cgroup/../a", None),
+        ("/sys/fs/cgroup/", None),
+        ("a", None),
+        ("//", None),
+    ] {
+        assert_eq!(
+            thalweg_policy::parse_cgroup(text).as_deref(),
+            path,
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn cgroups_hold_for_what_lies_below() {
     let policy = rules(
         r#"
         [[rule]]
         name = "system"
-        match = { cgroup = ["/system.slice", "/other"] }
+        match = { cgroup = ["/sys/fs/cgroup/system.slice", "/other/"] }
         set = { nodelay = true }
         "#,
     );

@@ -52,6 +52,26 @@ fn each_trap_is_told_once() {
 }
 
 #[test]
+fn what_many_rules_have_in_the_same_words_is_told_once() {
+    let text: String = (1..=1000)
+        .map(|port| {
+            rule(
+                &format!("r{port}"),
+                &format!("remote_port = {port}"),
+                "set = { keepalive_idle = \"1m\" }",
+            )
+        })
+        .collect();
+    let seen = rules(&text).warnings();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0].rule, "r1");
+    assert!(
+        seen[0].message.ends_with("(so in 999 other rules)"),
+        "{seen:?}"
+    );
+}
+
+#[test]
 fn a_rule_that_an_earlier_one_covers_is_shadowed() {
     for (earlier, later) in [
         ("", ""),
