@@ -222,7 +222,7 @@ fn refused_ecn(bed: &Bed) -> Vec<String> {
     let capture = r#"
 import socket
 s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
-s.settimeout(15)
+s.settimeout(120)
 s.bind(("link0", 0))
 print("ready")
 while True:
