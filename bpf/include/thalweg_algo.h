@@ -73,7 +73,7 @@ static volatile __u32 thalweg_zero; /* never written */
  * than the system's arm there, by a quarter of a bit, takes it from others.
  */
 #define THALWEG_FULL_RETRANS 4
-#define THALWEG_QUEUE_GUARD_US 1000u
+#define THALWEG_QUEUE_GUARD_US 4000u
 #define THALWEG_QUEUE_Q16 (1u << 14)
 #define THALWEG_TAKES_Q16 (1u << 14)
 /*

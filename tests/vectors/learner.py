@@ -14,7 +14,7 @@ FRUITLESS_MAX = 56  # ... and beyond which it does not fall
 
 OWN_LOSS_GRACE = 8  # retransmissions that are nobody's fault
 OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
-QUEUE_GUARD_US = 1000  # added to RTTs before they are compared
+QUEUE_GUARD_US = 4000  # added to RTTs before they are compared
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
 TAKES = ONE // 4  # bits by which an arm then carries too much

@@ -39,7 +39,7 @@ const FULL_RETRANS: u32 = 4;
 /// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit.
 const QUEUE_Q16: u32 = 1 << 14;
 /// Added to both RTTs, µs: jitter far below it is no queue.
-const QUEUE_GUARD_US: u64 = 1000;
+const QUEUE_GUARD_US: u64 = 4000;
 /// Of the RTTs under the system's arm the last counts 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
 /// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
