@@ -383,14 +383,25 @@ fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
     alone.finish();
     assert_eq!(bed.counter("switched"), 0);
 
-    wait_for("bbr to be known as the better", || {
-        bed.connect(&address, 1, 300_000);
-        let host = bed.host(&address)?;
-        let arms = host["arms"].as_array()?;
-        let bbr = arms.iter().find(|arm| arm["arm"] == "bbr")?;
-        let evidence = bbr["evidence"].as_f64()?;
-        (host["best"] == "bbr" && evidence > 0.5).then_some(())
-    });
+    // That bbr is better by four times is told, not measured: a busy machine measures what it will.
+    bed.counter_reaches("scored", 1);
+    let mut document = bed.json(&["export"]);
+    let host = &mut document["hosts"][0];
+    host["queue_q16"] = 0.into();
+    let mut cubic = host["arms"]["cubic"].clone();
+    for (key, number) in [("weight_q16", 4 << 16), ("segs", 4096), ("retrans", 200)] {
+        cubic[key] = number.into();
+    }
+    host["arms"]["bbr"] = cubic.clone();
+    for (key, worse) in [("value", 2 << 16), ("log_rate_q16", -2 << 16)] {
+        cubic[key] = (cubic[key].as_i64().unwrap() + worse).into();
+    }
+    host["arms"]["cubic"] = cubic;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("known.json");
+    std::fs::write(&file, document.to_string()).unwrap();
+    assert_eq!(bed.json(&["import", file.to_str().unwrap()])["imported"], 1);
+    assert_eq!(bed.host(&address).unwrap()["best"], "bbr");
     // Three in four are moved; that none of six is, one in four thousand.
     waiting.iter_mut().for_each(support::Traffic::go_on);
     let switch = wait_for("a move", || {
