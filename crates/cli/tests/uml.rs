@@ -87,6 +87,7 @@ state = "/run/state"
 socket = "/run/agent.sock"
 [arms]
 load = []
+ecn_prefixes = ["192.0.2.0/24"]
 [snapshot]
 interval = "1h"
 TOML
