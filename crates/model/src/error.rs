@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use thalweg_core::rate::Fault;
+use thalweg_units::one_line;
 
 /// Why a model file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -11,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Read(#[from] thalweg_units::file::ReadError),
     /// Something in it is not as it must be.
-    #[error("{file}: {fault}", file = .file.display())]
+    #[error("{}: {}", .file.display(), one_line(&.fault.to_string()))]
     Fault {
         /// The file.
         file: PathBuf,

@@ -24,6 +24,7 @@ impl fmt::Display for FileError {
             column,
             message,
         } = self;
+        let message = one_line(message);
         write!(f, "{}:{line}:{column}: {message}", file.display())
     }
 }

@@ -24,7 +24,7 @@ pub const IMPORT_MAX_BYTES: u64 = 512 << 20;
 
 /// Why a document cannot be imported. Nothing of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {message}")]
+#[error("{}: {}", one_line(path), one_line(message))]
 pub struct ImportError {
     /// The offending field, such as `hosts[3].arms.bbr.weight_q16`.
     pub path: String,

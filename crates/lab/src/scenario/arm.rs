@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::one_line;
 use toml::Spanned;
 
 use super::Fault;
@@ -70,7 +71,7 @@ pub(super) fn check(tables: Vec<Table>, folder: &Path) -> Result<Vec<Arm>, Fault
         if let Some(file) = &file
             && let Err(error) = read(file, MAX_FILE_BYTES)
         {
-            return Err((table.load.span(), error.to_string()));
+            return Err((table.load.span(), one_line(&error.to_string())));
         }
         let arm = Arm {
             name: name.clone(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thalweg_policy::{Policy, Value};
 use thalweg_units::file::{MAX_FILE_BYTES, read};
+use thalweg_units::one_line;
 use toml::Spanned;
 
 use super::{Fault, ScenarioError};
@@ -59,7 +60,7 @@ pub(super) fn load(tables: Vec<Table>, folder: &Path) -> Result<Vec<PolicyFile>,
         let path = folder.join(file.get_ref());
         let bytes = match read(&path, MAX_FILE_BYTES) {
             Ok(bytes) => bytes,
-            Err(error) => return here(file.span(), error.to_string()),
+            Err(error) => return here(file.span(), one_line(&error.to_string())),
         };
         let parsed = check(&bytes, &path)?;
         if let Some(rule) = parsed.rules.iter().find(|rule| {

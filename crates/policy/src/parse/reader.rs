@@ -19,7 +19,7 @@ pub(super) struct Reader<'a> {
     pub file: &'a Path,
     text: &'a str,
     /// Where each line begins.
-    lines: Vec<usize>,
+    lines: Vec<u32>,
     faults: RefCell<Vec<Fault>>,
 }
 
@@ -38,11 +38,15 @@ pub(super) struct Table<'s> {
 
 impl<'a> Reader<'a> {
     pub fn new(file: &'a Path, text: &'a str) -> Self {
-        let newlines = text.match_indices('\n').map(|(at, _)| at + 1);
+        // A file has 16 MiB at most, and perhaps as many lines: of the size that is needed, since
+        // one that grows has up to twice that.
+        let mut lines = Vec::with_capacity(text.matches('\n').count() + 1);
+        lines.push(0);
+        lines.extend(text.match_indices('\n').map(|(at, _)| at as u32 + 1));
         Self {
             file,
             text,
-            lines: std::iter::once(0).chain(newlines).collect(),
+            lines,
             faults: RefCell::default(),
         }
     }
@@ -101,9 +105,9 @@ impl<'a> Reader<'a> {
         while !self.text.is_char_boundary(at) {
             at -= 1;
         }
-        let line = self.lines.partition_point(|&start| start <= at);
+        let line = self.lines.partition_point(|&start| start as usize <= at);
         // The first line begins at 0, so at least one does not begin after `at`.
-        let start = self.lines[line - 1];
+        let start = self.lines[line - 1] as usize;
         Position {
             line,
             column: self.text[start..at].chars().count() + 1,
