@@ -24,7 +24,7 @@ thalweg() {{ {THALWEG} --config /run/agent.toml "$@"; }}
 agent() {{
     cat > /run/agent.toml
     thalweg run > /run/log 2>&1 &
-    for _ in $(seq 200); do [ -S /run/agent.sock ] && return; sleep 0.05; done
+    for _ in $(seq 200); do thalweg status > /dev/null 2>&1 && return; sleep 0.05; done
     cat /run/log
 }}
 transfer() {{ python3 /run/transfer.py "$@"; }}
