@@ -10,9 +10,10 @@
 //! cc/NAME-new        the same of a version on its way: not in force yet, or not in its place
 //! ```
 //!
-//! A version is pinned whole as `NAME-new` and gets its place by one rename, so a call that is
-//! cut short at any moment leaves what the next one finishes or takes back: `NAME-new` with a
-//! link that keeps this very version registered is in force. The kernel keeps a version for as long as a socket has it, whatever is pinned.
+//! A version is pinned whole as `NAME-new` and gets its place by one rename. What a call that is
+//! cut short leaves, the next one finishes or takes back: `NAME-new` is in force if its link
+//! keeps this very version registered. The kernel keeps a version for as long as a socket has
+//! it, whatever is pinned.
 
 mod flows;
 mod program;
