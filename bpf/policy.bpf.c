@@ -32,6 +32,8 @@ static __always_inline void connecting(struct bpf_sock_ops *ops)
 	if (!(load_head()->stages & EARLY))
 		return;
 	flow = handshake_flow(ops, bpf_get_socket_cookie(ops), THALWEG_RULE_ACTIVE);
+	/* For failed(). It stays on: by then another program may rely on it. */
+	callbacks(ops, BPF_SOCK_OPS_STATE_CB_FLAG, 0);
 	if (!flow)
 		return;
 	if (flow->flags & THALWEG_FLOW_NEVER) {
@@ -254,6 +256,34 @@ static __always_inline void later(struct bpf_sock_ops *ops, __u32 stage)
 		carry_out(ops, flow, stage);
 }
 
+/* A connection of this machine that was not established: its slot is free at once. */
+static __always_inline void failed(struct bpf_sock_ops *ops)
+{
+	__u64 cookie = bpf_get_socket_cookie(ops);
+	struct thalweg_policy_handshake *slot;
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk || !(load_head()->flags & THALWEG_POLICY_REMEMBERS))
+		return;
+	slot = handshake_of(cookie, THALWEG_RULE_ACTIVE);
+	if (slot)
+		__sync_val_compare_and_swap(&slot->cookie, cookie, 0);
+	else if (stored_opening(ops))
+		bpf_sk_storage_delete(&flows, sk);
+}
+
+static __always_inline void changed_state(struct bpf_sock_ops *ops)
+{
+	__u32 old = ops->args[0], state = ops->args[1];
+
+	/* From SYN_SENT to SYN_RECV: both ends opened it. */
+	if ((old == BPF_TCP_SYN_SENT && state == BPF_TCP_CLOSE) ||
+	    (old == BPF_TCP_SYN_RECV && state != BPF_TCP_ESTABLISHED))
+		failed(ops);
+	else if (state == BPF_TCP_CLOSE)
+		later(ops, THALWEG_STAGE_CLOSE);
+}
+
 SEC("sockops")
 int policy_sockops(struct bpf_sock_ops *ops)
 {
@@ -294,8 +324,7 @@ int policy_sockops(struct bpf_sock_ops *ops)
 		later(ops, THALWEG_STAGE_RTT);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
-		if (ops->args[1] == BPF_TCP_CLOSE)
-			later(ops, THALWEG_STAGE_CLOSE);
+		changed_state(ops);
 		break;
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
 		reserve_option(ops);

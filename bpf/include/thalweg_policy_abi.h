@@ -232,8 +232,9 @@ struct thalweg_policy_flow {
 
 /*
  * A flow in its handshake. One that this machine opens lies in the first half of the table until
- * it is established or THALWEG_POLICY_HANDSHAKE_NS old. One that the peer opens lies in the second
- * half and gives way to younger ones, for anybody can begin handshakes and never finish them.
+ * it is established or fails, at most for THALWEG_POLICY_HANDSHAKE_NS. One that the peer opens
+ * lies in the second half and gives way to younger ones, for anybody can begin handshakes and
+ * never finish them.
  */
 struct thalweg_policy_handshake {
 	__u64 cookie; /* of the socket (a request's passes to the connection); 0 = free */

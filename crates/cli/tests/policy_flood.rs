@@ -4,9 +4,11 @@
 
 mod support;
 
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde_json::Value;
 use support::policies::{bed, one_rule};
 use support::{Bed, Traffic, privileged};
+use thalweg_abi::raw;
 use thalweg_lab::host::Side;
 
 /// Sends SYNs from addresses that never answer, so many a second, until its input ends; then
@@ -88,6 +90,20 @@ fn forgotten(bed: &Bed) -> u64 {
     count.unwrap_or_else(|| panic!("{report}"))
 }
 
+/// How many connections of this machine are remembered in their handshake.
+fn remembered(bed: &Bed) -> usize {
+    let directory = format!("policy/shared-{}", raw::THALWEG_POLICY_VERSION);
+    let map = MapHandle::from_pinned_path(bed.pin.join(directory).join("handshakes")).unwrap();
+    (0..raw::THALWEG_POLICY_HANDSHAKES)
+        .filter(|slot| {
+            let bytes = map.lookup(&slot.to_ne_bytes(), MapFlags::ANY).unwrap();
+            let bytes = bytes.unwrap();
+            let cookie = std::mem::offset_of!(raw::thalweg_policy_handshake, cookie);
+            bytes[cookie..cookie + 8] != [0; 8]
+        })
+        .count()
+}
+
 /// A flood begins; then real connections open.
 fn flood(label: &str, backlog: &str) -> u64 {
     let bed = bed(label);
@@ -166,6 +182,65 @@ sys.stdin.readline()
     let mut unanswered = bed.python(Side::Client, unanswered, &["10.0.0.99"]);
     assert_eq!(unanswered.line(), "5", "what is set before the SYN");
     assert_whole(&bed, &mut server, 100);
+}
+
+#[test]
+fn connections_that_fail_are_forgotten_at_once() {
+    if !privileged() {
+        return;
+    }
+    let bed = bed("fail");
+    // Remembered as well: those for which no rule holds, and those whose rule keeps off.
+    bed.apply(&support::policies::policy(
+        "[[rule]]\nname = \"quick\"\nmatch.remote_port = 5009\n\
+         set = { timeout_init = \"20ms\", syn_count = 1, sndbuf = \"1MB\" }\n\
+         [[rule]]\nname = \"never\"\nmatch.remote_port = 5008\nnever = true\n",
+    ));
+    bed.ip(
+        Side::Client,
+        "neigh add 10.0.0.99 lladdr 02:00:00:00:00:99 dev link0 nud permanent",
+    );
+    // The sockets stay open, so that it is the failure that counts.
+    let program = r#"
+import select, socket, sys
+held = []
+def connect(address, port, expected):
+    for _ in range(150):
+        connection = socket.socket()
+        held.append(connection)
+        if connection.connect_ex((address, port)) != expected:
+            raise SystemExit(f"{address} {port}: not {expected}")
+for port in 5007, 5008, 5009:
+    connect(sys.argv[1], port, 111)
+print("refused")
+sys.stdin.readline()
+socket.setdefaulttimeout(0)
+for port in 5007, 5008, 5009:
+    connect("10.0.0.99", port, 115)
+print("unanswered")
+sys.stdin.readline()
+for connection in held[-450:-150]:
+    connection.close()
+print("closed")
+sys.stdin.readline()
+for connection in held[-150:]:
+    assert select.select([], [connection], [], 20)[1]
+print("timed out")
+sys.stdin.readline()
+"#;
+    let mut client = bed.python(Side::Client, program, &[&bed.server_address()]);
+    assert_eq!(client.line(), "refused");
+    assert_eq!(remembered(&bed), 0);
+    client.go_on();
+    assert_eq!(client.line(), "unanswered");
+    assert!(remembered(&bed) >= 300, "they were not remembered");
+    client.go_on();
+    assert_eq!(client.line(), "closed");
+    assert!(remembered(&bed) <= 150);
+    client.go_on();
+    assert_eq!(client.line(), "timed out");
+    assert_eq!(remembered(&bed), 0);
+    assert_eq!(forgotten(&bed), 0);
 }
 
 #[test]
