@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
 use thalweg_core::HostKey;
@@ -62,7 +63,27 @@ fn router(shared: Arc<Shared>) -> Router {
             Failure(StatusCode::METHOD_NOT_ALLOWED, text)
         })
         .fallback(async || Failure(StatusCode::NOT_FOUND, "no such resource".to_string()))
+        .layer(axum::middleware::from_fn(may_change))
         .with_state(Api::new(shared))
+}
+
+/// Refuses requests that change something to everybody but root: members of the socket's group
+/// may read. Goes by the method, so that no route can be forgotten.
+async fn may_change(
+    Extension(peer): Extension<connections::Peer>,
+    request: Request,
+    next: Next,
+) -> Answer<Response> {
+    if request.method().is_safe() || peer.uid == 0 {
+        return Ok(next.run(request).await);
+    }
+    Err(Failure(
+        StatusCode::FORBIDDEN,
+        format!(
+            "only root may change what the agent knows and does; user {} may read",
+            peer.uid
+        ),
+    ))
 }
 
 async fn status(State(api): State<Api>) -> Answer<Json<view::Status>> {

@@ -36,7 +36,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::pins::{self, Locked, entries, remove_file};
-use crate::system;
+use crate::{privileges, system};
 
 pub use flows::{Use, count};
 pub use program::{Fill, Program};
@@ -111,7 +111,7 @@ pub struct Control {
 /// # Errors
 /// [`anyhow::Error`] where pins cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Control>> {
-    system::check_privileges()?;
+    privileges::check()?;
     let directory = pin.join(DIRECTORY);
     // Mends what a call that was cut short has left, and lets no other change it meanwhile.
     let _all = Controls::open(pin)?;
@@ -233,7 +233,7 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
         None => program.own_name()?,
     };
     check_name(&name)?;
-    system::check_privileges()?;
+    privileges::check()?;
     let support = check()?;
     // The kernel's own is preferred, so it gets its chance first.
     system::load_modules(std::slice::from_ref(&name));
@@ -250,7 +250,7 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
 /// # Errors
 /// What is wrong with the program or the kernel. The old version stays then.
 pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     let support = check()?;
     let all = Controls::of(pin, name)?;
     let swapped = all.swap(program, name, &support);
@@ -263,7 +263,7 @@ pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
 /// # Errors
 /// There is none of that name, or sockets use it.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     let all = Controls::of(pin, name)?;
     let used = used_by(name)?;
     check_defaults(name, used)?;
@@ -292,7 +292,7 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 /// # Errors
 /// There is none of that name, or it is a default: then it would never end.
 pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     let all = Controls::of(pin, name)?;
     check_defaults(name, used_by(name)?)?;
     all.unregister(name)?;

@@ -67,6 +67,8 @@ pub struct Paths {
     pub state: PathBuf,
     /// `socket`: Unix socket of the local API.
     pub socket: PathBuf,
+    /// `socket_group`: group whose members may read what the agent knows; `None`: root alone.
+    pub socket_group: Option<String>,
 }
 
 /// `[arms]`: the congestion controls to choose from.
@@ -269,6 +271,7 @@ impl Paths {
             pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg")?,
             state: section.path("state", PATH_MAX, "/var/lib/thalweg")?,
             socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock")?,
+            socket_group: section.group_or_none("socket_group")?,
         };
         section.finish()?;
         Ok(paths)

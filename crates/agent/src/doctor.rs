@@ -8,7 +8,7 @@ use libbpf_rs::ProgramType;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::system;
+use crate::{privileges, system};
 
 /// Oldest kernel with everything the programs use (network namespace cookies in sockops).
 const OLDEST_KERNEL: (u32, u32) = (5, 15);
@@ -91,10 +91,17 @@ pub fn doctor(config: &Config) -> Vec<Check> {
 
 fn privileges() -> Check {
     let name = "privileges";
-    match system::missing_capabilities() {
-        Ok(missing) if missing.is_empty() => {
+    match privileges::missing() {
+        Ok(missing) if missing.is_empty() && privileges::reaches_namespaces() => {
             Check::ok(name, "sufficient", "programs can be loaded and attached")
         }
+        Ok(missing) if missing.is_empty() => Check::not(
+            name,
+            CheckState::Degraded,
+            "without CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+            "programs can be loaded; connections in other network namespaces are left alone",
+            "run as root, or grant the capabilities",
+        ),
         Ok(missing) => Check::not(
             name,
             CheckState::Missing,

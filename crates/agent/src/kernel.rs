@@ -29,7 +29,7 @@ use thalweg_policy::Prefix;
 pub use arms::{ArmEntry, ArmSpec, ArmTable};
 pub use maps::HostBatch;
 
-use crate::{object, policy, system};
+use crate::{object, policy, privileges, system};
 use carried::Carried;
 use pins::{LINKS, MAPS};
 
@@ -406,16 +406,10 @@ pub(crate) fn cgroup_id(cgroup: &File) -> Result<u64> {
 /// of a cgroup run in the order in which they came. For the moment between the two steps it
 /// runs twice; a connection that is established then counts twice.
 pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
+    let Some((old, program)) = learners(pin, cgroup)? else {
+        return Ok(());
+    };
     let path = pin.join(pins::MAIN_LINK);
-    if !path.exists() {
-        return Ok(());
-    }
-    let old = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
-    if attached_to(&old)? != cgroup_id(cgroup)? {
-        return Ok(());
-    }
-    let program = libbpf_rs::Program::fd_from_id(old.info()?.prog_id)
-        .context("opening the learner's program (CAP_SYS_ADMIN)")?;
     let new = link_program(program.as_fd(), cgroup)?;
     let beside = pins::beside(&path);
     remove_pin(&beside)?;
@@ -423,6 +417,25 @@ pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
     fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
     // The agent may hold the old link open: closing it here would not detach it.
     old.detach().context("detaching the learner's former link")
+}
+
+/// Link and program of the learner on a cgroup; `None` where it does not learn there.
+///
+/// # Errors
+/// Privileges that putting it behind a policy takes.
+pub(crate) fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
+    let path = pin.join(pins::MAIN_LINK);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let link = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
+    if attached_to(&link)? != cgroup_id(cgroup)? {
+        return Ok(None);
+    }
+    let number = link.info()?.prog_id;
+    let program = privileges::raised(|| libbpf_rs::Program::fd_from_id(number))
+        .context("opening the learner's program (CAP_SYS_ADMIN)")?;
+    Ok(Some((link, program)))
 }
 
 /// Puts a program in force: in the pinned link, in place of another program; where there is no

@@ -19,6 +19,7 @@ mod object;
 mod pins;
 pub mod policy;
 mod present;
+pub mod privileges;
 pub mod run;
 mod shared;
 mod silence;

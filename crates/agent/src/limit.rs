@@ -27,7 +27,7 @@ use thalweg_abi::{bytes_of, from_bytes, raw};
 
 use crate::object;
 use crate::pins::{self, Locked, remove_file};
-use crate::system;
+use crate::{privileges, system};
 
 use sockets::{Maps, Socket, Subtree};
 
@@ -173,7 +173,7 @@ pub enum Outcome {
 /// What is wrong with the request or the machine. Nothing is left behind, and a limit that
 /// was there is as it was.
 pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
-    system::check_privileges()?;
+    privileges::check()?;
     system::check_cgroup2(&request.cgroup)?;
     let settings = settings(request)?;
     if request.edt {
@@ -192,7 +192,7 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
 /// # Errors
 /// [`anyhow::Error`] where the maps cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Limit>> {
-    system::check_privileges()?;
+    privileges::check()?;
     let mut limits = Vec::new();
     let ids = ids(&pin.join(DIRECTORY))?;
     if ids.is_empty() {
@@ -214,7 +214,7 @@ pub fn list(pin: &Path) -> Result<Vec<Limit>> {
 /// # Errors
 /// [`anyhow::Error`] where there is none.
 pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
-    system::check_privileges()?;
+    privileges::check()?;
     system::check_cgroup2(cgroup)?;
     let sockets = sockets::survey().ok();
     let limit = read(&pin.join(DIRECTORY), cgroup_id(cgroup)?, sockets.as_deref())?;
@@ -227,7 +227,7 @@ pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
 /// # Errors
 /// [`anyhow::Error`] where there is none.
 pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     system::check_cgroup2(cgroup)?;
     let id = cgroup_id(cgroup)?;
     let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
@@ -247,7 +247,7 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
 /// # Errors
 /// [`anyhow::Error`] with the first that could not be removed.
 pub fn remove_all(pin: &Path) -> Result<usize> {
-    system::check_privileges()?;
+    privileges::check()?;
     let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
         return Ok(0);
     };

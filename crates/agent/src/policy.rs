@@ -115,6 +115,11 @@ impl Place {
         dry_run: bool,
     ) -> Result<Prepared> {
         system::check_cgroup2(&self.cgroup)?;
+        if !Pins::at(&self.pin).link().exists() {
+            // The learner will have to move behind it: what that takes shows before anything
+            // changes.
+            crate::kernel::learners(&self.pin, &self.cgroup()?)?;
+        }
         let pins = Pins::create(&self.pin)?;
         pins.start_shared()?;
         let mut notes: Vec<String> = compiled
@@ -186,11 +191,15 @@ impl Place {
 }
 
 impl Place {
+    fn cgroup(&self) -> Result<File> {
+        File::open(&self.cgroup)
+            .with_context(|| format!("opening cgroup {}", self.cgroup.display()))
+    }
+
     /// Has the learner's program run after the policy's: what policy sets and whom it protects must
     /// be known before the learner looks.
     fn put_before_learner(&self) -> Result<()> {
-        let cgroup = File::open(&self.cgroup)
-            .with_context(|| format!("opening cgroup {}", self.cgroup.display()))?;
+        let cgroup = self.cgroup()?;
         if crate::kernel::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
             return Ok(());
         }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::AccessFlags;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -20,7 +22,7 @@ use crate::policy::Place;
 use crate::policy::history::History;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
-use crate::{api, system};
+use crate::{api, privileges, system};
 
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
 /// when it ends, unless they were detached.
@@ -30,6 +32,8 @@ use crate::{api, system};
 /// was, nothing is left.
 pub fn run(config: Config) -> Result<()> {
     check_privileges()?;
+    // What the agent makes is its own; what others may use is given to them.
+    umask(Mode::from_bits_truncate(0o077));
     // First of all: a signal that comes during the start ends the agent once it has started.
     let ends = Ends::new()?;
     let cgroup = match &config.cgroup {
@@ -39,16 +43,16 @@ pub fn run(config: Config) -> Result<()> {
     system::check_cgroup2(&cgroup)?;
     fs::DirBuilder::new()
         .recursive(true)
-        .mode(0o750)
+        .mode(0o700)
         .create(&config.paths.state)
         .with_context(|| format!("creating {}", config.paths.state.display()))?;
     check_private(&config.paths.state)?;
+    Store::make_private(&config.paths.state)?;
     let _state_lock = lock(&config.paths.state.join("agent.lock"))?;
     system::load_modules(&config.arms.load);
     let own_netns = system::netns_cookie()?;
 
-    let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
-    let socket = Socket::bind(&config.paths.socket)?;
+    let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
     system::ensure_bpffs(&config.paths.pin)?;
     fs::DirBuilder::new()
         .recursive(true)
@@ -57,6 +61,12 @@ pub fn run(config: Config) -> Result<()> {
         .with_context(|| format!("creating {}", config.paths.pin.display()))?;
     check_private(&config.paths.pin)?;
     let _pin_lock = lock_directory(&config.paths.pin)?;
+    // From here on the agent makes its threads, and reads what others have written.
+    privileges::give_up()?;
+    for directory in [&config.paths.state, &config.paths.pin] {
+        check_reachable(directory)?;
+    }
+    let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
     let remembered = opened.store.arm_names(config.params().mode)?;
     let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
     let shared = Arc::new(Shared::new(kernel, config, opened.store, own_netns)?);
@@ -131,17 +141,32 @@ fn check_private(directory: &Path) -> Result<()> {
             found.uid()
         );
     }
-    if found.mode() & 0o002 != 0 {
+    if found.mode() & 0o022 != 0 {
         bail!(
-            "{shown} may be written by everybody (mode {:o}): chmod o-w {shown}",
+            "{shown} may be written by others (mode {:o}): chmod go-w {shown}",
             found.mode() & 0o7777
         );
     }
     Ok(())
 }
 
+/// Fails unless a directory can be used with the capabilities that are left: root, too, passes
+/// only where its user may.
+fn check_reachable(directory: &Path) -> Result<()> {
+    let shown = directory.display();
+    let usable = nix::unistd::access(directory, AccessFlags::W_OK | AccessFlags::X_OK);
+    usable.with_context(|| {
+        let user = nix::unistd::geteuid();
+        format!(
+            "{shown} cannot be used by user {user} without CAP_DAC_OVERRIDE, which the agent gives \
+             up: give it, and passage through each directory above it, to this user, or name \
+             another directory in [paths]"
+        )
+    })
+}
+
 fn check_privileges() -> Result<()> {
-    let missing = system::missing_capabilities()?;
+    let missing = privileges::missing()?;
     if missing.is_empty() {
         return Ok(());
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
 
+use crate::privileges;
 use crate::view::Counters;
 
 /// Between two looks at the counters.
@@ -88,18 +89,21 @@ fn others(cgroup: &Path) -> Vec<String> {
         );
     }
     note(cgroup, libbpf_sys::BPF_F_QUERY_EFFECTIVE);
-    let mut names: Vec<(u32, String)> = Vec::new();
-    if !found.is_empty() {
-        names.extend(
-            ProgInfoIter::default()
-                .map(|program| (program.id, program.name.to_string_lossy().into_owned())),
-        );
+    if found.is_empty() {
+        return Vec::new();
     }
+    let names: Vec<(u32, String)> = privileges::raised(|| {
+        ProgInfoIter::default()
+            .map(|program| (program.id, program.name.to_string_lossy().into_owned()))
+            .collect()
+    });
     found
         .into_iter()
-        .map(|(id, cgroup)| {
-            let name = names.iter().find(|(known, _)| *known == id);
-            (id, name.map_or("", |(_, name)| name), cgroup)
+        // One without a name is gone by now; or no name may be asked for (CAP_SYS_ADMIN), and
+        // then it may be one of Thalweg's.
+        .filter_map(|(id, cgroup)| {
+            let (_, name) = names.iter().find(|(known, _)| *known == id)?;
+            Some((id, name.as_str(), cgroup))
         })
         .filter(|(_, name, _)| !OWN.contains(name))
         .map(|(id, name, cgroup)| format!("{name} (number {id}) on {}", cgroup.display()))

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::limit::{attached_to, cgroup_path};
 use crate::object::{self, last_line, last_words, printable, take_said};
 use crate::pins::{self, Locked, entries};
-use crate::system;
+use crate::{privileges, system};
 
 const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";
@@ -58,7 +58,7 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
     };
     check_name(&name)?;
     system::check_cgroup2(cgroup)?;
-    system::check_privileges()?;
+    privileges::check()?;
     system::ensure_bpffs(pin)?;
     let all = Objects::create(pin)?;
     let loaded = all.load(file, cgroup, &name);
@@ -71,7 +71,7 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
 /// # Errors
 /// [`anyhow::Error`] where they cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
-    system::check_privileges()?;
+    privileges::check()?;
     let Some(all) = Objects::open(pin)? else {
         return Ok(Vec::new());
     };
@@ -85,7 +85,7 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// # Errors
 /// [`anyhow::Error`] where there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     let all = Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.own(name).exists());
     let all = all.ok_or_else(|| missing(name))?;
     clear(&all.own(name))?;
@@ -99,7 +99,7 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
 /// # Errors
 /// [`anyhow::Error`] where there is no object of that name.
 pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
-    system::check_privileges()?;
+    privileges::check()?;
     let own = pin.join(DIRECTORY).join(name);
     if check_name(name).is_err() || !own.exists() {
         return Err(missing(name));

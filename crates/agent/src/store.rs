@@ -130,6 +130,15 @@ impl Store {
         open::open(directory, boot_id, moment)
     }
 
+    /// Makes a state directory and the files in it the agent's alone, whatever they were: they
+    /// tell whom this machine talks to.
+    ///
+    /// # Errors
+    /// A file that belongs to somebody else, or whose mode cannot be set.
+    pub fn make_private(directory: &Path) -> Result<(), StoreError> {
+        open::make_private(directory)
+    }
+
     /// Another connection to the same file: neither waits for what the other reads, and writes
     /// wait for one transaction of the other at most.
     pub fn again(&self) -> Result<Self, StoreError> {

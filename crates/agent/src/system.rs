@@ -1,6 +1,6 @@
 //! What the machine has: mounts, congestion controls, namespaces, privileges.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use crate::privileges;
 
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 const DEFAULT: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
@@ -198,7 +200,7 @@ pub(crate) fn in_namespaces<T: Send + 'static>(
     wanted: fn(&fs::File) -> bool,
     ask: fn() -> Option<T>,
 ) -> Vec<T> {
-    let worker = std::thread::spawn(move || {
+    let work = move || {
         // The first is our own, which needs no privilege to be in.
         let mut answers: Vec<T> = ask().into_iter().collect();
         let others = network_namespaces().skip(1);
@@ -211,7 +213,8 @@ pub(crate) fn in_namespaces<T: Send + 'static>(
                 }),
         );
         answers
-    });
+    };
+    let worker = std::thread::spawn(move || privileges::raised(work));
     worker.join().unwrap_or_default()
 }
 
@@ -298,52 +301,6 @@ pub(crate) fn is_bpffs(path: &Path) -> Result<bool> {
     let stat =
         nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
     Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
-}
-
-/// Capabilities in the effective set, by number (linux/capability.h).
-pub(crate) fn effective_capabilities() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let hex = line.context("no CapEff in /proc/self/status")?.trim();
-    u64::from_str_radix(hex, 16).context("CapEff is not hexadecimal")
-}
-
-pub(crate) const CAP_NET_ADMIN: u32 = 12;
-pub(crate) const CAP_SYS_ADMIN: u32 = 21;
-pub(crate) const CAP_PERFMON: u32 = 38;
-pub(crate) const CAP_BPF: u32 = 39;
-
-/// Names of the capabilities that the agent lacks. CAP_SYS_ADMIN stands in for the newer
-/// two, as in the kernel.
-pub fn missing_capabilities() -> Result<Vec<&'static str>> {
-    let have = effective_capabilities()?;
-    let has = |cap: u32| have & (1 << cap) != 0;
-    let mut missing = BTreeSet::new();
-    if !has(CAP_NET_ADMIN) {
-        missing.insert("CAP_NET_ADMIN");
-    }
-    if !has(CAP_SYS_ADMIN) {
-        for (cap, name) in [(CAP_BPF, "CAP_BPF"), (CAP_PERFMON, "CAP_PERFMON")] {
-            if !has(cap) {
-                missing.insert(name);
-            }
-        }
-    }
-    Ok(missing.into_iter().collect())
-}
-
-/// This process may not load programs.
-#[derive(Debug, thiserror::Error)]
-#[error("missing privilege: {0}; run as root, or grant the capabilities")]
-pub struct MissingPrivilege(String);
-
-/// Fails unless this process may load programs and attach them.
-pub fn check_privileges() -> Result<()> {
-    let missing = missing_capabilities()?;
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(MissingPrivilege(missing.join(", ")).into())
 }
 
 /// Another process, whose number cannot come to mean a third one.

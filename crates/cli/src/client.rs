@@ -149,7 +149,7 @@ impl Client {
             }
             .into(),
             ErrorKind::PermissionDenied => anyhow!(
-                "no permission to use {}: run as root, or join the group that owns it",
+                "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
                 self.socket.display()
             ),
             // Its queue is full.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -18,18 +18,17 @@ pub struct Socket {
 
 impl Socket {
     /// Binds the socket; the locks say that no agent of this state is alive, so a socket file
-    /// in the way is stale, unless somebody answers on it. Nobody can connect yet.
+    /// in the way is stale, unless somebody answers on it. Nobody can connect yet. Its user may
+    /// use it, and a group, if one is named.
     ///
     /// # Errors
-    /// What is in the way is no socket, or somebody listens on it; or the system's own.
-    pub fn bind(path: &Path) -> Result<Self> {
+    /// What is in the way is no socket, or somebody listens on it; there is no such group; or the
+    /// system's own.
+    pub fn bind(path: &Path, group: Option<&str>) -> Result<Self> {
         let shown = path.display();
+        let group = group.map(group_number).transpose()?;
         if let Some(directory) = path.parent() {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(directory)
-                .with_context(|| format!("creating {}", directory.display()))?;
+            make_public(directory).with_context(|| format!("creating {}", directory.display()))?;
         }
         let address = UnixAddr::new(path).with_context(|| format!("socket {shown}"))?;
         clear(path, &address)?;
@@ -40,7 +39,13 @@ impl Socket {
             path: path.to_owned(),
             descriptor,
         };
-        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+        // Nobody can connect yet, so it matters to nobody which comes first.
+        if let Some((name, number)) = group {
+            std::os::unix::fs::lchown(path, None, Some(number))
+                .with_context(|| format!("giving {shown} to the group {name}"))?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
             .with_context(|| format!("setting the mode of {shown}"))?;
         Ok(bound)
     }
@@ -57,6 +62,28 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // One that is gone is as good as removed.
         let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Makes a directory that everybody may pass, whatever the process's umask is; one that is there
+/// stays as it is.
+fn make_public(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = directory.parent() {
+        make_public(above)?;
+    }
+    fs::create_dir(directory)?;
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755))
+}
+
+fn group_number(name: &str) -> Result<(&str, u32)> {
+    let group = nix::unistd::Group::from_name(name)
+        .with_context(|| format!("looking for the group {name}"))?;
+    match group {
+        Some(group) => Ok((name, group.gid.as_raw())),
+        None => bail!("there is no group {name:?} (paths.socket_group); make it: groupadd {name}"),
     }
 }
 

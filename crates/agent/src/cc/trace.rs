@@ -14,7 +14,7 @@ use thalweg_abi::{bytes_of, from_bytes, raw};
 
 use super::rate::{DECISIONS, TRACE};
 use super::{Controls, DIRECTORY, MAP, names};
-use crate::system;
+use crate::{privileges, system};
 
 /// The kernel stops telling this long after nobody asks any more.
 const LEASE: Duration = Duration::from_secs(3);
@@ -177,7 +177,7 @@ pub fn trace(
     mut lost: impl FnMut(u64),
     mut until: impl FnMut() -> bool,
 ) -> Result<()> {
-    system::check_privileges()?;
+    privileges::check()?;
     let directory = pin.join(DIRECTORY);
     // Mends what a call that was cut short has left.
     let all = Controls::open(pin)?;

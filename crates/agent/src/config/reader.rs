@@ -357,6 +357,18 @@ impl<'s> Section<'s> {
         Ok(read?.value)
     }
 
+    /// The name of a group of users, or `None` for the empty string.
+    pub fn group_or_none(&mut self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        let expected =
+            "the name of a group (1 to 32 of a-z, A-Z, 0-9, _, - and .), or \"\" for none";
+        let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
+        let read = self.take(key, expected, None, show, |value| match text(value)? {
+            "" => Some(None),
+            name => is_group_name(name).then(|| Some(name.to_owned())),
+        });
+        Ok(read?.value)
+    }
+
     /// A list of IPv4 and IPv6 prefixes, each once.
     pub fn prefixes(&mut self, key: &'static str, most: usize) -> Result<Vec<Prefix>, ConfigError> {
         let expected = format!("a list of at most {most} prefixes, each once");
@@ -500,6 +512,16 @@ impl<'s> Section<'s> {
             }
         }
     }
+}
+
+/// Whether a text can be the name of a group (useradd(8), with capitals and dots as in names of
+/// directory services).
+fn is_group_name(text: &str) -> bool {
+    (1..=32).contains(&text.len())
+        && !text.starts_with('-')
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
 }
 
 /// Whether the kernel could know a congestion control by this name.

@@ -44,6 +44,7 @@ fn every_key_takes_effect() {
     assert_eq!(config.paths.pin, Path::new("/sys/fs/bpf/t"));
     assert_eq!(config.paths.state, Path::new("/srv/t"));
     assert_eq!(config.paths.socket, Path::new("/run/t.sock"));
+    assert_eq!(config.paths.socket_group.as_deref(), Some("adm"));
     assert_eq!(
         config.arms.allow.as_deref().unwrap(),
         ["cubic", "bbr", "reno"]

@@ -15,6 +15,7 @@ use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object, Program};
 
 use super::{pin_object, remove_pin};
+use crate::privileges;
 
 /// A map that is pinned.
 pub(super) struct PinnedMap {
@@ -202,13 +203,15 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
         return Ok(Vec::new());
     }
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
-    let used: Vec<MapHandle> = ProgInfoIter::with_query_opts(options)
-        .find(|program| program.id == running)
-        .map(|program| program.map_ids)
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|id| MapHandle::from_map_id(id).ok())
-        .collect();
+    let used: Vec<MapHandle> = privileges::raised(|| {
+        ProgInfoIter::with_query_opts(options)
+            .find(|program| program.id == running)
+            .map(|program| program.map_ids)
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(|id| MapHandle::from_map_id(id).ok())
+            .collect()
+    });
     let mut lost = Vec::new();
     for map in missing {
         let path = pin.join(map.name);

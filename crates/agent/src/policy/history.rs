@@ -236,7 +236,7 @@ impl History {
         let rules = compiled.about.len();
         fs::DirBuilder::new()
             .recursive(true)
-            .mode(0o750)
+            .mode(0o700)
             .create(&self.directory)
             .with_context(|| format!("creating {}", self.directory.display()))?;
         self.remove_drafts()?;

@@ -40,7 +40,7 @@ struct VectorFlow {
 
 /// False where BPF programs cannot be loaded, after saying so.
 fn privileged() -> bool {
-    let missing = crate::system::missing_capabilities().unwrap();
+    let missing = crate::privileges::missing().unwrap();
     if missing.is_empty() {
         return true;
     }

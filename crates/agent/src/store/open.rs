@@ -1,7 +1,7 @@
 //! Opening: new, present, older, newer and damaged files.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ enum Failure {
 pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Opened, StoreError> {
     DirBuilder::new()
         .recursive(true)
-        .mode(0o750)
+        .mode(0o700)
         .create(directory)
         .map_err(|source| StoreError::File {
             path: directory.to_path_buf(),
@@ -67,6 +67,49 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
             source: std::io::Error::other(reason),
         }),
     }
+}
+
+/// Takes from others what they may do with the files of a state directory.
+///
+/// # Errors
+/// A file belongs to somebody else, who could read it through a descriptor of his own; or the
+/// system's own.
+pub(super) fn make_private(directory: &Path) -> Result<(), StoreError> {
+    let refused = |path: &Path, action| {
+        let path = path.to_path_buf();
+        move |source| StoreError::File {
+            path,
+            action,
+            source,
+        }
+    };
+    let tighten = |path: &Path, mode: u32| {
+        let found = fs::symlink_metadata(path)?;
+        if found.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(path, Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    };
+    let own = nix::unistd::geteuid().as_raw();
+    tighten(directory, 0o700).map_err(refused(directory, "set the mode"))?;
+    let entries = fs::read_dir(directory).map_err(refused(directory, "read the directory"))?;
+    for entry in entries {
+        let path = entry
+            .map_err(refused(directory, "read the directory"))?
+            .path();
+        let found = fs::symlink_metadata(&path).map_err(refused(&path, "look at the file"))?;
+        if !found.is_file() {
+            continue;
+        }
+        if found.uid() != own {
+            let user = found.uid();
+            let fault =
+                format!("it belongs to user {user}, the agent runs as {own}: chown {own} it");
+            return Err(refused(&path, "use the file")(std::io::Error::other(fault)));
+        }
+        tighten(&path, 0o600).map_err(refused(&path, "set the mode"))?;
+    }
+    Ok(())
 }
 
 /// Opens, migrates and checks one file.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_agent::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
-use thalweg_agent::system::MissingPrivilege;
+use thalweg_agent::privileges::MissingPrivilege;
 use thalweg_lab::units::{Delay, Rate};
 
 use crate::failure::Failure;

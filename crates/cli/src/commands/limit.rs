@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use thalweg_agent::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
-use thalweg_agent::system::MissingPrivilege;
+use thalweg_agent::privileges::MissingPrivilege;
 use thalweg_lab::link::quantity::Threshold;
 use thalweg_lab::units::Rate;
 

@@ -10,6 +10,7 @@ cgroup = "/sys/fs/cgroup/a.slice"
 pin = "/sys/fs/bpf/t"
 state = "/srv/t"
 socket = "/run/t.sock"
+socket_group = "adm"
 [arms]
 allow = ["cubic", "bbr", "reno"]
 deny = ["reno"]
@@ -101,6 +102,7 @@ enum Accepts {
     Path(usize),
     PathOrAuto,
     ArmOrNone,
+    GroupOrNone,
     /// Least and most names, whether "auto" is accepted.
     Arms(usize, usize, bool),
     /// IPv4 and IPv6 prefixes.
@@ -120,6 +122,7 @@ const KEYS: &[(&str, Accepts)] = &[
     ("paths.pin", Path(4095)),
     ("paths.state", Path(4095)),
     ("paths.socket", Path(107)),
+    ("paths.socket_group", GroupOrNone),
     ("arms.allow", Arms(1, 16, true)),
     ("arms.deny", Arms(0, 64, false)),
     ("arms.load", Arms(0, 64, false)),
@@ -189,6 +192,9 @@ fn right(key: &str, random: &mut Random) -> String {
             .pick(&["\"auto\"", "\"/\"", "'/sys/fs/cgroup/x'"])
             .to_string(),
         ArmOrNone => random.pick(&["\"\"", "\"bbr\"", "\"a-b_9\""]).to_string(),
+        GroupOrNone => random
+            .pick(&["\"\"", "\"adm\"", "\"Net.Ops-1\""])
+            .to_string(),
         Prefixes => random
             .pick(&[
                 "[]",
@@ -335,6 +341,9 @@ fn wrong(key: &str, random: &mut Random) -> String {
             ])
             .clone(),
         ArmOrNone => format!("\"{}\"", bad_arm(random)),
+        GroupOrNone => random
+            .pick(&["\"a b\"", "\"-x\"", "\"ü\"", "\"a:b\"", "7", "[\"adm\"]"])
+            .to_string(),
         Arms(least, most, auto) => {
             let many: Vec<String> = (0..=most + random.below(20))
                 .map(|n| format!("\"a{n}\""))

@@ -1,0 +1,162 @@
+//! What this process may do: capabilities that it needs, gives up, and uses for a moment.
+//!
+//! The agent keeps three capabilities in force, and two more at hand, which are raised around the
+//! few steps that need them. `docs/security.md` has the table.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
+
+/// In force as long as the agent runs: maps, links and programs; congestion controls that are
+/// reserved for administrators; programs that read the kernel's structures.
+const IN_FORCE: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::NET_ADMIN)
+    .union(CapabilitySet::PERFMON);
+/// At hand: network namespaces of others, and kernel objects by their number.
+const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
+
+/// This process may not load programs.
+#[derive(Debug, thiserror::Error)]
+#[error("missing privilege: {0}; run as root, or grant the capabilities")]
+pub struct MissingPrivilege(String);
+
+/// Names of the capabilities that are needed to load and attach programs, and that are not in
+/// force. CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON, as in the kernel.
+pub fn missing() -> Result<Vec<&'static str>> {
+    // Not by capget(2): what a command may do must be known without a system call that a
+    // container's filter may refuse.
+    let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let hex = line.context("no CapEff in /proc/self/status")?.trim();
+    let bits = u64::from_str_radix(hex, 16).context("CapEff is not hexadecimal")?;
+    Ok(missing_of(CapabilitySet::from_bits_retain(bits)))
+}
+
+fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
+    if have.contains(CapabilitySet::SYS_ADMIN) {
+        have |= CapabilitySet::BPF | CapabilitySet::PERFMON;
+    }
+    [
+        (CapabilitySet::BPF, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::PERFMON, "CAP_PERFMON"),
+    ]
+    .into_iter()
+    .filter(|(capability, _)| !have.contains(*capability))
+    .map(|(_, name)| name)
+    .collect()
+}
+
+/// Whether this process may look into network namespaces other than its own.
+pub(crate) fn reaches_namespaces() -> bool {
+    thread::capabilities(None).is_ok_and(|have| have.permitted.contains(AT_HAND))
+}
+
+/// Fails unless this process may load programs and attach them.
+pub fn check() -> Result<()> {
+    let missing = missing()?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(MissingPrivilege(missing.join(", ")).into())
+}
+
+/// Gives up, for good, what the agent does not use once it has its directories and its socket:
+/// on the calling thread, and on those that it makes from now on.
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn give_up() -> Result<()> {
+    let give_up = || {
+        // Nothing that this process runs can get back what it has given up.
+        thread::set_no_new_privs(true)?;
+        let have = thread::capabilities(None)?;
+        thread::set_capabilities(None, kept(have.permitted))
+    };
+    give_up().context("giving up capabilities")
+}
+
+fn kept(permitted: CapabilitySet) -> CapabilitySets {
+    let effective = if permitted.contains(IN_FORCE) {
+        IN_FORCE
+    } else {
+        // Where CAP_SYS_ADMIN stands in.
+        IN_FORCE | CapabilitySet::SYS_ADMIN
+    };
+    CapabilitySets {
+        effective: permitted & effective,
+        permitted: permitted & (IN_FORCE | AT_HAND),
+        inheritable: CapabilitySet::empty(),
+    }
+}
+
+/// Does something with what is at hand in force, on the calling thread. Without it the work is
+/// done all the same: the kernel then refuses what it must.
+pub(crate) fn raised<T>(work: impl FnOnce() -> T) -> T {
+    let Ok(before) = thread::capabilities(None) else {
+        return work();
+    };
+    let raised = CapabilitySets {
+        effective: before.effective | (before.permitted & AT_HAND),
+        ..before
+    };
+    if raised == before || thread::set_capabilities(None, raised).is_err() {
+        return work();
+    }
+    let _lower = Lower(before);
+    work()
+}
+
+/// Puts a thread's capabilities back, also when the work panics.
+struct Lower(CapabilitySets);
+
+impl Drop for Lower {
+    fn drop(&mut self) {
+        // A thread can always have less than it may have.
+        let _ = thread::set_capabilities(None, self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_of_old_kernels_stands_in_for_two() {
+        assert!(missing_of(IN_FORCE).is_empty());
+        assert!(missing_of(CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN).is_empty());
+        assert_eq!(missing_of(CapabilitySet::SYS_ADMIN), ["CAP_NET_ADMIN"]);
+        assert_eq!(
+            missing_of(CapabilitySet::NET_ADMIN),
+            ["CAP_BPF", "CAP_PERFMON"]
+        );
+    }
+
+    #[test]
+    fn three_stay_in_force_and_two_at_hand() {
+        let root = kept(CapabilitySet::all());
+        assert_eq!(root.effective, IN_FORCE);
+        assert_eq!(root.permitted, IN_FORCE | AT_HAND);
+        let three = kept(IN_FORCE);
+        assert_eq!((three.effective, three.permitted), (IN_FORCE, IN_FORCE));
+        let old = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
+        assert_eq!((kept(old).effective, kept(old).permitted), (old, old));
+    }
+
+    #[test]
+    fn what_is_at_hand_is_in_force_only_for_the_work() {
+        let worker = std::thread::spawn(|| {
+            give_up().unwrap();
+            let have = || thread::capabilities(None).unwrap();
+            let before = have();
+            let during = raised(have);
+            assert_eq!(during.effective, before.permitted);
+            assert_eq!(have(), before);
+            let panicked = std::panic::catch_unwind(|| raised(|| panic!("on purpose")));
+            assert!(panicked.is_err());
+            assert_eq!(have(), before);
+        });
+        worker.join().unwrap();
+    }
+}
