@@ -24,7 +24,7 @@ mod tests;
 
 pub use clock::Moment;
 pub use document::{
-    IMPORT_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
+    HOST_MAX_BYTES, ImportError, check_document, each_host, export_head, export_host, import_host,
 };
 pub use events::PRUNE_STEP;
 pub use row::{HostRow, Snapshot, parse_mode};

@@ -1,12 +1,16 @@
 //! HTTP over the agent's Unix socket.
 
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
@@ -20,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take to begin one that says what it has changed: an import of many hosts takes
 /// its time.
 const LONG_PATIENCE: Duration = Duration::from_secs(300);
+/// Bytes of a file that are sent at once.
+const PART: usize = 64 << 10;
 /// How often it is looked whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -46,21 +52,30 @@ impl Client {
 
     /// A resource as the type that describes it.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        parse(path, &self.ask(Method::GET, path, String::new())?)
+        parse(path, &self.ask(Method::GET, path, nothing())?)
     }
 
-    /// A resource as it comes.
-    pub fn get_text(&self, path: &str) -> Result<Bytes> {
-        self.ask(Method::GET, path, String::new())
+    /// A resource, part by part as it comes.
+    pub fn get_parts(&self, path: &str, part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        self.runtime
+            .block_on(self.receive(Method::GET, path, nothing(), part))
     }
 
     /// Removes a resource.
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        parse(path, &self.ask(Method::DELETE, path, String::new())?)
+        parse(path, &self.ask(Method::DELETE, path, nothing())?)
     }
 
-    /// Sends a document.
-    pub fn post<T: DeserializeOwned>(&self, path: &str, body: String) -> Result<T> {
+    /// Asks for something to be done.
+    pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        parse(path, &self.ask(Method::POST, path, nothing())?)
+    }
+
+    /// Sends a file from its beginning.
+    pub fn post_file<T: DeserializeOwned>(&self, path: &str, mut file: File) -> Result<T> {
+        file.rewind().context("reading the file again")?;
+        let left = file.metadata().context("looking at the file")?.len();
+        let body = Content::new(Parts { file, left });
         parse(path, &self.ask(Method::POST, path, body)?)
     }
 
@@ -75,11 +90,11 @@ impl Client {
         mut line: impl FnMut(&str) -> Result<()>,
     ) -> Result<()> {
         self.runtime.block_on(async {
-            let response = self.send(Method::GET, path, String::new()).await?;
+            let response = self.send(Method::GET, path, nothing()).await?;
             let mut body = accepted(response).await?;
             begin(parse(
                 first,
-                &self.collect(Method::GET, first, String::new()).await?,
+                &self.collect(Method::GET, first, nothing()).await?,
             )?)?;
             let mut pending = Vec::new();
             while let Some(frame) = body.frame().await {
@@ -94,13 +109,28 @@ impl Client {
         })
     }
 
-    fn ask(&self, method: Method, path: &str, body: String) -> Result<Bytes> {
+    fn ask(&self, method: Method, path: &str, body: Content) -> Result<Bytes> {
         self.runtime.block_on(self.collect(method, path, body))
     }
 
-    async fn collect(&self, method: Method, path: &str, body: String) -> Result<Bytes> {
-        let mut body = accepted(self.send(method, path, body).await?).await?;
+    async fn collect(&self, method: Method, path: &str, body: Content) -> Result<Bytes> {
         let mut whole = Vec::new();
+        let keep = |part: &[u8]| {
+            whole.extend_from_slice(part);
+            Ok(())
+        };
+        self.receive(method, path, body, keep).await?;
+        Ok(whole.into())
+    }
+
+    async fn receive(
+        &self,
+        method: Method,
+        path: &str,
+        body: Content,
+        mut part: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut body = accepted(self.send(method, path, body).await?).await?;
         loop {
             let frame = tokio::time::timeout(PATIENCE, body.frame()).await;
             let frame = frame.map_err(|_| {
@@ -108,14 +138,14 @@ impl Client {
                 anyhow!("the agent did not go on with its answer within {seconds} s")
             })?;
             let Some(frame) = frame else {
-                return Ok(whole.into());
+                return Ok(());
             };
             let frame = frame.context("the agent broke off its answer")?;
-            whole.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            part(frame.data_ref().map_or(&[][..], |data| data))?;
         }
     }
 
-    async fn send(&self, method: Method, path: &str, body: String) -> Result<Response<Incoming>> {
+    async fn send(&self, method: Method, path: &str, body: Content) -> Result<Response<Incoming>> {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|error| self.not_connected(error))?;
@@ -135,7 +165,7 @@ impl Client {
             .uri(path)
             .header("host", "localhost")
             .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))?;
+            .body(body)?;
         let answer = answer_of(agent, patience, sender.send_request(request)).await?;
         answer.context("the agent broke off before it answered")
     }
@@ -160,6 +190,49 @@ impl Client {
             _ => anyhow::Error::from(error)
                 .context(format!("cannot connect to {}", self.socket.display())),
         }
+    }
+}
+
+/// What a request carries.
+type Content = BoxBody<Bytes, std::io::Error>;
+
+fn nothing() -> Content {
+    Content::new(Empty::new().map_err(|never| match never {}))
+}
+
+/// A file, read as it is sent.
+struct Parts {
+    file: File,
+    left: u64,
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> Poll<Option<std::io::Result<Frame<Bytes>>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let most = usize::try_from(self.left).map_or(PART, |left| left.min(PART));
+        let mut part = vec![0; most];
+        // Regular files alone: a read that blocks blocks for the disk.
+        let read = match self.file.read(&mut part) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            read => read,
+        };
+        Poll::Ready(Some(read.map(|count| {
+            part.truncate(count);
+            self.left -= count as u64;
+            Frame::data(part.into())
+        })))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
     }
 }
 

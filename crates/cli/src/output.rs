@@ -13,8 +13,13 @@ const WIDTH: u16 = 100;
 
 /// Writes text to standard output.
 pub fn print(text: &str) -> Result<()> {
+    write(text.as_bytes())
+}
+
+/// Writes bytes to standard output.
+pub fn write(bytes: &[u8]) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Failure::OutputClosed.into()),
         written => written.context("cannot write to standard output"),
     }

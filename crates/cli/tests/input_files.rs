@@ -155,7 +155,10 @@ fn what_is_not_utf_8_has_its_place() {
     fs::write(directory.path().join("f"), b"1\n22\xff\n").unwrap();
     for command in TEXTS {
         // A trace consists of digits, and `check` says that it is an error.
-        let words = if command.contains(&"--trace") || command.contains(&"check") {
+        let words = if command.contains(&"import") {
+            // Read part by part, as JSON: the number that is no document is told first.
+            " at line 2 column"
+        } else if command.contains(&"--trace") || command.contains(&"check") {
             "f:2:3:"
         } else {
             "f:2:3: found the byte 0xff"
@@ -201,7 +204,8 @@ fn standard_input_is_bounded_too() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(
         said,
-        "thalweg: standard input:2:1: found the byte 0xff, expected UTF-8 text\n"
+        "thalweg: standard input: document: key must be a string at line 2 column 1; nothing was \
+         imported\n"
     );
     assert_eq!(output.status.code(), Some(1));
 }

@@ -1,7 +1,7 @@
 //! Files that users name: read whole within a bound, replaced whole or not at all.
 
 use std::fs::{self, File, FileType, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -54,6 +54,14 @@ impl ReadError {
 /// # Errors
 /// The file cannot be read, is no regular file, or is larger.
 pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    take(open(file, max)?, file, max)
+}
+
+/// A regular file of at most `max` bytes, open for reading. It may grow later.
+///
+/// # Errors
+/// As [`read`].
+pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
     let system = |source| ReadError::System {
         file: file.to_owned(),
         source,
@@ -81,7 +89,7 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
             max,
         });
     }
-    take(open, file, max)
+    Ok(open)
 }
 
 /// The text of a regular file of at most [`MAX_FILE_BYTES`].
@@ -92,13 +100,32 @@ pub fn read_text(file: &Path) -> Result<String, ReadError> {
     Ok(text(read(file, MAX_FILE_BYTES)?, file)?)
 }
 
-/// The text on standard input, at most `max` bytes.
+/// What comes on standard input, at most `max` bytes, as a file without a name, at its beginning.
 ///
 /// # Errors
-/// It cannot be read, is longer, or is not UTF-8.
-pub fn standard_input(max: u64) -> Result<String, ReadError> {
+/// It cannot be read, or is longer; or there is no room for it in the directory of temporary files.
+pub fn standard_input(max: u64) -> Result<File, ReadError> {
     let name = Path::new("standard input");
-    Ok(text(take(io::stdin().lock(), name, max)?, name)?)
+    let spool = || -> io::Result<(File, u64)> {
+        let mut file = tempfile::tempfile()?;
+        let length = io::copy(
+            &mut io::stdin().lock().take(max.saturating_add(1)),
+            &mut file,
+        )?;
+        file.rewind()?;
+        Ok((file, length))
+    };
+    let (file, length) = spool().map_err(|source| ReadError::System {
+        file: name.to_owned(),
+        source,
+    })?;
+    if length > max {
+        return Err(ReadError::Size {
+            file: name.to_owned(),
+            max,
+        });
+    }
+    Ok(file)
 }
 
 /// What a file holds as text; `file` is for messages.
@@ -138,7 +165,8 @@ fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     Ok(bytes)
 }
 
-/// A file that will be written: whole when [`Draft::replace`] is called, or not at all.
+/// A file that will be written: whole when [`Draft::replace`] or [`Draft::persist`] is called, or
+/// not at all.
 #[derive(Debug)]
 pub struct Draft(Place);
 
@@ -192,11 +220,30 @@ impl Draft {
     ///
     /// # Errors
     /// The disk is full, say; the file is as it was.
-    pub fn replace(self, bytes: &[u8]) -> io::Result<()> {
+    pub fn replace(mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(bytes)?;
+        self.persist()
+    }
+
+    /// Adds to what the file will hold.
+    ///
+    /// # Errors
+    /// As [`Draft::replace`].
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.0 {
+            Place::Stream(stream) => stream.write_all(bytes),
+            Place::Beside(_, beside) => beside.write_all(bytes),
+        }
+    }
+
+    /// Puts what was written in the file's place, on the disk before it is.
+    ///
+    /// # Errors
+    /// As [`Draft::replace`].
+    pub fn persist(self) -> io::Result<()> {
         match self.0 {
-            Place::Stream(mut stream) => stream.write_all(bytes),
-            Place::Beside(file, mut beside) => {
-                beside.write_all(bytes)?;
+            Place::Stream(mut stream) => stream.flush(),
+            Place::Beside(file, beside) => {
                 beside.as_file().sync_all()?;
                 beside.persist(&file)?;
                 File::open(directory(&file))?.sync_all()

@@ -22,11 +22,10 @@ use anyhow::Context;
 use super::answer::{Answer, Failure};
 use super::work::Api;
 use crate::shared::Shared;
-use crate::store::{HostRow, ImportError, check_document, each_host, export_host, import_host};
+use crate::store::{
+    HOST_MAX_BYTES, HostRow, ImportError, check_document, each_host, export_host, import_host,
+};
 
-/// Size that a document may have for each host that the kernel keeps at most, bytes: more than
-/// what 16 arms take.
-const HOST_BYTES: u64 = 8 << 10;
 /// Within this time a document must have come.
 const WHOLE: Duration = Duration::from_secs(120);
 /// So long nothing of it may come.
@@ -57,7 +56,7 @@ fn too_slow(limit: Duration) -> Failure {
 
 /// The body as a file that goes with its last user.
 async fn receive(api: &Api, mut body: Body) -> Answer<File> {
-    let most = u64::from(api.shared.kernel.setup().hosts_max) * HOST_BYTES;
+    let most = u64::from(api.shared.kernel.setup().hosts_max) * HOST_MAX_BYTES;
     let too_large = || {
         let text = format!("the document has more than {most} bytes, the most for this hosts.max");
         Failure(StatusCode::PAYLOAD_TOO_LARGE, text)

@@ -19,8 +19,9 @@ const FORMAT: &str = "thalweg-hosts";
 /// `segs` and `retrans`.
 const VERSION: u32 = 2;
 
-/// Most bytes of a document: about 65,536 hosts of 16 arms.
-pub const IMPORT_MAX_BYTES: u64 = 512 << 20;
+/// Most bytes that a document may have for each host that an agent keeps at most: more than what
+/// 16 arms take.
+pub const HOST_MAX_BYTES: u64 = 8 << 10;
 
 /// Why a document cannot be imported. Nothing of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -279,8 +280,8 @@ fn parse<T: for<'a> Deserialize<'a>>(document: impl Read) -> Result<T, ImportErr
     let mut deserializer = serde_json::Deserializer::from_reader(document);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        // "." is the document itself.
-        let path = if path == "." {
+        // "." is the document itself, "?" a place in it that has no name.
+        let path = if path == "." || path == "?" {
             "document".to_owned()
         } else {
             path

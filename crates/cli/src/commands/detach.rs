@@ -36,7 +36,7 @@ pub fn run(global: &Global) -> Result<()> {
         .get::<Pid>("/v1/status")
         .ok()
         .and_then(|status| Process::open(status.pid).ok());
-    let answer = match client.post::<Removed>("/v1/detach", String::new()) {
+    let answer = match client.post::<Removed>("/v1/detach") {
         Err(error) if is_down(&error) => {
             let pin = global.config()?.paths.pin;
             Removed {

@@ -18,23 +18,20 @@ pub struct Options {
 
 /// Writes all host records as a JSON document.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let document = global.client()?.get_text("/v1/export")?;
+    let client = global.client()?;
+    let get = |write: &mut dyn FnMut(&[u8]) -> Result<()>| {
+        client.get_parts("/v1/export", &mut *write)?;
+        write(b"\n")
+    };
     match options.file.as_deref() {
-        None => output::print(&format!(
-            "{}\n",
-            String::from_utf8_lossy(&document).trim_end()
-        )),
-        Some(path) if path == Path::new("-") => output::print(&format!(
-            "{}\n",
-            String::from_utf8_lossy(&document).trim_end()
-        )),
+        None => get(&mut output::write),
+        Some(path) if path == Path::new("-") => get(&mut output::write),
         Some(path) => {
-            write(path, &document).with_context(|| format!("cannot write {}", path.display()))
+            let context = || format!("cannot write {}", path.display());
+            // Not for all to read: it tells with whom this machine speaks.
+            let mut draft = Draft::new(path, 0o600).with_context(context)?;
+            get(&mut |part| draft.write(part).with_context(context))?;
+            draft.persist().with_context(context)
         }
     }
-}
-
-/// Not for all to read: it tells with whom this machine speaks.
-fn write(path: &Path, document: &[u8]) -> std::io::Result<()> {
-    Draft::new(path, 0o600)?.replace(&[document, b"\n"].concat())
 }

@@ -1,12 +1,13 @@
 //! `thalweg import`.
 
+use std::io::{BufReader, Seek};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use thalweg_agent::store::IMPORT_MAX_BYTES;
-use thalweg_units::file::{self, ReadError};
+use thalweg_agent::store::HOST_MAX_BYTES;
+use thalweg_units::file;
 
 use crate::options::Global;
 use crate::output;
@@ -27,11 +28,24 @@ struct Imported {
 
 /// Puts the host records of a document into the agent; all of it is checked first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let name = options.file.display();
-    let text = read(&options.file)?;
-    thalweg_agent::store::check_document(|| Ok(text.as_bytes()))
+    let most = u64::from(global.config()?.hosts.max) * HOST_MAX_BYTES;
+    let is_input = options.file == Path::new("-");
+    let (document, name) = if is_input {
+        (file::standard_input(most)?, "standard input".into())
+    } else {
+        (
+            file::open(&options.file, most)?,
+            options.file.display().to_string(),
+        )
+    };
+    let from_start = || {
+        let mut document = &document;
+        document.rewind()?;
+        Ok(BufReader::new(document))
+    };
+    thalweg_agent::store::check_document(from_start)
         .map_err(|error| anyhow!("{name}: {error}; nothing was imported"))?;
-    let answer: Imported = global.client()?.post("/v1/import", text)?;
+    let answer: Imported = global.client()?.post_file("/v1/import", document)?;
     if global.json {
         return output::print_json(&answer);
     }
@@ -43,11 +57,4 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         "{} host records imported{left_out}\n",
         answer.imported
     ))
-}
-
-fn read(path: &Path) -> Result<String, ReadError> {
-    if path == Path::new("-") {
-        return file::standard_input(IMPORT_MAX_BYTES);
-    }
-    Ok(file::text(file::read(path, IMPORT_MAX_BYTES)?, path)?)
 }

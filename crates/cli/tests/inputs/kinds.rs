@@ -445,10 +445,7 @@ fn trace(bytes: &[u8]) -> Result<(), Vec<String>> {
 }
 
 fn export(bytes: &[u8]) -> Result<(), Vec<String>> {
-    let text = text(bytes, Path::new(FILE))?;
-    check_document(|| Ok(text.as_bytes()))
-        .map(drop)
-        .map_err(one)
+    check_document(|| Ok(bytes)).map(drop).map_err(one)
 }
 
 fn comparison(bytes: &[u8]) -> Result<(), Vec<String>> {
