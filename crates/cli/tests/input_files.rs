@@ -170,19 +170,32 @@ fn what_is_not_utf_8_has_its_place() {
 #[test]
 fn what_takes_much_memory_is_read_within_bounds() {
     let directory = directory();
-    let cases: [(&str, &str, &[&str]); 3] = [
-        ("", "#\n", &["policy", "check", "FILE"]),
-        ("", "[[rule]]\na=1\n", &["--config", "FILE", "status"]),
+    let bound = "224 MiB of memory";
+    let cases: [(&str, &str, &[&str], &str); 4] = [
+        ("", "#\n", &["policy", "check", "FILE"], "64 MiB of memory"),
+        (
+            "",
+            "[[rule]]\n",
+            &["policy", "check", "FILE"],
+            "found 1747626 rules, expected at most 65536",
+        ),
+        (
+            "",
+            "[[rule]]\na=1\n",
+            &["--config", "FILE", "status"],
+            bound,
+        ),
         (
             "{\"format\":1,\"environment\":",
             "[{\"a\":0},",
             &["lab", "compare", "FILE", "FILE"],
+            bound,
         ),
     ];
-    for (start, repeated, command) in cases {
+    for (start, repeated, command, words) in cases {
         let text = start.to_owned() + &repeated.repeat((15 << 20) / repeated.len());
         fs::write(directory.path().join("dense"), text).unwrap();
-        assert_refused(directory.path(), command, "dense", "224 MiB of memory");
+        assert_refused(directory.path(), command, "dense", words);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use thalweg_abi::raw;
 
 use crate::catalogue::{Does, Stage};
-use crate::compiled::{About, AboutOp, Compiled, NamespaceUse};
+use crate::compiled::{About, Compiled, NamespaceUse};
 use crate::error::{Fault, Faults};
 use crate::model::{Action, Conditions, Direction, Namespace, Policy, Ports, Rule, Value};
 use crate::prefix::{MAPPED, Prefix};
@@ -106,10 +106,8 @@ impl<'p> Compiler<'p> {
         let first_op = self.out.ops.len();
         let mut about = About {
             name: rule.name.clone(),
-            description: rule.description.clone(),
-            line: rule.at.line,
             never: rule.never,
-            ops: Vec::new(),
+            ops: Vec::with_capacity(rule.actions.len()),
         };
         let mut actions: Vec<&Action> = rule.actions.iter().collect();
         // It bounds the initial window, too, wherever that stands.
@@ -117,12 +115,7 @@ impl<'p> Compiler<'p> {
         for action in actions {
             let op = self.op(rule, action);
             self.out.ops.push(op);
-            about.ops.push(AboutOp {
-                key: action.key.name,
-                value: action.text(),
-                option: action.key.option,
-                since: action.key.since(action.stages),
-            });
+            about.ops.push(action.key);
         }
         self.out.about.push(about);
 

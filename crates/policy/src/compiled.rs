@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use thalweg_abi::raw;
 
-use crate::Version;
+use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Namespace, is_below};
 use crate::prefix::{bits, is_ipv4, mask};
 
@@ -69,27 +69,10 @@ pub struct NamespaceUse {
 pub struct About {
     /// Its name.
     pub name: String,
-    /// Its description; may be empty.
-    pub description: String,
-    /// Line of the file, from 1.
-    pub line: usize,
     /// Whether it protects.
     pub never: bool,
-    /// Its operations, in the order of the table.
-    pub ops: Vec<AboutOp>,
-}
-
-/// An operation of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AboutOp {
-    /// Key in the file.
-    pub key: &'static str,
-    /// Value, as in the file.
-    pub value: String,
-    /// The kernel's name of the option or hook.
-    pub option: &'static str,
-    /// First kernel that has it.
-    pub since: Version,
+    /// What its operations set, in the order of the table.
+    pub ops: Vec<&'static Key>,
 }
 
 impl Compiled {

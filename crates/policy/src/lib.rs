@@ -19,7 +19,7 @@ pub mod units;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
-pub use compiled::{About, AboutOp, Compiled, NamespaceUse};
+pub use compiled::{About, Compiled, NamespaceUse};
 pub use diff::{Change, ChangedRule, Difference};
 pub use error::{Fault, Faults, Position};
 pub use model::{

@@ -1,5 +1,9 @@
 //! From TOML to a [`Policy`]: every fault is found, and each has its place.
+//!
+//! Rules are read one after the other, so that a large policy takes the memory of its rules and
+//! not that of its whole text as TOML.
 
+mod document;
 mod reader;
 mod value;
 
@@ -12,10 +16,13 @@ use toml::de::DeValue;
 use crate::catalogue::{self, Key, Stage};
 use crate::error::Faults;
 use crate::model::{Action, Conditions, Policy, Rule};
+use document::Document;
 use reader::{Reader, Table};
 
 /// Operations of one rule (`THALWEG_POLICY_MAX_OPS`).
 pub(crate) const OPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_OPS as usize;
+/// Rules of one policy; each counts at least once (`THALWEG_POLICY_MAX_RULES`).
+const RULES_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_RULES as usize;
 /// Longest description, in characters.
 const DESCRIPTION_MAX: usize = 500;
 
@@ -23,50 +30,89 @@ impl Policy {
     /// Reads a policy; `file` serves for messages alone.
     ///
     /// # Errors
-    /// All faults, in the order of the text. A text that is not TOML, or not UTF-8, is not
-    /// looked at any further.
+    /// Faults, in the order of the text, up to a hundred. Of a text that is not UTF-8 nothing is
+    /// looked at, of a part that is not TOML nothing else; parts end before each `[[rule]]`.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Faults> {
         match std::str::from_utf8(bytes) {
-            Ok(text) => parse(&Reader::new(file, text)),
+            Ok(text) => {
+                let document = Document::new(file, text);
+                let policy = read(&document);
+                policy
+                    .filter(|_| document.is_clean())
+                    .ok_or_else(|| document.take_faults())
+            }
             Err(error) => {
                 let (valid, rest) = bytes.split_at(error.valid_up_to());
                 // The valid part is text by the contract of `valid_up_to`.
                 let valid = String::from_utf8_lossy(valid);
-                let reader = Reader::new(file, &valid);
+                let document = Document::new(file, &valid);
                 let byte = rest.first().copied().unwrap_or_default();
-                reader.fault(
-                    valid.len(),
+                document.fault(
+                    document.position(valid.len()),
                     None,
                     format!("the byte 0x{byte:02x}"),
                     "UTF-8 text",
                 );
-                Err(reader.into_faults())
+                Err(document.take_faults())
             }
         }
     }
 }
 
-fn parse(reader: &Reader<'_>) -> Result<Policy, Faults> {
-    let policy = read(reader);
-    match policy {
-        Some(policy) if reader.is_clean() => Ok(policy),
-        _ => Err(reader.take_faults()),
+/// The policy, which may not be whole where there are faults.
+fn read(document: &Document<'_>) -> Option<Policy> {
+    let starts = document.rules();
+    if let Some(&at) = starts.get(RULES_MAX) {
+        document.fault(
+            document.position(at),
+            Some("rule".into()),
+            format!("{} rules", starts.len()),
+            format!("at most {RULES_MAX}"),
+        );
+        return None;
     }
-}
-
-fn read(reader: &Reader<'_>) -> Option<Policy> {
-    let mut root = reader.root()?;
-    let name = root.required("name", "a name for the policy", name_text, NAME);
-    let description = root.optional("description", description_text, &description_rule());
-    let mut rules = Vec::new();
-    match root.take("rule") {
-        None => reader.fault(root.at, None, "no rule", "at least one [[rule]]"),
-        Some(value) => {
+    let mut policy = Policy {
+        file: document.file.to_path_buf(),
+        name: String::new(),
+        description: String::new(),
+        rules: Vec::with_capacity(starts.len()),
+    };
+    let mut is_toml = true;
+    let mut items = 0;
+    let mut start = 0;
+    for (part, end) in starts
+        .iter()
+        .copied()
+        .chain([document.text.len()])
+        .enumerate()
+    {
+        let reader = Reader::new(document, start..end);
+        start = end;
+        let Some(mut root) = reader.root() else {
+            is_toml = false;
+            continue;
+        };
+        if part == 0 {
+            let name = root.required("name", "a name for the policy", name_text, NAME);
+            policy.name = name.unwrap_or_default();
+        } else {
+            // Only a table can have this name here.
+            root.optional("name", name_text, NAME);
+        }
+        if let Some(text) = root.optional("description", description_text, &description_rule()) {
+            policy.description = text;
+        }
+        if let Some(value) = root.take("rule") {
             let at = value.span().start;
             match value.into_inner() {
-                DeValue::Array(items) => {
-                    for (place, item) in items.into_iter().enumerate() {
-                        rules.extend(rule(reader, place, item));
+                _ if part == 0 && !starts.is_empty() => {
+                    let found = "`rule` before the first [[rule]]";
+                    reader.fault(at, Some("rule".into()), found, "tables, [[rule]]");
+                }
+                DeValue::Array(list) => {
+                    for item in list {
+                        policy.rules.extend(rule(&reader, items, item));
+                        items += 1;
                     }
                 }
                 other => {
@@ -74,15 +120,22 @@ fn read(reader: &Reader<'_>) -> Option<Policy> {
                     reader.fault(at, Some("rule".into()), found, "tables, [[rule]]");
                 }
             }
+        } else if starts.is_empty() {
+            reader.fault(root.at, None, "no rule", "at least one [[rule]]");
+        }
+        root.finish();
+        if document.is_full() {
+            return None;
         }
     }
-    root.finish();
+    // Of rules that are not there the names are not known.
+    if !is_toml {
+        return None;
+    }
     let mut names = HashMap::new();
-    for rule in &rules {
-        if let Some(first) = names.insert(rule.name.clone(), rule.at.line)
-            && !rule.name.is_empty()
-        {
-            reader.fault_at(
+    for rule in policy.rules.iter().filter(|rule| !rule.name.is_empty()) {
+        if let Some(first) = names.insert(&*rule.name, rule.at.line) {
+            document.fault(
                 rule.at,
                 Some("rule".into()),
                 format!("the name {:?} again, as in line {first}", rule.name),
@@ -90,12 +143,7 @@ fn read(reader: &Reader<'_>) -> Option<Policy> {
             );
         }
     }
-    Some(Policy {
-        file: reader.file.to_path_buf(),
-        name: name.unwrap_or_default(),
-        description: description.unwrap_or_default(),
-        rules,
-    })
+    Some(policy)
 }
 
 const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
@@ -239,13 +287,16 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
         });
     }
     actions.sort_by_key(|(at, _)| *at);
-    actions
+    let mut actions: Vec<Action> = actions
         .into_iter()
         .map(|(at, action)| Action {
             at: reader.position(at),
             ..action
         })
-        .collect()
+        .collect();
+    // It has the room that they took before, and there may be as many as there are rules.
+    actions.shrink_to_fit();
+    actions
 }
 
 /// Takes all keys of a table that sets things; `stages` says at which, or what was expected.

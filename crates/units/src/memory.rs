@@ -5,21 +5,20 @@ use toml_parser::lexer::TokenKind;
 
 /// A text would take too much memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("found {}, expected {}", TooMuch::FOUND, TooMuch::EXPECTED)]
+#[error("found {found}, expected {}", TooMuch::EXPECTED)]
 pub struct TooMuch {
     /// The byte from which on it is too much.
     pub at: usize,
+    /// What was found.
+    pub found: String,
 }
 
 impl TooMuch {
-    /// What was found.
-    pub const FOUND: &str = "more tables, values and lines than fit into 224 MiB of memory";
     /// What is taken.
     pub const EXPECTED: &str = "fewer";
 }
 
-/// Most memory that a text may take when it is parsed, in bytes. A policy of 25,000 rules takes
-/// less.
+/// Most memory that a text may take when it is parsed, in bytes, where nothing else is said.
 const MEMORY_MAX: u64 = 224 << 20;
 
 /// What the parser of TOML keeps of each token until the end: the token, in a vector that may be
@@ -35,7 +34,15 @@ const TABLE_BYTES: u64 = 1200;
 /// # Errors
 /// From where on it is too much.
 pub fn check_toml(text: &str) -> Result<(), TooMuch> {
-    let mut taken = Taken(0);
+    check_toml_within(text, MEMORY_MAX)
+}
+
+/// The same with a bound of its own, in bytes: a multiple of 1 MiB.
+///
+/// # Errors
+/// From where on it is too much.
+pub fn check_toml_within(text: &str, max: u64) -> Result<(), TooMuch> {
+    let mut taken = Taken { bytes: 0, max };
     let mut is_line_start = true;
     for token in Source::new(text).lex() {
         let of_kind = match token.kind() {
@@ -64,7 +71,10 @@ pub fn check_toml(text: &str) -> Result<(), TooMuch> {
 /// # Errors
 /// From where on it is too much.
 pub fn check_json(text: &str) -> Result<(), TooMuch> {
-    let mut taken = Taken(0);
+    let mut taken = Taken {
+        bytes: 0,
+        max: MEMORY_MAX,
+    };
     let mut bytes = text.bytes().enumerate();
     let mut is_string = false;
     while let Some((at, byte)) = bytes.next() {
@@ -80,15 +90,22 @@ pub fn check_json(text: &str) -> Result<(), TooMuch> {
     Ok(())
 }
 
-struct Taken(u64);
+struct Taken {
+    bytes: u64,
+    max: u64,
+}
 
 impl Taken {
     fn add(&mut self, bytes: u64, at: usize) -> Result<(), TooMuch> {
-        self.0 += bytes;
-        if self.0 <= MEMORY_MAX {
+        self.bytes += bytes;
+        if self.bytes <= self.max {
             return Ok(());
         }
-        Err(TooMuch { at })
+        let found = format!(
+            "more tables, values and lines than fit into {} MiB of memory",
+            self.max >> 20
+        );
+        Err(TooMuch { at, found })
     }
 }
 
@@ -104,7 +121,7 @@ mod tests {
         let string = format!("[\"{}\\\"\"]", "{[,".repeat(5_000_000));
         assert_eq!(check_json(&string), Ok(()));
         let refused = |dense: &str, checked: Result<(), TooMuch>| {
-            let TooMuch { at } = checked.expect_err(dense);
+            let TooMuch { at, .. } = checked.expect_err(dense);
             assert!(at < 8 << 20, "{dense:?}: {at}");
         };
         for dense in [

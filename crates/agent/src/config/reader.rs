@@ -72,9 +72,8 @@ impl<'a> Source<'a> {
 
     /// The root table.
     pub fn parse<'s>(&'s self) -> Result<Section<'s>, ConfigError> {
-        check_toml(self.text).map_err(|TooMuch { at }| {
-            self.fault(at, None, TooMuch::FOUND.to_owned(), TooMuch::EXPECTED)
-        })?;
+        check_toml(self.text)
+            .map_err(|TooMuch { at, found }| self.fault(at, None, found, TooMuch::EXPECTED))?;
         let entries = DeTable::parse(self.text).map_err(|error| self.syntax_error(&error))?;
         Ok(Section {
             source: self,

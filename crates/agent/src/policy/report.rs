@@ -113,11 +113,13 @@ impl Report {
         let Some(entry) = history.in_force(pin)? else {
             return Ok(None);
         };
-        let about = about(history, head.generation);
+        // Names of rules and operations, as far as the history has the policy.
+        let compiled = history.compiled(head.generation);
+        let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
         let counters =
             MapHandle::from_pinned_path(pins.generation(head.generation).join("counters"))?;
         let missed = MapHandle::from_pinned_path(pins.generation(head.generation).join("missed"))?;
-        let mut failures = failures(&pins, head.generation, &about)?;
+        let mut failures = failures(&pins, head.generation, about)?;
         let existing = pins.existing(head.generation);
         let existing = match existing.exists() {
             true => Some(MapHandle::from_pinned_path(existing)?),
@@ -225,12 +227,6 @@ impl FailureLog {
     }
 }
 
-/// Names of rules and operations, as far as the history has the policy.
-fn about(history: &History, generation: u32) -> Vec<About> {
-    let compiled = history.compiled(generation);
-    compiled.map_or_else(Vec::new, |compiled| compiled.about.clone())
-}
-
 fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
     let map = MapHandle::from_pinned_path(pins.shared("failures"))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
@@ -241,11 +237,11 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
         if failure.generation != generation {
             return Ok(());
         }
-        let op = about
+        let key = about
             .get(failure.rule as usize)
             .and_then(|rule| rule.ops.get(usize::from(failure.op)));
-        let (key, option) = match op {
-            Some(op) => (op.key.to_owned(), op.option),
+        let (key, option) = match key {
+            Some(key) => (key.name.to_owned(), key.option),
             None if u32::from(failure.op) == raw::THALWEG_POLICY_CALLBACKS => {
                 ("later stages".to_owned(), "TCP_BPF_SOCK_OPS_CB_FLAGS")
             }

@@ -1,26 +1,27 @@
-//! Takes keys out of a parsed TOML document, and collects faults with their places.
+//! Takes keys out of a part of a policy.
 
-use std::cell::RefCell;
-use std::path::Path;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use thalweg_units::memory::{TooMuch, check_toml};
+use thalweg_units::memory::{TooMuch, check_toml_within};
 use thalweg_units::one_line;
 
-use crate::error::{Fault, Faults, Position};
+use super::document::Document;
+use crate::error::Position;
 
 /// Longest piece of a policy that is repeated in an error, in characters.
 const QUOTE_MAX: usize = 60;
+/// Most memory for one part while it is read, in bytes: a rule of 65,536 prefixes takes less.
+const MEMORY_MAX: u64 = 64 << 20;
 
-/// The text of a policy, and what was found wrong with it so far.
+/// A part of a policy that is TOML by itself. Places are those in it.
 pub(super) struct Reader<'a> {
-    pub file: &'a Path,
+    document: &'a Document<'a>,
     text: &'a str,
-    /// Where each line begins.
-    lines: Vec<u32>,
-    faults: RefCell<Vec<Fault>>,
+    /// Where it begins in the whole.
+    start: usize,
 }
 
 /// The keys of one table that have not been taken yet.
@@ -37,24 +38,18 @@ pub(super) struct Table<'s> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(file: &'a Path, text: &'a str) -> Self {
-        // A file has 16 MiB at most, and perhaps as many lines: of the size that is needed, since
-        // one that grows has up to twice that.
-        let mut lines = Vec::with_capacity(text.matches('\n').count() + 1);
-        lines.push(0);
-        lines.extend(text.match_indices('\n').map(|(at, _)| at as u32 + 1));
+    pub fn new(document: &'a Document<'a>, part: Range<usize>) -> Self {
         Self {
-            file,
-            text,
-            lines,
-            faults: RefCell::default(),
+            document,
+            start: part.start,
+            text: &document.text[part],
         }
     }
 
     /// The root table, unless the text is not TOML.
     pub fn root(&self) -> Option<Table<'_>> {
-        if let Err(TooMuch { at }) = check_toml(self.text) {
-            self.fault(at, None, TooMuch::FOUND, TooMuch::EXPECTED);
+        if let Err(TooMuch { at, found }) = check_toml_within(self.text, MEMORY_MAX) {
+            self.fault(at, None, found, TooMuch::EXPECTED);
             return None;
         }
         let (root, errors) = DeTable::parse_recoverable(self.text);
@@ -68,10 +63,9 @@ impl<'a> Reader<'a> {
             }
             let piece = self.text.get(span.clone()).unwrap_or_default();
             let message = one_line(error.message());
+            let end = self.start + span.start >= self.document.text.len();
             let found = match piece.lines().next() {
-                None | Some("") if span.start >= self.text.len() => {
-                    "the end of the file".to_owned()
-                }
+                None | Some("") if end => "the end of the file".to_owned(),
                 None | Some("") => "the end of the line".to_owned(),
                 Some(piece) => quoted(piece),
             };
@@ -101,17 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn position(&self, at: usize) -> Position {
-        let mut at = at.min(self.text.len());
-        while !self.text.is_char_boundary(at) {
-            at -= 1;
-        }
-        let line = self.lines.partition_point(|&start| start as usize <= at);
-        // The first line begins at 0, so at least one does not begin after `at`.
-        let start = self.lines[line - 1] as usize;
-        Position {
-            line,
-            column: self.text[start..at].chars().count() + 1,
-        }
+        self.document.position(self.start + at)
     }
 
     pub fn fault(
@@ -131,27 +115,7 @@ impl<'a> Reader<'a> {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) {
-        self.faults.borrow_mut().push(Fault {
-            file: self.file.to_path_buf(),
-            at,
-            key,
-            found: found.into(),
-            expected: expected.into(),
-        });
-    }
-
-    pub fn is_clean(&self) -> bool {
-        self.faults.borrow().is_empty()
-    }
-
-    pub fn take_faults(&self) -> Faults {
-        let mut faults = self.faults.take();
-        faults.sort_by_key(|fault| fault.at);
-        Faults(faults)
-    }
-
-    pub fn into_faults(self) -> Faults {
-        self.take_faults()
+        self.document.fault(at, key, found, expected);
     }
 }
 

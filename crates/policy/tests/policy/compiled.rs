@@ -179,7 +179,7 @@ fn operations_say_what_the_file_says() {
     assert_eq!(two.flags & raw::THALWEG_RULE_REMOTE_PORTS, 0);
     let guard = rule("guard");
     assert_eq!((guard.ops, guard.stages), (0, 0));
-    assert_eq!(compiled.about[0].ops[4].value, "\"reno\"");
+    assert_eq!(compiled.about[0].ops[4].name, "congestion");
 }
 
 #[test]

@@ -54,6 +54,88 @@ fn names_and_structure() {
     );
 }
 
+/// Rules are read one by one: what stands around them is looked at all the same.
+#[test]
+fn what_stands_between_rules_is_a_part_of_the_whole() {
+    let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nnever = true\n");
+    refused(
+        &format!("name = \"t\"\n[rule]\n{}", rule("a")),
+        &["t.toml:2:1: rule: found `rule` before the first [[rule]], expected tables, [[rule]]"],
+    );
+    refused(
+        &format!("name = \"t\"\n{}[name]\n[other]\n{}", rule("a"), rule("b")),
+        &[
+            "t.toml:5:1: name: found a table, expected 1 to 64 letters, digits, -, _ or ., not \
+             beginning with - or .",
+            "t.toml:6:2: found the unknown key \"other\", expected one of name, description, rule",
+        ],
+    );
+    // Each part that is not TOML is told; of names that are not known nothing is said.
+    let text = format!(
+        "name = \"t\"\n{}[[rule]]\nmatch.remote = [\"::1\"\n{}[[rule]]\nname = nothing\n",
+        rule("a"),
+        rule("a")
+    );
+    let faults = try_parse(&text).unwrap_err().0;
+    let lines: Vec<usize> = faults.iter().map(|fault| fault.at.line).collect();
+    assert_eq!(lines, [6, 11], "{faults:?}");
+    assert_eq!(faults[0].found, "the end of the line");
+    // What looks like the header of a rule, and is a part of a text.
+    let text = format!(
+        "name = \"t\"\n[[rule]]\nname = \"a\"\nnever = true\ndescription = \"\"\"\\\n[[rule]]\\\n\"\"\"\n\
+         \u{20} [[ rule ]] # [[rule]]\nname = \"b\"\nnever = true\n[[rule]]\n{}",
+        "name = 'c'\n[rule.set]\nnodelay = true\n"
+    );
+    let policy = crate::parse(&text);
+    let found: Vec<(&str, usize)> = policy
+        .rules
+        .iter()
+        .map(|rule| (&*rule.name, rule.at.line))
+        .collect();
+    assert_eq!(found, [("a", 2), ("b", 8), ("c", 11)]);
+    assert_eq!(policy.rules[0].description, "[[rule]]");
+    // As a list, and by a name in quotes: no parts.
+    for text in [
+        "name = \"t\"\nrule = [{ name = \"a\", never = true }, { name = \"b\", never = true }]\n",
+        "name = \"t\"\n[[\"rule\"]]\nname = \"a\"\nnever = true\n[['rule']]\nname = \"b\"\nnever = true\n",
+    ] {
+        assert_eq!(crate::parse(text).rules.len(), 2, "{text}");
+    }
+}
+
+#[test]
+fn faults_are_told_up_to_a_hundred() {
+    let text = format!("name = \"t\"\n{}", "[[rule]]\nx = 1\n".repeat(70));
+    let faults = try_parse(&text).unwrap_err().0;
+    assert_eq!(faults.len(), 101);
+    let last = faults.last().unwrap().to_string();
+    assert!(
+        last.ends_with("found more than 100 faults, expected fewer: the rest is not looked at"),
+        "{last}"
+    );
+}
+
+#[test]
+fn more_rules_than_the_tables_have_are_refused_at_the_first_too_many() {
+    let text = |rules: usize| {
+        let rules = (0..rules).map(|rule| {
+            format!(
+                "[[rule]]\nname = \"r{rule}\"\nmatch.remote = \"10.{}.{}.0/24\"\nset.mark = 1\n",
+                rule >> 8,
+                rule & 0xff
+            )
+        });
+        format!("name = \"t\"\n{}", rules.collect::<String>())
+    };
+    let policy = crate::parse(&text(65_536));
+    assert_eq!(policy.rules.len(), 65_536);
+    assert_eq!(crate::compile(&policy).rules.len(), 65_536);
+    refused(
+        &text(65_537),
+        &["t.toml:262146:1: rule: found 65537 rules, expected at most 65536"],
+    );
+}
+
 #[test]
 fn rules_do_something_or_protect() {
     refused(
