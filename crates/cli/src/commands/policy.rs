@@ -136,8 +136,9 @@ fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
 }
 
 /// "1 rule", "2 rules".
-fn count(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
+fn count(number: impl ToString, what: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
 

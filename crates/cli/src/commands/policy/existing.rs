@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use thalweg_agent::policy::{Reached, Report, RuleReport};
 
-use super::show;
+use super::{count, show};
 use crate::output;
 
 /// For scripts.
@@ -52,9 +52,13 @@ pub fn text(reached: &Reached, report: Option<&Report>) -> String {
         text.push_str(&output::table(&header, &[1, 2, 3, 4, 5], rows));
     }
     text.push_str(&format!(
-        "\n{} open connections in {} network namespaces: no rule holds for {}, {} are newer than \
-         the policy; {} in other cgroups were not touched\n",
-        reached.open, reached.namespaces, reached.unmatched, reached.newer, reached.outside
+        "\n{} in {}: no rule holds for {}, newer than the policy: {}; in other cgroups, not \
+         touched: {}\n",
+        count(reached.open, "open connection"),
+        count(reached.namespaces, "network namespace"),
+        reached.unmatched,
+        reached.newer,
+        reached.outside
     ));
     text
 }

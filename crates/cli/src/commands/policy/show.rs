@@ -3,6 +3,7 @@
 use anyhow::Result;
 use thalweg_agent::policy::{Report, RuleReport};
 
+use super::count;
 use crate::options::Global;
 use crate::output;
 
@@ -39,22 +40,25 @@ fn text(report: &Report) -> String {
         ),
         ("memory", output::bytes(report.map_bytes)),
     ]);
-    for (count, what) in [
+    for (missed, what, why) in [
         (
             report.missed.handshakes,
-            "connections forgotten in their handshake, too many others were in theirs",
+            "handshake",
+            "forgotten: too many others were under way",
         ),
         (
             report.missed.statistics,
-            "statistics lost: nobody read them in time",
+            "event",
+            "of statistics lost: nobody read in time",
         ),
         (
             report.missed.failures,
-            "failures of kinds that are not listed: too many kinds",
+            "failure",
+            "not listed: too many kinds",
         ),
     ] {
-        if count > 0 {
-            text.push_str(&format!("{count} {what}\n"));
+        if missed > 0 {
+            text.push_str(&format!("{} {why}\n", count(missed, what)));
         }
     }
     let mut header = vec!["Rule", "Flows", "Answers", "Done", "Failed"];
