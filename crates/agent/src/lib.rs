@@ -15,6 +15,7 @@ mod events;
 mod keeper;
 pub mod kernel;
 pub mod limit;
+mod lock;
 mod object;
 mod pins;
 pub mod policy;

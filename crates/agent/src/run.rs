@@ -1,8 +1,7 @@
 //! From a configuration to a running agent.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use crate::api::socket::Socket;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
+use crate::lock::Lock;
 use crate::policy::Place;
 use crate::policy::history::History;
 use crate::shared::Shared;
@@ -48,7 +48,7 @@ pub fn run(config: Config) -> Result<()> {
         .with_context(|| format!("creating {}", config.paths.state.display()))?;
     check_private(&config.paths.state)?;
     Store::make_private(&config.paths.state)?;
-    let _state_lock = lock(&config.paths.state.join("agent.lock"))?;
+    let state_lock = Arc::new(Lock::take(&config.paths.state.join("agent.lock"))?);
     system::load_modules(&config.arms.load);
     let own_netns = system::netns_cookie()?;
 
@@ -75,6 +75,7 @@ pub fn run(config: Config) -> Result<()> {
     }
     if let Some(previous) = &left.previous {
         keep_previous(&shared, previous)?;
+        fail_point!("mode::kept");
     }
     fail_point!("start::prepared");
     // The table is whole before the programs see it: no snapshot can be of less.
@@ -98,10 +99,11 @@ pub fn run(config: Config) -> Result<()> {
     let keeper = Keeper::new(Arc::clone(&shared))?;
     let server = {
         let shared = Arc::clone(&shared);
+        let state_lock = Arc::clone(&state_lock);
         std::thread::Builder::new()
             .name("api".into())
             .spawn(move || {
-                let outcome = serve(&shared, socket, ends);
+                let outcome = serve(&shared, socket, ends, &state_lock);
                 shared.stop();
                 outcome
             })?
@@ -195,46 +197,6 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Se
         defaults: system::namespace_defaults(config.hosts.user_namespaces),
         kernel_btf: system::has_kernel_btf(),
     })
-}
-
-/// Takes a lock file that lives as long as the agent; it holds the agent's pid.
-fn lock(path: &Path) -> Result<Flock<File>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .custom_flags(nix::libc::O_NOFOLLOW)
-        .open(path)
-        .map_err(|error| match error.raw_os_error() {
-            Some(nix::libc::ELOOP) => anyhow::anyhow!(
-                "{} is a symbolic link, which is not followed: remove it",
-                path.display()
-            ),
-            _ => anyhow::Error::new(error).context(format!("opening {}", path.display())),
-        })?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(mut held) => {
-            let mut write = || {
-                held.set_len(0)?;
-                held.rewind()?;
-                writeln!(held, "{}", std::process::id())
-            };
-            write().with_context(|| format!("writing {}", path.display()))?;
-            Ok(held)
-        }
-        Err((mut file, Errno::EWOULDBLOCK)) => {
-            let mut pid = String::new();
-            file.read_to_string(&mut pid)?;
-            bail!(
-                "another agent (pid {}) already runs with this state ({}); stop it first, or give \
-                 this one its own [paths] pin, state and socket",
-                pid.trim(),
-                path.display()
-            )
-        }
-        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
-    }
 }
 
 /// Locks the pin directory itself: two agents must not share pinned state either.
@@ -375,7 +337,7 @@ impl Ends {
 }
 
 /// Answers requests and watches for signals until the end is asked for.
-fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends) -> Result<()> {
+fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, state_lock: &Lock) -> Result<()> {
     let Ends {
         runtime,
         mut terminate,
@@ -389,18 +351,22 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends) -> Result<()> {
         loop {
             tokio::select! {
                 never = &mut server => match never {},
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
                 _ = hang_up.recv() => tracing::info!(
                     "SIGHUP changes nothing: restart the agent to have it read its configuration \
                      (no connection is missed)"
                 ),
                 _ = stopped.wait_for(|stop| *stop) => {
+                    state_lock.note_end();
                     // The answer to the request that asked for the end is still on its way.
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                    return Ok(());
+                    break;
                 }
             }
         }
+        // Before the socket goes, by which others tell that the agent ends.
+        state_lock.note_end();
+        Ok(())
     })
 }

@@ -22,6 +22,7 @@ fn a_second_agent_is_refused_and_harms_nothing() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains(&format!("pid {}", bed.pid())), "{text}");
+    assert!(!text.contains("waiting"), "{text}");
     assert_eq!(
         bed.json(&["status"])["pid"].as_u64(),
         Some(u64::from(bed.pid()))
