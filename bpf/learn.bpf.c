@@ -453,3 +453,18 @@ int learn_setsockopt(struct bpf_sockopt *ctx)
 		ctx->optlen = 0;
 	return 1;
 }
+
+/*
+ * Attached nowhere. The agent runs it (BPF_PROG_RUN) for a host when the slot of an arm goes to
+ * another: it cannot take the record's lock itself. The packet is a struct thalweg_forget.
+ */
+SEC("tc")
+int forget_arms(struct __sk_buff *packet)
+{
+	struct thalweg_forget forget;
+
+	if (bpf_skb_load_bytes(packet, 0, &forget, sizeof(forget)))
+		return -1;
+	forget_arms_of(&forget);
+	return 0;
+}

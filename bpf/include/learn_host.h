@@ -83,6 +83,30 @@ static __always_inline void close_host(struct thalweg_host *host)
 	__sync_lock_test_and_set(&host->seq_head, host->seq_tail);
 }
 
+/* Forgets what is known of some arms towards a host. */
+static __always_inline void forget_arms_of(const struct thalweg_forget *forget)
+{
+	struct request r = { .key = forget->key };
+	struct thalweg_host *host;
+	struct thalweg_lock *lock;
+	__u32 i;
+
+	r.tag = thalweg_tag(&r.key);
+	host = find_host(&r);
+	lock = host_lock(&r);
+	if (!host || !lock)
+		return;
+	bpf_spin_lock(&lock->lock);
+	if (open_host(host, r.tag)) {
+		for (i = 0; i < THALWEG_MAX_ARMS; i++)
+			if (forget->arms >> i & 1)
+				__builtin_memset(&host->arms[i], 0, sizeof(host->arms[i]));
+		host->harmful &= ~forget->arms;
+		close_host(host);
+	}
+	bpf_spin_unlock(&lock->lock);
+}
+
 /*
  * Counts the connection and chooses its arm. Where there is no record nothing is known of
  * the host, and the system's arm stays: peers that are never measured leave no trace.

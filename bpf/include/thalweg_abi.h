@@ -208,6 +208,13 @@ struct thalweg_host {
 	__u32 seq_tail;
 };
 
+/* What the agent tells forget_arms. */
+struct thalweg_forget {
+	struct thalweg_host_key key;
+	__u32 arms; /* mask */
+	__u32 reserved; /* 0 */
+};
+
 /* One measured stretch of a connection: the input of scoring. */
 struct thalweg_sample {
 	__u64 bytes; /* acknowledged in the stretch */
@@ -444,6 +451,7 @@ struct thalweg_pacing {
 THALWEG_ASSERT_SIZE(thalweg_host_key, 32);
 THALWEG_ASSERT_SIZE(thalweg_arm_state, 56);
 THALWEG_ASSERT_SIZE(thalweg_host, 80 + 56 * THALWEG_MAX_ARMS + 8);
+THALWEG_ASSERT_SIZE(thalweg_forget, 40);
 THALWEG_ASSERT_SIZE(thalweg_sample, 64);
 THALWEG_ASSERT_SIZE(thalweg_params, 80);
 THALWEG_ASSERT_SIZE(thalweg_arm, 32);

@@ -25,6 +25,7 @@ pod!(
     thalweg_meta,
     thalweg_conn,
     thalweg_event,
+    thalweg_forget,
     thalweg_counters,
     thalweg_limit_settings,
     thalweg_limit_state,

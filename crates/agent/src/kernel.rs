@@ -34,6 +34,9 @@ use carried::Carried;
 use pins::{LINKS, MAPS};
 
 /// What the kernel side is to be.
+/// The program that the agent itself runs.
+const FORGET: &str = "forget_arms";
+
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory on a bpffs.
@@ -99,6 +102,8 @@ pub struct Kernel {
     without_btf: Option<String>,
     map_bytes: u64,
     // The order matters: what is unfinished goes after the programs.
+    /// The program that forgets arms in a record, under its lock.
+    forget: OwnedFd,
     object: Object,
     unfinished: Unfinished,
 }
@@ -146,11 +151,11 @@ impl Kernel {
         };
         let Carried {
             took_over,
-            arms,
+            arms: carried_arms,
             reused,
-            left,
+            mut left,
         } = Carried::collect(&setup)?;
-        let mut table = ArmTable::layout(setup.params.mode, &arms, &setup.arms, &[])?;
+        let mut table = ArmTable::layout(setup.params.mode, &carried_arms, &setup.arms, &[])?;
         table.remember(setup.params.mode, &setup.remembered);
         let mut params = setup.params;
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
@@ -166,6 +171,9 @@ impl Kernel {
             bail!("the BPF object lacks a map (found {:?})", maps.keys());
         }
         let map_bytes = maps
+        let forget = object.progs().find(|program| program.name() == FORGET);
+        let forget = forget.with_context(|| format!("the BPF object lacks program {FORGET}"))?;
+        let forget = forget.as_fd().try_clone_to_owned()?;
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
             .sum();
@@ -177,6 +185,7 @@ impl Kernel {
             without_btf,
             map_bytes,
             object,
+            forget,
             unfinished,
             setup,
         };
@@ -187,6 +196,14 @@ impl Kernel {
         }
         kernel.bind_meta()?;
         Ok((kernel, left))
+        // An agent that was killed while it emptied a slot may have left something in it.
+        let renamed = kernel.arms()?.renamed(&carried_arms);
+        if reused.contains_key("hosts") && renamed != 0 {
+            kernel.forget_arms(renamed)?;
+        }
+        for (_, host) in &mut left.hosts {
+            arms::forget(host, renamed);
+        }
     }
 
     /// Puts the programs and their maps in force, in one step. Before that a failure leaves

@@ -9,9 +9,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use libbpf_rs::{MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::signal::Signal;
 use support::{Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
+use thalweg_abi::{arm_name_bytes, bytes_of, from_bytes, raw};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
 fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
@@ -339,20 +340,12 @@ fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
     bed.counter_reaches("scored", 1);
 }
 
-#[test]
-fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
-    use libbpf_rs::MapCore;
-    use thalweg_abi::{arm_name_bytes, bytes_of, from_bytes, raw};
-    if !privileged() {
-        return;
-    }
-    let (mut bed, address, _sink) = learned("slots16", "");
-    bed.end(Signal::SIGTERM);
-    // As after many names: all slots taken, reno without one, and something known of each.
+/// As after many names: all slots taken, reno without one, and something known of each, least of
+/// the arm in slot 9. The agent is away.
+fn take_all_slots(bed: &Bed) {
     let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
     let zero = 0u32.to_ne_bytes();
-    let value = map.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
-    let mut table: raw::thalweg_arms = from_bytes(&value).unwrap();
+    let mut table = arm_table(bed);
     let reno = arm_name_bytes("reno").unwrap();
     for (index, arm) in table.arms.iter_mut().enumerate() {
         if arm.name[0] == 0 || arm.name == reno {
@@ -366,17 +359,22 @@ fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
         let value = hosts.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         let mut host: raw::thalweg_host = from_bytes(&value).unwrap();
         for (index, arm) in host.arms.iter_mut().enumerate() {
-            // Slot 9 has the least.
             arm.scored += if index == 9 { 1 } else { 5 };
         }
         hosts.update(&key, bytes_of(&host), MapFlags::ANY).unwrap();
     }
-    bed.start();
-    let value = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
-    let value = value.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
-    let table: raw::thalweg_arms = from_bytes(&value).unwrap();
-    assert_eq!(table.arms[9].name, reno);
-    let host = bed.host(&address).unwrap();
+}
+
+fn arm_table(bed: &Bed) -> raw::thalweg_arms {
+    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+    from_bytes(&value.unwrap()).unwrap()
+}
+
+/// Slot 9 is reno's, of which nothing is known, and what is known of others stays.
+fn assert_slot_is_given(bed: &Bed, address: &str) {
+    assert_eq!(arm_table(bed).arms[9].name, arm_name_bytes("reno").unwrap());
+    let host = bed.host(address).unwrap();
     let arms = host["arms"].as_array().unwrap();
     let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
     assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
@@ -384,6 +382,107 @@ fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
         of("cubic").is_some_and(|arm| arm["scored"].as_u64() >= Some(5)),
         "{host}"
     );
+}
+
+#[test]
+fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slots16", "");
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    bed.start();
+    assert_slot_is_given(&bed, &address);
+}
+
+#[test]
+fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
+    if !privileged() {
+        return;
+    }
+    for settings in ["", "[hosts]\nmax = 1000\n"] {
+        let (mut bed, address, _sink) = learned("slotskill", "");
+        bed.end(Signal::SIGTERM);
+        take_all_slots(&bed);
+        bed.dies_at("arms::emptying=return");
+        bed.configure(settings);
+        bed.start();
+        assert_slot_is_given(&bed, &address);
+    }
+}
+
+/// The agent takes its time between the look at a record and its change.
+#[test]
+fn what_is_learned_while_a_slot_changes_hands_is_kept() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slotsload", "");
+    let before = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    let load = bed.load(&address, 2, 50);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "arms::emptying=sleep(1000)");
+    bed.start_by(command);
+    assert_slot_is_given(&bed, &address);
+    let (made, _) = load.finish();
+    let after = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
+    assert_eq!(after, before + made, "connections that count");
+}
+
+#[test]
+fn a_start_waits_for_an_agent_that_is_ending() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("ending", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    // Its last snapshot takes long.
+    command.env("FAILPOINTS", "snapshot::begun=sleep(3000)");
+    bed.start_by(command);
+    bed.connect(&address, 1, 1_000_000);
+    let pid = bed.pid();
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let old = bed.leave();
+    bed.start();
+    bed.collect(old);
+    assert_ne!(bed.pid(), pid);
+    let logged = bed.logged();
+    let lines = logged.lines().filter(|line| line.contains("waiting for"));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 1, "{logged}");
+    assert!(lines[0].contains(&format!("pid {pid}")), "{logged}");
+    assert_eq!(bed.host(&address).unwrap()["scored"], 2);
+}
+
+#[test]
+#[ignore = "slow: ten seconds until an agent that does not end is given up"]
+fn a_start_gives_up_on_an_agent_that_does_not_end() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _, _sink) = learned("endless", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "snapshot::begun=pause");
+    bed.start_by(command);
+    let pid = bed.pid();
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let text = bed.refused();
+    for part in [&format!("pid {pid}"), "has not ended within 10 s"] {
+        assert!(text.contains(part), "{part} not in: {text}");
+    }
+    bed.end(Signal::SIGKILL);
+    bed.start();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_abi::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
-use thalweg_core::{ArmState, MAX_ARMS, Mode};
+use thalweg_core::{ArmState, Host, MAX_ARMS, Mode};
 
 use super::Kernel;
 use crate::events::error_text;
@@ -217,6 +217,13 @@ impl ArmTable {
         (first_slot(mode)..MAX_ARMS).find(|&index| self.slots[index].is_none())
     }
 
+    /// Mask of the slots that have a name which they do not have in `old`.
+    pub(super) fn renamed(&self, old: &Self) -> u16 {
+        self.entries()
+            .filter(|(index, arm)| old.name(*index) != Some(&arm.name))
+            .fold(0, |mask, (index, _)| mask | 1 << index)
+    }
+
     /// Slots of arms that are not wanted any more.
     fn gone(&self, mode: Mode, wanted: &[ArmSpec]) -> Vec<usize> {
         self.entries()
@@ -243,6 +250,23 @@ impl ArmTable {
             arm.refused_errno = 0;
         }
     }
+}
+
+/// Forgets what is known of some arms in a record that nobody else writes.
+pub(super) fn forget(host: &mut Host, arms: u16) {
+    for (index, state) in host.arms.iter_mut().enumerate() {
+        if arms >> index & 1 != 0 {
+            *state = ArmState::default();
+        }
+    }
+    host.harmful &= !arms;
+}
+
+/// Whether a record holds anything of some arms.
+fn knows(host: &Host, arms: u16) -> bool {
+    let mut without = host.clone();
+    forget(&mut without, arms);
+    without != *host
 }
 
 impl Kernel {
@@ -294,20 +318,18 @@ impl Kernel {
         Ok(spare)
     }
 
-    /// Forgets what is known of the arms whose slots another name gets. Their names go first: no
-    /// new connection finds them by name while the records change.
+    /// Forgets what is known of the slots that get another name. The old names go first: no new
+    /// connection finds them by name while the records change.
     fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<()> {
-        let renamed: Vec<usize> = current
-            .entries()
-            .filter(|(index, arm)| next.name(*index) != Some(&arm.name))
-            .map(|(index, _)| index)
-            .collect();
-        if renamed.is_empty() {
+        let renamed = next.renamed(current);
+        if renamed == 0 {
             return Ok(());
         }
         let mut between = current.clone();
-        for index in &renamed {
-            if let Some(arm) = between.slots[*index].take() {
+        for (index, slot) in between.slots.iter_mut().enumerate() {
+            if renamed >> index & 1 != 0
+                && let Some(arm) = slot.take()
+            {
                 tracing::info!(
                     arm = arm.name,
                     "gone for long: its place is given to another"
@@ -315,15 +337,16 @@ impl Kernel {
             }
         }
         self.put_arms(&between)?;
+        self.forget_arms(renamed)
+    }
+
+    /// Forgets what is known of some arms, given by their mask. Programs may write at the same time.
+    pub(super) fn forget_arms(&self, arms: u16) -> Result<()> {
         self.walk_hosts(|batch| {
-            for (key, mut host) in batch {
-                let before = host.clone();
-                for index in &renamed {
-                    host.arms[*index] = ArmState::default();
-                    host.harmful &= !(1 << index);
-                }
-                if host != before {
-                    self.insert_host(&key, &host)?;
+            fail_point!("arms::emptying");
+            for (key, host) in &batch {
+                if knows(host, arms) {
+                    self.forget_arms_of(key, arms)?;
                 }
             }
             Ok(())

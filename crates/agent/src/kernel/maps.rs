@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result};
@@ -173,7 +174,38 @@ impl Kernel {
             if host.scored >= known {
                 self.insert_host(key, host)?;
             }
+            fail_point!("carry::host");
         }
+        Ok(())
+    }
+
+    /// Forgets what is known of some arms towards a host, given by their mask; under the lock of
+    /// the record, which only programs can take.
+    pub(super) fn forget_arms_of(&self, key: &HostKey, arms: u16) -> Result<()> {
+        let forget = raw::thalweg_forget {
+            key: key_to_raw(key),
+            arms: arms.into(),
+            reserved: 0,
+        };
+        let packet = bytes_of(&forget);
+        let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
+            data_in: packet.as_ptr().cast(),
+            data_size_in: packet.len() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is open and the packet lives for the whole call.
+        let failed = unsafe {
+            libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(self.forget.as_raw_fd(), &mut options)
+        };
+        if failed != 0 {
+            return Err(std::io::Error::from_raw_os_error(-failed))
+                .context("running the program that forgets arms");
+        }
+        anyhow::ensure!(
+            options.retval == 0,
+            "the program that forgets arms did not understand what it was told"
+        );
         Ok(())
     }
 

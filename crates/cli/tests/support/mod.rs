@@ -196,6 +196,25 @@ impl Bed {
         self.agent = Some(child);
     }
 
+    /// Starts an agent that ends itself at a point, as by kill -9.
+    pub fn dies_at(&self, point: &str) {
+        let mut command = self.run_command();
+        command.env("FAILPOINTS", point);
+        let mut child = self.spawn(command);
+        assert!(was_killed(&mut child, point), "{point}");
+    }
+
+    /// Starts a process that is to be killed.
+    pub fn spawn(&self, mut command: Command) -> Child {
+        let log = self.directory.path().join("killed.log");
+        let log = fs::File::create(log).expect("log");
+        command
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the process starts")
+    }
+
     pub fn pid(&self) -> u32 {
         self.agent.as_ref().expect("the agent runs").id()
     }
@@ -367,6 +386,27 @@ impl Bed {
         .finish();
     }
 
+    /// Connections to a sink from as many threads, each so many a second.
+    pub fn load(&self, address: &str, threads: u32, rate: u32) -> Load {
+        // Ports whose connection is over but for the wait are taken again.
+        let client = self.pair.namespace(Side::Client);
+        let ports = Command::new("ip")
+            .args(["netns", "exec", client, "sysctl", "-qw"])
+            .args([
+                "net.ipv4.ip_local_port_range=1024 65000",
+                "net.ipv4.tcp_tw_reuse=1",
+            ])
+            .status();
+        assert!(ports.expect("sysctl").success());
+        let (threads, rate) = (threads.to_string(), rate.to_string());
+        let mut traffic = self.python(Side::Client, LOAD, &[address, "5001", &threads, &rate]);
+        assert_eq!(traffic.line(), "up");
+        Load {
+            traffic,
+            began: Instant::now(),
+        }
+    }
+
     /// A server that accepts and drains until the bed goes; returns once it listens.
     pub fn sink(&self, address: &str) -> Traffic {
         let mut server = self.python(Side::Server, SINK, &[address, "5001"]);
@@ -426,6 +466,23 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: the agent may still have files open on it.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Waits for the end of a process; whether it was by kill -9.
+pub fn was_killed(child: &mut Child, what: &str) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = child.try_wait().expect("waiting for a process") {
+            return status.signal() == Some(9);
+        }
+        if Instant::now() > deadline {
+            child.kill().expect("ending a process");
+            child.wait().expect("waiting for a process");
+            panic!("{what} is never passed");
+        }
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -569,6 +626,54 @@ for _ in range(number):
         connection.shutdown(socket.SHUT_WR)
         connection.recv(1)
 "#;
+
+/// Makes connections until its input ends, from as many threads as asked for, each so many a
+/// second; says how many there were, and fails where one of them does.
+/// Arguments: address, port, threads, connections a second of each.
+const LOAD: &str = r#"
+import socket, sys, threading, time
+address, port, threads, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+over, made, failed = threading.Event(), [0] * threads, []
+def connect(own):
+    due = time.monotonic()
+    while not over.is_set():
+        try:
+            with socket.create_connection((address, port), 30) as connection:
+                connection.sendall(bytes(1000))
+                connection.shutdown(socket.SHUT_WR)
+                if connection.recv(1):
+                    raise OSError("an answer")
+        except OSError as error:
+            failed.append(error)
+        made[own] += 1
+        due = max(due + 1 / rate, time.monotonic() - 1)
+        over.wait(max(0, due - time.monotonic()))
+workers = [threading.Thread(target=connect, args=(own,)) for own in range(threads)]
+for worker in workers:
+    worker.start()
+print("up")
+sys.stdin.read()
+over.set()
+for worker in workers:
+    worker.join()
+assert not failed, failed[:3]
+print(sum(made))
+"#;
+
+/// Connections that come at a rate, until they are ended.
+pub struct Load {
+    traffic: Traffic,
+    began: Instant,
+}
+
+impl Load {
+    /// Ends it; no connection may have failed. Returns how many there were, and how many a second.
+    pub fn finish(self) -> (u64, f64) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let made: u64 = self.traffic.finish().trim().parse().expect("a number");
+        (made, made as f64 / seconds)
+    }
+}
 
 /// The path of a file that outlives a test run, for reports.
 pub fn manifest_path(relative: &str) -> PathBuf {
