@@ -236,12 +236,16 @@ impl Pins {
         let path = self.link();
         let running = path.exists();
         if running {
-            // Without its pin the kernel detaches a link as well, but some time later.
-            Link::open(&path)
-                .and_then(|link| link.detach())
-                .with_context(|| format!("detaching {}", path.display()))?;
+            // A link that nobody holds is detached by the kernel, but some time later. The pin goes
+            // first: one of a link that does nothing would look like a policy in force.
+            let link =
+                Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
             crate::kernel::remove_pin(&path)?;
+            fail_point!("policy::unpinned");
+            link.detach()
+                .with_context(|| format!("detaching {}", path.display()))?;
         }
+        fail_point!("policy::detached");
         self.clear()?;
         fs::remove_dir(&self.directory)
             .with_context(|| format!("removing {}", self.directory.display()))?;
