@@ -13,6 +13,7 @@ mod pins;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -574,7 +575,7 @@ pub(crate) fn attach_and_pin(
 
 pub(crate) fn remove_pin(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))
         }
         _ => Ok(()),
@@ -604,8 +605,16 @@ pub fn detach(pin: &Path) -> Result<Vec<String>> {
         return Ok(removed);
     }
     match fs::remove_dir(pin) {
-        // Limits and other people's programs live below and are not the agent's.
-        Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => Ok(removed),
+        // Limits and other people's programs live below and are not the agent's; nor is a BPF file
+        // system that was mounted here.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::DirectoryNotEmpty | ErrorKind::ResourceBusy
+            ) =>
+        {
+            Ok(removed)
+        }
         Err(error) if !removed.is_empty() => {
             Err(error).with_context(|| format!("removing {}", pin.display()))
         }

@@ -290,9 +290,9 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "{} is not on a BPF file system; use a path under {BPFFS}, or mount one: mount -t bpf bpf {}",
-        path.display(),
-        existing.display()
+        "{0} is not on a BPF file system; use a path under {BPFFS}, or mount one: mkdir -p {0} && \
+         mount -t bpf -o mode=0700 bpf {0}",
+        path.display()
     )
 }
 
