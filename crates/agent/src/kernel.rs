@@ -34,10 +34,10 @@ use crate::{object, policy, privileges, system};
 use carried::Carried;
 use pins::{LINKS, MAPS};
 
-/// What the kernel side is to be.
 /// The program that the agent itself runs.
 const FORGET: &str = "forget_arms";
 
+/// What the kernel side is to be.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory on a bpffs.
@@ -102,9 +102,9 @@ pub struct Kernel {
     /// Why the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
     map_bytes: u64,
-    // The order matters: what is unfinished goes after the programs.
     /// The program that forgets arms in a record, under its lock.
     forget: OwnedFd,
+    // The order matters: what is unfinished goes after the programs.
     object: Object,
     unfinished: Unfinished,
 }
@@ -171,10 +171,10 @@ impl Kernel {
         if maps.len() != MAPS.len() {
             bail!("the BPF object lacks a map (found {:?})", maps.keys());
         }
-        let map_bytes = maps
         let forget = object.progs().find(|program| program.name() == FORGET);
         let forget = forget.with_context(|| format!("the BPF object lacks program {FORGET}"))?;
         let forget = forget.as_fd().try_clone_to_owned()?;
+        let map_bytes = maps
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
             .sum();
@@ -185,8 +185,8 @@ impl Kernel {
             took_over,
             without_btf,
             map_bytes,
-            object,
             forget,
+            object,
             unfinished,
             setup,
         };
@@ -196,7 +196,6 @@ impl Kernel {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
         }
         kernel.bind_meta()?;
-        Ok((kernel, left))
         // An agent that was killed while it emptied a slot may have left something in it.
         let renamed = kernel.arms()?.renamed(&carried_arms);
         if reused.contains_key("hosts") && renamed != 0 {
@@ -205,6 +204,7 @@ impl Kernel {
         for (_, host) in &mut left.hosts {
             arms::forget(host, renamed);
         }
+        Ok((kernel, left))
     }
 
     /// Puts the programs and their maps in force, in one step. Before that a failure leaves
@@ -218,6 +218,7 @@ impl Kernel {
             .with_context(|| format!("opening cgroup {}", self.setup.cgroup.display()))?;
         // Whoever starts after us takes a set with this record for whole.
         self.write_meta()?;
+        fail_point!("start::version");
         pins::prepare(pin, &self.object)?;
         fail_point!("start::pinned");
         let _policy_lock = policy::lock_existing(pin)?;
@@ -432,7 +433,9 @@ pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
     let beside = pins::beside(&path);
     remove_pin(&beside)?;
     pin_object(new.as_fd(), &beside)?;
+    fail_point!("policy::beside");
     fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
+    fail_point!("policy::behind");
     // The agent may hold the old link open: closing it here would not detach it.
     old.detach().context("detaching the learner's former link")
 }

@@ -227,6 +227,7 @@ impl Prepared {
             // Its pin keeps it.
             None => drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?),
         }
+        fail_point!("policy::linked");
         self.place.put_before_learner()?;
         fail_point!("policy::swapped");
         self.pins.keep_only(Running {
@@ -279,6 +280,7 @@ impl Prepared {
                 MapHandle::try_from(&map)?
                     .pin(&path)
                     .with_context(|| format!("pinning {}", path.display()))?;
+                fail_point!("policy::map");
             }
         }
         let mut programs = self.object.progs_mut();

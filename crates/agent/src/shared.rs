@@ -330,6 +330,7 @@ impl Restoring<'_> {
         );
         kernel.insert_host(&key, &host)?;
         self.put.push(key);
+        fail_point!("restore::host");
         Ok(())
     }
 

@@ -294,14 +294,17 @@ impl State {
             }
         }
         written += self.write(saved, &mut changed)?;
+        fail_point!("snapshot::written");
         for keys in gone.chunks(ROWS) {
             self.store.remove_hosts(shared.mode(), saved, keys)?;
+            fail_point!("snapshot::removed");
             self.attend();
         }
         self.store.remove_unreadable(saved)?;
         if written > 0 || !gone.is_empty() {
             let header = shared.snapshot_header(shared.mode());
             self.store.note_saved(&header, Moment::now())?;
+            fail_point!("snapshot::noted");
         }
         Ok(())
     }

@@ -7,57 +7,26 @@
 
 mod support;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
+use libbpf_rs::{MapCore, MapHandle};
 use nix::sys::signal::Signal;
-use support::{Bed, PATIENCE, THALWEG, Traffic, privileged};
-use thalweg_lab::host::Side;
+use serde_json::Value;
+use support::{Bed, Load, THALWEG, Traffic, privileged, was_killed};
 
-/// Makes connections until its input ends, from as many threads as asked for, each so many a
-/// second; says how many there were, and fails where one of them does.
-/// Arguments: address, port, threads, connections a second of each.
-const LOAD: &str = r#"
-import socket, sys, threading, time
-address, port, threads, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
-over, made, failed = threading.Event(), [0] * threads, []
-def connect(own):
-    due = time.monotonic()
-    while not over.is_set():
-        try:
-            with socket.create_connection((address, port), 30) as connection:
-                connection.sendall(bytes(1000))
-                connection.shutdown(socket.SHUT_WR)
-                if connection.recv(1):
-                    raise OSError("an answer")
-        except OSError as error:
-            failed.append(error)
-        made[own] += 1
-        due = max(due + 1 / rate, time.monotonic() - 1)
-        over.wait(max(0, due - time.monotonic()))
-workers = [threading.Thread(target=connect, args=(own,)) for own in range(threads)]
-for worker in workers:
-    worker.start()
-print("up")
-sys.stdin.read()
-over.set()
-for worker in workers:
-    worker.join()
-assert not failed, failed[:3]
-print(sum(made))
-"#;
-
-/// Known hosts beside the one that traffic goes to.
+/// Known hosts beside the one that traffic goes to, and one that may go.
 const HOSTS: u32 = 100;
 
 /// A bed with traffic, one host that was learned, and hosts that were imported.
 struct Field {
     bed: Bed,
     address: String,
-    load: Traffic,
+    load: Load,
     _sink: Traffic,
-    began: Instant,
 }
 
 impl Field {
@@ -70,56 +39,45 @@ impl Field {
         let file = bed.directory.path().join("hosts.json");
         let file = file.to_str().unwrap();
         assert!(bed.thalweg(&["export", file]).status.success());
-        let mut document: serde_json::Value =
-            serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let mut document: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         let hosts = document["hosts"].as_array_mut().unwrap();
         let one = hosts[0].clone();
-        for number in 0..HOSTS {
+        for number in 0..=HOSTS {
             let mut host = one.clone();
             host["address"] = format!("198.51.100.{number}").into();
             hosts.push(host);
         }
-        std::fs::write(file, document.to_string()).unwrap();
+        fs::write(file, document.to_string()).unwrap();
         assert!(bed.thalweg(&["import", file]).status.success());
-        // Ports whose connection is over but for the wait are taken again.
-        let client = bed.pair.namespace(Side::Client);
-        let ports = Command::new("ip")
-            .args(["netns", "exec", client, "sysctl", "-qw"])
-            .args([
-                "net.ipv4.ip_local_port_range=1024 65000",
-                "net.ipv4.tcp_tw_reuse=1",
-            ])
-            .status();
-        assert!(ports.unwrap().success());
-        let (threads, rate) = (threads.to_string(), rate.to_string());
-        let mut load = bed.python(Side::Client, LOAD, &[&address, "5001", &threads, &rate]);
-        assert_eq!(load.line(), "up");
-        let began = Instant::now();
+        let load = bed.load(&address, threads, rate);
         Self {
             bed,
             address,
             load,
             _sink: sink,
-            began,
         }
     }
 
-    /// An agent that ends itself at a point.
-    fn start_and_die(&self, point: &str) {
-        let mut command = self.bed.run_command();
-        command.env("FAILPOINTS", point);
-        let mut child = self.spawn(command);
-        assert_eq!(outcome(&mut child, point).signal(), Some(9), "{point}");
+    /// Takes the record of the host that may go out of the kernel, as an eviction does.
+    fn evict(&self) {
+        let map = MapHandle::from_pinned_path(self.bed.pin.join("hosts")).unwrap();
+        let key = map
+            .keys()
+            .find(|key| key[20..24] == [198, 51, 100, HOSTS as u8]);
+        map.delete(&key.unwrap()).unwrap();
     }
 
-    fn spawn(&self, mut command: Command) -> Child {
-        let log = self.bed.directory.path().join("killed.log");
-        let log = std::fs::File::create(log).unwrap();
+    /// A command of `thalweg policy` that ends itself at a point.
+    fn policy_dies(&self, arguments: &[&str], point: &str) {
+        let mut command = Command::new(THALWEG);
         command
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap()
+            .arg("--config")
+            .arg(self.bed.configuration())
+            .arg("policy")
+            .args(arguments)
+            .env("FAILPOINTS", point);
+        let mut child = self.bed.spawn(command);
+        assert!(was_killed(&mut child, point), "{point}");
     }
 
     /// The next start succeeds, all hosts are known, and the programs are in force and attended.
@@ -145,13 +103,6 @@ impl Field {
         let before = self.bed.counter("established");
         self.bed.counter_reaches("established", before + 10);
     }
-
-    /// Ends the traffic, of which no connection may have failed; connections a second.
-    fn finish(self) -> f64 {
-        let seconds = self.began.elapsed().as_secs_f64();
-        let made: f64 = self.load.finish().trim().parse().unwrap();
-        made / seconds
-    }
 }
 
 /// Hosts are in the store soon; no interval matters for those that were imported once saved.
@@ -160,143 +111,333 @@ const SNAPSHOTS: &str = "[snapshot]\ninterval = \"1s\"\n";
 const CLASSIC: &str = "mode = \"classic\"\n[snapshot]\ninterval = \"1s\"\n";
 const SMALLER: &str = "[hosts]\nmax = 1000\n[snapshot]\ninterval = \"1s\"\n";
 
-/// Points of a start, in the order in which it passes them.
-const POINTS: [&str; 7] = [
+/// Points of every start, in the order in which it passes them.
+const POINTS: [&str; 12] = [
     "start::prepared=return",
     "start::restored=return",
+    "start::version=return",
+    "start::map=return",
+    "start::map=5*off->return",
     "start::pinned=return",
     "start::link=return",
     "start::link=1*off->return",
     "start::name=return",
     "start::name=4*off->return",
+    "start::named=return",
+    "start::attached=return",
 ];
 
-fn outcome(child: &mut Child, what: &str) -> ExitStatus {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
+/// No point is forgotten: each that the agent has is in a test.
+#[test]
+fn every_point_is_tried() {
+    let mut points = BTreeSet::new();
+    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/src")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                directories.push(path);
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            for rest in source.split("fail_point!(\"").skip(1) {
+                points.insert(rest.split('"').next().unwrap().to_owned());
+            }
         }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            panic!("{what} is never passed");
-        }
-        std::thread::sleep(Duration::from_millis(10));
     }
+    let tests = [
+        include_str!("faults_points.rs"),
+        include_str!("faults_start.rs"),
+        include_str!("upgrade.rs"),
+    ]
+    .concat();
+    points.retain(|point| !tests.contains(&format!("\"{point}")));
+    assert_eq!(points, BTreeSet::new());
+}
+
+/// Kills agents that take over from one that was killed.
+fn take_over(label: &str, points: impl IntoIterator<Item = &'static str>) {
+    let mut field = Field::new(label, 2, 20);
+    for point in points {
+        field.bed.end(Signal::SIGKILL);
+        field.bed.dies_at(point);
+        field.check(point);
+    }
+    field.load.finish();
 }
 
 #[test]
 fn killed_while_it_takes_over() {
-    if !privileged() {
-        return;
+    if privileged() {
+        take_over("take", ["start::link=1*off->return"]);
     }
-    let mut field = Field::new("pointstake", 2, 20);
-    for point in POINTS {
-        field.bed.end(Signal::SIGKILL);
-        field.start_and_die(point);
+}
+
+#[test]
+#[ignore = "slow: twelve points"]
+fn killed_at_every_point_of_taking_over() {
+    if privileged() {
+        take_over("takeall", POINTS);
+    }
+}
+
+/// Kills agents that find nothing in the kernel.
+fn start_from_the_store(label: &str, points: impl IntoIterator<Item = &'static str>) {
+    let mut field = Field::new(label, 2, 20);
+    for point in points {
+        field.bed.json(&["detach"]);
+        field.bed.reap();
+        field.bed.dies_at(point);
         field.check(point);
     }
-    field.finish();
+    field.load.finish();
 }
 
 #[test]
 fn killed_while_it_starts_from_the_store() {
-    if !privileged() {
-        return;
+    if privileged() {
+        start_from_the_store("fresh", ["restore::host=50*off->return"]);
     }
-    let mut field = Field::new("pointsfresh", 2, 20);
-    for point in POINTS
-        .into_iter()
-        .chain(["start::beside=return", "start::beside=1*off->return"])
-    {
-        field.bed.json(&["detach"]);
-        field.bed.reap();
-        field.start_and_die(point);
-        field.check(point);
-    }
-    field.finish();
 }
 
 #[test]
-fn killed_while_it_changes_mode_and_size() {
+#[ignore = "slow: sixteen points"]
+fn killed_at_every_point_of_a_start_from_the_store() {
+    if privileged() {
+        let further = [
+            "restore::host=return",
+            "restore::host=50*off->return",
+            "start::beside=return",
+            "start::beside=1*off->return",
+        ];
+        start_from_the_store("freshall", POINTS.into_iter().chain(further));
+    }
+}
+
+/// Kills agents of another mode, or with a table of another size.
+fn change(label: &str, points: impl IntoIterator<Item = (&'static str, &'static str)>) {
+    let mut field = Field::new(label, 2, 20);
+    for (point, settings) in points {
+        field.bed.end(Signal::SIGTERM);
+        field.bed.configure(settings);
+        field.bed.dies_at(point);
+        // Once more, and then as it was.
+        field.bed.dies_at("start::attached=return");
+        field.bed.configure(SNAPSHOTS);
+        field.check(point);
+    }
+    field.load.finish();
+}
+
+#[test]
+fn killed_while_it_changes_mode() {
+    if privileged() {
+        change("mode", [("start::name=4*off->return", CLASSIC)]);
+    }
+}
+
+#[test]
+#[ignore = "slow: 27 points, three starts each"]
+fn killed_at_every_point_of_a_change_of_mode_or_size() {
     if !privileged() {
         return;
     }
-    let mut field = Field::new("pointsmode", 2, 20);
-    for point in POINTS {
-        for settings in [CLASSIC, SMALLER] {
-            field.bed.end(Signal::SIGTERM);
-            field.bed.configure(settings);
-            field.start_and_die(point);
-            // Once more, and then as it was.
-            field.start_and_die("start::attached=return");
-            field.bed.configure(SNAPSHOTS);
-            field.check(point);
+    let both = POINTS
+        .into_iter()
+        .flat_map(|point| [(point, CLASSIC), (point, SMALLER)]);
+    change(
+        "modeall",
+        both.chain([
+            ("mode::kept=return", CLASSIC),
+            ("carry::host=return", SMALLER),
+            ("carry::host=50*off->return", SMALLER),
+        ]),
+    );
+}
+
+/// Kills agents that save what they know, or detach.
+fn save_and_detach(label: &str, points: impl IntoIterator<Item = &'static str>) {
+    let mut field = Field::new(label, 2, 20);
+    for point in points {
+        field.bed.end(Signal::SIGTERM);
+        if point.starts_with("snapshot::removed") {
+            field.evict();
         }
+        let mut command = field.bed.run_command();
+        command.env("FAILPOINTS", point);
+        let mut child = field.bed.spawn(command);
+        if point.starts_with("detach") {
+            support::wait_for("the agent", || {
+                std::os::unix::net::UnixStream::connect(field.bed.socket()).ok()
+            });
+            // It gets no answer, so it says so.
+            assert!(!field.bed.thalweg(&["detach"]).status.success());
+        }
+        assert!(was_killed(&mut child, point), "{point}");
+        field.check(point);
     }
-    field.finish();
+    field.load.finish();
 }
 
 #[test]
 fn killed_while_it_saves_and_detaches() {
+    if privileged() {
+        save_and_detach("end", ["snapshot::written=return", "detach::pin=return"]);
+    }
+}
+
+#[test]
+#[ignore = "slow: nine points"]
+fn killed_at_every_point_of_saving_and_detaching() {
     if !privileged() {
         return;
     }
-    let mut field = Field::new("pointsend", 2, 20);
-    for point in [
-        "snapshot::begun=return",
-        "detach::saved=return",
-        "detach::pin=return",
-        "detach::pin=1*off->return",
-        "detach::pin=5*off->return",
-        "detach::removed=return",
-    ] {
-        field.bed.end(Signal::SIGTERM);
-        let mut command = field.bed.run_command();
-        command.env("FAILPOINTS", point);
-        let mut child = field.spawn(command);
-        support::wait_for("the agent", || {
-            std::os::unix::net::UnixStream::connect(field.bed.socket()).ok()
-        });
-        if point.starts_with("detach") {
-            // It gets no answer, so it says so.
-            assert!(!field.bed.thalweg(&["detach"]).status.success());
+    save_and_detach(
+        "endall",
+        [
+            "snapshot::begun=return",
+            "snapshot::written=return",
+            "snapshot::removed=return",
+            "snapshot::noted=return",
+            "detach::saved=return",
+            "detach::pin=return",
+            "detach::pin=1*off->return",
+            "detach::pin=5*off->return",
+            "detach::removed=return",
+        ],
+    );
+}
+
+/// A policy file of this name.
+fn policy(bed: &Bed, name: &str) -> String {
+    let path = bed.directory.path().join(format!("{name}.toml"));
+    let text = support::policies::one_rule("timeout_init = \"60ms\"");
+    let text = text.replace("\"test\"", &format!("{name:?}"));
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Points of the first policy beside a learner: it goes before it.
+const FIRST: [&str; 2] = ["policy::beside=return", "policy::behind=return"];
+
+/// Kills `policy apply`, where there was no policy and where there was another.
+fn apply(label: &str, points: impl IntoIterator<Item = &'static str>) {
+    let mut field = Field::new(label, 2, 20);
+    let [old, new] = ["old", "new"].map(|name| policy(&field.bed, name));
+    let shown = |bed: &Bed| bed.json(&["policy", "show"])["name"].clone();
+    for point in points {
+        for before in [None, Some(&old)] {
+            if before.is_some() && FIRST.contains(&point) {
+                continue;
+            }
+            if let Some(before) = before {
+                field.bed.json(&["policy", "apply", before]);
+            }
+            field.policy_dies(&["apply", &new], point);
+            let before = before.map_or(Value::Null, |_| "old".into());
+            let now = shown(&field.bed);
+            assert!(now == before || now == "new", "{point}: {now}");
+            field.bed.end(Signal::SIGKILL);
+            field.check(point);
+            assert_eq!(shown(&field.bed), now, "{point}");
+            field.bed.json(&["policy", "apply", &new]);
+            assert_eq!(field.bed.rule("all")["name"], "all", "{point}");
+            assert_eq!(field.bed.json(&["policy", "remove"])["removed"], true);
         }
-        assert_eq!(outcome(&mut child, point).signal(), Some(9), "{point}");
-        field.check(point);
     }
-    field.finish();
+    field.load.finish();
 }
 
 #[test]
 fn a_policy_killed_while_it_comes_is_there_or_not() {
+    if privileged() {
+        apply("policy", ["policy::swapped=return"]);
+    }
+}
+
+#[test]
+#[ignore = "slow: nine points"]
+fn a_policy_killed_at_every_point_of_its_coming_is_there_or_not() {
     if !privileged() {
         return;
     }
-    let mut field = Field::new("pointspolicy", 2, 20);
-    let file = field.bed.directory.path().join("policy.toml");
-    std::fs::write(
-        &file,
-        support::policies::one_rule("timeout_init = \"60ms\""),
-    )
-    .unwrap();
-    for point in ["policy::prepared", "policy::swapped"] {
-        let mut command = Command::new(THALWEG);
-        command
-            .arg("--config")
-            .arg(field.bed.configuration())
-            .args(["policy", "apply"])
-            .arg(&file)
-            .env("FAILPOINTS", format!("{point}=return"));
-        let mut child = field.spawn(command);
-        assert_eq!(outcome(&mut child, point).signal(), Some(9), "{point}");
+    let further = [
+        "policy::written=return",
+        "policy::map=return",
+        "policy::map=3*off->return",
+        "policy::prepared=return",
+        "policy::linked=return",
+        "policy::swapped=return",
+        "policy::applied=return",
+    ];
+    apply("policyall", FIRST.into_iter().chain(further));
+}
+
+#[test]
+fn a_policy_killed_while_it_goes_is_there_or_not() {
+    if !privileged() {
+        return;
+    }
+    let mut field = Field::new("pointsgone", 2, 20);
+    let file = policy(&field.bed, "gone");
+    for (point, stays) in [
+        ("policy::unwanted=return", true),
+        ("policy::unpinned=return", false),
+        ("policy::detached=return", false),
+    ] {
+        field.bed.json(&["policy", "apply", &file]);
+        field.policy_dies(&["remove"], point);
         field.bed.end(Signal::SIGKILL);
         field.check(point);
-        field.bed.json(&["policy", "apply", file.to_str().unwrap()]);
-        assert_eq!(field.bed.rule("all")["name"], "all", "{point}");
+        let is_there = field.bed.json(&["policy", "show"]) != Value::Null;
+        assert_eq!(is_there, stays, "{point}");
+        let removed = field.bed.json(&["policy", "remove"])["removed"].clone();
+        assert_eq!(removed, stays, "{point}");
     }
-    field.finish();
+    field.load.finish();
+}
+
+/// Removes a directory of pins, as a restart of the machine does.
+fn forget_pins(directory: &Path) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            forget_pins(&path);
+        } else {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    fs::remove_dir(directory).unwrap();
+}
+
+#[test]
+#[ignore = "slow: six points"]
+fn killed_while_it_puts_the_policy_back() {
+    if !privileged() {
+        return;
+    }
+    let mut field = Field::new("pointsback", 2, 20);
+    let file = policy(&field.bed, "back");
+    field.bed.json(&["policy", "apply", &file]);
+    for point in [
+        "policy::map=return",
+        "policy::prepared=return",
+        "policy::linked=return",
+        "policy::beside=return",
+        "policy::behind=return",
+        "policy::swapped=return",
+    ] {
+        field.bed.end(Signal::SIGKILL);
+        forget_pins(&field.bed.pin.join("policy"));
+        field.bed.dies_at(point);
+        field.check(point);
+        assert_eq!(
+            field.bed.json(&["policy", "show"])["name"],
+            "back",
+            "{point}"
+        );
+    }
+    field.load.finish();
 }
 
 /// Kills the agent at moments of which some lie within its start; the seed is fixed.
@@ -305,7 +446,7 @@ fn killed_at_random(label: &str, times: u32, threads: u32, rate: u32) -> f64 {
     let mut random = 0x9e37_79b9_7f4a_7c15u64;
     field.bed.end(Signal::SIGKILL);
     for time in 0..times {
-        let mut child = field.spawn(field.bed.run_command());
+        let mut child = field.bed.spawn(field.bed.run_command());
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -318,7 +459,7 @@ fn killed_at_random(label: &str, times: u32, threads: u32, rate: u32) -> f64 {
             field.bed.end(Signal::SIGKILL);
         }
     }
-    field.finish()
+    field.load.finish().1
 }
 
 #[test]

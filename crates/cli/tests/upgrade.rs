@@ -219,6 +219,135 @@ connection.recv(1)
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 
+/// Hosts that an agent of version 4 knew, and for how many measurements, so that none is a guess.
+fn known(netns: u64, count: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
+    (0..count)
+        .map(|number| {
+            let [high, low] = number.to_be_bytes();
+            (
+                key(netns, [198, 18, high, low]),
+                host(u32::from(number % 20) + 1),
+            )
+        })
+        .collect()
+}
+
+fn assert_known(bed: &Bed, count: u16, what: &str) {
+    let hosts = bed.json(&["hosts"]);
+    let hosts = hosts["hosts"]
+        .as_array()
+        .unwrap_or_else(|| hosts.as_array().unwrap());
+    for number in 0..count {
+        let [high, low] = number.to_be_bytes();
+        let address = format!("198.18.{high}.{low}");
+        let host = hosts.iter().find(|host| host["address"] == *address);
+        let scored = host.map(|host| host["scored"].as_u64());
+        assert_eq!(
+            scored,
+            Some(Some(u64::from(number % 20) + 1)),
+            "{what}: {address}"
+        );
+    }
+    // Of the store alone.
+    assert!(
+        hosts.iter().any(|host| host["address"] == "192.0.2.9"),
+        "{what}"
+    );
+}
+
+/// Kills new agents while they take the place of version 4.
+fn upgrade_killed(label: &str, points: &[&str]) {
+    const COUNT: u16 = 20;
+    let mut bed = Bed::new(&plain(label), "[snapshot]\ninterval = \"1s\"\n");
+    let own = system::netns_cookie().unwrap();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    let load = bed.load(&address, 2, 20);
+    for point in points {
+        drop(install(&bed, &known(own, COUNT)));
+        install_store(&bed);
+        bed.dies_at(point);
+        bed.start();
+        assert_known(&bed, COUNT, point);
+        assert!(!bed.pin.join("next").exists(), "{point}: not settled");
+        let before = bed.counter("established");
+        bed.counter_reaches("established", before + 10);
+        bed.json(&["detach"]);
+        bed.reap();
+        fs::remove_dir_all(bed.state()).unwrap();
+    }
+    load.finish();
+}
+
+#[test]
+fn an_upgrade_that_is_killed_is_done_by_the_next_start() {
+    if privileged() {
+        upgrade_killed("upkill", &["start::link=1*off->return"]);
+    }
+}
+
+#[test]
+#[ignore = "slow: fifteen points"]
+fn an_upgrade_that_is_killed_at_any_point_is_done_by_the_next_start() {
+    if !privileged() {
+        return;
+    }
+    upgrade_killed(
+        "upkillall",
+        &[
+            "upgrade::read=return",
+            "start::prepared=return",
+            "restore::host=return",
+            "carry::host=return",
+            "carry::host=10*off->return",
+            "start::restored=return",
+            "start::version=return",
+            "start::map=return",
+            "start::pinned=return",
+            "start::link=return",
+            "start::link=1*off->return",
+            "start::name=return",
+            "start::name=4*off->return",
+            "start::named=return",
+            "start::attached=return",
+        ],
+    );
+}
+
+#[test]
+#[ignore = "slow: some seconds of 1,000 connections a second"]
+fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hosts() {
+    if !privileged() {
+        return;
+    }
+    const COUNT: u16 = 2000;
+    let mut bed = Bed::new(&plain("upload"), "");
+    let own = system::netns_cookie().unwrap();
+    let address = bed.server_address();
+    let object = install(&bed, &known(own, COUNT));
+    install_store(&bed);
+    let _sink = bed.sink(&address);
+    let load = bed.load(&address, 20, 50);
+    let established = || -> u64 {
+        let counters = object.maps().find(|map| map.name() == "counters").unwrap();
+        let values = counters.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let values = values.unwrap().unwrap();
+        let numbers = values.iter().map(|value| *value.first_chunk().unwrap());
+        numbers.map(u64::from_ne_bytes).sum()
+    };
+    support::wait_for("traffic under version 4", || {
+        (established() > 2000).then_some(())
+    });
+    bed.start();
+    bed.counter_reaches("established", 4000);
+    let (made, rate) = load.finish();
+    assert_known(&bed, COUNT, "under load");
+    // Both ends are in the cgroup, and no connection is missed by both programs or seen by both.
+    let seen = || established() + bed.counter("established");
+    support::wait_for("all connections", || (seen() == 2 * made).then_some(()));
+    eprintln!("{made} connections, {rate:.0} a second, none failed or unseen");
+}
+
 #[test]
 fn an_agent_of_version_4_in_the_other_mode_is_succeeded_too() {
     if !privileged() {

@@ -149,6 +149,7 @@ impl Carried {
             hosts.len()
         );
         let arms = ArmTable::from_pinned(&pin.join("arms"))?;
+        fail_point!("upgrade::read");
         let mut carried = Self {
             took_over: true,
             ..Self::default()

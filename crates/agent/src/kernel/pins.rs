@@ -158,6 +158,7 @@ pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
             && pinned.name != OWNED
         {
             pin_object(map.as_fd(), &next.join(pinned.name))?;
+            fail_point!("start::map");
         }
     }
     let program = object.progs().find(|program| program.name() == MAIN);
@@ -175,6 +176,7 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
             fail_point!("start::name");
         }
     }
+    fail_point!("start::named");
     discard(pin)
 }
 

@@ -144,6 +144,7 @@ impl History {
         let _lock = Pins::lock(&place.pin)?;
         // First: what the kernel has can be seen, what it had cannot.
         self.set_in_force(None)?;
+        fail_point!("policy::unwanted");
         pins.remove()
     }
 
@@ -242,6 +243,9 @@ impl History {
         self.remove_drafts()?;
         let written = self
             .write(&entry, bytes)
+            .inspect(|()| {
+                fail_point!("policy::written");
+            })
             // A full disk shows before anything changes.
             .and_then(|()| self.draft(format!("{}\n", entry.number).as_bytes()))
             .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
@@ -249,6 +253,7 @@ impl History {
             // What never was in force is no history.
             let _ = self.forget(entry.number);
         })?;
+        fail_point!("policy::applied");
         self.persist(in_force, &self.directory.join(IN_FORCE))?;
         for number in numbers.iter().rev().skip(KEPT - 1) {
             self.forget(*number)?;
