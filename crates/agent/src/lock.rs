@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
 /// What follows the pid of an agent that is ending.
-const ENDING: &str = "ending";
+const ENDING: &str = " ending";
 
 /// A locked file with the pid of the agent that holds it.
 pub struct Lock(Flock<File>);
@@ -70,7 +70,7 @@ impl Lock {
 
     /// Replaces the text in one step, but for lines after the first.
     fn write(&self, word: &str) -> std::io::Result<()> {
-        let text = format!("{} {word}\n", std::process::id());
+        let text = format!("{}{word}\n", std::process::id());
         self.0.write_all_at(text.as_bytes(), 0)?;
         self.0.set_len(text.len() as u64)
     }
@@ -101,5 +101,5 @@ fn holder(path: &Path) -> Result<(String, bool)> {
         .with_context(|| format!("reading {}", path.display()))?;
     let mut words = text.lines().next().unwrap_or_default().split_whitespace();
     let pid = words.next().unwrap_or("unknown").to_owned();
-    Ok((pid, words.next() == Some(ENDING)))
+    Ok((pid, words.next() == Some(ENDING.trim_start())))
 }
