@@ -264,6 +264,87 @@ fn a_state_directory_that_others_may_write_is_refused() {
     assert!(!bed.pin.exists(), "something is left in the kernel");
 }
 
+/// A command in a mount namespace of its own, after a line of shell in which `$0` is a directory.
+fn with_mounts(bed: &Bed, line: &str) -> Command {
+    let place = bed.directory.path().join("mounts");
+    fs::create_dir_all(&place).unwrap();
+    let own = bed.run_command();
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c", &format!("{line} && exec \"$@\"")])
+        .arg(place)
+        .arg(own.get_program())
+        .args(own.get_args())
+        .stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nobpffs"), "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    for (line, scored) in [
+        ("umount -l /sys/fs/bpf", 1),
+        ("mount -t tmpfs none /sys/fs/bpf", 2),
+    ] {
+        bed.start_by(with_mounts(&bed, line));
+        bed.connect(&address, 1, 1_000_000);
+        assert!(!bed.pin.exists(), "it is this namespace's");
+        wait_for("the measurement", || {
+            bed.host(&address).filter(|host| host["scored"] == scored)
+        });
+        bed.json(&["detach"]);
+        bed.reap();
+    }
+}
+
+#[test]
+fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nopins"), "");
+    let refuses = |bed: &Bed, command: Command| {
+        let text = bed.refuses(command);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(bed.pin.to_str().unwrap()), "{text}");
+        assert!(!bed.pin.exists(), "{text}");
+        assert!(!bed.socket().exists(), "{text}");
+        text
+    };
+    // A kernel without one: there is not even a directory for it.
+    let line = "mount --rbind /sys/fs/cgroup \"$0\" && mount -t tmpfs none /sys/fs && \
+                mkdir /sys/fs/cgroup && mount --rbind \"$0\" /sys/fs/cgroup";
+    refuses(&bed, with_mounts(&bed, line));
+    // A path that is on another one. What it says helps.
+    bed.pin = bed.directory.path().join("not/there");
+    bed.configure("");
+    let text = refuses(&bed, bed.run_command());
+    let (_, advice) = text
+        .trim_end()
+        .split_once("mount one: ")
+        .expect("an advice");
+    let done = Command::new("sh").args(["-c", advice]).status();
+    assert!(done.unwrap().success(), "{advice}");
+    bed.start();
+    assert!(bed.running_program().is_some());
+    bed.json(&["detach"]);
+    bed.reap();
+    // Beside the two files that every such file system begins with.
+    let left: Vec<_> = fs::read_dir(&bed.pin)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| !name.to_string_lossy().ends_with(".debug"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    let done = Command::new("umount").arg(&bed.pin).status();
+    assert!(done.unwrap().success());
+}
+
 #[test]
 fn a_link_in_place_of_the_lock_is_not_followed() {
     if !privileged() {
