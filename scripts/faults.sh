@@ -15,7 +15,8 @@ if ((EUID != 0)); then
 fi
 export THALWEG_REQUIRE_PRIVILEGED=1
 cargo test --locked -p thalweg-cli --no-fail-fast --test faults --test faults_start \
-	--test faults_points --test upgrade -- --include-ignored
+	--test faults_store --test faults_points --test policy_crash --test upgrade \
+	-- --include-ignored
 
 cargo build --locked --release -p thalweg-cli --bin thalweg
 binary=${CARGO_TARGET_DIR:-target}/release/thalweg

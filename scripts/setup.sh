@@ -26,6 +26,8 @@ required=(
 	clang llvm libelf-dev zlib1g-dev pkg-config gcc make libc6-dev
 	# The laboratory.
 	iperf3 iproute2 kmod
+	# Tests: a disk that fails.
+	e2fsprogs
 	# Checks and downloads.
 	clang-format python3 python3-venv git ca-certificates curl
 )
