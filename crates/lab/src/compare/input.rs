@@ -185,7 +185,7 @@ impl Run {
             .filter(|((_, a), (_, b))| a != b)
             .map(|((what, a), (_, b))| {
                 let words = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
-                format!("{what} differs: A {}, B {}", words(a), words(b))
+                one_line(&format!("{what} differs: A {}, B {}", words(a), words(b)))
             })
             .collect()
     }
@@ -230,12 +230,12 @@ impl RunScenario {
             };
             let (a, b) = (part(self), part(other));
             if a != b {
-                return Err(Error::Compare(format!(
+                return Err(Error::Compare(one_line(&format!(
                     "scenario {} is not the same in both: its {key} is {a} in {} and {b} in {}",
                     self.name,
                     self.file.display(),
                     other.file.display()
-                )));
+                ))));
             }
         }
         Ok(())
