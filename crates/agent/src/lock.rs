@@ -1,7 +1,6 @@
 //! The lock of a state directory: one agent at a time.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -40,7 +39,7 @@ impl Lock {
                 Err((file, Errno::EWOULDBLOCK)) => file,
                 Err((_, errno)) => return Err(errno).with_context(|| format!("locking {shown}")),
             };
-            let (pid, is_ending) = holder(path)?;
+            let (pid, is_ending) = holder(&file).with_context(|| format!("reading {shown}"))?;
             if !is_ending {
                 bail!(
                     "another agent (pid {pid}) already runs with this state ({shown}); stop it \
@@ -94,11 +93,10 @@ fn open(path: &Path) -> Result<File> {
 }
 
 /// The pid of the agent that holds the lock, and whether it is ending.
-fn holder(path: &Path) -> Result<(String, bool)> {
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|mut file| file.read_to_string(&mut text))
-        .with_context(|| format!("reading {}", path.display()))?;
+fn holder(file: &File) -> std::io::Result<(String, bool)> {
+    let mut text = [0; 64];
+    let length = file.read_at(&mut text, 0)?;
+    let text = String::from_utf8_lossy(&text[..length]);
     let mut words = text.lines().next().unwrap_or_default().split_whitespace();
     let pid = words.next().unwrap_or("unknown").to_owned();
     Ok((pid, words.next() == Some(ENDING.trim_start())))

@@ -48,8 +48,9 @@ pub fn run(config: Config) -> Result<()> {
         .with_context(|| format!("creating {}", config.paths.state.display()))?;
     check_private(&config.paths.state)?;
     Store::make_private(&config.paths.state)?;
-    let state_lock = Arc::new(Lock::take(&config.paths.state.join("agent.lock"))?);
+    // Before the lock: a child has it, too, until it is modprobe, and may outlive an agent.
     system::load_modules(&config.arms.load);
+    let state_lock = Arc::new(Lock::take(&config.paths.state.join("agent.lock"))?);
     let own_netns = system::netns_cookie()?;
 
     let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;

@@ -513,6 +513,29 @@ fn what_is_learned_while_a_slot_changes_hands_is_kept() {
     assert_eq!(after, before + made, "connections that count");
 }
 
+/// Until it runs another program, a child has what its parent has: one of an agent that is killed
+/// would keep the next from starting.
+#[test]
+fn no_child_of_an_agent_holds_its_lock() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _, _sink) = learned("children", "[arms]\nload = [\"none_such\"]\n");
+    bed.end(Signal::SIGTERM);
+    let modprobe = bed.directory.path().join("modprobe");
+    let script = "#!/bin/sh\n\
+                  cd \"${0%/*}\" || exit\n\
+                  if flock -n state/agent.lock true; then echo free; else echo held; fi > lock\n";
+    fs::write(&modprobe, script).unwrap();
+    fs::set_permissions(&modprobe, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = bed.run_command();
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", bed.directory.path().display()));
+    bed.start_by(command);
+    let found = fs::read_to_string(bed.directory.path().join("lock")).unwrap();
+    assert_eq!(found, "free\n");
+}
+
 #[test]
 fn a_start_waits_for_an_agent_that_is_ending() {
     if !privileged() {
