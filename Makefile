@@ -43,7 +43,7 @@ test-all: test ## The same, then the slow tests as well (builds two kernels once
 	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow
 
-faults: ## Kill the agent at every point of its life, and a hundred times under load (root, ten minutes)
+faults: ## Kill the agent at every point of its life, and a hundred times under load (root, a quarter of an hour after the build)
 	@scripts/setup.sh
 	@scripts/faults.sh
 
