@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -23,12 +24,16 @@ fn file(bed: &Bed, mark: u32) -> PathBuf {
     path
 }
 
-fn start_apply(bed: &Bed, file: &Path) -> Child {
+fn apply(bed: &Bed, file: &Path) -> Command {
     let mut command = Command::new(THALWEG);
     command.arg("--config").arg(bed.configuration());
     command.args(["policy", "apply"]).arg(file);
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.spawn().unwrap()
+    command
+}
+
+fn start_apply(bed: &Bed, file: &Path) -> Child {
+    apply(bed, file).spawn().unwrap()
 }
 
 /// What lies in the state directory of policies.
@@ -82,46 +87,25 @@ fn applies_at_once_come_one_after_the_other() {
     assert_eq!(names, all);
 }
 
-/// Kills applies at moments that spread over all that an apply takes.
-fn kill_applies(label: &str, rounds: u32) {
-    let bed = bed(label);
-    let both = [file(&bed, 1), file(&bed, 2)];
-    let started = Instant::now();
-    assert!(start_apply(&bed, &both[0]).wait().unwrap().success());
-    let whole = started.elapsed();
-    let (mut before, mut old, mut new) = (1u32, 0, 0);
-    for round in 0..rounds {
-        let next = 3 - before;
-        let mut apply = start_apply(&bed, &both[next as usize - 1]);
-        std::thread::sleep(whole.mul_f64(1.2) * round / rounds);
-        apply.kill().unwrap();
-        let finished = apply.wait().unwrap().success();
-        let report = bed.json(&["policy", "show"]);
-        let now = if report["name"] == "p1" { 1 } else { 2 };
-        assert!(!finished || now == next, "round {round}: {report}");
-        if now == before {
-            old += 1
-        } else {
-            new += 1
-        }
-        assert_eq!(report["number"].as_u64().unwrap(), wanted(&bed));
-        let (client, server) = options_of(&bed, &[(1, 36)]);
-        assert_eq!((client[0], server[0]), (i64::from(now), i64::from(now)));
-        before = now;
-    }
-    println!("{old} times the old one, {new} times the new one");
-    assert!(
-        rounds < 100 || (old > 0 && new > 0),
-        "all kills came at the same end"
-    );
-    // Nothing of them is left once another is applied.
-    assert!(start_apply(&bed, &both[0]).wait().unwrap().success());
+/// Which of the two policies is in force, by every sign of it.
+fn in_force(bed: &Bed) -> u32 {
+    let report = bed.json(&["policy", "show"]);
+    let now = if report["name"] == "p1" { 1 } else { 2 };
+    assert_eq!(report["number"].as_u64().unwrap(), wanted(bed));
+    let (client, server) = options_of(bed, &[(1, 36)]);
+    assert_eq!((client[0], server[0]), (i64::from(now), i64::from(now)));
+    now
+}
+
+/// Nothing of applies that were killed is left once another is done.
+fn assert_clean(bed: &Bed, file: &Path) {
+    assert!(start_apply(bed, file).wait().unwrap().success());
     let number = bed.json(&["policy", "show"])["number"].to_string();
     assert_eq!(
-        pins(&bed),
+        pins(bed),
         [number.clone(), "link".into(), "shared-1".into()]
     );
-    let drafts: Vec<String> = files(&bed)
+    let drafts: Vec<String> = files(bed)
         .into_iter()
         .filter(|name| name.starts_with('.') || name.ends_with(".new"))
         .collect();
@@ -131,17 +115,65 @@ fn kill_applies(label: &str, rounds: u32) {
 
 #[test]
 fn an_apply_that_is_killed_leaves_the_old_policy_or_the_new_one() {
-    if privileged() {
-        kill_applies("killed", 8);
+    if !privileged() {
+        return;
     }
+    let bed = bed("killed");
+    let both = [file(&bed, 1), file(&bed, 2)];
+    assert!(start_apply(&bed, &both[0]).wait().unwrap().success());
+    let mut before = 1;
+    for (point, is_new) in [
+        ("policy::written", false),
+        ("policy::prepared", false),
+        ("policy::linked", true),
+        ("policy::swapped", true),
+        ("policy::applied", true),
+    ] {
+        let next = 3 - before;
+        let mut apply = apply(&bed, &both[next as usize - 1])
+            .env("FAILPOINTS", format!("{point}=return"))
+            .spawn()
+            .unwrap();
+        assert_eq!(apply.wait().unwrap().signal(), Some(9), "{point}");
+        let now = in_force(&bed);
+        assert_eq!(now == next, is_new, "{point}");
+        before = now;
+    }
+    assert_clean(&bed, &both[0]);
 }
 
 #[test]
 #[ignore = "slow: 150 applies"]
 fn of_many_applies_that_are_killed_each_leaves_the_old_policy_or_the_new_one() {
-    if privileged() {
-        kill_applies("killmany", 150);
+    if !privileged() {
+        return;
     }
+    const ROUNDS: u32 = 150;
+    let bed = bed("killmany");
+    let both = [file(&bed, 1), file(&bed, 2)];
+    let started = Instant::now();
+    assert!(start_apply(&bed, &both[0]).wait().unwrap().success());
+    // The moments spread over all that an apply takes.
+    let whole = started.elapsed();
+    let (mut before, mut old, mut new) = (1u32, 0, 0);
+    for round in 0..ROUNDS {
+        let next = 3 - before;
+        let mut apply = start_apply(&bed, &both[next as usize - 1]);
+        std::thread::sleep(whole.mul_f64(1.2) * round / ROUNDS);
+        apply.kill().unwrap();
+        let finished = apply.wait().unwrap().success();
+        let now = in_force(&bed);
+        assert!(!finished || now == next, "round {round}");
+        if now == before {
+            old += 1
+        } else {
+            new += 1
+        }
+        before = now;
+    }
+    println!("{old} times the old one, {new} times the new one");
+    assert!(old > 0 && new > 0, "all kills came at the same end");
+    assert_clean(&bed, &both[0]);
 }
 
 /// The files of a policy that was cut short between the kernel and its files.
