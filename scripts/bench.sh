@@ -6,7 +6,7 @@
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
-#   limit    what a limited cgroup sends, set and measured    (five minutes)
+#   limit    what a limited cgroup sends, requests beside it  (twelve minutes)
 #   model    time per decision of the learned controller      (a minute; no root)
 #   cc       kernel time of congestion controls in BPF         (two minutes)
 #   sim      packets per second of the simulator, and of ns-3   (five minutes; no root)

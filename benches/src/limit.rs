@@ -1,15 +1,16 @@
-//! What `thalweg limit` lets through, set against what was asked for.
+//! What `thalweg limit` lets through, set against what was asked for, and how long requests take
+//! beside bulk.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use thalweg_lab::host::{Pair, Side};
 
-use crate::bed;
-use crate::table::{Target, line, spread};
+use crate::bed::{self, Worker};
+use crate::table::{Spread, Target, line, spread};
 
 const ROUNDS: usize = 5;
 /// The rate on the wire may be this much off, either way.
@@ -18,6 +19,39 @@ const ERROR_PERCENT: f64 = 3.0;
 const RTT_MS: f64 = 5.0;
 /// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
 const WIRE: f64 = 1500.0 / 1448.0;
+/// Requests of a round, and bytes of each.
+const REQUESTS: usize = 100;
+const REQUEST_BYTES: usize = 10_000;
+/// Nine requests in ten are over by then, in ms: beyond twice the queue of 50 ms, which short
+/// requests may use, they would have waited for a time-out, 200 ms.
+const REQUEST_MS: f64 = 100.0;
+
+/// Bulk under a limit.
+#[derive(Clone, Copy)]
+struct Bulk {
+    rate: &'static str,
+    mbps: f64,
+    congestion_control: &'static str,
+    flows: u32,
+    options: &'static [&'static str],
+    /// To this address of the client's own namespace instead of the server.
+    loopback: Option<&'static str>,
+    /// The limit comes when the connections are open.
+    older: bool,
+    /// So long is measured, s.
+    seconds: u32,
+}
+
+const BULK: Bulk = Bulk {
+    rate: "100mbit",
+    mbps: 100.0,
+    congestion_control: "cubic",
+    flows: 1,
+    options: &[],
+    loopback: None,
+    older: false,
+    seconds: 4,
+};
 
 /// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
@@ -25,28 +59,87 @@ pub fn run(binary: &Path) -> Result<bool> {
     for (rate, mbps) in [("100mbit", 100.0), ("1gbit", 1000.0)] {
         for congestion_control in ["cubic", "bbr"] {
             for flows in [1, 4] {
-                let rounds = (0..ROUNDS)
-                    .map(|_| round(binary, rate, congestion_control, flows, &[]))
-                    .collect::<Result<Vec<_>>>()?;
-                met &= report(
-                    &format!("{rate}, {congestion_control}, flows: {flows}"),
+                let bulk = Bulk {
+                    rate,
                     mbps,
-                    &rounds,
-                );
+                    congestion_control,
+                    flows,
+                    ..BULK
+                };
+                let name = format!("{rate}, {congestion_control}, flows: {flows}");
+                met &= report(&name, &bulk, &rounds(binary, &bulk)?);
             }
         }
     }
+    let slow = Bulk {
+        rate: "1mbit",
+        mbps: 1.0,
+        congestion_control: "bbr",
+        seconds: 20,
+        ..BULK
+    };
+    met &= report("1mbit, bbr, flows: 1", &slow, &rounds(binary, &slow)?);
+    for address in ["127.0.0.1", "::1"] {
+        let bulk = Bulk {
+            loopback: Some(address),
+            options: &["--loopback"],
+            ..BULK
+        };
+        let name = format!("100mbit, cubic, flows: 1, {address}");
+        met &= report(&name, &bulk, &rounds(binary, &bulk)?);
+    }
+    let older = Bulk {
+        flows: 4,
+        older: true,
+        ..BULK
+    };
+    let name = "100mbit, cubic, flows: 4, older than the limit";
+    met &= report(name, &older, &rounds(binary, &older)?);
     for congestion_control in ["cubic", "bbr"] {
-        let rounds = (0..ROUNDS)
-            .map(|_| round(binary, "100mbit", congestion_control, 1, &["--no-pacing"]))
-            .collect::<Result<Vec<_>>>()?;
+        let bulk = Bulk {
+            congestion_control,
+            options: &["--no-pacing"],
+            ..BULK
+        };
         // For comparison: no target.
-        let rates: Vec<f64> = rounds.iter().map(|round| round.mbps).collect();
-        let rates = spread(&rates);
+        let name = format!("100mbit, {congestion_control}, flows: 1, --no-pacing");
+        tell(&name, &bulk, &rounds(binary, &bulk)?);
+    }
+    for (congestion_control, flows) in [("", 0), ("cubic", 32), ("bbr", 4)] {
+        let bulk = Bulk {
+            rate: "10mbit",
+            mbps: 10.0,
+            congestion_control,
+            flows,
+            seconds: 60,
+            ..BULK
+        };
+        let mut times = Vec::new();
+        for _ in 0..ROUNDS {
+            times.extend(requests(binary, &bulk)?);
+        }
+        times.sort_by(f64::total_cmp);
+        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let beside = match flows {
+            0 => "alone".to_owned(),
+            flows => format!("beside {flows} of {congestion_control}"),
+        };
+        let name = format!("10mbit, requests of 10 kB {beside}");
         println!(
-            "100mbit, {congestion_control}, flows: 1, --no-pacing: {:.1} Mbit/s [{:.1} … {:.1}]",
-            rates.median, rates.low, rates.high
+            "{name}: median {:.1} ms, p90 {:.1}, p99 {:.1}, longest {:.1}",
+            at(0.5),
+            at(0.9),
+            at(0.99),
+            at(1.0)
         );
+        let p90 = Spread {
+            median: at(0.9),
+            low: at(0.5),
+            high: at(1.0),
+            count: times.len(),
+        };
+        let name = format!("{name}: p90 [median … longest]");
+        met &= line(&name, "ms", &p90, &Target::AtMost(REQUEST_MS));
     }
     Ok(met)
 }
@@ -54,67 +147,118 @@ pub fn run(binary: &Path) -> Result<bool> {
 struct Round {
     mbps: f64,
     rtt_ms: f64,
+    /// Of the bytes that were to pass.
+    dropped_percent: f64,
 }
 
-/// The rate as it is, its error, and the round trip.
-fn report(name: &str, mbps: f64, rounds: &[Round]) -> bool {
+/// The rate as it is, its error, and what was dropped; returns the spread of the error.
+fn tell(name: &str, bulk: &Bulk, rounds: &[Round]) -> Spread {
     let rates: Vec<f64> = rounds.iter().map(|round| round.mbps).collect();
     let rates = spread(&rates);
-    let error = |rate: f64| (rate / mbps - 1.0) * 100.0;
+    let error = |rate: f64| (rate / bulk.mbps - 1.0) * 100.0;
     let errors: Vec<f64> = rounds.iter().map(|round| error(round.mbps).abs()).collect();
+    let dropped: Vec<f64> = rounds.iter().map(|round| round.dropped_percent).collect();
     println!(
-        "{name}: wire rate {:.2} Mbit/s [{:.2} … {:.2}], {:+.2} %",
+        "{name}: wire rate {:.2} Mbit/s [{:.2} … {:.2}], {:+.2} %, {:.1} % dropped",
         rates.median,
         rates.low,
         rates.high,
-        error(rates.median)
+        error(rates.median),
+        spread(&dropped).median
     );
+    spread(&errors)
+}
+
+/// The same and the round trip, with targets.
+fn report(name: &str, bulk: &Bulk, rounds: &[Round]) -> bool {
+    let errors = tell(name, bulk, rounds);
     let mut met = line(
         &format!("{name}: error, either way"),
         "%",
-        &spread(&errors),
+        &errors,
         &Target::AtMost(ERROR_PERCENT),
     );
-    let rtts: Vec<f64> = rounds.iter().map(|round| round.rtt_ms).collect();
-    met &= line(
-        &format!("{name}: mean round trip"),
-        "ms",
-        &spread(&rtts),
-        &Target::AtMost(RTT_MS),
-    );
+    // A packet takes 12 ms at 1 Mbit/s.
+    if bulk.mbps >= 100.0 {
+        let rtts: Vec<f64> = rounds.iter().map(|round| round.rtt_ms).collect();
+        met &= line(
+            &format!("{name}: mean round trip"),
+            "ms",
+            &spread(&rtts),
+            &Target::AtMost(RTT_MS),
+        );
+    }
     met
 }
 
-/// Four seconds of iperf3 after one that does not count, in fresh namespaces.
-fn round(
-    binary: &Path,
-    rate: &str,
-    congestion_control: &str,
-    flows: u32,
-    options: &[&str],
-) -> Result<Round> {
-    let pair = bed::pair("limit")?;
-    let limit = Limit::set(binary, &pair, rate, options)?;
-    let mut server = pair
-        .command_in(Side::Server, "iperf3")?
+fn rounds(binary: &Path, bulk: &Bulk) -> Result<Vec<Round>> {
+    (0..ROUNDS).map(|_| round(binary, bulk)).collect()
+}
+
+/// A process that ends with this.
+struct Ends(Child);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// iperf3's server, for one client.
+fn iperf_server(pair: &Pair, side: Side) -> Result<Ends> {
+    let server = pair
+        .command_in(side, "iperf3")?
         .args(["-s", "-1"])
         .stdout(Stdio::null())
         .spawn()
         .context("starting iperf3")?;
     std::thread::sleep(Duration::from_millis(300));
-    let output = pair
+    Ok(Ends(server))
+}
+
+/// iperf3's client; the first seconds do not count.
+fn iperf_client(pair: &Pair, bulk: &Bulk, first: u32) -> Result<Ends> {
+    let address = match bulk.loopback {
+        Some(address) => address.to_owned(),
+        None => pair.address(Side::Server).to_string(),
+    };
+    let client = pair
         .command_in(Side::Client, "iperf3")?
-        .arg("-c")
-        .arg(pair.address(Side::Server).to_string())
-        .args(["-J", "-O", "1", "-t", "4", "-C", congestion_control, "-P"])
-        .arg(flows.to_string())
-        .output()
-        .context("running iperf3")?;
-    // It ends by itself after its client; if there was none, it must not stay.
-    let _ = server.kill();
-    let _ = server.wait();
+        .args(["-J", "-c", &address, "-C", bulk.congestion_control])
+        .args(["-O", &first.to_string(), "-t", &bulk.seconds.to_string()])
+        .args(["-P", &bulk.flows.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting iperf3")?;
+    Ok(Ends(client))
+}
+
+/// Some seconds of iperf3 after some that do not count, in fresh namespaces.
+fn round(binary: &Path, bulk: &Bulk) -> Result<Round> {
+    let pair = bed::pair("limit")?;
+    let set = || Limit::set(binary, &pair, bulk.rate, bulk.options);
+    let side = match bulk.loopback {
+        Some(_) => Side::Client,
+        None => Side::Server,
+    };
+    let server = iperf_server(&pair, side)?;
+    let (limit, mut client) = if bulk.older {
+        let client = iperf_client(&pair, bulk, 4)?;
+        std::thread::sleep(Duration::from_secs(2));
+        (set()?, client)
+    } else {
+        (set()?, iperf_client(&pair, bulk, 1)?)
+    };
+    let output = client.0.stdout.take().context("piped")?;
+    let measured: Value = serde_json::from_reader(output).context("iperf3's answer")?;
+    drop((client, server));
+    let shown = limit.show()?;
     drop(limit);
-    let measured: Value = serde_json::from_slice(&output.stdout).context("iperf3's answer")?;
+    let count = |name: &str| shown[name].as_f64().with_context(|| format!("no {name}"));
+    let (passed, dropped) = (count("bytes")?, count("dropped_bytes")?);
     let goodput = measured
         .pointer("/end/sum_received/bits_per_second")
         .and_then(Value::as_f64);
@@ -129,15 +273,54 @@ fn round(
         .filter_map(|stream| stream.pointer("/sender/mean_rtt")?.as_f64())
         .collect();
     ensure!(!rtts_us.is_empty(), "no round-trip time");
+    // Of 64 KiB that loopback carries in one, headers are a thousandth.
+    let wire = if bulk.loopback.is_some() { 1.001 } else { WIRE };
     Ok(Round {
-        mbps: goodput * WIRE / 1e6,
+        mbps: goodput * wire / 1e6,
         rtt_ms: rtts_us.iter().sum::<f64>() / rtts_us.len() as f64 / 1e3,
+        dropped_percent: 100.0 * dropped / (passed + dropped).max(1.0),
     })
+}
+
+/// How long requests take beside bulk, or alone where there are no flows of it, ms.
+fn requests(binary: &Path, bulk: &Bulk) -> Result<Vec<f64>> {
+    let pair = bed::pair("limit")?;
+    let limit = Limit::set(binary, &pair, bulk.rate, bulk.options)?;
+    let bytes = REQUEST_BYTES.to_string();
+    let mut holder = Worker::start(
+        &pair,
+        Side::Server,
+        &["hold", "1", &bytes].map(String::from),
+    )?;
+    holder.line()?;
+    let mut ends = Vec::new();
+    if bulk.flows > 0 {
+        ends.push(iperf_server(&pair, Side::Server)?);
+        ends.push(iperf_client(&pair, bulk, 0)?);
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    let address = pair.address(Side::Server).to_string();
+    let number = REQUESTS.to_string();
+    let arguments = ["request", &address, &number, &bytes].map(String::from);
+    let mut client = Worker::start(&pair, Side::Client, &arguments)?;
+    let times = (0..REQUESTS)
+        .map(|_| {
+            let us: f64 = client.line()?.parse().context("a worker's answer")?;
+            Ok(us / 1e3)
+        })
+        .collect();
+    let measured = limit.show()?["measured_bps"].as_f64();
+    ensure!(
+        bulk.flows == 0 || measured > Some(bulk.mbps * 0.5e6),
+        "the limit was not filled: {measured:?} bit/s"
+    );
+    times
 }
 
 /// A limit on the client's and server's cgroup; dropped, it is removed.
 struct Limit {
     binary: PathBuf,
+    cgroup: PathBuf,
     configuration: tempfile::NamedTempFile,
 }
 
@@ -148,6 +331,7 @@ impl Limit {
         std::fs::write(&configuration, format!("[paths]\npin = {pin:?}\n"))?;
         let limit = Self {
             binary: binary.to_owned(),
+            cgroup: pair.cgroup().to_owned(),
             configuration,
         };
         let status = limit
@@ -161,6 +345,17 @@ impl Limit {
             .with_context(|| format!("starting {}", binary.display()))?;
         ensure!(status.success(), "thalweg limit: {status}");
         Ok(limit)
+    }
+
+    /// Its figures.
+    fn show(&self) -> Result<Value> {
+        let output = self
+            .command()
+            .args(["show", "--json", "--cgroup"])
+            .arg(&self.cgroup)
+            .output()
+            .with_context(|| format!("starting {}", self.binary.display()))?;
+        serde_json::from_slice(&output.stdout).context("the limit's figures")
     }
 
     fn command(&self) -> Command {

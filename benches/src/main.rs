@@ -8,7 +8,7 @@
 //! thalweg-bench policy   kernel time, memory and time to apply of a policy of 10,000 rules
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
-//! thalweg-bench limit    what a limited cgroup sends, against the rate that was set
+//! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!

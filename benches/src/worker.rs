@@ -10,6 +10,8 @@ use clap::Subcommand;
 const PORT: u16 = 5001;
 /// How long a worker waits for its peer at most.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two requests.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a worker does.
 #[derive(Clone, Subcommand)]
@@ -37,6 +39,13 @@ pub enum Work {
     /// Sends `number` packets to an echo, one after the other; says the round-trip time of each
     /// in microseconds.
     Ping { address: IpAddr, number: usize },
+    /// Sends `bytes` on each of `number` connections to a holder, one after the other; says how
+    /// long each took, in microseconds.
+    Request {
+        address: IpAddr,
+        number: usize,
+        bytes: usize,
+    },
 }
 
 /// Does the work.
@@ -56,6 +65,11 @@ pub fn run(work: &Work) -> Result<()> {
         } => connect_loop(*address, *seconds, *rate),
         Work::Echo => echo(),
         Work::Ping { address, number } => ping(*address, *number),
+        Work::Request {
+            address,
+            number,
+            bytes,
+        } => request(*address, *number, *bytes),
     }
 }
 
@@ -184,6 +198,20 @@ fn ping(address: IpAddr, number: usize) -> Result<()> {
         socket.send(&[0; 8])?;
         socket.recv(&mut [0; 8]).context("no packet came back")?;
         say(&began.elapsed().as_micros().to_string())?;
+    }
+    Ok(())
+}
+
+fn request(address: IpAddr, number: usize, bytes: usize) -> Result<()> {
+    let data = vec![0; bytes];
+    for _ in 0..number {
+        let began = Instant::now();
+        let mut connection = TcpStream::connect((address, PORT))?;
+        connection.write_all(&data)?;
+        connection.shutdown(Shutdown::Write)?;
+        to_end(connection);
+        say(&began.elapsed().as_micros().to_string())?;
+        std::thread::sleep(PAUSE);
     }
     Ok(())
 }
