@@ -362,10 +362,10 @@ impl History {
     /// Writes a policy and what is known of it.
     fn write(&self, entry: &Entry, text: &[u8]) -> Result<()> {
         let about = serde_json::to_vec_pretty(entry)?;
-        for (kind, bytes) in [("toml", text), ("json", &about[..])] {
-            self.persist(self.draft(bytes)?, &self.path(entry.number, kind))?;
-        }
-        Ok(())
+        let (text, about) = (self.draft(text)?, self.draft(&about)?);
+        name(text, &self.path(entry.number, "toml"))?;
+        name(about, &self.path(entry.number, "json"))?;
+        self.sync()
     }
 
     /// A file on disk that is nobody else's, to take another's place.
@@ -382,9 +382,7 @@ impl History {
     }
 
     fn persist(&self, draft: NamedTempFile, path: &Path) -> Result<()> {
-        draft
-            .persist(path)
-            .with_context(|| format!("writing {}", path.display()))?;
+        name(draft, path)?;
         self.sync()
     }
 
@@ -415,6 +413,14 @@ impl History {
     fn path(&self, number: u32, kind: &str) -> PathBuf {
         self.directory.join(format!("{number:08}.{kind}"))
     }
+}
+
+/// Puts a draft in the place of a file.
+fn name(draft: NamedTempFile, path: &Path) -> Result<()> {
+    draft
+        .persist(path)
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
 }
 
 fn compile(bytes: &[u8], file: &Path) -> Result<Compiled> {
