@@ -16,7 +16,7 @@ fi
 export THALWEG_REQUIRE_PRIVILEGED=1
 cargo test --locked -p thalweg-cli --no-fail-fast --test faults --test faults_start \
 	--test faults_store --test faults_points --test policy_crash --test upgrade \
-	-- --include-ignored
+	-- --include-ignored --show-output
 
 cargo build --locked --release -p thalweg-cli --bin thalweg
 binary=${CARGO_TARGET_DIR:-target}/release/thalweg
