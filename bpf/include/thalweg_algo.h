@@ -69,18 +69,20 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_OWN_LOSS_DOUBT 4
 /*
  * thalweg: a bottleneck is full where the system's arm loses so many segments, and
- * lengthens the RTT (plus the guard) by more than a quarter of a bit. Who carries more
- * than the system's arm there, by a quarter of a bit, takes it from others.
+ * lengthens the RTT (plus the guard) by more than a quarter of a bit; or by more than half a
+ * bit, whatever it loses. Who carries more than the system's arm there, by a quarter of a bit,
+ * takes it from others.
  */
 #define THALWEG_FULL_RETRANS 4
 #define THALWEG_QUEUE_GUARD_US 4000u
 #define THALWEG_QUEUE_Q16 (1u << 14)
+#define THALWEG_DEEP_QUEUE_Q16 (1u << 15)
 #define THALWEG_TAKES_Q16 (1u << 14)
 /*
- * thalweg: ... and by up to a whole bit where it loses a little: as much is won by being
+ * thalweg: ... and by up to a bit and a half where it loses a little: as much is won by being
  * bolder than others. Random loss costs the system's arm a multiple.
  */
-#define THALWEG_BOLDER_Q16 (1u << 16)
+#define THALWEG_BOLDER_Q16 (3u << 15)
 /* thalweg: of the RTTs under the system's arm the last counts 1/2^this. */
 #define THALWEG_QUEUE_SHIFT 2
 /* thalweg: a harmful arm is judged worse than the system's by this; bits, Q16. */
@@ -375,15 +377,15 @@ static __always_inline void thalweg_note_queue(struct thalweg_host *host, __u32 
 
 /* Whether what an arm carries beyond the system's is taken from others, by the signs there are. */
 static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
-					 const struct thalweg_arm_state *system, int loses,
-					 int full, int lossy)
+					 const struct thalweg_arm_state *system, int full,
+					 int bolder)
 {
 	__u32 gain_q16 = 0;
 
 	if (arm->log_rate_q16 > system->log_rate_q16)
 		gain_q16 = arm->log_rate_q16 - system->log_rate_q16;
-	return loses && gain_q16 > THALWEG_TAKES_Q16 &&
-	       (full || (!lossy && gain_q16 <= THALWEG_BOLDER_Q16));
+	return gain_q16 > THALWEG_TAKES_Q16 &&
+	       (full || (bolder && gain_q16 <= THALWEG_BOLDER_Q16));
 }
 
 /*
@@ -395,20 +397,21 @@ static __always_inline void thalweg_note_harm(struct thalweg_host *host, __u32 s
 {
 	const struct thalweg_arm_state *system;
 	__u32 i, mask = 0;
-	int loses, full, lossy;
+	int loses, full, bolder;
 
 	if (system_arm < THALWEG_MAX_ARMS) {
 		system = thalweg_arm_at(host, system_arm);
 		loses = system->weight_q16 && system->retrans >= THALWEG_FULL_RETRANS;
-		full = loses && host->queue_q16 > THALWEG_QUEUE_Q16;
-		lossy = system->retrans > system->segs >> (params->loss_shift & 31);
+		full = system->weight_q16 &&
+		       host->queue_q16 > (loses ? THALWEG_QUEUE_Q16 : THALWEG_DEEP_QUEUE_Q16);
+		bolder = loses && system->retrans <= system->segs >> (params->loss_shift & 31);
 		for (i = 0; i < THALWEG_MAX_ARMS; i++) {
 			const struct thalweg_arm_state *arm = &host->arms[i];
 
 			if (!arm->weight_q16)
 				continue;
 			if (thalweg_too_many(system, arm->segs, arm->retrans) ||
-			    thalweg_takes(arm, system, loses, full, lossy))
+			    thalweg_takes(arm, system, full, bolder))
 				mask |= THALWEG_UNKNOWN(1u << i);
 		}
 		mask &= ~(1u << system_arm);

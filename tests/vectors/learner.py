@@ -17,8 +17,9 @@ OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
 QUEUE_GUARD_US = 4000  # added to RTTs before they are compared
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
+DEEP_QUEUE = ONE // 2  # the same where the system's arm retransmits less
 TAKES = ONE // 4  # bits by which an arm then carries too much
-BOLDER = ONE  # bits up to which this is so of a path that loses a little, queue or not
+BOLDER = ONE * 3 // 2  # bits up to which this is so of a path that loses a little, queue or not
 HARM = 4 * ONE  # bits by which a harmful arm is judged worse than the system's
 SEGS_MAX = 8192  # segments that one stretch adds at most to those remembered
 TRIALS = 2  # of one host, under way at a time
@@ -246,16 +247,19 @@ def note_harm(host, system_arm, params):
         covered["no system arm to compare with"] += 1
         return
     system = host["arms"][system_arm]
-    loses = system["weight_q16"] > 0 and system["retrans"] >= FULL_RETRANS
-    full = loses and host["queue_q16"] > QUEUE
+    known = system["weight_q16"] > 0
+    loses = known and system["retrans"] >= FULL_RETRANS
+    full = known and host["queue_q16"] > (QUEUE if loses else DEEP_QUEUE)
     lossy = system["retrans"] > system["segs"] >> (params["loss_shift"] & 31)
-    covered["a queue without losses"] += host["queue_q16"] > QUEUE and not loses
+    covered["a queue without losses"] += host["queue_q16"] > QUEUE and not loses and not full
+    covered["a deep queue without losses"] += full and not loses
     for i, arm in enumerate(host["arms"]):
         if i == system_arm or arm["weight_q16"] == 0:
             continue
         makes = too_many(system, arm["segs"], arm["retrans"])
         gain = arm["log_rate_q16"] - system["log_rate_q16"]
-        takes = loses and gain > TAKES and (full or not lossy and gain <= BOLDER)
+        bolder = loses and not lossy and gain <= BOLDER
+        takes = gain > TAKES and (full or bolder)
         covered["an arm on a lossy path"] += loses and gain > TAKES and lossy and not takes
         covered["an arm is bolder, and no queue"] += takes and not full
         covered["an arm carries a multiple"] += loses and gain > BOLDER and not full

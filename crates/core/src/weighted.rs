@@ -36,8 +36,10 @@ const OWN_LOSS_GRACE: u64 = 8;
 const OWN_LOSS_DOUBT: u64 = 4;
 /// A bottleneck is full where the system's arm retransmits at least so many segments …
 const FULL_RETRANS: u32 = 4;
-/// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit.
+/// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit, …
 const QUEUE_Q16: u32 = 1 << 14;
+/// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
+const DEEP_QUEUE_Q16: u32 = 1 << 15;
 /// Added to both RTTs, µs: jitter far below it is no queue.
 const QUEUE_GUARD_US: u64 = 4000;
 /// Of the RTTs under the system's arm the last counts 1/2^this.
@@ -45,8 +47,8 @@ const QUEUE_SHIFT: u32 = 2;
 /// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
 /// quarter of a bit, takes it from others.
 const TAKES_Q16: u32 = 1 << 14;
-/// … and up to a whole bit where it loses a little: as much is won by being bolder than others.
-const BOLDER_Q16: u32 = 1 << 16;
+/// … and up to a bit and a half where it loses a little: as much is won by being bolder than others.
+const BOLDER_Q16: u32 = 3 << 15;
 /// A harmful arm is judged worse than the system's by this: 4 bits.
 const HARM_Q16: u64 = 4 << 16;
 /// Segments that one stretch adds to those remembered, at most.
@@ -130,21 +132,24 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
 ///
 /// - An arm that retransmits much more than the system's towards the same host overflows a
 ///   queue, and what it carries is what those lose who share it.
-/// - Where the system's arm fills the bottleneck already, which its losses and its RTT tell,
+/// - Where the system's arm fills the bottleneck already, which its RTT and its losses tell,
 ///   there is nothing left to carry: an arm that carries more takes it from others. Where it loses
-///   a little and no queue is seen, an arm that carries up to twice as much may be bolder than others
-///   and no more: random loss, where something is to be had, costs the system's arm a multiple.
+///   a little and no queue is seen, an arm that carries up to 2.8 times as much may be bolder than
+///   others and no more: random loss, where something is to be had, costs the system's arm a multiple.
 pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     host.harmful = 0;
     let Some(index) = system_arm else { return };
     let system = host.arms[index];
-    let loses = system.weight_q16 > 0 && system.retrans >= FULL_RETRANS;
-    let full = loses && host.queue_q16 > QUEUE_Q16;
+    let known = system.weight_q16 > 0;
+    let loses = known && system.retrans >= FULL_RETRANS;
+    let queue_q16 = if loses { QUEUE_Q16 } else { DEEP_QUEUE_Q16 };
+    let full = known && host.queue_q16 > queue_q16;
     let lossy = system.retrans > system.segs >> (params.loss_shift & 31);
     for (i, arm) in host.arms.iter().enumerate() {
         let (segs, retrans) = (arm.segs.into(), arm.retrans.into());
         let gain_q16 = arm.log_rate_q16.saturating_sub(system.log_rate_q16);
-        let takes = loses && gain_q16 > TAKES_Q16 && (full || !lossy && gain_q16 <= BOLDER_Q16);
+        let bolder = loses && !lossy && gain_q16 <= BOLDER_Q16;
+        let takes = gain_q16 > TAKES_Q16 && (full || bolder);
         if i != index && arm.weight_q16 > 0 && (takes || too_many(&system, segs, retrans)) {
             host.harmful |= 1 << i;
         }

@@ -254,13 +254,16 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
     world.score(BBR, &full(25.0 * MBIT, 36_000, 6));
     assert_eq!(world.host.harmful, 1 << HTCP);
 
-    // Where nothing is lost there was room for more. Where the queue is empty there was, if it is
-    // a multiple: half as much again is what a bolder one takes from those beside it. Where much
-    // is lost and no queue is seen, it is the path that loses.
+    // A deep queue seldom overflows. Where nothing is lost and the queue is short, there was room
+    // for more. Where little is lost and the queue is empty there was, if it is a multiple: up to
+    // twice as much and more is what a bolder one takes from those beside it. Where much is lost
+    // and no queue is seen, it is the path that loses.
     for (srtt_us, retrans, rate, harmful) in [
-        (65_000, 0, 37.0, 0),
+        (65_000, 0, 37.0, 1 << HTCP),
+        (44_000, 0, 37.0, 0),
         (35_000, 40, 37.0, 1 << HTCP),
-        (35_000, 40, 60.0, 0),
+        (35_000, 40, 60.0, 1 << HTCP),
+        (35_000, 40, 80.0, 0),
         (35_000, 80, 37.0, 0),
     ] {
         let mut world = World::new(1);
@@ -273,7 +276,7 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
     // What drops segments tells when it does: at the end the queue may have drained.
     for (loss_srtt_us, harmful) in [(65_000, 1 << HTCP), (34_500, 0)] {
         let mut world = World::new(1);
-        for (arm, rate) in [(CUBIC, 25.0), (HTCP, 60.0)] {
+        for (arm, rate) in [(CUBIC, 25.0), (HTCP, 80.0)] {
             let srtt_us = if harmful == 0 { 65_000 } else { 35_000 };
             let drained = full(rate * MBIT, srtt_us, 6);
             world.score(

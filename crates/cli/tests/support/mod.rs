@@ -44,8 +44,17 @@ pub fn skip(why: &str) -> bool {
 }
 
 /// Waits until a condition holds; looks every few milliseconds, for [`PATIENCE`] at most.
-pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn wait_for<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, condition)
+}
+
+/// The same for a time of its own.
+pub fn wait_within<T>(
+    patience: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(value) = condition() {
             return value;
@@ -187,7 +196,8 @@ impl Bed {
             .stderr(log)
             .spawn()
             .expect("the agent starts");
-        wait_for("the agent's socket", || {
+        // One that restores a million hosts takes its time; one that ends is noticed at once.
+        wait_within(10 * PATIENCE, "the agent's socket", || {
             if let Some(status) = child.try_wait().expect("waiting for the agent") {
                 panic!("the agent ended ({status}): {}", self.logged());
             }
