@@ -13,6 +13,9 @@ const WEIGHT_MAX_Q16: u32 = 64 << 16;
 /// up, of those before.
 const SEGS_MAX: u64 = 8 * 8192 + 7;
 
+/// The logarithm of the greatest rate, bits in Q16.
+const LOG_MAX_Q16: u64 = 64 << 16;
+
 /// All host records at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
@@ -151,6 +154,7 @@ impl HostRow {
                         .or_else(|| {
                             above("weight_q16", arm.weight_q16.into(), WEIGHT_MAX_Q16.into())
                         })
+                        .or_else(|| above("log_rate_q16", arm.log_rate_q16.into(), LOG_MAX_Q16))
                         .or_else(|| above("segs", arm.segs.into(), SEGS_MAX))
                         .or_else(|| above("retrans", arm.retrans.into(), arm.segs.into()))
                 })
