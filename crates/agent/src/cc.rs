@@ -187,8 +187,9 @@ pub(crate) fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let Ok(support) = check() else {
         return BTreeSet::new();
     };
+    // One that cannot be asked (CAP_SYS_ADMIN) is taken for one that does.
     let needs = |name: &String| {
-        flags(&directory.join(name), &support).is_some_and(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
+        flags(&directory.join(name), &support).is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
     };
     names.into_iter().filter(needs).collect()
 }
@@ -630,11 +631,15 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
 /// `flags` of a loaded congestion control: of the version in force, whatever is pinned.
 fn flags(own: &Path, support: &Support) -> Option<u32> {
     let link = Link::open(own.join(LINK)).ok();
+    let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
+    let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
     let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
-        Some(id) => MapHandle::from_map_id(id),
-        None => MapHandle::from_pinned_path(own.join(OPS)),
-    }
-    .ok()?;
+        // A swap that was cut short has left another pinned.
+        Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
+            privileges::raised(|| MapHandle::from_map_id(id)).ok()?
+        }
+        _ => pinned?,
+    };
     let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
     let bytes = value.get(support.flags_offset..support.flags_offset + 4)?;
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
