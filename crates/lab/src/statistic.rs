@@ -51,6 +51,7 @@ pub enum Statistic {
     Share,
     Jain,
     Fairness,
+    FairnessLastHalf,
     Harm,
     Loss,
     Failures,
@@ -59,7 +60,7 @@ pub enum Statistic {
 
 impl Statistic {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::Median,
         Self::MedianLastHalf,
         Self::Mean,
@@ -86,6 +87,7 @@ impl Statistic {
         Self::Share,
         Self::Jain,
         Self::Fairness,
+        Self::FairnessLastHalf,
         Self::Harm,
         Self::Loss,
         Self::Failures,
@@ -278,6 +280,13 @@ impl Statistic {
                 Higher,
                 "the least goodput of a round's flows over the greatest; median over the rounds of several flows at a time",
             ),
+            Self::FairnessLastHalf => (
+                "fairness-last-half",
+                "the same in the last half",
+                Share,
+                Higher,
+                "the same of the last half of the rounds; compared with the same rounds of the reference",
+            ),
             Self::Harm => (
                 "harm",
                 "harm to the incumbents",
@@ -339,7 +348,11 @@ impl Statistic {
         matches!(self.unit(), Unit::BitsPerSecond | Unit::Microseconds)
             || matches!(
                 self,
-                Self::OfBestPerHost | Self::RetransmissionShare | Self::Fairness | Self::Share
+                Self::OfBestPerHost
+                    | Self::RetransmissionShare
+                    | Self::Fairness
+                    | Self::FairnessLastHalf
+                    | Self::Share
             )
     }
 
@@ -475,6 +488,11 @@ impl Query<'_> {
                 jain(&rates)
             }),
             Statistic::Fairness => fairness(&chosen),
+            Statistic::FairnessLastHalf => {
+                let mut last_half = chosen.clone();
+                last_half.retain(|one| one.round >= outcome.rounds / 2);
+                fairness(&last_half)
+            }
             Statistic::Harm => return harm(outcome, modes),
             Statistic::Loss => outcome.forward.loss(),
             Statistic::OfBestPerHost => return several::of_best(outcome, modes),
