@@ -384,8 +384,7 @@ static __always_inline int thalweg_takes(const struct thalweg_arm_state *arm,
 
 	if (arm->log_rate_q16 > system->log_rate_q16)
 		gain_q16 = arm->log_rate_q16 - system->log_rate_q16;
-	return gain_q16 > THALWEG_TAKES_Q16 &&
-	       (full || (bolder && gain_q16 <= THALWEG_BOLDER_Q16));
+	return gain_q16 > THALWEG_TAKES_Q16 && (full || (bolder && gain_q16 <= THALWEG_BOLDER_Q16));
 }
 
 /*
