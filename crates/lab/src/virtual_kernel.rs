@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::poll::PollFlags;
 
+use crate::cache::{self, Scratch};
 use crate::error::Error;
 use crate::host::tool;
 use crate::interrupt::{self, OnSignal};
@@ -134,7 +135,7 @@ pub(crate) fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
         return Err(Error::Preconditions(missing));
     }
     let ending = format!("-{}", recipe(&configuration(hz)?));
-    let cache = cache()?;
+    let cache = cache::directory();
     let mut built: Vec<PathBuf> = fs::read_dir(&cache)
         .into_iter()
         .flatten()
@@ -241,7 +242,7 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     }
     let configuration = configuration(hz)?;
     let name = format!("{}-{}", version(&archive)?, recipe(&configuration));
-    let cache = cache()?;
+    let cache = cache::directory();
     let place = cache.join(name);
     if place.join(PROGRAM).is_file() {
         return Ok(place.join(PROGRAM));
@@ -252,18 +253,18 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     bar.set_message("unpacking the sources");
     let mut unpack = Command::new("tar");
     unpack.arg("--extract").arg("--file").arg(&archive);
-    unpack.arg("--directory").arg(&work.0);
+    unpack.arg("--directory").arg(work.path());
     for pattern in LEFT_OUT {
         unpack.arg(format!("--exclude={pattern}"));
     }
-    attended(&mut unpack, &work.0, &bar)?;
-    let tree = work.0.join(SOURCES);
+    attended(&mut unpack, work.path(), &bar)?;
+    let tree = work.path().join(SOURCES);
     for replacement in &REPLACEMENTS {
         replacement.apply(&tree)?;
     }
     let file = tree.join(".config");
     fs::write(&file, &configuration).map_err(Error::io("cannot write", &file))?;
-    attended(make(&tree).arg("olddefconfig"), &work.0, &bar)?;
+    attended(make(&tree).arg("olddefconfig"), work.path(), &bar)?;
     let settled = fs::read_to_string(&file).map_err(Error::io("cannot read", &file))?;
     if let Some(line) = dropped(&settled, hz) {
         return Err(Error::Options(format!(
@@ -273,11 +274,11 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     attended(
         make(&tree).arg(format!("--jobs={cpus}")).arg("linux"),
-        &work.0,
+        work.path(),
         &bar,
     )?;
     bar.finish_and_clear();
-    let ready = work.0.join("ready");
+    let ready = work.path().join("ready");
     fs::create_dir(&ready).map_err(Error::io("cannot create", &ready))?;
     let built = tree.join("linux");
     fs::rename(&built, ready.join(PROGRAM)).map_err(Error::io("cannot keep", &built))?;
@@ -287,25 +288,6 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
         done => done.map_err(Error::io("cannot create", &place))?,
     }
     Ok(place.join(PROGRAM))
-}
-
-/// A directory for the build in the cache; dropped, it is removed.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn create(cache: &Path) -> Result<Self, Error> {
-        let path = cache.join(format!("build-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(Error::io("cannot create", &path))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!("cannot remove {}: {error}", self.0.display());
-        }
-    }
 }
 
 fn make(tree: &Path) -> Command {
@@ -446,18 +428,6 @@ fn hash(text: &str) -> String {
             (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
     format!("{digest:016x}")
-}
-
-/// Where built kernels are kept: `$XDG_CACHE_HOME/thalweg`, `~/.cache/thalweg`, or
-/// `/var/cache/thalweg`, the first that the environment names.
-fn cache() -> Result<PathBuf, Error> {
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let directory = variable("XDG_CACHE_HOME")
-        .filter(|path| path.is_absolute())
-        .or_else(|| Some(variable("HOME")?.join(".cache")).filter(|path| path.is_absolute()))
-        .unwrap_or_else(|| "/var/cache".into())
-        .join("thalweg");
-    Ok(directory)
 }
 
 #[cfg(test)]

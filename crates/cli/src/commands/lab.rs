@@ -1,5 +1,7 @@
 //! `thalweg lab`.
 
+mod kernels;
+
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -43,6 +45,9 @@ enum Lab {
         #[arg(long, value_name = "N", default_value_t = thalweg_lab::ticks::DEFAULT)]
         hz: u32,
     },
+    /// Stock kernels of distributions, for `--backend qemu`: list, add, remove.
+    #[command(subcommand)]
+    Kernels(kernels::Kernels),
     /// The first process in user-mode Linux, and the run there.
     #[command(hide = true)]
     Guest {
@@ -162,6 +167,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Lab::Run(run) => run_scenarios(global, run),
         Lab::Tables(tables) => make_tables(tables),
         Lab::BuildKernel { hz } => build_kernel(global, *hz),
+        Lab::Kernels(what) => kernels::run(global, what),
         Lab::Compare(compare) => compare_runs(global, compare),
         Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
             Worker::Serve { address } => Job::Serve { address: *address },

@@ -10,7 +10,6 @@
 mod boot;
 mod console;
 pub mod guest;
-mod modules;
 pub mod ptrace;
 mod trial;
 mod workdir;
@@ -24,9 +23,10 @@ use crate::backend::Finished;
 use crate::error::Error;
 use crate::host::tool;
 use crate::mode::Mode;
+use crate::modules::{self, Tree};
 use crate::progress::{self, Message};
 use crate::run::{self, Options};
-use crate::scenario::{self, PolicyFile, Scenario};
+use crate::scenario::{self, Scenario};
 use crate::units::Size;
 use boot::Machine;
 use guest::Job;
@@ -37,6 +37,8 @@ use workdir::WorkDir;
 pub(crate) const PROGRAM: &str = "linux.uml";
 /// The package that has it.
 const PACKAGE: &str = "user-mode-linux";
+/// Where the package has its modules, one directory a version.
+const MODULES: &str = "/usr/lib/uml/modules";
 /// Below this the run itself does not fit beside the kernel.
 const LEAST_MEMORY: Size = Size::from_bytes(128 << 20);
 /// What [`Size`] can say at most.
@@ -77,20 +79,11 @@ impl Kernel {
     /// congestion control that is named.
     pub fn packaged(scenarios: &[Scenario], modes: &[Mode]) -> Result<Self, Error> {
         let program = tool::find(PROGRAM).ok_or_else(|| Error::Preconditions(missing()))?;
-        let named = scenarios
-            .iter()
-            .map(|scenario| scenario.system.default_cc.as_str())
-            .chain(modes.iter().filter_map(|mode| match mode {
-                Mode::Fixed(name) => Some(name.as_str()),
-                _ => None,
-            }))
-            .chain(policies(scenarios, modes).flat_map(|policy| {
-                let names = policy.congestion_controls.iter();
-                names.map(String::as_str)
-            }));
         let version = version(&program)?;
+        let tree = Tree::read(&Path::new(MODULES).join(&version))?;
+        let named = modules::of_congestion_controls(scenarios, modes);
         Ok(Self {
-            modules: modules::wanted(&program, &version, named)?,
+            modules: tree.wanted(&program.display().to_string(), named)?,
             program,
             words: Vec::new(),
             environment: Vec::new(),
@@ -113,15 +106,6 @@ fn version(program: &Path) -> Result<String, Error> {
 fn sets_all_state(version: &str) -> bool {
     let mut numbers = version.split('.').map_while(|part| part.parse().ok());
     (numbers.next(), numbers.next()) >= (Some(6), Some(14))
-}
-
-/// The policies that modes run under.
-fn policies<'a>(
-    scenarios: &'a [Scenario],
-    modes: &'a [Mode],
-) -> impl Iterator<Item = &'a PolicyFile> {
-    let of = |scenario| modes.iter().filter_map(move |mode| mode.policy(scenario));
-    scenarios.iter().flat_map(of)
 }
 
 /// What a run in user-mode Linux lacks on this machine, one line each.
