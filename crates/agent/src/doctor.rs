@@ -91,30 +91,33 @@ pub fn doctor(config: &Config) -> Vec<Check> {
 
 fn privileges() -> Check {
     let name = "privileges";
-    match privileges::missing() {
-        Ok(missing) if missing.is_empty() && privileges::reaches_namespaces() => {
+    let fix = "run as root, or grant the capabilities";
+    let found = privileges::missing()
+        .and_then(|missing| Ok((missing, privileges::missing_for_namespaces()?)));
+    match found {
+        Ok((missing, elsewhere)) if missing.is_empty() && elsewhere.is_empty() => {
             Check::ok(name, "sufficient", "programs can be loaded and attached")
         }
-        Ok(missing) if missing.is_empty() => Check::not(
+        Ok((missing, elsewhere)) if missing.is_empty() => Check::not(
             name,
             CheckState::Degraded,
-            "without CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+            format!("without {}", elsewhere.join(" and ")),
             "programs can be loaded; connections in other network namespaces are left alone",
-            "run as root, or grant the capabilities",
+            fix,
         ),
-        Ok(missing) => Check::not(
+        Ok((missing, _)) => Check::not(
             name,
             CheckState::Missing,
             format!("missing {}", missing.join(", ")),
             "no program can be loaded; commands that ask a running agent still work",
-            "run as root, or grant the capabilities",
+            fix,
         ),
         Err(error) => Check::not(
             name,
             CheckState::Degraded,
             format!("{error:#}"),
             "cannot tell whether programs can be loaded",
-            "mount /proc",
+            "allow the system call capget",
         ),
     }
 }

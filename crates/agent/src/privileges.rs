@@ -3,8 +3,6 @@
 //! The agent keeps three capabilities in force, and two more at hand, which are raised around the
 //! few steps that need them. `docs/security.md` has the table.
 
-use std::fs;
-
 use anyhow::{Context, Result};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
@@ -23,34 +21,50 @@ pub struct MissingPrivilege(String);
 
 /// Names of the capabilities that are needed to load and attach programs, and that are not in
 /// force. CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON, as in the kernel.
+///
+/// # Errors
+/// The kernel's own.
 pub fn missing() -> Result<Vec<&'static str>> {
-    // Not by capget(2): what a command may do must be known without a system call that a
-    // container's filter may refuse.
-    let status = fs::read_to_string("/proc/self/status").context("reading /proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let hex = line.context("no CapEff in /proc/self/status")?.trim();
-    let bits = u64::from_str_radix(hex, 16).context("CapEff is not hexadecimal")?;
-    Ok(missing_of(CapabilitySet::from_bits_retain(bits)))
+    let have = thread::capabilities(None).context("asking for capabilities")?;
+    Ok(missing_of(have.effective))
 }
 
 fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
     if have.contains(CapabilitySet::SYS_ADMIN) {
         have |= CapabilitySet::BPF | CapabilitySet::PERFMON;
     }
-    [
-        (CapabilitySet::BPF, "CAP_BPF"),
-        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
-        (CapabilitySet::PERFMON, "CAP_PERFMON"),
-    ]
-    .into_iter()
-    .filter(|(capability, _)| !have.contains(*capability))
-    .map(|(_, name)| name)
-    .collect()
+    lacking(
+        have,
+        &[
+            (CapabilitySet::BPF, "CAP_BPF"),
+            (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+            (CapabilitySet::PERFMON, "CAP_PERFMON"),
+        ],
+    )
 }
 
-/// Whether this process may look into network namespaces other than its own.
-pub(crate) fn reaches_namespaces() -> bool {
-    thread::capabilities(None).is_ok_and(|have| have.permitted.contains(AT_HAND))
+/// Names of the capabilities that are needed to look into network namespaces other than this
+/// process's own, and that are not at hand.
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn missing_for_namespaces() -> Result<Vec<&'static str>> {
+    let have = thread::capabilities(None).context("asking for capabilities")?;
+    Ok(lacking(
+        have.permitted,
+        &[
+            (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+            (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        ],
+    ))
+}
+
+fn lacking(have: CapabilitySet, needed: &[(CapabilitySet, &'static str)]) -> Vec<&'static str> {
+    needed
+        .iter()
+        .filter(|(capability, _)| !have.contains(*capability))
+        .map(|(_, name)| *name)
+        .collect()
 }
 
 /// Fails unless this process may load programs and attach them.

@@ -170,6 +170,47 @@ fn an_ordinary_user_with_three_capabilities_may_run_it() {
     assert!(mount_gone.unwrap().success());
 }
 
+/// What the doctor says of privileges, started by a command that runs the rest of its line.
+fn doctor_of_privileges(by: &[&str]) -> (String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let empty = directory.path().join("empty.toml");
+    fs::write(&empty, "").unwrap();
+    let mut command = Command::new(by[0]);
+    command
+        .args(&by[1..])
+        .args([THALWEG, "--json", "--config"])
+        .arg(&empty)
+        .arg("doctor")
+        .stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", said(&output)));
+    let mut checks = checks.as_array().unwrap().iter();
+    let check = checks.find(|check| check["name"] == "privileges").unwrap();
+    let text = |key: &str| check[key].as_str().unwrap().to_owned();
+    (text("state"), text("found"))
+}
+
+#[test]
+fn the_doctor_names_the_capability_that_lacks_and_no_other() {
+    if !privileged() {
+        return;
+    }
+    for (without, found) in [
+        ("-sys_ptrace", "without CAP_SYS_PTRACE"),
+        ("-sys_admin", "without CAP_SYS_ADMIN"),
+        (
+            "-sys_admin,-sys_ptrace",
+            "without CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+        ),
+    ] {
+        let said = doctor_of_privileges(&["setpriv", "--bounding-set", without]);
+        assert_eq!(said, ("degraded".to_owned(), found.to_owned()));
+    }
+    let said = doctor_of_privileges(&["setpriv", "--bounding-set", "-bpf,-sys_admin"]);
+    assert_eq!(said, ("missing".to_owned(), "missing CAP_BPF".to_owned()));
+}
+
 #[test]
 fn the_group_may_read_and_root_alone_may_change() {
     if !privileged() {
