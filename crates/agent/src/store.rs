@@ -33,11 +33,11 @@ pub use snapshot::Saved;
 /// Name of the store's file in the state directory.
 pub const FILE_NAME: &str = "thalweg.db";
 
-/// Why the store cannot be used.
+/// Why the store cannot be used. Causes are sources: `{:#}` of [`anyhow::Error`] tells them.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The state directory or a file in it cannot be made, moved or opened.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum StoreError {
         source: std::io::Error,
     },
     /// SQLite refused.
-    #[error("{}: cannot {action}: {source}", path.display())]
+    #[error("{}: cannot {action}", path.display())]
     Sql {
         /// The store's file.
         path: PathBuf,

@@ -90,7 +90,7 @@ fn run(directory: &Path, command: &[&str], file: &str) -> Output {
     }
 }
 
-/// Exit code 1, and one line that names the file and says what it found, or was told.
+/// Exit code 1, and one line that names the file and says once what it found, or was told.
 fn assert_refused(directory: &Path, command: &[&str], file: &str, words: &str) {
     let output = run(directory, command, file);
     let said = [output.stdout, output.stderr].concat();
@@ -104,6 +104,10 @@ fn assert_refused(directory: &Path, command: &[&str], file: &str, words: &str) {
     let line = said.lines().find(|line| line.contains(words));
     assert!(
         line.is_some_and(|line| line.contains(file)),
+        "{command:?}: {said}"
+    );
+    assert!(
+        line.is_some_and(|line| line.matches(words).count() == 1),
         "{command:?}: {said}"
     );
     // `check` sums up in one more line; of two files that are the same the first is told.

@@ -20,22 +20,22 @@ pub enum Error {
     #[error(transparent)]
     Read(#[from] thalweg_units::file::ReadError),
     /// A file or device could not be used.
-    #[error("{what} {path}: {source}", path = .path.display())]
+    #[error("{what} {path}: {why}", path = .path.display())]
     Io {
         /// What was tried, as "cannot read".
         what: &'static str,
         /// On what.
         path: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        why: io::Error,
     },
     /// A system call that names no file failed.
-    #[error("{what}: {source}")]
+    #[error("{what}: {why}")]
     System {
         /// What was tried.
         what: String,
         /// The system's answer.
-        source: io::Error,
+        why: io::Error,
     },
     /// A command of iproute2 failed.
     #[error("`{command}` failed ({status}): {stderr}")]
@@ -48,20 +48,20 @@ pub enum Error {
         stderr: String,
     },
     /// The loss program could not be loaded or attached.
-    #[error("the loss program cannot be {what}: {source}")]
+    #[error("the loss program cannot be {what}: {why}")]
     Loss {
         /// The step that failed.
         what: &'static str,
         /// libbpf's answer.
-        source: libbpf_rs::Error,
+        why: libbpf_rs::Error,
     },
     /// The round-trip time programs could not be loaded, attached or read.
-    #[error("the round-trip time programs cannot be {what}: {source}")]
+    #[error("the round-trip time programs cannot be {what}: {why}")]
     Rtt {
         /// The step that failed.
         what: &'static str,
         /// libbpf's answer.
-        source: libbpf_rs::Error,
+        why: libbpf_rs::Error,
     },
     /// A congestion control cannot be made the default of a namespace.
     #[error("congestion control {name:?} cannot be used: {why}")]
@@ -105,12 +105,12 @@ pub enum Error {
     #[error("{0}")]
     Missing(String),
     /// A command cannot be started on a link.
-    #[error("cannot start {}: {source}", .program.to_string_lossy())]
+    #[error("cannot start {}: {why}", .program.to_string_lossy())]
     Start {
         /// The program.
         program: std::ffi::OsString,
         /// The system's answer.
-        source: io::Error,
+        why: io::Error,
     },
     /// The command at the far end of a link is not ready.
     #[error("the command at the far end: {0}")]
@@ -163,11 +163,11 @@ impl Error {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Self::Io { what, path, source }
+        move |why| Self::Io { what, path, why }
     }
 
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |source| Self::System { what, source }
+        move |why| Self::System { what, why }
     }
 }

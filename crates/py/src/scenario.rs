@@ -140,7 +140,7 @@ impl Scenario {
 
 /// What Python raises where a file cannot be read.
 pub(crate) fn read_error(error: ReadError) -> PyErr {
-    let ReadError::System { file, source: why } = &error else {
+    let ReadError::System { file, why } = &error else {
         return PyValueError::new_err(error.to_string());
     };
     let file = file.display().to_string();

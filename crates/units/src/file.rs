@@ -14,12 +14,12 @@ pub const MAX_FILE_BYTES: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system refuses.
-    #[error("cannot read {}: {source}", .file.display())]
+    #[error("cannot read {}: {why}", .file.display())]
     System {
         /// The file.
         file: PathBuf,
         /// The system's answer.
-        source: io::Error,
+        why: io::Error,
     },
     /// It is a directory, a device, a pipe.
     #[error("cannot read {}: found {found}, expected a regular file", .file.display())]
@@ -45,7 +45,7 @@ pub enum ReadError {
 impl ReadError {
     /// Whether there is no such file.
     pub fn is_absent(&self) -> bool {
-        matches!(self, Self::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::System { why, .. } if why.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -62,9 +62,9 @@ pub fn read(file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
 /// # Errors
 /// As [`read`].
 pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
-    let system = |source| ReadError::System {
+    let system = |why| ReadError::System {
         file: file.to_owned(),
-        source,
+        why,
     };
     let regular = |kind: FileType| match not_regular(kind) {
         None => Ok(()),
@@ -115,9 +115,9 @@ pub fn standard_input(max: u64) -> Result<File, ReadError> {
         file.rewind()?;
         Ok((file, length))
     };
-    let (file, length) = spool().map_err(|source| ReadError::System {
+    let (file, length) = spool().map_err(|why| ReadError::System {
         file: name.to_owned(),
-        source,
+        why,
     })?;
     if length > max {
         return Err(ReadError::Size {
@@ -152,9 +152,9 @@ fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     // One more, so that a file that grows meanwhile, or whose length is not known, is told.
     from.take(max.saturating_add(1))
         .read_to_end(&mut bytes)
-        .map_err(|source| ReadError::System {
+        .map_err(|why| ReadError::System {
             file: file.to_owned(),
-            source,
+            why,
         })?;
     if bytes.len() as u64 > max {
         return Err(ReadError::Size {

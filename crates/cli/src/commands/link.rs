@@ -135,11 +135,11 @@ fn classified(error: Error) -> anyhow::Error {
         Error::Missing(why) => Failure::Missing(why).into(),
         Error::Start {
             ref program,
-            ref source,
+            ref why,
         } => Failure::Start {
             program: program.to_string_lossy().into_owned(),
-            why: source.to_string(),
-            found: source.kind() != ErrorKind::NotFound,
+            why: why.to_string(),
+            found: why.kind() != ErrorKind::NotFound,
         }
         .into(),
         other => other.into(),

@@ -140,18 +140,13 @@ impl Loss {
                 .hook(TC_EGRESS);
             hook.create()
                 .and_then(|mut hook| hook.attach())
-                .map_err(|source| Error::Loss {
+                .map_err(|why| Error::Loss {
                     what: "attached",
-                    source,
+                    why,
                 })?;
             Ok(())
         })?;
-        let keep = |map| {
-            MapHandle::try_from(map).map_err(|source| Error::Loss {
-                what: "kept",
-                source,
-            })
-        };
+        let keep = |map| MapHandle::try_from(map).map_err(|why| Error::Loss { what: "kept", why });
         Ok(Self {
             counters: keep(&skeleton.maps.bss)?,
             chain: keep(&skeleton.maps.data_chain)?,
@@ -167,9 +162,9 @@ impl Loss {
             .collect();
         self.chain
             .update(&0u32.to_ne_bytes(), &value, MapFlags::ANY)
-            .map_err(|source| Error::Loss {
+            .map_err(|why| Error::Loss {
                 what: "changed",
-                source,
+                why,
             })
     }
 
@@ -200,9 +195,9 @@ pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossC
         .progs
         .lose
         .test_run(input)
-        .map_err(|source| Error::Loss {
+        .map_err(|why| Error::Loss {
             what: "rehearsed",
-            source,
+            why,
         })?;
     read(&skeleton.maps.bss)
 }
@@ -213,9 +208,9 @@ fn load<'obj>(
     drop: Drop,
     seed: u64,
 ) -> Result<LossSkel<'obj>, Error> {
-    let failed = |source| Error::Loss {
+    let failed = |why| Error::Loss {
         what: "loaded",
-        source,
+        why,
     };
     let mut open = LossSkelBuilder::default().open(storage).map_err(failed)?;
     let settings = open
@@ -241,10 +236,7 @@ fn load<'obj>(
 }
 
 fn read(map: &impl MapCore) -> Result<LossCounters, Error> {
-    let failed = |source| Error::Loss {
-        what: "read",
-        source,
-    };
+    let failed = |why| Error::Loss { what: "read", why };
     let bytes = map
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
         .map_err(failed)?

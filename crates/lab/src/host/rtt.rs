@@ -153,7 +153,7 @@ fn open(storage: &mut MaybeUninit<libbpf_rs::OpenObject>) -> Result<OpenRttSkel<
 }
 
 fn failed(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
-    move |source| Error::Rtt { what, source }
+    move |why| Error::Rtt { what, why }
 }
 
 /// A struct of integers from its bytes.

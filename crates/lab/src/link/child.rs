@@ -48,7 +48,7 @@ impl Child {
         group: Group,
     ) -> Result<Self, Error> {
         let program = command.get_program().to_owned();
-        let failed = |source| Error::Start { program, source };
+        let failed = |why| Error::Start { program, why };
         let entrance = ends.entrance(end)?;
         if group == Group::Own {
             command.process_group(0);
@@ -73,7 +73,7 @@ impl Child {
         }
         let mut child = match command.spawn() {
             Ok(child) => child,
-            Err(source) => return Err(failed(source)),
+            Err(why) => return Err(failed(why)),
         };
         match interrupt::pidfd(child.id()) {
             Ok(ended) => Ok(Self {

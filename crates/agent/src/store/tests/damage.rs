@@ -258,6 +258,26 @@ fn an_unwritable_directory_is_an_error() {
     std::fs::write(&file, "").unwrap();
     let error = Store::open(&file.join("state"), BOOT, NOW).unwrap_err();
     assert!(matches!(error, StoreError::File { .. }), "{error}");
+    assert_told_once(error, "Not a directory");
+}
+
+#[test]
+fn the_cause_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path());
+    Connection::open(store.path())
+        .unwrap()
+        .execute_batch("DROP TABLE hosts")
+        .unwrap();
+    let error = store.clear_hosts(Mode::Thalweg).unwrap_err();
+    assert!(matches!(error, StoreError::Sql { .. }), "{error}");
+    assert_told_once(error, "no such table");
+}
+
+/// As the agent and the command line tell errors.
+fn assert_told_once(error: StoreError, cause: &str) {
+    let told = format!("{:#}", anyhow::Error::from(error));
+    assert_eq!(told.matches(cause).count(), 1, "{told}");
 }
 
 /// A document as other programs might write it: in another order, and over many lines.
