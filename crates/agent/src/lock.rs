@@ -1,13 +1,16 @@
-//! The lock of a state directory: one agent at a time.
+//! The locks of an agent's directories: one agent at a time.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+
+use crate::pins;
 
 /// How long a start waits for an agent that is ending; its last snapshot takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,39 +29,19 @@ impl Lock {
     /// Another agent runs, or has not ended after ten seconds; a file that cannot be used.
     pub fn take(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let deadline = Instant::now() + PATIENCE;
-        let mut file = open(path)?;
-        let mut waits = false;
-        loop {
-            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(held) => {
-                    let lock = Self(held);
-                    lock.write("").with_context(|| format!("writing {shown}"))?;
-                    return Ok(lock);
-                }
-                Err((file, Errno::EWOULDBLOCK)) => file,
-                Err((_, errno)) => return Err(errno).with_context(|| format!("locking {shown}")),
-            };
-            let (pid, is_ending) = holder(&file).with_context(|| format!("reading {shown}"))?;
+        let held = wait(open(path)?, path, |file| {
+            let (pid, is_ending) = holder(file).with_context(|| format!("reading {shown}"))?;
             if !is_ending {
                 bail!(
                     "another agent (pid {pid}) already runs with this state ({shown}); stop it \
                      first, or give this one its own [paths] pin, state and socket"
                 );
             }
-            if Instant::now() >= deadline {
-                bail!(
-                    "another agent (pid {pid}) has not ended within {} s ({shown}): wait for its \
-                     end, or kill it (the programs and what they learned stay in the kernel)",
-                    PATIENCE.as_secs()
-                );
-            }
-            if !waits {
-                tracing::info!("waiting for an agent (pid {pid}) that is ending");
-                waits = true;
-            }
-            std::thread::sleep(LOOK);
-        }
+            Ok(format!("another agent (pid {pid})"))
+        })?;
+        let lock = Self(held);
+        lock.write("").with_context(|| format!("writing {shown}"))?;
+        Ok(lock)
     }
 
     /// Tells whoever wants the lock that it will be free soon.
@@ -72,6 +55,97 @@ impl Lock {
         let text = format!("{}{word}\n", std::process::id());
         self.0.write_all_at(text.as_bytes(), 0)?;
         self.0.set_len(text.len() as u64)
+    }
+}
+
+/// What an agent holds while it runs.
+pub struct Locks {
+    /// Its state directory's.
+    pub state: Lock,
+    /// Its pins'.
+    pub pins: PinLock,
+}
+
+impl Locks {
+    /// Tells whoever wants one of them that it will be free soon.
+    pub fn note_end(&self) {
+        self.state.note_end();
+        self.pins.note_end();
+    }
+}
+
+/// The locked directory of an agent's pins. No file there can name the holder: an agent that runs
+/// holds the lock exclusively, one that is ending shares it.
+pub struct PinLock(Flock<File>);
+
+impl PinLock {
+    /// Makes the directory if need be and takes its lock. Where the agent that holds it is ending,
+    /// its end is waited for.
+    ///
+    /// # Errors
+    /// Another agent runs with these pins, or has not ended after ten seconds; a directory that
+    /// cannot be used.
+    pub fn take(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        // An agent that was detached takes the directory away.
+        loop {
+            pins::make(path, true)?;
+            let file = match File::open(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                file => file.with_context(|| format!("opening {shown}"))?,
+            };
+            let inode = file.metadata()?.ino();
+            let held = wait(file, path, |file| {
+                match Flock::lock(file.try_clone()?, FlockArg::LockSharedNonblock) {
+                    Ok(_) => Ok("another agent".to_owned()),
+                    Err((_, Errno::EWOULDBLOCK)) => bail!(
+                        "another agent already uses {shown}; give this one its own [paths] pin"
+                    ),
+                    Err((_, errno)) => Err(errno).with_context(|| format!("locking {shown}")),
+                }
+            })?;
+            if fs::metadata(path).is_ok_and(|now| now.ino() == inode) {
+                return Ok(Self(held));
+            }
+        }
+    }
+
+    /// Tells whoever wants the lock that it will be free soon.
+    pub fn note_end(&self) {
+        // Where that fails, the next start is refused instead of waiting.
+        let _ = self.0.relock(FlockArg::LockSharedNonblock);
+    }
+}
+
+/// Locks a file. `holder` names who holds the lock where that one is ending, and refuses where it
+/// is not.
+fn wait(
+    mut file: File,
+    path: &Path,
+    holder: impl Fn(&File) -> Result<String>,
+) -> Result<Flock<File>> {
+    let shown = path.display();
+    let deadline = Instant::now() + PATIENCE;
+    let mut waits = false;
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(held) => return Ok(held),
+            Err((file, Errno::EWOULDBLOCK)) => file,
+            Err((_, errno)) => return Err(errno).with_context(|| format!("locking {shown}")),
+        };
+        let holder = holder(&file)?;
+        if Instant::now() >= deadline {
+            bail!(
+                "{holder} has not ended within {} s ({shown}): wait for its end, or kill it (the \
+                 programs and what they learned stay in the kernel)",
+                PATIENCE.as_secs()
+            );
+        }
+        if !waits {
+            tracing::info!("waiting for {holder} that is ending");
+            waits = true;
+        }
+        std::thread::sleep(LOOK);
     }
 }
 

@@ -1,13 +1,11 @@
 //! From a configuration to a running agent.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::AccessFlags;
 use tokio::runtime::Runtime;
@@ -17,7 +15,7 @@ use crate::api::socket::Socket;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
-use crate::lock::Lock;
+use crate::lock::{Lock, Locks, PinLock};
 use crate::policy::Place;
 use crate::policy::history::History;
 use crate::shared::Shared;
@@ -50,18 +48,14 @@ pub fn run(config: Config) -> Result<()> {
     Store::make_private(&config.paths.state)?;
     // Before the lock: a child has it, too, until it is modprobe, and may outlive an agent.
     system::load_modules(&config.arms.load);
-    let state_lock = Arc::new(Lock::take(&config.paths.state.join("agent.lock"))?);
+    let state = Lock::take(&config.paths.state.join("agent.lock"))?;
     let own_netns = system::netns_cookie()?;
 
     let socket = Socket::bind(&config.paths.socket, config.paths.socket_group.as_deref())?;
     system::ensure_bpffs(&config.paths.pin)?;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&config.paths.pin)
-        .with_context(|| format!("creating {}", config.paths.pin.display()))?;
+    let pins = PinLock::take(&config.paths.pin)?;
     check_private(&config.paths.pin)?;
-    let _pin_lock = lock_directory(&config.paths.pin)?;
+    let locks = Arc::new(Locks { state, pins });
     // From here on the agent makes its threads, and reads what others have written.
     privileges::give_up()?;
     for directory in [&config.paths.state, &config.paths.pin] {
@@ -100,11 +94,11 @@ pub fn run(config: Config) -> Result<()> {
     let keeper = Keeper::new(Arc::clone(&shared))?;
     let server = {
         let shared = Arc::clone(&shared);
-        let state_lock = Arc::clone(&state_lock);
+        let locks = Arc::clone(&locks);
         std::thread::Builder::new()
             .name("api".into())
             .spawn(move || {
-                let outcome = serve(&shared, socket, ends, &state_lock);
+                let outcome = serve(&shared, socket, ends, &locks);
                 shared.stop();
                 outcome
             })?
@@ -198,21 +192,6 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Se
         defaults: system::namespace_defaults(config.hosts.user_namespaces),
         kernel_btf: system::has_kernel_btf(),
     })
-}
-
-/// Locks the pin directory itself: two agents must not share pinned state either.
-fn lock_directory(path: &Path) -> Result<Flock<File>> {
-    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(held) => Ok(held),
-        Err((_, Errno::EWOULDBLOCK)) => {
-            bail!(
-                "another agent already uses {}; give this one its own [paths] pin",
-                path.display()
-            )
-        }
-        Err((_, errno)) => Err(errno).with_context(|| format!("locking {}", path.display())),
-    }
 }
 
 /// Saves records of the other mode that were in the kernel.
@@ -338,7 +317,7 @@ impl Ends {
 }
 
 /// Answers requests and watches for signals until the end is asked for.
-fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, state_lock: &Lock) -> Result<()> {
+fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, locks: &Locks) -> Result<()> {
     let Ends {
         runtime,
         mut terminate,
@@ -359,7 +338,7 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, state_lock: &Lock) ->
                      (no connection is missed)"
                 ),
                 _ = stopped.wait_for(|stop| *stop) => {
-                    state_lock.note_end();
+                    locks.note_end();
                     // The answer to the request that asked for the end is still on its way.
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     break;
@@ -367,7 +346,7 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, state_lock: &Lock) ->
             }
         }
         // Before the socket goes, by which others tell that the agent ends.
-        state_lock.note_end();
+        locks.note_end();
         Ok(())
     })
 }

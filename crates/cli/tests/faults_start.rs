@@ -566,6 +566,35 @@ fn a_start_waits_for_an_agent_that_is_ending() {
 }
 
 #[test]
+fn a_start_with_another_state_waits_for_one_that_is_ending_with_its_pins() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("endpins", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    // Its last snapshot takes long.
+    command.env("FAILPOINTS", "snapshot::begun=sleep(3000)");
+    bed.start_by(command);
+    bed.connect(&address, 1, 1_000_000);
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let old = bed.leave();
+    let text = fs::read_to_string(bed.configuration()).unwrap();
+    let state = bed.state();
+    let text = text.replace(state.to_str().unwrap(), &format!("{}-2", state.display()));
+    fs::write(bed.configuration(), text).unwrap();
+    bed.start();
+    bed.collect(old);
+    let logged = bed.logged();
+    let waits = logged.matches("waiting for another agent that is ending");
+    assert_eq!(waits.count(), 1, "{logged}");
+    assert_eq!(bed.host(&address).unwrap()["scored"], 2);
+}
+
+#[test]
 #[ignore = "slow: ten seconds until an agent that does not end is given up"]
 fn a_start_gives_up_on_an_agent_that_does_not_end() {
     if !privileged() {
