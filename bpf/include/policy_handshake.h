@@ -120,16 +120,11 @@ static __noinline __u32 look_up(struct bpf_sock_ops *ops, __u32 direction)
 	return find(&q);
 }
 
-/*
- * A slot in which a handshake may lie. Cookies are given out in sequence, but each CPU takes
- * 4,096 at a time, so they are mixed, as thalweg_conn_slot does.
- */
+/* A slot in which a handshake may lie; there are THALWEG_POLICY_PROBES of them. */
 static __always_inline struct thalweg_policy_handshake *handshake_slot(__u64 cookie, __u32 probe,
 								       __u32 direction)
 {
-	__u64 hash = thalweg_mix(thalweg_mix(cookie, 0), 0);
-	__u32 slot = hash >> (16 * (probe & (THALWEG_POLICY_PROBES - 1))) &
-		     (THALWEG_POLICY_HANDSHAKES - 1);
+	__u32 slot = thalweg_place(cookie, probe) & (THALWEG_POLICY_HANDSHAKES - 1);
 
 	if (direction == THALWEG_RULE_PASSIVE)
 		slot += THALWEG_POLICY_HANDSHAKES;

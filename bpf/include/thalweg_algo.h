@@ -157,15 +157,29 @@ static __always_inline __u64 thalweg_tag(const struct thalweg_host_key *key)
 	return thalweg_mix(thalweg_mix(hash, address[1]), 0x7468616c77656721ull) | 1;
 }
 
+/* Socket cookies that a CPU takes at a time, as a power of two (Linux, COOKIE_LOCAL_BATCH). */
+#define THALWEG_COOKIE_BATCH_SHIFT 12
+
 /*
- * The slot of `conns` in which a connection may lie; there are THALWEG_PROBES of them,
- * 16 bits of one hash each. Cookies are given out in sequence, but each CPU takes 4,096 at
- * a time: the remainder alone would put many CPUs' connections on top of each other.
+ * A place for the state of a socket, 16 bits, of which the caller takes what its table has;
+ * `probe` is 0 to 3. Cookies are given out in sequence, but each CPU takes a batch at a time:
+ * the remainder alone would put many CPUs' connections on top of each other. So each batch
+ * begins at a random place. What follows each other lies side by side, which the caches
+ * reward; where that is taken, the other probes are random.
  */
+static __always_inline __u32 thalweg_place(__u64 cookie, __u32 probe)
+{
+	__u64 batch = thalweg_mix(thalweg_mix(cookie >> THALWEG_COOKIE_BATCH_SHIFT, 0), 0);
+
+	if (!probe)
+		return (cookie + batch) & 0xffff;
+	return thalweg_mix(thalweg_mix(cookie, 0), 0) >> (16 * (probe & 3)) & 0xffff;
+}
+
+/* The slot of `conns` in which a connection may lie; there are THALWEG_PROBES of them. */
 static __always_inline __u32 thalweg_conn_slot(__u64 cookie, __u32 probe)
 {
-	return thalweg_mix(thalweg_mix(cookie, 0), 0) >> (16 * (probe & (THALWEG_PROBES - 1))) &
-	       (THALWEG_CONNECTIONS - 1);
+	return thalweg_place(cookie, probe) & (THALWEG_CONNECTIONS - 1);
 }
 
 static __always_inline __u64 thalweg_min(__u64 a, __u64 b)
@@ -341,7 +355,8 @@ static __always_inline int thalweg_too_many(const struct thalweg_arm_state *syst
 {
 	__u64 expected;
 
-	if (!system->segs)
+	/* Too few whatever is expected: spares most calls the division. */
+	if (!system->segs || retrans <= THALWEG_OWN_LOSS_GRACE)
 		return 0;
 	expected = ((__u64)system->retrans + THALWEG_OWN_LOSS_DOUBT) * segs / system->segs;
 	return retrans >
