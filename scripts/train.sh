@@ -21,8 +21,6 @@ if [[ -z $python ]]; then
 	python=$(python_env)/bin/python
 fi
 scripts/python-native.sh
-# One thread: the sums are added in the same order everywhere.
-export XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 export PYTHONPATH=python
 
 output=${TRAIN_OUTPUT:-models}

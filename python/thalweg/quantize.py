@@ -91,7 +91,9 @@ def _forward(mlp: Mlp, inputs: NDArray[np.floating]) -> list[NDArray[np.float64]
     outputs: list[NDArray[np.float64]] = []
     values = inputs.astype(np.float64)
     for layer in mlp.layers:
-        values = values @ layer.weight.astype(np.float64).T
+        weight = layer.weight.astype(np.float64)
+        # Term by term: `@` orders its sums by the processor.
+        values = sum(values[:, i, None] * weight[:, i] for i in range(weight.shape[1]))
         if layer.bias is not None:
             values = values + layer.bias
         outputs.append(values)

@@ -2,4 +2,39 @@
 
 Each runs as a module, for example ``python -m thalweg.train.adpg --help``; ``docs/training.md``
 says what to do with them.
+
+What is learned does not depend on the processor: see :data:`PINNED`.
 """
+
+import os
+from importlib import metadata
+
+#: Versions of jaxlib whose flags are known; each has its own weights
+#: (``python/tests/test_train_weights.py``).
+KNOWN = ("0.10.",)
+
+
+def _pinned() -> tuple[str, ...]:
+    try:
+        known = metadata.version("jaxlib").startswith(KNOWN)
+    except metadata.PackageNotFoundError:
+        known = False
+    if not known:
+        return ()
+    return (
+        "--xla_cpu_max_isa=AVX",
+        "--xla_cpu_enable_platform_dependent_math=false",
+        "--xla_cpu_experimental_ynn_fusion_type=",
+        "--xla_cpu_multi_thread_eigen=false",
+    )
+
+
+#: What XLA is told so that sums are rounded and ordered alike on every x86-64: instructions that
+#: every processor has that jaxlib runs on, which leaves out fused multiply-add; functions computed
+#: by the same steps everywhere; no kernels of YNNPACK, which chooses them by the processor; one
+#: thread. It holds where this package is imported before jax is first used. Empty for versions of
+#: jaxlib that are not known: they end at flags that they do not have.
+PINNED = _pinned()
+
+# What the environment says comes last, and has precedence.
+os.environ["XLA_FLAGS"] = " ".join([*PINNED, os.environ.get("XLA_FLAGS", "")]).strip()

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import optax
 
-from thalweg.train import checkpoint, flags, log, scenarios
+from thalweg.train import PINNED, checkpoint, flags, log, scenarios
 from thalweg.train.collect import Collected, Diverged, Pool
 
 P = TypeVar("P")
@@ -157,6 +157,8 @@ def main(
     """The command line of an algorithm: reads the settings and has ``run`` train by them. The exit
     code: 0, 1 where something failed, 130 if interrupted."""
     chosen = flags.parse(settings, arguments, (about or "").split("\n")[0])
+    if not PINNED:
+        print("note: with this jaxlib, weights depend on the processor", file=sys.stderr)
     began = time.monotonic()
     try:
         run(chosen)

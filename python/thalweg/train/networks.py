@@ -1,5 +1,8 @@
 """The controllers' networks, and how they answer batches of decisions quickly.
 
+Sums are written out: libraries of linear algebra order them by the processor that they find, and
+weights would depend on it.
+
 A deterministic policy maps an observation, and what it remembers of the flow, to an action
 u = tanh(...) in (-1, 1). Both kinds offer the same three things, so that an algorithm need not
 know which it trains: ``memory`` (numbers remembered per flow), ``step`` (one decision of n
@@ -9,6 +12,7 @@ flows), ``sequence`` (whole rollouts).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -38,8 +42,22 @@ class Policy(Protocol):
 
 
 def orthogonal(key: Array, rows: int, columns: int, gain: float) -> Array:
-    """A matrix with orthonormal rows or columns, whichever are fewer, times ``gain``."""
-    return jax.nn.initializers.orthogonal(gain)(key, (rows, columns))
+    """A matrix with orthonormal rows or columns, whichever are fewer, times ``gain``: normal
+    numbers, made orthogonal by the steps of Gram and Schmidt."""
+    long, short = max(rows, columns), min(rows, columns)
+    basis: list[NDArray[np.float64]] = []
+    for column in np.asarray(jax.random.normal(key, (long, short)), np.float64).T:
+        # What rounding leaves of the others goes at the second time.
+        for other in basis * 2:
+            column = column - math.fsum(column * other) * other
+        basis.append(column / math.sqrt(math.fsum(column * column)))
+    matrix = np.stack(basis, 1 if rows >= columns else 0)
+    return jnp.asarray(gain * matrix, jnp.float32)
+
+
+def product(x: Array, weight: Array) -> Array:
+    """[..., in] times the transpose of [out, in]: [..., out]."""
+    return (x[..., None, :] * weight).sum(-1)
 
 
 class Mlp(eqx.Module):
@@ -67,8 +85,8 @@ class Mlp(eqx.Module):
         """[..., size] to u [...]."""
         x = observation
         for weight in self.weights[:-1]:
-            x = jax.nn.relu(x @ weight.T)
-        return jnp.tanh(x @ self.weights[-1][0])
+            x = jax.nn.relu(product(x, weight))
+        return jnp.tanh(product(x, self.weights[-1])[..., 0])
 
     def step(self, observation: Array, state: Array) -> tuple[Array, Array]:
         return self(observation), state
@@ -100,12 +118,13 @@ class Lstm(eqx.Module):
 
     def step(self, observation: Array, state: Array) -> tuple[Array, Array]:
         hidden, cell = jnp.split(state, 2, axis=-1)
-        x = jax.nn.relu(observation @ self.layer.T)
-        gates = jnp.concatenate([x, hidden], axis=-1) @ self.gates.T
+        x = jax.nn.relu(product(observation, self.layer))
+        gates = product(jnp.concatenate([x, hidden], axis=-1), self.gates)
         i, f, g, o = jnp.split(gates, 4, axis=-1)
         cell = jax.nn.sigmoid(f + 1) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
         hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
-        return jnp.tanh(hidden @ self.out), jnp.concatenate([hidden, cell], axis=-1)
+        u = jnp.tanh((hidden * self.out).sum(-1))
+        return u, jnp.concatenate([hidden, cell], axis=-1)
 
     def sequence(self, observations: Array, state: Array) -> Array:
         def one(state: Array, observation: Array) -> tuple[Array, Array]:
@@ -181,5 +200,5 @@ class Dense(eqx.Module):
     def __call__(self, x: Array) -> Array:
         """[..., in] to [..., out]."""
         for weight, bias in zip(self.weights[:-1], self.biases[:-1]):
-            x = jnp.tanh(x @ weight.T + bias)
-        return x @ self.weights[-1].T + self.biases[-1]
+            x = jnp.tanh(product(x, weight) + bias)
+        return product(x, self.weights[-1]) + self.biases[-1]
