@@ -315,6 +315,12 @@ impl<T: std::str::FromStr<Err = String>> Visitor<'_> for Text<T> {
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
         (self.from_integer)(value).map_err(E::custom)
     }
+
+    // JSON has positive numbers so, TOML has none of this type.
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
+        let value = i64::try_from(value).map_err(E::custom)?;
+        self.visit_i64(value)
+    }
 }
 
 macro_rules! from_text {
