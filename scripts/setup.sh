@@ -32,6 +32,9 @@ required=(
 	clang-format python3 python3-venv git ca-certificates curl
 )
 
+# A processor made of software: stock kernels run on it in virtual time.
+qemu=qemu-system-x86
+
 # A Linux kernel that runs as a process. Ubuntu does not carry it.
 user_mode_linux=user-mode-linux
 # Its sources, in the one version that the laboratory knows how to change.
@@ -134,6 +137,11 @@ install_user_mode_linux() {
 		'the tests that run inside it are skipped, everything else works'
 }
 
+install_qemu() {
+	install_if_offered "$qemu" && return
+	note "no $qemu here: the tests that run a stock kernel are skipped"
+}
+
 install_kernel_sources() {
 	local missing
 	if ! install_if_offered "$kernel_sources"; then
@@ -198,6 +206,7 @@ install_rust_components() {
 
 install_packages
 install_user_mode_linux
+install_qemu
 case $with in
 --kernel) install_kernel_sources ;;
 --fuzz) install_fuzzing ;;

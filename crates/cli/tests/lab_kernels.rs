@@ -12,25 +12,22 @@ use std::process::{Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::place::{assert_code, executable, finish, said};
+use support::place::{Place, assert_code, finish, said};
+use support::stock::image;
 use support::{THALWEG, privileged, wait_for};
 
 const RELEASE: &str = "6.12.1-test";
 
 /// A cache of its own, and packages.
-struct Place {
-    directory: tempfile::TempDir,
-}
+struct Packages(Place);
 
-impl Place {
+impl Packages {
     fn new() -> Self {
-        Self {
-            directory: tempfile::tempdir().unwrap(),
-        }
+        Self(Place::new(""))
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
+        self.0.path(name)
     }
 
     /// What is in the cache.
@@ -113,27 +110,6 @@ impl Place {
             ],
         )
     }
-
-    /// A program before all others on PATH.
-    fn instead(&self, program: &str, script: &str) -> std::ffi::OsString {
-        let directory = self.path("bin");
-        fs::create_dir_all(&directory).unwrap();
-        executable(&directory.join(program), script);
-        let mut path = directory.into_os_string();
-        path.push(":");
-        path.push(std::env::var_os("PATH").unwrap());
-        path
-    }
-}
-
-/// The head of a bzImage (Documentation/arch/x86/boot.rst).
-fn image(release: &str) -> Vec<u8> {
-    let mut head = vec![0; 0x400];
-    head[0x202..0x206].copy_from_slice(b"HdrS");
-    head[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
-    let text = format!("{release} (builder@example) #1 SMP\0");
-    head[0x300..0x300 + text.len()].copy_from_slice(text.as_bytes());
-    head
 }
 
 fn json(output: &Output) -> Value {
@@ -142,7 +118,7 @@ fn json(output: &Output) -> Value {
 }
 
 /// One line that has these words, and nothing is left.
-fn assert_refused(place: &Place, output: &Output, words: &str) {
+fn assert_refused(place: &Packages, output: &Output, words: &str) {
     assert_code(output, 1);
     let said = said(output);
     assert!(said.contains(words), "{said}");
@@ -152,7 +128,7 @@ fn assert_refused(place: &Place, output: &Output, words: &str) {
 
 #[test]
 fn a_package_is_added_listed_and_removed() {
-    let place = Place::new();
+    let place = Packages::new();
     let archive = place.kernel(0);
     assert_eq!(place.list(), Vec::<Value>::new());
     let added = json(&place.run(&["add", &archive]));
@@ -189,7 +165,7 @@ fn a_package_is_added_listed_and_removed() {
 
 #[test]
 fn what_is_no_kernel_is_refused_in_one_line() {
-    let place = Place::new();
+    let place = Packages::new();
     let bogus = place.path("bogus.deb");
     fs::write(&bogus, "hello ".repeat(1000)).unwrap();
     let other = image("6.12.2-test");
@@ -243,16 +219,16 @@ fn what_is_no_kernel_is_refused_in_one_line() {
 
 #[test]
 fn apt_downloads_what_a_meta_package_depends_on() {
-    let place = Place::new();
+    let place = Packages::new();
     let meta = format!("Depends: linux-image-{RELEASE} (= 6.12.1-1)\n");
     place.package("linux-image-meta", &meta, &[]);
     place.kernel(0);
     let script = format!(
         "[ $2 = download ] || exit 1\n\
          cp {}/\"$3\".deb . || {{ echo \"E: Unable to locate package $3\" >&2; exit 100; }}",
-        place.directory.path().display()
+        place.0.directory().display()
     );
-    let path = place.instead("apt-get", &script);
+    let path = place.0.first_on_path("apt-get", &script);
     let add = |package: &str| {
         let mut command = place.command(&["add", package]);
         finish(command.env("PATH", &path).spawn().unwrap())
@@ -272,7 +248,7 @@ fn apt_downloads_what_a_meta_package_depends_on() {
 
 #[test]
 fn two_at_once_and_what_a_killed_one_left() {
-    let place = Place::new();
+    let place = Packages::new();
     let archive = place.kernel(1 << 20);
     // The highest process id is below 2^22.
     let stale = place.path("cache/thalweg/kernels/thalweg-lab-4194304-new0");
@@ -287,9 +263,11 @@ fn two_at_once_and_what_a_killed_one_left() {
 
 #[test]
 fn a_signal_leaves_nothing() {
-    let place = Place::new();
+    let place = Packages::new();
     let mark = place.path("started");
-    let path = place.instead("apt-get", &format!("touch {}; sleep 1000", mark.display()));
+    let path = place
+        .0
+        .first_on_path("apt-get", &format!("touch {}; sleep 1000", mark.display()));
     let mut command = place.command(&["add", "linux-image-x"]);
     let child = command.env("PATH", path).spawn().unwrap();
     wait_for("the download", || mark.exists().then_some(()));
@@ -302,7 +280,7 @@ fn a_full_disk_is_named_and_nothing_is_left() {
     if !privileged() {
         return;
     }
-    let place = Place::new();
+    let place = Packages::new();
     let archive = place.kernel(2 << 20);
     let cache = place.path("cache");
     fs::create_dir(&cache).unwrap();

@@ -12,13 +12,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::place::{
-    DELAYED, KERNEL, Place, assert_code, assert_delayed, available, executable, finish, said,
+    DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
+    finish, said,
 };
 use support::{THALWEG, skip, wait_for};
 
@@ -243,34 +243,11 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
         ),
     ] {
         let place = Place::new("");
-        let started = Instant::now();
-        let output = place
-            .command(
-                Path::new(THALWEG),
-                &["--backend", "uml", "--boot-limit", "1"],
-            )
-            .env("PATH", place.fake_kernel(script))
-            .output()
-            .unwrap();
-        assert_code(&output, 1);
-        assert!(started.elapsed() < Duration::from_secs(10));
-        for word in words {
-            assert!(said(&output).contains(word), "{}", said(&output));
-        }
-        assert_eq!(place.leftovers(), Vec::<String>::new());
+        let arguments = ["--backend", "uml", "--boot-limit", "1"];
+        let mut command = place.command(Path::new(THALWEG), &arguments);
+        command.env("PATH", place.fake_kernel(script));
+        assert_ended(&place, command, &words);
     }
-}
-
-/// Sends a signal and awaits the orderly end.
-fn interrupt(place: &Place, child: Child, signal: Signal) {
-    assert!(!place.leftovers().is_empty());
-    kill(Pid::from_raw(child.id() as i32), signal).unwrap();
-    let started = Instant::now();
-    let output = finish(child);
-    assert_code(&output, 1);
-    assert!(said(&output).contains("interrupted"), "{}", said(&output));
-    assert!(started.elapsed() < Duration::from_secs(5));
-    assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
 #[test]
@@ -284,12 +261,8 @@ fn a_signal_while_it_boots_leaves_nothing() {
         .env("PATH", place.fake_kernel("echo booting; sleep 1000"))
         .spawn()
         .unwrap();
-    wait_for("the kernel's console", || {
-        let entry = fs::read_dir(place.temporary()).unwrap().next()?.unwrap();
-        let console = fs::read_to_string(entry.path().join("console")).ok()?;
-        console.contains("booting").then_some(())
-    });
-    interrupt(&place, child, Signal::SIGINT);
+    place.await_console("booting");
+    place.interrupt(child, Signal::SIGINT);
 }
 
 const LONG: &str = "[path]\ndelay = \"5ms\"\n[traffic]\nconnections = 1\nduration = \"60s\"\n";
@@ -313,7 +286,7 @@ fn a_signal_while_it_runs_leaves_nothing() {
     }
     let place = Place::new(LONG);
     let child = start_long_run(&place);
-    interrupt(&place, child, Signal::SIGTERM);
+    place.interrupt(child, Signal::SIGTERM);
 }
 
 #[test]
@@ -345,9 +318,9 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (
             &["--backend", "kvm"][..],
             2,
-            "expected one of auto, host, link, uml, virtual, found \"kvm\"",
+            "expected one of auto, host, link, uml, virtual, qemu, found \"kvm\"",
         ),
-        (&["--uml-mem", "lots"], 2, "expected a size"),
+        (&["--memory", "lots"], 2, "expected a size"),
         (&["--boot-limit", "0"], 2, "0 is not in 1..=3600"),
     ] {
         let place = Place::new("");
@@ -361,8 +334,8 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     }
     for (arguments, words) in [
         (
-            &["--uml-mem", "1mib"][..],
-            "--uml-mem: expected memory from 128mib to 4000mb, found 1mib",
+            &["--memory", "1mib"][..],
+            "--memory: expected memory from 128mib to 4000mb, found 1mib",
         ),
         (&["--out", "/proc/out"], "cannot create /proc/out"),
         (&["--mode", "fixed:prague"], "has no module tcp_prague"),

@@ -5,12 +5,12 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use support::place::{assert_same, files};
 use support::{THALWEG, guest, skip};
 
 /// Loss, queue and delay, so that a run has something to be different in.
@@ -88,24 +88,6 @@ fn run_with(
     out
 }
 
-/// Every file below a directory, by its path there.
-fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                open.push(path);
-            } else {
-                let name = path.strip_prefix(directory).unwrap().to_owned();
-                found.insert(name, fs::read(path).unwrap());
-            }
-        }
-    }
-    found
-}
-
 fn results(out: &Path) -> Value {
     serde_json::from_slice(&fs::read(out.join("results.json")).unwrap()).unwrap()
 }
@@ -133,20 +115,7 @@ fn two_runs_with_one_seed_are_the_same_to_the_byte() {
     let first = run(place, "a", &scenario(1), &arguments);
     let second = run(place, "another-directory", &scenario(1), &arguments);
     let (one, other) = (files(&first), files(&second));
-    let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&one), names(&other));
-    for name in [
-        "results.json",
-        "agent-thalweg.log",
-        "hosts-thalweg.json",
-        "raw/thalweg-0003.json",
-    ] {
-        assert!(one.contains_key(Path::new(name)), "{name}");
-    }
-    for (name, content) in &one {
-        let same = other[name] == *content;
-        assert!(same, "{} differs", name.display());
-    }
+    assert_same(&one, &other);
     // Nothing that would be equal whatever ran.
     let modes = |out: &Path| results(out)["scenarios"][0]["modes"].clone();
     for mode in modes(&first).as_array().unwrap() {

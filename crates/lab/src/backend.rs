@@ -15,7 +15,7 @@ use crate::scenario::Scenario;
 use crate::ticks::{self, Ticks, Timers};
 use crate::units::Rate;
 use crate::virtual_kernel::{self, Time};
-use crate::{host, interrupt, report, table, uml};
+use crate::{host, interrupt, kernels, qemu, report, table, uml};
 
 /// The kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -35,15 +35,18 @@ pub enum Backend {
     Uml,
     /// A user-mode Linux whose time is simulated: no noise from the machine.
     Virtual,
+    /// A distribution's kernel in QEMU, in virtual time.
+    Qemu,
 }
 
 impl Backend {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 6] = [
         (Self::Auto, "auto"),
         (Self::Host, "host"),
         (Self::Link, "link"),
         (Self::Uml, "uml"),
         (Self::Virtual, "virtual"),
+        (Self::Qemu, "qemu"),
     ];
 }
 
@@ -73,7 +76,8 @@ impl FromStr for Backend {
             .find(|(_, name)| *name == text)
             .map(|(backend, _)| backend)
             .ok_or_else(|| {
-                format!("expected one of auto, host, link, uml, virtual, found {text:?}")
+                let names = Self::ALL.map(|(_, name)| name).join(", ");
+                format!("expected one of {names}, found {text:?}")
             })
     }
 }
@@ -134,7 +138,15 @@ impl Finished {
 /// its console.
 pub fn run(options: &Options) -> Result<Finished, Error> {
     let scenarios = run::check(options)?;
-    let (name, why) = choose(options, &scenarios)?;
+    let (name, mut why) = choose(options, &scenarios)?;
+    let stock = match name {
+        Backend::Qemu => Some(kernels::find(options.kernel.as_deref())?),
+        _ => None,
+    };
+    if let Some(stock) = &stock {
+        // What the figures depend on, beside the scenario.
+        why = format!("{why}: {}, kernel {}", qemu::version()?, stock.origin());
+    }
     let mut options = options.clone();
     options.place = Place {
         name,
@@ -143,13 +155,21 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     };
     if name == Backend::Virtual {
         check_virtual(&options, &scenarios)?;
+    }
+    if matches!(name, Backend::Virtual | Backend::Qemu) {
         // Two runs give the same results, wherever they are put.
         options.command.get_or_insert_with(run::command_to_repeat);
     }
     let asked = Ticks::asked(&scenarios)?;
+    if let Some(stock) = &stock {
+        let _signals = interrupt::Guard::install()?;
+        return qemu::run(stock, asked.timers, &options, &scenarios);
+    }
     let seed = scenarios.first().map_or(0, |first| first.path.seed);
     let mut kernel = match name {
-        Backend::Auto | Backend::Host | Backend::Link => return Finished::of(&run::run(&options)?),
+        Backend::Auto | Backend::Host | Backend::Link | Backend::Qemu => {
+            return Finished::of(&run::run(&options)?);
+        }
         Backend::Uml if asked.hz == ticks::DEFAULT => {
             uml::Kernel::packaged(&scenarios, &options.modes)?
         }
@@ -193,7 +213,7 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
                 missing
             }
         }
-        Backend::Uml | Backend::Virtual => Vec::new(),
+        Backend::Uml | Backend::Virtual | Backend::Qemu => Vec::new(),
     };
     let link = || {
         let mut missing = host::missing();
@@ -259,6 +279,7 @@ fn decide(
             Err(Error::Preconditions(host))
         }
         Backend::Uml if !uml().is_empty() => Err(Error::Preconditions(uml())),
+        Backend::Qemu if !qemu::missing().is_empty() => Err(Error::Preconditions(qemu::missing())),
         named => Ok((named, format!("asked for with --backend {named}"))),
     }
 }
@@ -269,13 +290,13 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        for name in ["auto", "host", "link", "uml", "virtual"] {
+        for name in ["auto", "host", "link", "uml", "virtual", "qemu"] {
             assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
         }
         let error = "kvm".parse::<Backend>().unwrap_err();
         assert_eq!(
             error,
-            "expected one of auto, host, link, uml, virtual, found \"kvm\""
+            "expected one of auto, host, link, uml, virtual, qemu, found \"kvm\""
         );
     }
 

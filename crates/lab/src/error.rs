@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::guest::Kind;
+
 /// Why a laboratory run could not be done. A missed expectation is not an
 /// error: see [`crate::Outcome::passed`].
 #[derive(Debug, thiserror::Error)]
@@ -116,9 +118,11 @@ pub enum Error {
     #[error("the command at the far end: {0}")]
     Far(String),
     /// A kernel of its own ended before it was told to.
-    #[error("user-mode Linux ended unexpectedly ({status}), saying {line:?}{}",
+    #[error("{kind} ended unexpectedly ({status}), saying {line:?}{}",
             .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
     Ended {
+        /// What ran it.
+        kind: Kind,
         /// How, as [`std::process::ExitStatus`] says it.
         status: String,
         /// The line of its console that tells most.
@@ -135,8 +139,13 @@ pub enum Error {
         console: String,
     },
     /// The run in a kernel of its own failed there.
-    #[error("in user-mode Linux: {0}")]
-    Guest(String),
+    #[error("in {kind}: {why}")]
+    Guest {
+        /// What runs it.
+        kind: Kind,
+        /// The first fault; empty where there is no result either.
+        why: String,
+    },
     /// Two runs cannot be compared.
     #[error("{0}")]
     Compare(String),

@@ -57,13 +57,21 @@ pub struct Stock {
 }
 
 impl Stock {
+    /// What it is and where it is from, in words.
+    pub(crate) fn origin(&self) -> String {
+        match &self.package {
+            Some(package) => format!("{} {}", package.name, package.version),
+            None => self.name.clone(),
+        }
+    }
+
     /// What it lacks of the modules that the laboratory uses.
     pub fn lacks(&self) -> Vec<&'static str> {
         let absent = self.has.iter().filter(|(_, has)| !**has);
         absent.map(|(name, _)| *name).collect()
     }
 
-    fn new(
+    pub(crate) fn new(
         name: &str,
         package: Option<Package>,
         image: PathBuf,

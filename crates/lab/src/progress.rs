@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,13 @@ pub(crate) enum Message {
         made: u64,
         /// Whose it is.
         mode: String,
+    },
+    /// A file of the result, whose bytes follow.
+    File {
+        /// Its place among the others.
+        path: PathBuf,
+        /// How many bytes follow.
+        bytes: u64,
     },
     /// The run is over, and the kernel is about to stop.
     End {

@@ -1,5 +1,6 @@
 //! The run itself: set everything up, interleave the modes, take it all down.
 
+use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -60,9 +61,13 @@ pub struct Options {
     /// kernel that it is called on.
     pub backend: Backend,
     /// Memory of a kernel of its own; none: the scenarios' largest, or 1 GiB.
-    pub uml_memory: Option<Size>,
-    /// How long a kernel of its own may take to boot, seconds.
-    pub boot_limit_s: u64,
+    pub memory: Option<Size>,
+    /// For [`Backend::Qemu`]: the kernel, by its name in the list or its file; none: the newest.
+    pub kernel: Option<OsString>,
+    /// For [`Backend::Qemu`]: an instruction takes two to the power of this many nanoseconds.
+    pub shift: u8,
+    /// How long a kernel of its own may take to boot, seconds; none: 60, in QEMU 300.
+    pub boot_limit_s: Option<u64>,
     /// For the report: where the run takes place.
     pub place: Place,
     /// For the report: when the run began, RFC 3339; none: now.
@@ -89,8 +94,10 @@ impl Default for Options {
             command: None,
             progress: true,
             backend: Backend::default(),
-            uml_memory: None,
-            boot_limit_s: 60,
+            memory: None,
+            kernel: None,
+            shift: 0,
+            boot_limit_s: None,
             place: Place::default(),
             started: None,
             channel: None,
@@ -607,7 +614,7 @@ fn environment(options: &Options) -> Result<Environment, Error> {
         command: options.command.clone().unwrap_or_else(own_command),
         started: match options.place.name {
             // As all times of the run.
-            Backend::Virtual => now(),
+            Backend::Virtual | Backend::Qemu => now(),
             _ => started(options),
         },
         backend: options.place.clone(),

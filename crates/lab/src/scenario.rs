@@ -646,7 +646,7 @@ impl SystemTable {
             ..System::default()
         };
         if let Some(memory) = self.memory {
-            crate::uml::check_memory(*memory.get_ref()).map_err(|why| (memory.span(), why))?;
+            crate::guest::check_memory(*memory.get_ref()).map_err(|why| (memory.span(), why))?;
             system.memory = Some(memory.into_inner());
         }
         if let Some(hz) = self.hz {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use thalweg_agent::doctor::{Check, CheckState};
-use thalweg_lab::{Error, uml};
+use thalweg_lab::{Error, kernels, qemu, uml};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -12,6 +12,7 @@ use crate::output;
 pub fn run(global: &Global) -> Result<()> {
     let mut checks = thalweg_agent::doctor::doctor(&global.config()?);
     checks.push(user_mode_kernel()?);
+    checks.push(virtual_time()?);
     if global.json {
         output::print_json(&checks)?;
     } else {
@@ -63,17 +64,44 @@ fn user_mode_kernel() -> Result<Check> {
         }
     };
     let means = "the lab without root, and with the queues and delays that this kernel lacks";
-    Ok(Check {
-        name: "user-mode kernel".to_owned(),
+    let fix = fix.map(str::to_owned);
+    Ok(of_lab("user-mode kernel", state, found, means, fix))
+}
+
+/// A check of what the laboratory alone needs.
+fn of_lab(name: &str, state: CheckState, found: String, means: &str, fix: Option<String>) -> Check {
+    Check {
+        name: name.to_owned(),
         state,
         found,
-        means: if fix.is_some() {
-            format!("without it: {means}")
-        } else {
-            means.to_owned()
+        means: match &fix {
+            Some(_) => format!("without it: {means}"),
+            None => means.to_owned(),
         },
-        fix: fix.map(str::to_owned),
-    })
+        fix,
+    }
+}
+
+/// Whether a stock kernel can be run in virtual time; none is booted.
+fn virtual_time() -> Result<Check> {
+    let newest = match qemu::missing() {
+        missing if missing.is_empty() => kernels::find(None).map(|stock| stock.name),
+        missing => Err(Error::Preconditions(missing)),
+    };
+    let (state, found, fix) = match newest {
+        Ok(name) => {
+            let found = format!("{}, kernel {name}", qemu::version()?);
+            (CheckState::Ok, found, None)
+        }
+        Err(Error::Preconditions(lines)) => {
+            let line = lines.first().map_or("", String::as_str);
+            let (found, fix) = line.split_once(": ").unwrap_or((line, "see docs/lab.md"));
+            (CheckState::Degraded, found.to_owned(), Some(fix.to_owned()))
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let means = "measurements that do not depend on this machine (lab run --backend qemu)";
+    Ok(of_lab("kernel in QEMU", state, found, means, fix))
 }
 
 fn text(checks: &[Check]) -> String {

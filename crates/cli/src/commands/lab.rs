@@ -2,6 +2,7 @@
 
 mod kernels;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -29,7 +30,7 @@ enum Lab {
     ///
     /// Each mode gets a pair of network namespaces of its own, so that neither the machine's
     /// connections nor its agent are touched. Needs iproute2 and iperf3, and root or
-    /// Debian's package user-mode-linux.
+    /// one of Debian's packages user-mode-linux and qemu-system-x86.
     Run(Run),
     /// Repeat the published results and write them beside ours.
     ///
@@ -48,7 +49,7 @@ enum Lab {
     /// Stock kernels of distributions, for `--backend qemu`: list, add, remove.
     #[command(subcommand)]
     Kernels(kernels::Kernels),
-    /// The first process in user-mode Linux, and the run there.
+    /// The first process in a kernel of its own, and the run there.
     #[command(hide = true)]
     Guest {
         /// The directory with the job.
@@ -147,18 +148,27 @@ struct Run {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// The kernel to use: host (this machine's own, needs root), uml (user-mode Linux, an
-    /// ordinary process), virtual (user-mode Linux in simulated time), auto (host where it has
-    /// all that the scenarios need, otherwise uml).
+    /// ordinary process), virtual (user-mode Linux in simulated time), qemu (a distribution's
+    /// kernel in virtual time, see `lab kernels`), auto (host where it has all that the scenarios
+    /// need, otherwise uml).
     #[arg(long, value_name = "NAME", default_value_t = Backend::Auto)]
     backend: Backend,
-    /// Memory of user-mode Linux, as "512mib"; 128mib to 4000mb. Default: the largest that the
-    /// scenarios say, or 1 GiB.
-    #[arg(long, value_name = "SIZE")]
-    uml_mem: Option<Size>,
-    /// Seconds that user-mode Linux may take to boot before it is ended and its console shown.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60,
-          value_parser = clap::value_parser!(u64).range(1..=3600))]
-    boot_limit: u64,
+    /// With qemu: the kernel, by its name in `lab kernels list` or its file. Default: the newest
+    /// of the list.
+    #[arg(long, value_name = "NAME|FILE")]
+    kernel: Option<OsString>,
+    /// With qemu: the speed of the guest's processor, which takes 2^N nanoseconds for an
+    /// instruction; 0 is a processor of 10⁹ instructions a second, each more halves it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
+    shift: Option<u8>,
+    /// Memory of a kernel of its own (uml, virtual, qemu), as "512mib"; 128mib to 4000mb. Default:
+    /// the largest that the scenarios say, or 1 GiB.
+    #[arg(long, value_name = "SIZE", alias = "uml-mem")]
+    memory: Option<Size>,
+    /// Seconds that a kernel of its own may take to boot before it is ended and its console
+    /// shown. Default: 60, with qemu 300.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    boot_limit: Option<u64>,
 }
 
 /// Measures congestion controls on this machine's own TCP stack.
@@ -175,7 +185,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                 result: result.clone(),
             },
         })?),
-        Lab::Guest { work } => Ok(thalweg_lab::uml::guest::main(work)?),
+        Lab::Guest { work } => Ok(thalweg_lab::guest::main(work)?),
     }
 }
 
@@ -229,6 +239,16 @@ fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
 
 fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
     let defaults = thalweg_lab::Options::default();
+    let of_qemu = [
+        ("--kernel", run.kernel.is_some()),
+        ("--shift", run.shift.is_some()),
+    ];
+    if let Some((option, _)) = of_qemu.iter().find(|(_, given)| *given)
+        && run.backend != Backend::Qemu
+    {
+        let why = format!("{option} goes with --backend qemu, found {}", run.backend);
+        return Err(Failure::Usage(why).into());
+    }
     let settings = thalweg_lab::Options {
         scenarios: run.scenarios.clone(),
         modes: if run.mode.is_empty() {
@@ -242,7 +262,9 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
         agent_binary: std::env::current_exe().context("cannot tell where this program is")?,
         progress: std::io::stderr().is_terminal(),
         backend: run.backend,
-        uml_memory: run.uml_mem,
+        memory: run.memory,
+        kernel: run.kernel.clone(),
+        shift: run.shift.unwrap_or_default(),
         boot_limit_s: run.boot_limit,
         ..defaults
     };

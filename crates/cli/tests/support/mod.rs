@@ -6,6 +6,7 @@ pub mod loaded;
 pub mod models;
 pub mod place;
 pub mod policies;
+pub mod stock;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

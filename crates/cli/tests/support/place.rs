@@ -1,5 +1,6 @@
 //! A place for runs of the laboratory in user-mode Linux, and what they leave.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{THALWEG, skip};
+use super::{THALWEG, skip, wait_for};
 
 pub const KERNEL: &str = "/usr/bin/linux.uml";
-/// Any of these runs is over long before.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Any of these runs is over long before, on a busy machine too.
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Ubuntu does not package user-mode Linux, so there it may be skipped even where
 /// tests must run.
@@ -106,16 +107,87 @@ impl Place {
 
     /// A program in the kernel's place, found first on PATH.
     pub fn fake_kernel(&self, script: &str) -> std::ffi::OsString {
+        let version = format!("[ \"$1\" = --version ] && exec {KERNEL} --version");
+        self.first_on_path("linux.uml", &format!("{version}\n{script}"))
+    }
+
+    /// PATH with a script before all other programs.
+    pub fn first_on_path(&self, name: &str, script: &str) -> std::ffi::OsString {
         let directory = self.path("bin");
-        fs::create_dir(&directory).unwrap();
-        executable(
-            &directory.join("linux.uml"),
-            &format!("[ \"$1\" = --version ] && exec {KERNEL} --version\n{script}"),
-        );
+        fs::create_dir_all(&directory).unwrap();
+        executable(&directory.join(name), script);
         let mut path = directory.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap());
         path
+    }
+
+    /// Waits until the console of its kernel has these words.
+    pub fn await_console(&self, words: &str) {
+        wait_for("the kernel's console", || {
+            let entry = fs::read_dir(self.temporary()).unwrap().next()?.unwrap();
+            let console = fs::read_to_string(entry.path().join("console")).ok()?;
+            console.contains(words).then_some(())
+        });
+    }
+
+    /// Sends a run a signal and awaits the orderly end.
+    pub fn interrupt(&self, child: Child, signal: Signal) {
+        assert!(!self.leftovers().is_empty());
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        let started = Instant::now();
+        let output = finish(child);
+        assert_code(&output, 1);
+        assert!(said(&output).contains("interrupted"), "{}", said(&output));
+        assert!(started.elapsed() < Duration::from_secs(5));
+        assert_eq!(self.leftovers(), Vec::<String>::new());
+    }
+}
+
+/// A run that fails at once, saying all these words, and leaves nothing.
+pub fn assert_ended(place: &Place, mut command: Command, words: &[&str]) {
+    let started = Instant::now();
+    let output = finish(command.spawn().unwrap());
+    assert_code(&output, 1);
+    assert!(started.elapsed() < Duration::from_secs(10));
+    for word in words {
+        assert!(said(&output).contains(word), "{}", said(&output));
+    }
+    assert_eq!(place.leftovers(), Vec::<String>::new());
+}
+
+/// Every file below a directory, by its path there.
+pub fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = PathBuf::from(path.file_name().unwrap());
+        if path.is_dir() {
+            let below = files(&path).into_iter();
+            found.extend(below.map(|(file, content)| (name.join(file), content)));
+        } else {
+            found.insert(name, fs::read(path).unwrap());
+        }
+    }
+    found
+}
+
+/// Two runs left the same files, and a run of a learner is among them.
+pub fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, Vec<u8>>) {
+    assert_eq!(
+        one.keys().collect::<Vec<_>>(),
+        other.keys().collect::<Vec<_>>()
+    );
+    for name in [
+        "results.json",
+        "agent-thalweg.log",
+        "hosts-thalweg.json",
+        "raw/thalweg-0003.json",
+    ] {
+        assert!(one.contains_key(Path::new(name)), "{name}");
+    }
+    for (name, content) in one {
+        assert!(other[name] == *content, "{} differs", name.display());
     }
 }
 

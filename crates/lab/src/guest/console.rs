@@ -3,33 +3,53 @@
 use std::fs;
 use std::process::ExitStatus;
 
+use super::Kind;
 use crate::error::{Error, Remedy};
 
 /// Lines of the console that an error quotes where none can be told to be the cause.
 const LINES: usize = 40;
 /// What a line says that is the cause of a panic after it.
-const CAUSES: [&str; 2] = ["errno = ", "Bus error"];
+const CAUSES: [&str; 5] = ["errno = ", "Bus error", MEMORY[0], MEMORY[1], MEMORY[2]];
+/// What a kernel says that has too little memory.
+const MEMORY: [&str; 3] = [
+    "Out of memory",
+    "Initramfs unpacking failed",
+    "deadlocked on memory",
+];
+/// What to do then.
+pub(crate) const MORE_MEMORY: &str = "give it more memory (--memory, or `memory` of the scenario)";
 /// What the panic itself begins with.
 const PANIC: &str = "Kernel panic";
 
 /// The error of a kernel that ended by itself.
-pub(super) fn ended(status: ExitStatus, console: &str) -> Error {
+pub(crate) fn ended(kind: Kind, status: ExitStatus, console: &str) -> Error {
     let console = plain(console);
     let line = decisive(&console).to_owned();
     Error::Ended {
+        kind,
         status: status.to_string(),
         remedy: remedy(&line, has_amx(&cpuinfo())),
         line,
     }
 }
 
+/// The line in which a kernel says that it has too little memory.
+pub(crate) fn out_of_memory(console: &str) -> Option<String> {
+    let console = plain(console);
+    let says = |line: &&str| MEMORY.iter().any(|words| line.contains(words));
+    console
+        .lines()
+        .find(says)
+        .map(|line| line.trim().to_owned())
+}
+
 /// Whether the machine's processor has AMX.
-pub(super) fn amx() -> bool {
+pub(crate) fn amx() -> bool {
     has_amx(&cpuinfo())
 }
 
 /// The last lines of a console.
-pub(super) fn tail(console: &str) -> String {
+pub(crate) fn tail(console: &str) -> String {
     let plain = plain(console);
     let lines: Vec<&str> = plain.lines().collect();
     if lines.is_empty() {
@@ -51,7 +71,7 @@ fn decisive(console: &str) -> &str {
         let all = console.lines().map(|line| {
             // The kernel's own dump of its messages has their level in front.
             let level = line.strip_prefix('<').and_then(|line| line.split_once('>'));
-            level.map_or(line, |(_, line)| line).trim()
+            without_time(level.map_or(line, |(_, line)| line).trim())
         });
         all.filter(|line| !line.is_empty())
     };
@@ -62,6 +82,17 @@ fn decisive(console: &str) -> &str {
         .or_else(|| lines().find(|line| line.starts_with(PANIC)))
         .or_else(|| lines().next_back())
         .unwrap_or("nothing")
+}
+
+/// A line without the time that a kernel puts before it, as `[    1.632753] `.
+fn without_time(line: &str) -> &str {
+    let time = line
+        .strip_prefix('[')
+        .and_then(|line| line.split_once("] "));
+    match time {
+        Some((time, rest)) if time.trim().parse::<f64>().is_ok() => rest,
+        _ => line,
+    }
 }
 
 /// What is behind a line, where that is known.
@@ -75,6 +106,12 @@ fn remedy(line: &str, amx: bool) -> Option<Remedy> {
         return Some(Remedy {
             why: format!("this machine's processor {has} is larger than this kernel can set"),
             fix: "put a user-mode kernel of 6.14 or newer first on PATH",
+        });
+    }
+    if out_of_memory(line).is_some() {
+        return Some(Remedy {
+            why: "it has too little memory".to_owned(),
+            fix: MORE_MEMORY,
         });
     }
     if line.starts_with("check_ptrace") || line.starts_with("ptrace: ") {
@@ -128,6 +165,15 @@ mod tests {
                 "Operation not permitted\n/mnt must be not mounted noexec\n\n",
                 "/mnt must be not mounted noexec",
             ),
+            (
+                "[    2.1] Out of memory: Killed process 1 (thalweg)\n\
+                 [    2.2] Kernel panic - not syncing: System is gone\n[    2.3] Rebooting\n",
+                "Out of memory: Killed process 1 (thalweg)",
+            ),
+            (
+                "[    2.2] Kernel panic - not syncing: x\n[    2.3] Rebooting in 1 s\n",
+                "Kernel panic - not syncing: x",
+            ),
             ("", "nothing"),
         ] {
             assert_eq!(decisive(&plain(console)), line);
@@ -150,14 +196,14 @@ mod tests {
 
     #[test]
     fn an_end_is_told_in_one_line() {
-        let text = ended(ExitStatus::from_raw(6), STATE).to_string();
+        let text = ended(Kind::UserMode, ExitStatus::from_raw(6), STATE).to_string();
         let begin = "user-mode Linux ended unexpectedly (signal: 6 (SIGABRT)), saying \
                      \"userspace - ptrace set fp regs failed, errno = 14\": this machine's \
                      processor has ";
         assert!(text.starts_with(begin), "{text}");
         assert!(text.ends_with("6.14 or newer first on PATH"), "{text}");
         assert_eq!(text.lines().count(), 1);
-        let text = ended(ExitStatus::from_raw(9), "").to_string();
+        let text = ended(Kind::UserMode, ExitStatus::from_raw(9), "").to_string();
         let all = "user-mode Linux ended unexpectedly (signal: 9 (SIGKILL)), saying \"nothing\"";
         assert_eq!(text, all);
     }

@@ -1,24 +1,27 @@
-//! Inside a user-mode kernel: its first process, and the run.
+//! Inside a kernel that is a process: its first process, and the run.
 //!
 //! The same program has both parts. As process 1 it mounts what a Linux system
 //! has, inserts modules, starts itself once more, and stops the machine when that
 //! has ended. The second does the run. Between them and whoever started the kernel
-//! are the work directory (job and result) and the channel (progress and end).
+//! are the work directory (job and result) and the channel (progress and end). Of a
+//! user-mode kernel both are the machine's; in QEMU the first is a part of the initial
+//! file system, and results go through the channel, a serial line.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::fs::symlink;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::kmod::ModuleInitFlags;
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::statfs::{FsType, statfs};
+use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
 use nix::sys::wait::{WaitStatus, wait};
 use serde::{Deserialize, Serialize};
 
-use super::boot::INIT;
+use super::Kind;
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::progress::{self, Message};
@@ -27,9 +30,17 @@ use crate::run::Options;
 /// The file of the work directory that whoever started the kernel reads. A file and
 /// no pipe: a reader of a pipe interrupts the kernel, at no moment that would be the
 /// same in the next run.
-pub(super) const CHANNEL: &str = "messages";
+pub(crate) const CHANNEL: &str = "messages";
 /// `HOSTFS_SUPER_MAGIC`, linux/magic.h.
 const HOSTFS: FsType = FsType(0x00c0_ffee);
+/// `RAMFS_MAGIC`, linux/magic.h: what an initial file system is unpacked into.
+const RAMFS: FsType = FsType(0x8584_58f6_u32 as _);
+/// Where a kernel in QEMU has the channel: its second serial line.
+pub(crate) const SERIAL: &str = "/dev/ttyS1";
+/// Where a run in QEMU leaves its reports, in the work directory.
+pub(crate) const REPORTS: &str = "reports";
+/// `MODULE_INIT_COMPRESSED_FILE`, linux/module.h.
+const COMPRESSED: i32 = 4;
 const JOB: &str = "job.json";
 const RESULT: &str = "result.json";
 const ERROR: &str = "error";
@@ -41,20 +52,26 @@ const TEMPORARY: &str = "/run/tmp";
 
 /// What there is to do.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Job {
+pub(crate) struct Job {
+    /// What runs the kernel.
+    pub(crate) kind: Kind,
     /// The run; none: it is enough that the kernel boots.
-    pub(super) options: Option<Options>,
+    pub(crate) options: Option<Options>,
     /// Where relative paths begin.
-    pub(super) current: PathBuf,
+    pub(crate) current: PathBuf,
     /// Modules to insert, in this order.
-    pub(super) modules: Vec<PathBuf>,
+    pub(crate) modules: Vec<PathBuf>,
 }
 
 impl Job {
-    /// Writes it into the work directory, with a link to the program that does it.
-    pub(super) fn write(&self, work: &Path, program: &Path) -> Result<(), Error> {
-        write_json(self, &work.join(JOB))?;
-        symlink(program, work.join(INIT)).map_err(Error::io("cannot create a link in", work))
+    /// The document, and the name that it has in the work directory.
+    ///
+    /// # Errors
+    /// [`Error::System`] where a path cannot be written as JSON.
+    pub(crate) fn document(&self) -> Result<(&'static str, Vec<u8>), Error> {
+        let text = serde_json::to_vec(self);
+        let text = text.map_err(|error| Error::system("cannot write the job")(error.into()))?;
+        Ok((JOB, text))
     }
 
     fn read(work: &Path) -> Result<Self, Error> {
@@ -63,11 +80,11 @@ impl Job {
 }
 
 /// The result that a run left in its work directory.
-pub(super) fn result(work: &Path) -> Result<Finished, Error> {
+pub(crate) fn result(work: &Path) -> Result<Finished, Error> {
     read_json(&work.join(RESULT))
 }
 
-/// Does the job of a work directory: as process 1 of a user-mode kernel what a
+/// Does the job of a work directory: as process 1 of a kernel that is a process what a
 /// system needs, otherwise the run itself.
 ///
 /// # Errors
@@ -78,28 +95,81 @@ pub fn main(work: &Path) -> Result<(), Error> {
         return do_job(work);
     }
     // A container has a process 1 too, and must not be stopped.
-    if !statfs("/").is_ok_and(|it| it.filesystem_type() == HOSTFS) {
-        return Err(Error::Options(
-            "`lab guest` is what the laboratory starts in user-mode Linux; it is of no use elsewhere"
-                .into(),
-        ));
-    }
-    let error = be_first_process(work).err().map(|error| match error {
-        Error::Guest(why) => why,
-        other => other.to_string(),
-    });
-    let end = Message::End { error };
-    let channel = work.join(CHANNEL);
-    let told = progress::open(&channel).and_then(|file| {
-        end.send(&file)
-            .map_err(Error::io("cannot write to", &channel))
+    let root = statfs("/").map(|it| it.filesystem_type());
+    let kind = match root {
+        Ok(HOSTFS) => Kind::UserMode,
+        Ok(RAMFS) if work.join(JOB).is_file() => Kind::Qemu,
+        _ => {
+            return Err(Error::Options(
+                "`lab guest` is what the laboratory starts in a kernel of its own; it is of no \
+                 use elsewhere"
+                    .into(),
+            ));
+        }
+    };
+    let channel = match kind {
+        Kind::UserMode => progress::open(&work.join(CHANNEL)),
+        Kind::Qemu => serial(),
+    };
+    let told = channel.and_then(|channel| {
+        let end = be_first_process(kind, work, &channel);
+        let error = end.err().map(|error| match error {
+            Error::Guest { why, .. } => why,
+            other => other.to_string(),
+        });
+        tell(&channel, &Message::End { error })
     });
     if let Err(error) = told {
-        eprintln!("{error}: {end:?}");
+        eprintln!("{error}");
     }
     nix::unistd::sync();
     let never = reboot(RebootMode::RB_POWER_OFF);
     Err(Error::system(format!("cannot stop the machine: {never:?}"))(io::ErrorKind::Other.into()))
+}
+
+/// The second serial line, which changes no byte.
+fn serial() -> Result<File, Error> {
+    mount_one("devtmpfs", "/dev", "")?;
+    let line = progress::open(Path::new(SERIAL))?;
+    tcgetattr(&line)
+        .and_then(|mut settings| {
+            cfmakeraw(&mut settings);
+            tcsetattr(&line, SetArg::TCSANOW, &settings)
+        })
+        .map_err(|errno| Error::io("cannot set up", SERIAL)(errno.into()))?;
+    Ok(line)
+}
+
+fn tell(channel: &File, message: &Message) -> Result<(), Error> {
+    message
+        .send(channel)
+        .map_err(Error::system("cannot write to the channel"))
+}
+
+/// Sends the result of a run and the files of its reports.
+fn send_results(work: &Path, channel: &File) -> Result<(), Error> {
+    let mut open = vec![PathBuf::from(RESULT), PathBuf::from(REPORTS)];
+    while let Some(path) = open.pop() {
+        let here = work.join(&path);
+        let failed = || Error::io("cannot read", &here);
+        if here.is_dir() {
+            let entries = fs::read_dir(&here).map_err(failed())?;
+            let mut names: Vec<PathBuf> = entries
+                .map(|entry| Ok(path.join(entry.map_err(failed())?.file_name())))
+                .collect::<Result<_, Error>>()?;
+            // In one order, whatever order the directory has.
+            names.sort();
+            open.extend(names);
+            continue;
+        }
+        let content = fs::read(&here).map_err(failed())?;
+        let bytes = content.len() as u64;
+        tell(channel, &Message::File { path, bytes })?;
+        let mut channel = channel;
+        let sent = channel.write_all(&content);
+        sent.map_err(Error::system("cannot write to the channel"))?;
+    }
+    Ok(())
 }
 
 /// The run itself.
@@ -117,7 +187,7 @@ fn do_job(work: &Path) -> Result<(), Error> {
     done
 }
 
-fn be_first_process(work: &Path) -> Result<(), Error> {
+fn be_first_process(kind: Kind, work: &Path, channel: &File) -> Result<(), Error> {
     mount_all()?;
     let job = Job::read(work)?;
     for module in &job.modules {
@@ -125,10 +195,7 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
     }
     settings()?;
     std::thread::sleep(SETTLING);
-    let channel = work.join(CHANNEL);
-    Message::Ready
-        .send(&progress::open(&channel)?)
-        .map_err(Error::io("cannot write to", &channel))?;
+    tell(channel, &Message::Ready)?;
     let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
     let mut child = Command::new(program)
         .args(["lab", "guest"])
@@ -147,11 +214,15 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
     // Reaped above; this only tells the standard library.
     let _ = child.try_wait();
     match status? {
+        WaitStatus::Exited(_, 0) if kind == Kind::Qemu && job.options.is_some() => {
+            send_results(work, channel)
+        }
         WaitStatus::Exited(_, 0) => Ok(()),
-        status => Err(Error::Guest(
-            fs::read_to_string(work.join(ERROR))
+        status => Err(Error::Guest {
+            kind,
+            why: fs::read_to_string(work.join(ERROR))
                 .unwrap_or_else(|_| format!("the run ended without a result: {status:?}")),
-        )),
+        }),
     }
 }
 
@@ -177,16 +248,21 @@ fn mount_all() -> Result<(), Error> {
         ("cgroup2", "/sys/fs/cgroup", ""),
         ("bpf", "/sys/fs/bpf", "mode=700"),
     ] {
-        mount(Some(kind), point, Some(kind), MsFlags::empty(), Some(data)).map_err(|errno| {
-            Error::system(format!("cannot mount {kind} on {point}"))(errno.into())
-        })?;
+        mount_one(kind, point, data)?;
     }
     fs::create_dir(TEMPORARY).map_err(Error::io("cannot create", TEMPORARY))
 }
 
+fn mount_one(kind: &str, point: &str, data: &str) -> Result<(), Error> {
+    mount(Some(kind), point, Some(kind), MsFlags::empty(), Some(data))
+        .map_err(|errno| Error::system(format!("cannot mount {kind} on {point}"))(errno.into()))
+}
+
 fn insert(module: &Path) -> Result<(), Error> {
     let file = File::open(module).map_err(Error::io("cannot open the module", module))?;
-    match nix::kmod::finit_module(&file, c"", nix::kmod::ModuleInitFlags::empty()) {
+    let plain = module.extension().is_some_and(|ending| ending == "ko");
+    let flags = ModuleInitFlags::from_bits_retain(if plain { 0 } else { COMPRESSED as _ });
+    match nix::kmod::finit_module(&file, c"", flags) {
         Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
         Err(errno) => Err(Error::io("cannot insert the module", module)(errno.into())),
     }

@@ -1,4 +1,4 @@
-//! The private directory of a user-mode kernel: job, result, console, sockets.
+//! The private directory of a kernel that is a process: job, result, console, sockets.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -22,19 +22,19 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// A directory below the system's directory for temporary files, for this user
 /// alone; dropped, it is removed.
 #[derive(Debug)]
-pub(super) struct WorkDir {
+pub(crate) struct WorkDir {
     path: PathBuf,
 }
 
 impl WorkDir {
-    pub(super) fn create() -> Result<Self, Error> {
+    pub(crate) fn create() -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let parent = std::env::temp_dir();
         let parent =
             fs::canonicalize(&parent).map_err(Error::io("cannot use the directory", &parent))?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         // As long in each run, because the kernel has it on its command line.
-        let name = format!("{PREFIX}{:07}-uml{serial}", std::process::id());
+        let name = format!("{PREFIX}{:07}-kernel{serial}", std::process::id());
         let path = parent.join(name);
         fs::DirBuilder::new()
             .mode(0o700)
@@ -43,7 +43,7 @@ impl WorkDir {
         Ok(Self { path })
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -60,7 +60,7 @@ impl Drop for WorkDir {
 /// Removes this user's directories whose process is gone because it was killed,
 /// and what is left of their kernels: those die with that process, but not their
 /// helper threads, which are processes of their own.
-pub(super) fn remove_stale() {
+pub(crate) fn remove_stale() {
     let parent = std::env::temp_dir();
     let own = nix::unistd::geteuid().as_raw();
     for name in stale::orphans(&parent) {
@@ -113,7 +113,7 @@ fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
 }
 
 /// The word of a kernel's command line that names its directory.
-pub(super) fn uml_dir(directory: &Path) -> String {
+pub(crate) fn uml_dir(directory: &Path) -> String {
     format!("uml_dir={}/", directory.display())
 }
 

@@ -1,30 +1,24 @@
 //! Starting a user-mode kernel, and listening to it.
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use nix::libc;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
-use super::{Kernel, console, guest, ptrace, workdir};
+use super::{Kernel, ptrace};
 use crate::error::Error;
-use crate::interrupt::OnSignal;
-use crate::process::Process;
-use crate::progress::Message;
+use crate::guest::running::Running;
+use crate::guest::{Job, Kind, workdir};
 use crate::run::quote;
 use crate::units::Size;
 
 /// The kernel's first process, a link in the work directory.
-pub(super) const INIT: &str = "thalweg";
-/// What the kernel writes on its console, in the work directory.
-const CONSOLE: &str = "console";
-/// How often a kernel's messages are looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const INIT: &str = "thalweg";
 
 /// A kernel, its memory, and the directory that it works in.
 #[derive(Debug, Clone, Copy)]
@@ -81,36 +75,23 @@ impl Machine<'_> {
         words
     }
 
-    /// Starts the kernel.
-    pub(super) fn boot(&self) -> Result<Running, Error> {
-        let path = self.work.join(CONSOLE);
-        let failed = |path: &Path| Error::io("cannot create", path.to_owned());
-        let console = File::create(&path).map_err(failed(&path))?;
-        let errors = console.try_clone().map_err(failed(&path))?;
-        let channel = self.work.join(guest::CHANNEL);
-        File::create(&channel).map_err(failed(&channel))?;
-        let messages = File::open(&channel).map_err(failed(&channel))?;
+    /// Starts the kernel for a job, done by a program.
+    pub(super) fn boot(&self, job: &Job, program: &Path) -> Result<Running, Error> {
+        let (name, document) = job.document()?;
+        let file = self.work.join(name);
+        fs::write(&file, document).map_err(Error::io("cannot write", file))?;
+        symlink(program, self.work.join(INIT))
+            .map_err(Error::io("cannot create a link in", self.work))?;
         let mut command = Command::new(&self.kernel.program);
         without_randomization(&mut command);
         if !self.kernel.sets_all_state {
             ptrace::wrap(&mut command)?;
         }
-        let process = Process::spawn(
-            command
-                .args(self.arguments())
-                .envs(self.kernel.environment.iter().cloned())
-                .env("TMPDIR", self.memory_directory()?)
-                .current_dir(self.work)
-                .stdin(Stdio::null())
-                .stdout(console)
-                .stderr(errors),
-        )?;
-        Ok(Running {
-            process,
-            messages,
-            received: Vec::new(),
-            console: path,
-        })
+        command
+            .args(self.arguments())
+            .envs(self.kernel.environment.iter().cloned())
+            .env("TMPDIR", self.memory_directory()?);
+        Running::start(Kind::UserMode, &mut command, self.work)
     }
 
     /// Where the kernel keeps its memory, a file without a name: in memory if the
@@ -129,7 +110,7 @@ impl Machine<'_> {
         }
         Err(Error::Options(format!(
             "user-mode Linux shall have {} of memory, but neither /dev/shm nor {} has that room \
-             and may hold programs (not mounted noexec): ask for less (--uml-mem), or set TMPDIR \
+             and may hold programs (not mounted noexec): ask for less (--memory), or set TMPDIR \
              to another directory",
             self.memory,
             self.work.display()
@@ -148,81 +129,6 @@ fn without_randomization(command: &mut Command) {
             libc::personality(asked);
             Ok(())
         });
-    }
-}
-
-/// A kernel that was started; dropped, it is killed.
-#[derive(Debug)]
-pub(super) struct Running {
-    process: Process,
-    messages: File,
-    received: Vec<u8>,
-    console: PathBuf,
-}
-
-impl Running {
-    /// The next message, awaited until the deadline; `overdue` is what is said
-    /// when that passes.
-    pub(super) fn message(&mut self, deadline: Instant, overdue: &str) -> Result<Message, Error> {
-        loop {
-            if let Some(end) = self.received.iter().position(|&byte| byte == b'\n') {
-                let line: Vec<u8> = self.received.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                return serde_json::from_str(line.trim()).map_err(|error| {
-                    self.fault(format!(
-                        "user-mode Linux sent {line:?}, which is no message: {error}"
-                    ))
-                });
-            }
-            // First whether it has ended, so that nothing it wrote before is missed.
-            let look = deadline.min(Instant::now() + LOOK);
-            let ended = self.process.wait_until(look, OnSignal::Fail)?;
-            let mut bytes = [0u8; 4096];
-            match self.messages.read(&mut bytes) {
-                Ok(0) => {
-                    if let Some(status) = ended {
-                        return Err(console::ended(status, &self.console()));
-                    }
-                    if Instant::now() >= deadline {
-                        self.process.kill();
-                        return Err(self.fault(format!("{overdue} and was ended")));
-                    }
-                }
-                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
-                Err(error) => return Err(Error::system("cannot read from user-mode Linux")(error)),
-            }
-        }
-    }
-
-    /// Waits until it has stopped by itself.
-    pub(super) fn await_stop(&mut self, deadline: Instant) -> Result<(), Error> {
-        match self.process.wait_until(deadline, OnSignal::Fail)? {
-            Some(_) => Ok(()),
-            None => Err(self.fault("user-mode Linux did not stop".to_owned())),
-        }
-    }
-
-    /// Adds what the console says to an error that came from inside, where the
-    /// error alone may not be all that there is to know.
-    pub(super) fn explain(&self, error: Error) -> Error {
-        match error {
-            Error::Guest(why) if why.is_empty() => {
-                self.fault("the run in user-mode Linux ended without a result".to_owned())
-            }
-            other => other,
-        }
-    }
-
-    fn fault(&self, what: String) -> Error {
-        Error::Kernel {
-            what,
-            console: console::tail(&self.console()),
-        }
-    }
-
-    fn console(&self) -> String {
-        let bytes = fs::read(&self.console).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 }
 
@@ -259,7 +165,7 @@ mod tests {
 
     #[test]
     fn words_of_a_kernels_command_line() {
-        assert!(can_be_a_word("/tmp/thalweg-lab-1-uml0"));
+        assert!(can_be_a_word("/tmp/thalweg-lab-1-kernel0"));
         for text in ["/tmp/a b", "/tmp/\"", "/tmp/a,b", "/tmp/ä", "a=b"] {
             assert!(!can_be_a_word(text), "{text}");
         }

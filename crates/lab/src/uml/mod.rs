@@ -3,35 +3,29 @@
 //! controls that the machine's own kernel may lack.
 //!
 //! The kernel's root is the machine's file system (hostfs), so it finds this
-//! very program there and starts it as its first process ([`guest`]). That runs
+//! very program there and starts it as its first process ([`crate::guest`]). That runs
 //! the scenarios as on any kernel, and its files appear where they would have.
 //! How far it has come, and how it ended, it says in a file of the work directory.
 
 mod boot;
-mod console;
-pub mod guest;
 pub mod ptrace;
 mod trial;
-mod workdir;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use crate::backend::Finished;
 use crate::error::Error;
+use crate::guest::workdir::{self, WorkDir};
+use crate::guest::{self, Job, Kind};
 use crate::host::tool;
 use crate::mode::Mode;
 use crate::modules::{self, Tree};
-use crate::progress::{self, Message};
 use crate::run::{self, Options};
 use crate::scenario::{self, Scenario};
-use crate::units::Size;
 use boot::Machine;
-use guest::Job;
 pub use trial::{Trial, try_out};
-use workdir::WorkDir;
 
 /// The packaged kernel.
 pub(crate) const PROGRAM: &str = "linux.uml";
@@ -39,19 +33,8 @@ pub(crate) const PROGRAM: &str = "linux.uml";
 const PACKAGE: &str = "user-mode-linux";
 /// Where the package has its modules, one directory a version.
 const MODULES: &str = "/usr/lib/uml/modules";
-/// Below this the run itself does not fit beside the kernel.
-const LEAST_MEMORY: Size = Size::from_bytes(128 << 20);
-/// What [`Size`] can say at most.
-const MOST_MEMORY: Size = Size::from_bytes(4_000_000_000);
-/// Memory where neither scenario nor options say.
-const DEFAULT_MEMORY: Size = Size::from_bytes(1 << 30);
 /// What the kernel has for itself, and the machine's files must not be in.
 const OWN_DIRECTORIES: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
-/// How much longer than its own time a connection may keep the kernel silent.
-const SILENCE: Duration = Duration::from_secs(120);
-/// How long it may take to stop once it has said that it will.
-const STOP: Duration = Duration::from_secs(20);
-
 /// A kernel that can be started as a process.
 #[derive(Debug, Clone)]
 pub struct Kernel {
@@ -110,30 +93,7 @@ fn sets_all_state(version: &str) -> bool {
 
 /// What a run in user-mode Linux lacks on this machine, one line each.
 pub fn missing() -> Vec<String> {
-    let tools = [
-        (PROGRAM, PACKAGE),
-        ("iperf3", "iperf3"),
-        ("ip", "iproute2"),
-        ("tc", "iproute2"),
-    ];
-    tools
-        .into_iter()
-        .filter(|(program, _)| tool::find(program).is_none())
-        .map(|(program, package)| {
-            format!("no {program}: install the package {package} (apt-get install {package})")
-        })
-        .collect()
-}
-
-/// Whether a kernel could have this much memory.
-pub(crate) fn check_memory(memory: Size) -> Result<(), String> {
-    if (LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
-        Ok(())
-    } else {
-        Err(format!(
-            "expected memory from {LEAST_MEMORY} to {MOST_MEMORY}, found {memory}"
-        ))
-    }
+    guest::missing([(PROGRAM, PACKAGE)].into_iter().chain(guest::TOOLS))
 }
 
 /// Boots the kernel, runs the scenarios there, and returns what they gave. On
@@ -143,7 +103,7 @@ pub(crate) fn run(
     options: &Options,
     scenarios: &[Scenario],
 ) -> Result<Finished, Error> {
-    let memory = memory(options, scenarios)?;
+    let memory = guest::memory(Kind::UserMode, options, scenarios)?;
     workdir::remove_stale();
     let work = WorkDir::create()?;
     let current = std::env::current_dir().map_err(Error::system("where am I"))?;
@@ -151,8 +111,7 @@ pub(crate) fn run(
         .out
         .clone()
         .unwrap_or_else(|| crate::report::DEFAULT.into());
-    let program = fs::canonicalize(&options.agent_binary)
-        .map_err(Error::io("cannot find the agent", &options.agent_binary))?;
+    let program = guest::program(options)?;
     // Now, and not after a minute, if it cannot be done.
     fs::create_dir_all(&out).map_err(Error::io("cannot create", &out))?;
     let out = fs::canonicalize(&out).map_err(Error::io("cannot find", &out))?;
@@ -203,80 +162,15 @@ pub(crate) fn run(
     };
     inner.place.kernel_command = Some(machine.command_line());
     let job = Job {
+        kind: Kind::UserMode,
         options: Some(inner),
         current,
         modules: kernel.modules.clone(),
     };
-    job.write(work.path(), &program)?;
-
-    let longest = scenarios
-        .iter()
-        .map(|scenario| scenario.traffic.duration.duration())
-        .max()
-        .unwrap_or_default();
-    let silence = (longest + SILENCE) * kernel.slowness;
-    let mut running = machine.boot()?;
-    let result = follow(&mut running, options, silence);
+    let mut running = machine.boot(&job, &program)?;
+    let result = guest::follow(&mut running, options, scenarios, kernel.slowness);
     result.map_err(|error| running.explain(error))?;
     guest::result(work.path())
-}
-
-/// Follows the messages of a running kernel until it has stopped.
-fn follow(running: &mut boot::Running, options: &Options, silence: Duration) -> Result<(), Error> {
-    let limit = Duration::from_secs(options.boot_limit_s);
-    let booting = format!("user-mode Linux did not boot within {} s", limit.as_secs());
-    let silent = format!("user-mode Linux was silent for {} s", silence.as_secs());
-    let mut bar = progress::bar(false, "", 0);
-    let mut deadline = Instant::now() + limit;
-    let mut overdue = &booting;
-    loop {
-        match running.message(deadline, overdue)? {
-            Message::Ready => {}
-            Message::Scenario { name, connections } => {
-                bar.finish_and_clear();
-                bar = progress::bar(options.progress, &name, connections);
-            }
-            Message::Connection { made, mode } => {
-                bar.set_position(made);
-                bar.set_message(mode);
-            }
-            Message::End { error } => {
-                bar.finish_and_clear();
-                running.await_stop(Instant::now() + STOP)?;
-                return error.map_or(Ok(()), |why| Err(Error::Guest(why)));
-            }
-        }
-        deadline = Instant::now() + silence;
-        overdue = &silent;
-    }
-}
-
-/// The memory that is asked for, if the machine has it.
-fn memory(options: &Options, scenarios: &[Scenario]) -> Result<Size, Error> {
-    let largest = scenarios.iter().filter_map(|one| one.system.memory).max();
-    let memory = options.uml_memory.or(largest).unwrap_or(DEFAULT_MEMORY);
-    check_memory(memory).map_err(|why| Error::Options(format!("--uml-mem: {why}")))?;
-    let table =
-        fs::read_to_string("/proc/meminfo").map_err(Error::io("cannot read", "/proc/meminfo"))?;
-    if let Some(available) = available_bytes(&table)
-        && available < memory.bytes()
-    {
-        return Err(Error::Options(format!(
-            "user-mode Linux shall have {memory} of memory, but only {} are available: \
-             ask for less (--uml-mem, or `memory` of the scenario)",
-            Size::from_bytes(available / 1_000_000 * 1_000_000)
-        )));
-    }
-    Ok(memory)
-}
-
-/// `MemAvailable` of proc(5)'s `/proc/meminfo`, bytes.
-fn available_bytes(table: &str) -> Option<u64> {
-    let line = table
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// Fails for a path that the kernel has as its own, or cannot be told of.
@@ -303,7 +197,7 @@ fn copy_scenarios(files: &[PathBuf], work: &Path) -> Result<Vec<PathBuf>, Error>
         .iter()
         .enumerate()
         .map(|(index, file)| {
-            let copy = work.join(format!("scenario-{index}.toml"));
+            let copy = work.join(guest::copy_of_scenario(index));
             fs::copy(file, &copy).map_err(Error::io("cannot copy the scenario", file))?;
             Ok(copy)
         })
@@ -313,17 +207,6 @@ fn copy_scenarios(files: &[PathBuf], work: &Path) -> Result<Vec<PathBuf>, Error>
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn memory_has_bounds() {
-        for (memory, fine) in [("127mib", false), ("128mib", true), ("4000mb", true)] {
-            assert_eq!(
-                check_memory(memory.parse().unwrap()).is_ok(),
-                fine,
-                "{memory}"
-            );
-        }
-    }
 
     #[test]
     fn kernels_that_size_the_state_themselves() {
@@ -338,13 +221,6 @@ mod tests {
         ] {
             assert_eq!(sets_all_state(version), themselves, "{version}");
         }
-    }
-
-    #[test]
-    fn available_memory_is_read() {
-        let table = "MemTotal:       24684096 kB\nMemFree:  1 kB\nMemAvailable:   23000000 kB\n";
-        assert_eq!(available_bytes(table), Some(23_000_000 * 1024));
-        assert_eq!(available_bytes("MemTotal: 1 kB\n"), None);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::boot::Machine;
-use super::guest::Job;
-use super::workdir::{self, WorkDir};
-use super::{Kernel, LEAST_MEMORY, check_visible, console, version};
+use super::{Kernel, check_visible, version};
 use crate::error::Error;
+use crate::guest::workdir::{self, WorkDir};
+use crate::guest::{Job, Kind, LEAST_MEMORY, console};
 use crate::interrupt;
 use crate::progress::Message;
 
@@ -48,21 +48,23 @@ pub fn try_out(program: &Path) -> Result<Trial, Error> {
     )?;
     check_visible("this program", &program, "copy it elsewhere")?;
     let job = Job {
+        kind: Kind::UserMode,
         options: None,
         current: "/".into(),
         modules: kernel.modules.clone(),
     };
-    job.write(work.path(), &program)?;
     let machine = Machine {
         kernel: &kernel,
         memory: LEAST_MEMORY,
         work: work.path(),
     };
     let overdue = format!("user-mode Linux did not boot within {} s", LIMIT.as_secs());
-    match machine.boot()?.message(Instant::now() + LIMIT, &overdue)? {
-        Message::End { error } => Err(Error::Guest(
-            error.unwrap_or_else(|| "it stopped at once".to_owned()),
-        )),
+    let mut running = machine.boot(&job, &program)?;
+    match running.message(Instant::now() + LIMIT, &overdue)? {
+        Message::End { error } => Err(Error::Guest {
+            kind: Kind::UserMode,
+            why: error.unwrap_or_else(|| "it stopped at once".to_owned()),
+        }),
         _ => Ok(trial),
     }
 }

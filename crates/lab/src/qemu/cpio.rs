@@ -1,0 +1,158 @@
+//! Archives of the kind that a kernel unpacks as its first file system
+//! (Documentation/driver-api/early-userspace/buffer-format.rst, "newc").
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const DIRECTORY: u32 = 0o040_755;
+const DEVICE: u32 = 0o020_600;
+const FILE: u32 = 0o100_000;
+/// The name that ends an archive.
+const END: &str = "TRAILER!!!";
+
+/// An archive that is being written. All files are root's, and as old as time.
+#[derive(Debug)]
+pub struct Archive<W> {
+    output: W,
+    written: u64,
+    serial: u32,
+    directories: BTreeSet<PathBuf>,
+}
+
+impl<W: Write> Archive<W> {
+    /// An empty one.
+    pub fn new(output: W) -> Self {
+        Self {
+            output,
+            written: 0,
+            serial: 0,
+            directories: BTreeSet::new(),
+        }
+    }
+
+    /// Adds a directory and those that it is in, unless they are there.
+    ///
+    /// # Errors
+    /// Those of writing, here and below; and of a path that is not UTF-8.
+    pub fn directory(&mut self, path: &Path) -> io::Result<()> {
+        if path.parent().is_none() || !self.directories.insert(path.to_owned()) {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.directory(parent)?;
+        }
+        self.entry(path, DIRECTORY, (0, 0), &[])
+    }
+
+    /// Adds a character device.
+    ///
+    /// # Errors
+    /// As [`Archive::directory`].
+    pub fn device(&mut self, path: &Path, number: (u32, u32)) -> io::Result<()> {
+        self.parent(path)?;
+        self.entry(path, DEVICE, number, &[])
+    }
+
+    /// Adds a regular file with these permissions.
+    ///
+    /// # Errors
+    /// As [`Archive::directory`]; also for 4 GiB and more.
+    pub fn file(&mut self, path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
+        self.parent(path)?;
+        self.entry(path, FILE | mode, (0, 0), content)
+    }
+
+    /// Ends the archive.
+    ///
+    /// # Errors
+    /// As [`Archive::directory`].
+    pub fn finish(mut self) -> io::Result<W> {
+        self.entry(Path::new(END), 0, (0, 0), &[])?;
+        self.output.flush()?;
+        Ok(self.output)
+    }
+
+    fn parent(&mut self, path: &Path) -> io::Result<()> {
+        path.parent()
+            .map_or(Ok(()), |parent| self.directory(parent))
+    }
+
+    fn entry(
+        &mut self,
+        path: &Path,
+        mode: u32,
+        device: (u32, u32),
+        content: &[u8],
+    ) -> io::Result<()> {
+        self.serial += 1;
+        let name = path.to_str().map(|name| name.trim_start_matches('/'));
+        let name = name.ok_or(io::ErrorKind::InvalidFilename)?;
+        let size = u32::try_from(content.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let fields = [
+            self.serial,
+            mode,
+            // Owner and group.
+            0,
+            0,
+            // Links to it, and its time.
+            1,
+            0,
+            size,
+            // The device that it is on.
+            0,
+            0,
+            device.0,
+            device.1,
+            name.len() as u32 + 1,
+            // A sum that this kind does not have.
+            0,
+        ];
+        let header: String = fields.iter().map(|field| format!("{field:08X}")).collect();
+        self.write(format!("070701{header}{name}\0").as_bytes())?;
+        self.align()?;
+        self.write(content)?;
+        self.align()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.written += bytes.len() as u64;
+        self.output.write_all(bytes)
+    }
+
+    /// To four bytes.
+    fn align(&mut self) -> io::Result<()> {
+        let odd = self.written.next_multiple_of(4) - self.written;
+        self.write(&[0; 4][..odd as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_is_what_the_kernel_reads() {
+        let mut archive = Archive::new(Vec::new());
+        archive.file(Path::new("/a/b"), 0o755, b"hello").unwrap();
+        archive.file(Path::new("/a/c"), 0o644, b"").unwrap();
+        archive.device(Path::new("/dev/console"), (5, 1)).unwrap();
+        let bytes = archive.finish().unwrap();
+        assert_eq!(bytes.len() % 4, 0);
+        let text = String::from_utf8(bytes).unwrap();
+        let entries: Vec<&str> = text.split("070701").skip(1).collect();
+        let names: Vec<&str> = entries
+            .iter()
+            .map(|entry| entry[13 * 8..].split('\0').next().unwrap())
+            .collect();
+        // Each directory once, and before what is in it.
+        assert_eq!(names, ["a", "a/b", "a/c", "dev", "dev/console", END]);
+        let field = |entry: usize, field: usize| {
+            u32::from_str_radix(&entries[entry][field * 8..field * 8 + 8], 16).unwrap()
+        };
+        assert_eq!((field(0, 1), field(1, 1)), (0o040_755, 0o100_755));
+        assert_eq!((field(1, 6), field(1, 11)), (5, 4));
+        assert_eq!((field(4, 9), field(4, 10)), (5, 1));
+        assert!(entries[1].contains("hello\0"), "{text:?}");
+    }
+}

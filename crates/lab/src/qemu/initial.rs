@@ -1,0 +1,292 @@
+//! The file system that a kernel in QEMU begins with: this program, the tools that it calls,
+//! their libraries, the kernel's modules, and the job. Nothing of the machine's own paths or
+//! times is in it, so that it is the same wherever these are.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Component, Path, PathBuf};
+
+use super::cpio::Archive;
+use crate::error::Error;
+use crate::guest::{self, Job, TOOLS};
+use crate::host::tool;
+use crate::scenario::{self, Scenario};
+
+/// Where programs are.
+const PROGRAMS: &str = "/usr/bin";
+/// Where modules are.
+const MODULES: &str = "/lib/modules";
+/// The directory of the job.
+pub(super) const JOB: &str = "/job";
+/// Directories that file systems are mounted on, or that programs take for granted.
+const DIRECTORIES: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/sys", "/tmp"];
+
+/// Where the guest has this program.
+pub(super) fn program() -> PathBuf {
+    Path::new(PROGRAMS).join("thalweg")
+}
+
+/// Where the guest has a module.
+pub(super) fn module(file: &Path) -> PathBuf {
+    Path::new(MODULES).join(file.file_name().unwrap_or_default())
+}
+
+/// A scenario in the guest, and the files that it names.
+pub(super) struct Copy {
+    /// The scenario's file.
+    pub(super) file: PathBuf,
+    /// Where what it names is looked for.
+    pub(super) folder: PathBuf,
+    /// What it names: on this machine, by its place in the guest.
+    named: BTreeMap<PathBuf, PathBuf>,
+    /// Directories on the way there that names leave again, by `..`.
+    passed: Vec<PathBuf>,
+}
+
+/// Where the guest has a scenario and what it names. Names stay what they are, relative to a
+/// folder that is deep enough for them.
+pub(super) fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
+    let of_policies = scenario.policies.iter().map(|policy| &policy.file);
+    let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
+    let here = scenario::folder(file);
+    let names: Vec<(&PathBuf, &Path)> = of_policies
+        .chain(of_arms)
+        .map(|path| (path, path.strip_prefix(here).unwrap_or(path)))
+        .collect();
+    let ups = |name: &Path| {
+        name.components()
+            .filter(|part| *part == Component::ParentDir)
+            .count()
+    };
+    let depth = names.iter().map(|(_, name)| ups(name)).max().unwrap_or(0);
+    let root = Path::new(JOB).join(index.to_string());
+    let folder = (0..depth).fold(root, |folder, _| folder.join("d"));
+    let mut passed = vec![folder.clone()];
+    let named = names
+        .into_iter()
+        .map(|(path, name)| (straight(&folder.join(name), &mut passed), path.clone()))
+        .collect();
+    Copy {
+        file: Path::new(JOB).join(guest::copy_of_scenario(index)),
+        folder,
+        named,
+        passed,
+    }
+}
+
+/// A path without `.` and `..`; no directory of it is a link. Those that `..` leaves are added
+/// to `passed`.
+fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                passed.push(out.clone());
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// Writes the file system of a job; `own` is this program.
+pub(super) fn write(
+    file: &Path,
+    own: &Path,
+    modules: &[PathBuf],
+    job: &Job,
+    scenarios: &[(PathBuf, Copy)],
+) -> Result<(), Error> {
+    let output = File::create(file).map_err(Error::io("cannot create", file))?;
+    let mut archive = Archive::new(BufWriter::new(output));
+    let failed = || Error::io("cannot write", file);
+    let mut add = |place: &Path, mode: u32, content: &[u8]| {
+        archive.file(place, mode, content).map_err(failed())
+    };
+    let mut libraries = BTreeMap::new();
+    let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
+    let programs = std::iter::once((program(), own.to_owned())).chain(tools.map(|path| {
+        (
+            Path::new(PROGRAMS).join(path.file_name().unwrap_or_default()),
+            path,
+        )
+    }));
+    for (place, path) in programs {
+        add(&place, 0o755, &loaded(read(&path)?))?;
+        libraries.extend(needed(&path)?);
+    }
+    for (place, path) in libraries {
+        add(&place, 0o755, &loaded(read(&path)?))?;
+    }
+    for path in modules {
+        add(&module(path), 0o644, &read(path)?)?;
+    }
+    let (name, document) = job.document()?;
+    add(&Path::new(JOB).join(name), 0o644, &document)?;
+    for (path, copy) in scenarios {
+        add(&copy.file, 0o644, &read(path)?)?;
+        for (place, path) in &copy.named {
+            add(place, 0o644, &read(path)?)?;
+        }
+    }
+    DIRECTORIES
+        .into_iter()
+        .map(Path::new)
+        .chain(
+            scenarios
+                .iter()
+                .flat_map(|(_, copy)| &copy.passed)
+                .map(PathBuf::as_path),
+        )
+        .try_for_each(|path| archive.directory(path))
+        .and_then(|()| archive.device(Path::new("/dev/console"), (5, 1)))
+        .and_then(|()| archive.finish())
+        .map(drop)
+        .map_err(failed())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(Error::io("cannot read", path))
+}
+
+/// The libraries of a program, by where it looks for them, as ld.so(8) finds them here.
+fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+    let output = tool::command("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(Error::system("cannot start ldd"))?;
+    // One that needs none is told of by its exit code.
+    libraries(&String::from_utf8_lossy(&output.stdout)).map_err(|name| {
+        Error::Preconditions(vec![format!(
+            "{} needs the library {name}, which is not there",
+            program.display()
+        )])
+    })
+}
+
+/// What ldd(1) has found; fails with the name of one that it has not.
+fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let path = match line.split_once(" => ") {
+            Some((name, "not found")) => return Err(name.to_owned()),
+            Some((_, path)) => path,
+            None => line,
+        };
+        let path = path.split(" (").next().unwrap_or(path);
+        if path.starts_with('/') {
+            found.push((PathBuf::from(path), PathBuf::from(path)));
+        }
+    }
+    Ok(found)
+}
+
+/// Of an ELF file what is loaded to run it (elf(5)), without what debuggers read, which is
+/// most of it.
+fn loaded(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = end_of_segments(&bytes) {
+        bytes.truncate(end);
+        // No sections: where they begin, how many there are, which one has their names.
+        bytes[0x28..0x30].fill(0);
+        bytes[0x3c..0x40].fill(0);
+    }
+    bytes
+}
+
+/// Where the last segment ends; none: it is no 64-bit ELF file of this byte order.
+fn end_of_segments(bytes: &[u8]) -> Option<usize> {
+    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    if bytes.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count) = (word(0x20)?, u64::from(half(0x36)?), u64::from(half(0x38)?));
+    let mut end = table.checked_add(size * count)?;
+    for index in 0..count {
+        let header = usize::try_from(table + index * size).ok()?;
+        end = end.max(word(header + 0x08)?.checked_add(word(header + 0x20)?)?);
+    }
+    let end = usize::try_from(end).ok()?;
+    (0x40..=bytes.len()).contains(&end).then_some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_of_a_program_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("true");
+        let whole = fs::read("/bin/true").unwrap();
+        let part = loaded(whole.clone());
+        assert!(part.len() < whole.len());
+        fs::write(&copy, part).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new(&copy).status().unwrap().success());
+        for other in [b"#!/bin/sh\n".to_vec(), whole[..0x30].to_vec(), Vec::new()] {
+            assert_eq!(loaded(other.clone()), other);
+        }
+    }
+
+    #[test]
+    fn libraries_as_ldd_tells_of_them() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let found: Vec<PathBuf> = libraries(text)
+            .unwrap()
+            .into_iter()
+            .map(|it| it.0)
+            .collect();
+        assert_eq!(
+            found,
+            ["/lib/x/libm.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from)
+        );
+        assert_eq!(
+            libraries("\tlibx.so.1 => not found\n").unwrap_err(),
+            "libx.so.1"
+        );
+        assert!(
+            libraries("\tnot a dynamic executable\n")
+                .unwrap()
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn names_in_a_scenario_hold_in_the_guest() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("scenarios");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(place.path().join("m.safetensors"), "x").unwrap();
+        let file = folder.join("a.toml");
+        fs::write(
+            &file,
+            "name = \"a\"\n[[arm]]\nname = \"x\"\nload = \"../m.safetensors\"\n",
+        )
+        .unwrap();
+        let copy = copy(3, &file, &Scenario::load(&file).unwrap());
+        assert_eq!(copy.folder, Path::new("/job/3/d"));
+        let places: Vec<&PathBuf> = copy.named.keys().collect();
+        assert_eq!(places, [Path::new("/job/3/m.safetensors")]);
+        assert!(
+            copy.passed.contains(&"/job/3/d".into()),
+            "{:?}",
+            copy.passed
+        );
+        // A name that is absolute stays that.
+        let mut passed = Vec::new();
+        assert_eq!(
+            straight(Path::new("/a/b/../../c"), &mut passed),
+            Path::new("/c")
+        );
+        assert_eq!(passed, ["/a/b", "/a"].map(PathBuf::from));
+    }
+}
