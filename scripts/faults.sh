@@ -15,7 +15,7 @@ if ((EUID != 0)); then
 fi
 export THALWEG_REQUIRE_PRIVILEGED=1
 cargo test --locked -p thalweg-cli --no-fail-fast --test faults --test faults_start \
-	--test faults_store --test faults_points --test policy_crash --test upgrade \
+	--test faults_store --test faults_points --test faults_pins --test policy_crash --test upgrade \
 	-- --include-ignored --show-output
 
 cargo build --locked --release -p thalweg-cli --bin thalweg

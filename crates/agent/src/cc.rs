@@ -496,8 +496,10 @@ impl Controls {
         } else {
             RenameFlags::RENAME_NOREPLACE
         };
+        fail_point!("cc::in_force");
         renameat2(AT_FDCWD, &new, AT_FDCWD, &own, flags)
             .with_context(|| format!("renaming {} to {}", new.display(), own.display()))?;
+        fail_point!("cc::in_place");
         clear(&new)
     }
 
@@ -509,6 +511,7 @@ impl Controls {
         }
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         remove_file(&path)?;
+        fail_point!("cc::unpinned");
         // Where the kernel cannot (before 6.11), it does so once nobody holds the link.
         let _ = link.detach();
         drop(link);
@@ -541,9 +544,11 @@ fn ops(object: &mut Object) -> Result<MapMut<'_>> {
 fn load_into(new: &Path, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
     let mut object = program.load(name, support)?;
     pin_maps(&mut object, new)?;
+    fail_point!("cc::prepared");
     let mut link = ops(&mut object)?
         .attach_struct_ops()
         .with_context(|| format!("registering {name} with TCP"))?;
+    fail_point!("cc::registered");
     let path = new.join(LINK);
     link.pin(&path)
         .with_context(|| format!("pinning {}", path.display()))
@@ -559,6 +564,7 @@ fn swap_into(
     let mut object = program.load(name, support)?;
     pin_maps(&mut object, new)?;
     pin_again(link, &new.join(LINK))?;
+    fail_point!("cc::linked");
     let mut ops = ops(&mut object)?;
     fill(&mut ops, name)?;
     // SAFETY: both descriptors are open for the whole call; no options are passed.
@@ -616,6 +622,7 @@ fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
         let path = directory.join(file);
         map.pin(&path)
             .with_context(|| format!("pinning {}", path.display()))?;
+        fail_point!("cc::map");
     }
     Ok(())
 }

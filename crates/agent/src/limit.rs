@@ -181,6 +181,7 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
     }
     system::ensure_bpffs(pin)?;
     let all = Limits(Locked::create(&pin.join(DIRECTORY))?);
+    all.mend()?;
     let outcome = all.set(request, &settings);
     all.tidy()?;
     all.0.finish(pin);
@@ -194,17 +195,17 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
 pub fn list(pin: &Path) -> Result<Vec<Limit>> {
     privileges::check()?;
     let mut limits = Vec::new();
-    let ids = ids(&pin.join(DIRECTORY))?;
-    if ids.is_empty() {
+    let Some(all) = Limits::open(pin)? else {
         return Ok(limits);
-    }
-    let sockets = sockets::survey().ok();
-    for id in ids {
-        // One that goes meanwhile is no error.
-        if let Some(limit) = read(&pin.join(DIRECTORY), id, sockets.as_deref())? {
-            limits.push(limit);
+    };
+    let ids = ids(&all.0.directory)?;
+    if !ids.is_empty() {
+        let sockets = sockets::survey().ok();
+        for id in ids {
+            limits.extend(read(&all.0.directory, id, sockets.as_deref())?);
         }
     }
+    all.0.finish(pin);
     limits.sort_by(|a, b| (&a.cgroup, a.cgroup_id).cmp(&(&b.cgroup, b.cgroup_id)));
     Ok(limits)
 }
@@ -216,8 +217,13 @@ pub fn list(pin: &Path) -> Result<Vec<Limit>> {
 pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
     privileges::check()?;
     system::check_cgroup2(cgroup)?;
+    let id = cgroup_id(cgroup)?;
+    let Some(all) = Limits::open(pin)? else {
+        return Err(none(cgroup));
+    };
     let sockets = sockets::survey().ok();
-    let limit = read(&pin.join(DIRECTORY), cgroup_id(cgroup)?, sockets.as_deref())?;
+    let limit = read(&all.0.directory, id, sockets.as_deref())?;
+    all.0.finish(pin);
     limit.ok_or_else(|| none(cgroup))
 }
 
@@ -230,13 +236,14 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
     privileges::check()?;
     system::check_cgroup2(cgroup)?;
     let id = cgroup_id(cgroup)?;
-    let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
+    let Some(all) = Limits::open(pin)? else {
         return Err(none(cgroup));
     };
-    if !all.own(id).exists() {
-        return Err(none(cgroup));
-    }
-    let outcome = all.remove(id, cgroup);
+    let outcome = if all.own(id).exists() {
+        all.remove(id, cgroup)
+    } else {
+        Err(none(cgroup))
+    };
     all.tidy()?;
     all.0.finish(pin);
     outcome
@@ -248,15 +255,12 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
 /// [`anyhow::Error`] with the first that could not be removed.
 pub fn remove_all(pin: &Path) -> Result<usize> {
     privileges::check()?;
-    let Some(all) = Locked::open(&pin.join(DIRECTORY))?.map(Limits) else {
+    let Some(all) = Limits::open(pin)? else {
         return Ok(0);
     };
     let ids = ids(&all.0.directory)?;
     for &id in &ids {
-        match cgroup_path(id) {
-            Some(path) => all.remove(id, &path)?,
-            None => all.clear(id)?,
-        }
+        all.remove_wherever(id)?;
     }
     all.tidy()?;
     all.0.finish(pin);
@@ -274,6 +278,30 @@ fn none(cgroup: &Path) -> anyhow::Error {
 struct Limits(Locked);
 
 impl Limits {
+    /// Those below an agent's pins, mended. None where there is no limit.
+    fn open(pin: &Path) -> Result<Option<Self>> {
+        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
+        all.as_ref().map_or(Ok(()), Self::mend)?;
+        Ok(all)
+    }
+
+    /// Takes back what a call that was cut short has left on its way to a limit, or from it.
+    fn mend(&self) -> Result<()> {
+        for id in ids(&self.0.directory)? {
+            if !self.own(id).join(EGRESS).exists() {
+                let removed = self.remove_wherever(id);
+                // Where connections cannot be told, they keep their rates.
+                if self.own(id).exists() {
+                    removed?;
+                }
+            }
+        }
+        if ids(&self.0.directory)?.is_empty() {
+            self.tidy()?;
+        }
+        Ok(())
+    }
+
     fn own(&self, id: u64) -> PathBuf {
         self.0.directory.join(id.to_string())
     }
@@ -295,19 +323,19 @@ impl Limits {
                     self.attach_meter(&object)?;
                 }
                 write_settings(&map, settings)?;
+                fail_point!("limit::changed");
                 self.reach(request, settings, &own)?;
                 Outcome::Changed
             }
             _ => {
-                // Nothing, or what was left by a call that was cut short or by a cgroup
-                // that has gone since.
+                // Nothing, or what was left by a cgroup that has gone since.
                 self.clear(id)?;
                 let created = self
                     .create(request, settings, &own)
                     .and_then(|()| self.reach(request, settings, &own));
                 if created.is_err() {
                     // The error that stopped it is what matters.
-                    let _ = self.clear(id);
+                    let _ = self.remove(id, &request.cgroup);
                 }
                 created?;
                 Outcome::Created
@@ -323,7 +351,9 @@ impl Limits {
         own: &Path,
     ) -> Result<()> {
         pins::make(own, false)?;
+        fail_point!("limit::made");
         let object = self.load(own)?;
+        fail_point!("limit::loaded");
         let map = object
             .maps()
             .find(|map| map.name() == "settings")
@@ -331,12 +361,15 @@ impl Limits {
         write_settings(&map, settings)?;
         if request.line_bps.is_some() {
             self.attach_meter(&object)?;
+            fail_point!("limit::metered");
         }
-        let cgroup = File::open(&request.cgroup)
-            .with_context(|| format!("opening cgroup {}", request.cgroup.display()))?;
+        let cgroup = open_cgroup(&request.cgroup)?;
         // The limit itself last: with its link there, all is there.
         attach(&object, "limit_sockops", &cgroup, &own.join(SOCKOPS))?;
-        attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))
+        fail_point!("limit::paces");
+        attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))?;
+        fail_point!("limit::limits");
+        Ok(())
     }
 
     /// Has the limit hold for sockets that were made elsewhere, and not for those that went, and
@@ -353,29 +386,36 @@ impl Limits {
         };
         let subtree = Subtree::new(&request.cgroup);
         let maps = maps(&self.0.directory, own, settings)?;
+        let some_are_in = subtree.holds_others(&sockets);
+        // First: what is marked as reached is reached.
+        if some_are_in {
+            self.attach_moved(own)?;
+        }
+        fail_point!("limit::awaits");
         // Without it their share does not follow the limit's, which is the lesser part.
         let following = follow().ok();
-        let some_are_in = maps.reach(&subtree, &sockets, settings.rate_bps, sockets::follow)?;
+        maps.reach(&subtree, &sockets, settings.rate_bps, sockets::follow)?;
         drop(following);
-        if some_are_in {
-            let root = system::cgroup2_mount()?;
-            let root = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
-            let mut object = None;
-            for (program, link) in MOVED {
-                if own.join(link).exists() {
-                    continue;
-                }
-                if object.is_none() {
-                    object = Some(self.load(own)?);
-                }
-                if let Some(object) = &object {
-                    attach(object, program, &root, &own.join(link))?;
-                }
-            }
-        } else {
+        fail_point!("limit::reached");
+        if !some_are_in {
             for (_, link) in MOVED {
                 remove_file(&own.join(link))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Has sockets looked at that were made elsewhere.
+    fn attach_moved(&self, own: &Path) -> Result<()> {
+        let missing = MOVED.map(|(program, link)| (program, own.join(link)));
+        if missing.iter().all(|(_, link)| link.exists()) {
+            return Ok(());
+        }
+        let root = open_cgroup(&system::cgroup2_mount()?)?;
+        let object = self.load(own)?;
+        for (program, link) in missing.iter().filter(|(_, link)| !link.exists()) {
+            attach(&object, program, &root, link)?;
+            fail_point!("limit::moved");
         }
         Ok(())
     }
@@ -409,9 +449,8 @@ impl Limits {
         if path.exists() {
             return Ok(());
         }
-        let root = system::cgroup2_mount()?;
-        let cgroup = File::open(&root).with_context(|| format!("opening {}", root.display()))?;
-        attach(object, "limit_line", &cgroup, &path)
+        let root = open_cgroup(&system::cgroup2_mount()?)?;
+        attach(object, "limit_line", &root, &path)
     }
 
     fn remove(&self, id: u64, cgroup: &Path) -> Result<()> {
@@ -419,9 +458,11 @@ impl Limits {
         let settings = MapHandle::from_pinned_path(own.join("settings"))
             .ok()
             .and_then(|map| read_settings(&map).ok());
-        // The pacer first, or it would pace again what is given back.
-        for link in [SOCKOPS, MOVED[0].1] {
+        // The limit itself first: without its link, the next call goes on here. Then the pacer, or
+        // it would pace again what is given back.
+        for link in [EGRESS, SOCKOPS, MOVED[0].1] {
             remove_file(&own.join(link))?;
+            fail_point!("limit::unlinked");
         }
         let mut told = Ok(());
         if let Some(settings) = settings.filter(|settings| has(settings, raw::THALWEG_LIMIT_PACE)) {
@@ -430,8 +471,17 @@ impl Limits {
                 maps.give_back(&Subtree::new(cgroup), &sockets)
             });
         }
+        fail_point!("limit::given_back");
         self.clear(id)?;
         told.context("the limit is gone, but connections keep the pacing rate that it gave them")
+    }
+
+    /// Removes a limit on a cgroup that may be gone.
+    fn remove_wherever(&self, id: u64) -> Result<()> {
+        match cgroup_path(id) {
+            Some(path) => self.remove(id, &path),
+            None => self.clear(id),
+        }
     }
 
     /// Removes the pins of a limit.
@@ -661,6 +711,10 @@ pub(crate) fn attached_to(path: &Path) -> Result<Option<u64>> {
         libbpf_rs::query::LinkTypeInfo::Cgroup(info) => Some(info.cgroup_id),
         _ => None,
     })
+}
+
+fn open_cgroup(cgroup: &Path) -> Result<File> {
+    File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))
 }
 
 pub(crate) fn cgroup_id(cgroup: &Path) -> Result<u64> {

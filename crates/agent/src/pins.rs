@@ -89,6 +89,7 @@ pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
         .partition(|file| file.starts_with(first));
     for file in before.iter().chain(&after) {
         remove_file(&directory.join(file))?;
+        fail_point!("pins::removed");
     }
     fs::remove_dir(directory).with_context(|| format!("removing {}", directory.display()))
 }

@@ -167,6 +167,12 @@ impl Subtree {
         (place, is_held)
     }
 
+    /// Whether its processes hold sockets that were made elsewhere.
+    pub fn holds_others(&self, sockets: &[Socket]) -> bool {
+        let mut places = sockets.iter().map(|socket| self.place(socket).0);
+        places.any(|place| place == raw::THALWEG_LIMIT_IN)
+    }
+
     /// Whether a socket is no affair of this cgroup: made elsewhere, and held elsewhere.
     fn is_foreign(&self, socket: &Socket) -> bool {
         !self.ids.contains(&socket.made_in) && self.holders(socket).next().is_none()
@@ -246,20 +252,17 @@ impl Maps {
     }
 
     /// Marks where sockets belong, and paces those that no program has paced yet, each at an
-    /// equal part of the rate; `follow` then has their share follow the limit's. Returns whether
-    /// some were made elsewhere.
+    /// equal part of the rate; `follow` then has their share follow the limit's.
     pub fn reach(
         &self,
         subtree: &Subtree,
         sockets: &[Socket],
         rate_bps: u64,
         mut follow: impl FnMut(&OwnedFd),
-    ) -> Result<bool> {
+    ) -> Result<()> {
         let mut old = Vec::new();
-        let mut some_are_in = false;
         for (socket, copy, mut flow) in self.own(subtree, sockets) {
             let (place, is_held) = subtree.place(socket);
-            some_are_in |= place == raw::THALWEG_LIMIT_IN;
             if flow.place != place {
                 // What it had by its last place.
                 self.release(&copy, self.slot_of(flow.place))?;
@@ -282,7 +285,7 @@ impl Maps {
             self.hold(copy, *slot, u32::try_from(part.max(1)).unwrap_or(0))?;
             follow(copy);
         }
-        Ok(some_are_in)
+        Ok(())
     }
 
     /// Takes the limit's shares out of what its sockets are paced at.

@@ -70,6 +70,7 @@ impl Existing {
         handle(&object, "reached")?
             .pin(&path)
             .with_context(|| format!("pinning {}", path.display()))?;
+        fail_point!("existing::pinned");
         let mut programs = object.progs_mut();
         let program = programs.next().context("the BPF object is empty")?;
         let link = program.attach().context("making a TCP iterator")?;
@@ -89,7 +90,10 @@ impl Existing {
                 _ => system::run_in_namespace(&namespace, || visit(link)),
             };
             match visited {
-                Ok(()) => reached.namespaces += 1,
+                Ok(()) => {
+                    reached.namespaces += 1;
+                    fail_point!("existing::visited");
+                }
                 Err(error) => reached.notes.push(format!(
                     "open connections of network namespace {} are not reached: {error:#}",
                     path.display()
