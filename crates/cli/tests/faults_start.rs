@@ -493,6 +493,51 @@ fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
     }
 }
 
+/// A connection that is given the arm of a slot after the agent has seen that none refers to it.
+#[test]
+fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slotsrace", "");
+    let before = bed.pid().to_string();
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "arms::chosen=1*sleep(3000)");
+    let (lock, pin) = (bed.state().join("agent.lock"), bed.pin.clone());
+    let connection = std::thread::spawn(move || {
+        let sleeps = wait_for("the agent between its look and the change", || {
+            let pid = fs::read_to_string(&lock).ok()?;
+            let pid = pid.split_whitespace().next()?;
+            let waits = fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
+            (pid != before && waits.contains("nanosleep")).then(|| pid.to_owned())
+        });
+        let conns = MapHandle::from_pinned_path(pin.join("conns")).unwrap();
+        let mut conn = raw::thalweg_conn {
+            cookie: u64::MAX,
+            ..raw::thalweg_conn::default()
+        };
+        (conn.origin.arm, conn.origin.system_arm) = (9, 9);
+        conns
+            .update(&0u32.to_ne_bytes(), bytes_of(&conn), MapFlags::ANY)
+            .unwrap();
+        let waits = fs::read_to_string(format!("/proc/{sleeps}/wchan")).unwrap();
+        assert!(waits.contains("nanosleep"), "too late: {waits}");
+    });
+    bed.start_by(command);
+    connection.join().unwrap();
+    let name = |index: usize| arm_table(&bed).arms[index].name;
+    assert_eq!(name(9), arm_name_bytes("gone9").unwrap());
+    let reno = arm_name_bytes("reno").unwrap();
+    assert!((0..16).any(|index| name(index) == reno));
+    let host = bed.host(&address).unwrap();
+    let arms = host["arms"].as_array().unwrap();
+    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
+    assert!(of("gone9").is_some_and(|arm| arm["scored"] == 1), "{host}");
+    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
+}
+
 /// The agent takes its time between the look at a record and its change.
 #[test]
 fn what_is_learned_while_a_slot_changes_hands_is_kept() {

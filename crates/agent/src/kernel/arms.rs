@@ -269,6 +269,15 @@ fn knows(host: &Host, arms: u16) -> bool {
     without != *host
 }
 
+/// Waits until the programs have ended that run now, on any CPU: they run under RCU.
+fn wait_for_programs() {
+    /// MEMBARRIER_CMD_GLOBAL: a grace period of RCU (linux/membarrier.h).
+    const GLOBAL: libc::c_int = 1;
+    // SAFETY: three numbers and no pointer. Where the kernel refuses, one that takes longer than
+    // the walk that follows may be missed.
+    let _ = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
+}
+
 impl Kernel {
     /// The arm table, refusals as of now.
     pub fn arms(&self) -> Result<ArmTable> {
@@ -292,14 +301,20 @@ impl Kernel {
         Ok(())
     }
 
-    /// Those of the slots that no open connection and no namespace refers to, those that hold the
-    /// least evidence first.
-    fn spare_slots(&self, gone: &[usize]) -> Result<Vec<usize>> {
+    /// Mask of the slots that open connections or namespaces refer to.
+    fn used_slots(&self) -> Result<u16> {
         let mut used: HashSet<usize> = self.defaults()?.into_values().flatten().collect();
         self.walk_conns(|conn| {
             let origin = &conn.origin;
             used.extend([origin.arm, origin.system_arm, origin.chosen_arm].map(usize::from));
         })?;
+        let slots = used.into_iter().filter(|slot| *slot < MAX_ARMS);
+        Ok(slots.fold(0, |mask, slot| mask | 1 << slot))
+    }
+
+    /// Those of the slots that nothing refers to, those that hold the least evidence first.
+    fn spare_slots(&self, gone: &[usize]) -> Result<Vec<usize>> {
+        let used = self.used_slots()?;
         let mut scored = [0u64; MAX_ARMS];
         self.walk_hosts(|batch| {
             for (_, host) in &batch {
@@ -309,35 +324,48 @@ impl Kernel {
             }
             Ok(())
         })?;
-        let mut spare: Vec<usize> = gone
-            .iter()
-            .copied()
-            .filter(|slot| !used.contains(slot))
-            .collect();
+        let mut spare = gone.to_vec();
+        spare.retain(|slot| used >> slot & 1 == 0);
         spare.sort_by_key(|slot| scored[*slot]);
         Ok(spare)
     }
 
-    /// Forgets what is known of the slots that get another name. The old names go first: no new
-    /// connection finds them by name while the records change.
-    fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<()> {
+    /// Forgets what is known of the slots that get another name. The old names go first: from then
+    /// on no connection takes them up, and those that did meanwhile are seen.
+    ///
+    /// Returns the mask of slots that are in use after all; then nothing has changed.
+    fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<u16> {
         let renamed = next.renamed(current);
         if renamed == 0 {
-            return Ok(());
+            return Ok(0);
         }
         let mut between = current.clone();
+        let (mut gone, mut had_names) = (Vec::new(), 0u16);
         for (index, slot) in between.slots.iter_mut().enumerate() {
             if renamed >> index & 1 != 0
                 && let Some(arm) = slot.take()
             {
-                tracing::info!(
-                    arm = arm.name,
-                    "gone for long: its place is given to another"
-                );
+                gone.push(arm);
+                had_names |= 1 << index;
             }
         }
         self.put_arms(&between)?;
-        self.forget_arms(renamed)
+        if !gone.is_empty() {
+            wait_for_programs();
+            let used = self.used_slots()? & had_names;
+            if used != 0 {
+                self.put_arms(current)?;
+                return Ok(used);
+            }
+        }
+        for arm in gone {
+            tracing::info!(
+                arm = arm.name,
+                "gone for long: its place is given to another"
+            );
+        }
+        self.forget_arms(renamed)?;
+        Ok(0)
     }
 
     /// Forgets what is known of some arms, given by their mask. Programs may write at the same time.
@@ -366,19 +394,26 @@ impl Kernel {
             .iter()
             .any(|spec| current.index(&spec.name).is_none())
             && current.free_slot(mode).is_none();
-        let spare = if lacking {
+        let mut spare = if lacking {
             self.spare_slots(&current.gone(mode, wanted))?
         } else {
             Vec::new()
         };
-        let mut next = ArmTable::layout(mode, &current, wanted, &spare)?;
-        if forgive {
-            next.forgive();
-        }
-        if next == current {
-            return Ok((Vec::new(), Vec::new()));
-        }
-        self.empty_slots(&current, &next)?;
+        let next = loop {
+            let mut next = ArmTable::layout(mode, &current, wanted, &spare)?;
+            if forgive {
+                next.forgive();
+            }
+            if next == current {
+                return Ok((Vec::new(), Vec::new()));
+            }
+            fail_point!("arms::chosen");
+            let used = self.empty_slots(&current, &next)?;
+            if used == 0 {
+                break next;
+            }
+            spare.retain(|slot| used >> slot & 1 == 0);
+        };
         self.put_arms(&next)?;
         let present = |table: &ArmTable, name: &str| {
             table
