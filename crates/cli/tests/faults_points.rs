@@ -83,11 +83,7 @@ impl Field {
     /// The next start succeeds, all hosts are known, and the programs are in force and attended.
     fn check(&mut self, what: &str) {
         self.bed.start();
-        let hosts = self.bed.json(&["hosts"]);
-        let hosts = hosts["hosts"]
-            .as_array()
-            .or_else(|| hosts.as_array())
-            .unwrap();
+        let hosts = self.bed.hosts();
         let known = |address: &str| {
             hosts.iter().any(|host| {
                 host["address"] == address && host["scored"].as_u64().is_some_and(|n| n > 0)
@@ -98,10 +94,7 @@ impl Field {
             let address = format!("198.51.100.{number}");
             assert!(known(&address), "{what}: {address} is lost");
         }
-        assert!(self.bed.running_program().is_some(), "{what}: no program");
-        assert!(!self.bed.pin.join("next").exists(), "{what}: not settled");
-        let before = self.bed.counter("established");
-        self.bed.counter_reaches("established", before + 10);
+        self.bed.sees_traffic(what);
     }
 }
 

@@ -319,15 +319,24 @@ impl Bed {
         found.unwrap_or_else(|| panic!("no rule {name} in {report}"))
     }
 
+    /// The records of all hosts.
+    pub fn hosts(&self) -> Vec<Value> {
+        let hosts = self.json(&["hosts"]);
+        hosts["hosts"].as_array().expect("a list").clone()
+    }
+
     /// The record of a host, if there is one.
     pub fn host(&self, address: &str) -> Option<Value> {
-        let hosts = self.json(&["hosts"]);
-        let list = hosts["hosts"]
-            .as_array()
-            .or_else(|| hosts.as_array())
-            .expect("a list")
-            .clone();
-        list.into_iter().find(|host| host["address"] == address)
+        let mut hosts = self.hosts().into_iter();
+        hosts.find(|host| host["address"] == address)
+    }
+
+    /// The programs are in force, whole, and see the connections that come; `what` was before.
+    pub fn sees_traffic(&self, what: &str) {
+        assert!(self.running_program().is_some(), "{what}: no program");
+        assert!(!self.pin.join("next").exists(), "{what}: not settled");
+        let before = self.counter("established");
+        self.counter_reaches("established", before + 10);
     }
 
     /// All events in the store, oldest first, once their number has reached `least`.
