@@ -618,25 +618,32 @@ fn a_start_with_another_state_waits_for_one_that_is_ending_with_its_pins() {
     let (mut bed, address, _sink) = learned("endpins", "");
     bed.end(Signal::SIGTERM);
     let mut command = bed.run_command();
-    // Its last snapshot takes long.
-    command.env("FAILPOINTS", "snapshot::begun=sleep(3000)");
+    command.env("FAILPOINTS", "snapshot::begun=pause");
     bed.start_by(command);
-    bed.connect(&address, 1, 1_000_000);
     bed.signal(Signal::SIGTERM);
     wait_for("the end of its socket", || {
         (!bed.socket().exists()).then_some(())
     });
-    let old = bed.leave();
+    let mut old = bed.leave();
     let text = fs::read_to_string(bed.configuration()).unwrap();
     let state = bed.state();
     let text = text.replace(state.to_str().unwrap(), &format!("{}-2", state.display()));
     fs::write(bed.configuration(), text).unwrap();
+    let log = bed.directory.path().join("agent.log");
+    let waits = move || {
+        let logged = fs::read_to_string(&log).unwrap();
+        let times = logged.matches("waiting for another agent that is ending");
+        times.count()
+    };
+    let ended = std::thread::spawn(move || {
+        wait_for("one that waits", || (waits() == 1).then_some(()));
+        old.kill().unwrap();
+        old.wait().unwrap();
+        waits()
+    });
     bed.start();
-    bed.collect(old);
-    let logged = bed.logged();
-    let waits = logged.matches("waiting for another agent that is ending");
-    assert_eq!(waits.count(), 1, "{logged}");
-    assert_eq!(bed.host(&address).unwrap()["scored"], 2);
+    assert_eq!(ended.join().unwrap(), 1);
+    assert_known(&bed, &address);
 }
 
 #[test]

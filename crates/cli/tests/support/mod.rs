@@ -162,19 +162,9 @@ impl Bed {
             .stderr(log)
             .spawn()
             .expect("the agent starts");
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = child.try_wait().expect("waiting for the agent") {
-                break status;
-            }
-            if Instant::now() > deadline {
-                child.kill().expect("ending the agent");
-                child.wait().expect("waiting for the agent");
-                panic!("it runs: {}", fs::read_to_string(&path).expect("log"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let status = end_of(&mut child);
         let text = fs::read_to_string(&path).expect("log");
+        let status = status.unwrap_or_else(|| panic!("it runs: {text}"));
         assert!(!status.success(), "it ended well: {text}");
         text
     }
@@ -492,18 +482,22 @@ impl Drop for SmallDisk {
 /// Waits for the end of a process; whether it was by kill -9.
 pub fn was_killed(child: &mut Child, what: &str) -> bool {
     use std::os::unix::process::ExitStatusExt;
+    let status = end_of(child).unwrap_or_else(|| panic!("{what} is never passed"));
+    status.signal() == Some(9)
+}
+
+/// Waits for the end of a process, for [`PATIENCE`] at most; then it is ended, and `None`.
+fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
-    loop {
+    while Instant::now() < deadline {
         if let Some(status) = child.try_wait().expect("waiting for a process") {
-            return status.signal() == Some(9);
-        }
-        if Instant::now() > deadline {
-            child.kill().expect("ending a process");
-            child.wait().expect("waiting for a process");
-            panic!("{what} is never passed");
+            return Some(status);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+    child.kill().expect("ending a process");
+    child.wait().expect("waiting for a process");
+    None
 }
 
 /// Compiles a program of `tests/programs` to a file of a directory.
