@@ -7,10 +7,11 @@
 //! user-mode kernel both are the machine's; in QEMU the first is a part of the initial
 //! file system, and results go through the channel, a serial line.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::kmod::ModuleInitFlags;
@@ -55,12 +56,23 @@ const TEMPORARY: &str = "/run/tmp";
 pub(crate) struct Job {
     /// What runs the kernel.
     pub(crate) kind: Kind,
-    /// The run; none: it is enough that the kernel boots.
-    pub(crate) options: Option<Options>,
+    /// What it is started for.
+    pub(crate) task: Task,
     /// Where relative paths begin.
     pub(crate) current: PathBuf,
     /// Modules to insert, in this order.
     pub(crate) modules: Vec<PathBuf>,
+}
+
+/// What a kernel is started for.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// It is enough that it boots.
+    Boot,
+    /// A run of the laboratory.
+    Run(Box<Options>),
+    /// A program and its arguments; the result is what it writes to its standard output.
+    Program(PathBuf, Vec<OsString>),
 }
 
 impl Job {
@@ -82,6 +94,12 @@ impl Job {
 /// The result that a run left in its work directory.
 pub(crate) fn result(work: &Path) -> Result<Finished, Error> {
     read_json(&work.join(RESULT))
+}
+
+/// What a program wrote.
+pub(crate) fn written(work: &Path) -> Result<String, Error> {
+    let file = work.join(RESULT);
+    fs::read_to_string(&file).map_err(Error::io("cannot read", file))
 }
 
 /// Does the job of a work directory: as process 1 of a kernel that is a process what a
@@ -146,9 +164,10 @@ fn tell(channel: &File, message: &Message) -> Result<(), Error> {
         .map_err(Error::system("cannot write to the channel"))
 }
 
-/// Sends the result of a run and the files of its reports.
+/// Sends the result and the files of reports, as far as there are any.
 fn send_results(work: &Path, channel: &File) -> Result<(), Error> {
     let mut open = vec![PathBuf::from(RESULT), PathBuf::from(REPORTS)];
+    open.retain(|path| work.join(path).exists());
     while let Some(path) = open.pop() {
         let here = work.join(&path);
         let failed = || Error::io("cannot read", &here);
@@ -174,17 +193,38 @@ fn send_results(work: &Path, channel: &File) -> Result<(), Error> {
 
 /// The run itself.
 fn do_job(work: &Path) -> Result<(), Error> {
-    let Some(options) = Job::read(work)?.options else {
-        return Ok(());
+    let done = match Job::read(work)?.task {
+        Task::Boot => Ok(()),
+        Task::Run(options) => crate::run(&options)
+            .and_then(|outcome| Finished::of(&outcome))
+            .and_then(|finished| write_json(&finished, &work.join(RESULT))),
+        Task::Program(program, arguments) => execute(&program, &arguments, &work.join(RESULT)),
     };
-    let done = crate::run(&options)
-        .and_then(|outcome| Finished::of(&outcome))
-        .and_then(|finished| write_json(&finished, &work.join(RESULT)));
     if let Err(error) = &done {
         let file = work.join(ERROR);
         fs::write(&file, error.to_string()).map_err(Error::io("cannot write", file))?;
     }
     done
+}
+
+/// Runs a program to its end; what it writes goes to a file.
+fn execute(program: &Path, arguments: &[OsString], file: &Path) -> Result<(), Error> {
+    let name = program.display();
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::system(format!("cannot start {name}")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let first = said.lines().next().unwrap_or("it said nothing");
+        let why = format!("{name}: {}: {first}", output.status);
+        return Err(Error::Guest {
+            kind: Kind::Qemu,
+            why,
+        });
+    }
+    fs::write(file, output.stdout).map_err(Error::io("cannot write", file))
 }
 
 fn be_first_process(kind: Kind, work: &Path, channel: &File) -> Result<(), Error> {
@@ -214,9 +254,7 @@ fn be_first_process(kind: Kind, work: &Path, channel: &File) -> Result<(), Error
     // Reaped above; this only tells the standard library.
     let _ = child.try_wait();
     match status? {
-        WaitStatus::Exited(_, 0) if kind == Kind::Qemu && job.options.is_some() => {
-            send_results(work, channel)
-        }
+        WaitStatus::Exited(_, 0) if kind == Kind::Qemu => send_results(work, channel),
         WaitStatus::Exited(_, 0) => Ok(()),
         status => Err(Error::Guest {
             kind,

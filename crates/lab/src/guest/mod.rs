@@ -20,7 +20,7 @@ use crate::run::Options;
 use crate::scenario::Scenario;
 use crate::units::Size;
 pub use inside::main;
-pub(crate) use inside::{CHANNEL, Job, REPORTS, SERIAL, result};
+pub(crate) use inside::{CHANNEL, Job, REPORTS, SERIAL, Task, result, written};
 use running::Running;
 
 /// Below this the run itself does not fit beside the kernel.

@@ -92,14 +92,31 @@ fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
     out
 }
 
-/// Writes the file system of a job; `own` is this program.
-pub(super) fn write(
-    file: &Path,
-    own: &Path,
-    modules: &[PathBuf],
-    job: &Job,
-    scenarios: &[(PathBuf, Copy)],
-) -> Result<(), Error> {
+/// Where the guest has a file that a program is to read.
+pub(super) fn data(file: &Path) -> PathBuf {
+    Path::new(JOB).join(file.file_name().unwrap_or_default())
+}
+
+/// What a job needs beside the tools that each does, on this machine, by its place in the
+/// guest.
+pub(super) struct Needs<'a> {
+    /// This program, and others.
+    pub(super) programs: Vec<(PathBuf, PathBuf)>,
+    /// Files that programs read.
+    pub(super) data: Vec<(PathBuf, PathBuf)>,
+    /// The kernel's modules.
+    pub(super) modules: &'a [PathBuf],
+    /// Scenarios, and what they name.
+    pub(super) scenarios: &'a [(PathBuf, Copy)],
+}
+
+/// Where the guest has a program of that name.
+pub(super) fn program_of(path: &Path) -> PathBuf {
+    Path::new(PROGRAMS).join(path.file_name().unwrap_or_default())
+}
+
+/// Writes the file system of a job.
+pub(super) fn write(file: &Path, job: &Job, needs: &Needs<'_>) -> Result<(), Error> {
     let output = File::create(file).map_err(Error::io("cannot create", file))?;
     let mut archive = Archive::new(BufWriter::new(output));
     let failed = || Error::io("cannot write", file);
@@ -108,25 +125,23 @@ pub(super) fn write(
     };
     let mut libraries = BTreeMap::new();
     let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
-    let programs = std::iter::once((program(), own.to_owned())).chain(tools.map(|path| {
-        (
-            Path::new(PROGRAMS).join(path.file_name().unwrap_or_default()),
-            path,
-        )
-    }));
-    for (place, path) in programs {
-        add(&place, 0o755, &loaded(read(&path)?))?;
-        libraries.extend(needed(&path)?);
+    let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
+    for (place, path) in needs.programs.iter().chain(&tools) {
+        add(place, 0o755, &loaded(read(path)?))?;
+        libraries.extend(needed(path)?);
     }
     for (place, path) in libraries {
         add(&place, 0o755, &loaded(read(&path)?))?;
     }
-    for path in modules {
+    for path in needs.modules {
         add(&module(path), 0o644, &read(path)?)?;
+    }
+    for (place, path) in &needs.data {
+        add(place, 0o644, &read(path)?)?;
     }
     let (name, document) = job.document()?;
     add(&Path::new(JOB).join(name), 0o644, &document)?;
-    for (path, copy) in scenarios {
+    for (path, copy) in needs.scenarios {
         add(&copy.file, 0o644, &read(path)?)?;
         for (place, path) in &copy.named {
             add(place, 0o644, &read(path)?)?;
@@ -136,7 +151,8 @@ pub(super) fn write(
         .into_iter()
         .map(Path::new)
         .chain(
-            scenarios
+            needs
+                .scenarios
                 .iter()
                 .flat_map(|(_, copy)| &copy.passed)
                 .map(PathBuf::as_path),

@@ -9,18 +9,21 @@
 pub mod cpio;
 mod initial;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use initial::Needs;
 use thalweg_report::escape;
 
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::guest::running::{CONSOLE, Running};
 use crate::guest::workdir::{self, WorkDir};
-use crate::guest::{self, CHANNEL, Job, Kind, REPORTS};
+use crate::guest::{self, CHANNEL, Job, Kind, REPORTS, Task};
 use crate::host::tool;
+use crate::interrupt;
 use crate::kernels::Stock;
 use crate::modules::{self, Tree};
 use crate::report;
@@ -205,17 +208,108 @@ pub(crate) fn run(
     inner.place.kernel_command = Some(machine.command_line());
     let job = Job {
         kind: Kind::Qemu,
-        options: Some(inner),
+        task: Task::Run(Box::new(inner)),
         current: "/".into(),
         modules: modules.iter().map(|file| initial::module(file)).collect(),
     };
-    initial::write(&work.path().join(INITIAL), &own, &modules, &job, &copies)?;
+    let needs = Needs {
+        programs: vec![(initial::program(), own)],
+        data: Vec::new(),
+        modules: &modules,
+        scenarios: &copies,
+    };
+    initial::write(&work.path().join(INITIAL), &job, &needs)?;
 
     let mut running = machine.boot(work.path())?;
     let result = guest::follow(&mut running, options, scenarios, SLOWNESS);
     result.map_err(|error| running.explain(error))?;
     let command = options.command.clone().unwrap_or_else(run::own_command);
     keep(&work, scenarios, &directories, &command)
+}
+
+/// A program to run on a kernel in QEMU, beside nothing else.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// The `thalweg` binary, which is the first process there.
+    pub thalweg: &'a Path,
+    /// The program. `thalweg`, iproute2 and iperf3 are in its `PATH`.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Files that it reads; [`place`] tells where it finds them.
+    pub data: &'a [&'a Path],
+    /// The kernel's memory; none: 1 GiB.
+    pub memory: Option<Size>,
+}
+
+/// Where a program in QEMU finds a file that was brought along.
+pub fn place(file: &Path) -> PathBuf {
+    initial::data(file)
+}
+
+/// Runs a program as root on a kernel in QEMU and returns what it writes to its standard
+/// output. An instruction takes a nanosecond there.
+///
+/// # Errors
+/// What is missing on this machine or in the kernel; that the kernel died, with the end of its
+/// console; that the program failed, with the first line of its standard error.
+pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
+    let missing = missing();
+    if !missing.is_empty() {
+        return Err(Error::Preconditions(missing));
+    }
+    let options = Options {
+        memory: what.memory,
+        progress: false,
+        ..Options::default()
+    };
+    let further = FURTHER.map(str::to_owned).into_iter();
+    let modules = modules_of(kernel, further)?;
+    let machine = Machine {
+        kernel,
+        memory: guest::memory(Kind::Qemu, &options, &[])?,
+        shift: 0,
+        seed: 0,
+        timers: Timers::HighResolution,
+    };
+    let _signals = interrupt::Guard::install()?;
+    workdir::remove_stale();
+    let work = WorkDir::create()?;
+    let inside = initial::program_of(what.program);
+    let job = Job {
+        kind: Kind::Qemu,
+        task: Task::Program(inside.clone(), what.arguments.clone()),
+        current: "/".into(),
+        modules: modules.iter().map(|file| initial::module(file)).collect(),
+    };
+    let needs = Needs {
+        programs: vec![
+            (initial::program(), what.thalweg.to_owned()),
+            (inside, what.program.to_owned()),
+        ],
+        data: what
+            .data
+            .iter()
+            .map(|file| (place(file), file.to_path_buf()))
+            .collect(),
+        modules: &modules,
+        scenarios: &[],
+    };
+    initial::write(&work.path().join(INITIAL), &job, &needs)?;
+    let mut running = machine.boot(work.path())?;
+    let result = guest::follow(&mut running, &options, &[], SLOWNESS);
+    result.map_err(|error| running.explain(error))?;
+    guest::written(work.path())
+}
+
+/// The modules of a kernel that a run needs, and of `further` those that it has.
+fn modules_of(
+    kernel: &Stock,
+    further: impl Iterator<Item = String>,
+) -> Result<Vec<PathBuf>, Error> {
+    let tree = Tree::read(&kernel.modules)?;
+    let there = further.filter(|name| tree.has(name));
+    tree.wanted(&format!("the kernel {}", kernel.name), there)
 }
 
 /// Puts what came out of the guest where it was asked for.

@@ -18,7 +18,7 @@ use std::process::Command;
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
-use crate::guest::{self, Job, Kind};
+use crate::guest::{self, Job, Kind, Task};
 use crate::host::tool;
 use crate::mode::Mode;
 use crate::modules::{self, Tree};
@@ -163,7 +163,7 @@ pub(crate) fn run(
     inner.place.kernel_command = Some(machine.command_line());
     let job = Job {
         kind: Kind::UserMode,
-        options: Some(inner),
+        task: Task::Run(Box::new(inner)),
         current,
         modules: kernel.modules.clone(),
     };

@@ -8,7 +8,7 @@ use super::boot::Machine;
 use super::{Kernel, check_visible, version};
 use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
-use crate::guest::{Job, Kind, LEAST_MEMORY, console};
+use crate::guest::{Job, Kind, LEAST_MEMORY, Task, console};
 use crate::interrupt;
 use crate::progress::Message;
 
@@ -49,7 +49,7 @@ pub fn try_out(program: &Path) -> Result<Trial, Error> {
     check_visible("this program", &program, "copy it elsewhere")?;
     let job = Job {
         kind: Kind::UserMode,
-        options: None,
+        task: Task::Boot,
         current: "/".into(),
         modules: kernel.modules.clone(),
     };
