@@ -4,6 +4,7 @@
 # bench.sh [PART…]: measurements with their targets; all parts without arguments.
 #   regret   exploration rules compared                      (under a minute)
 #   cost     kernel time, connection rate, agent's footprint  (four minutes)
+#   instructions   what each costs in instructions of the processor   (two minutes; no root)
 #   policy   kernel time, memory, time to apply of a policy   (a minute)
 #   link     what an emulated link carries, delay error      (two minutes; no root)
 #   limit    what a limited cgroup sends, requests beside it  (twelve minutes)
@@ -19,7 +20,7 @@ source scripts/rust-env.sh
 rust_use
 
 parts=("$@")
-((${#parts[@]})) || parts=(regret cost policy link limit model cc sim lab)
+((${#parts[@]})) || parts=(regret cost instructions policy link limit model cc sim lab)
 status=0
 for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
@@ -32,6 +33,10 @@ for part in "${parts[@]}"; do
 		for what in kernel rate agent store; do
 			target/release/thalweg-bench "$what" || status=1
 		done
+		;;
+	instructions)
+		cargo build --locked --release -p thalweg-cli -p thalweg-bench
+		target/release/thalweg-bench instructions || status=1
 		;;
 	policy)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench
@@ -65,7 +70,7 @@ for part in "${parts[@]}"; do
 			--out "lab-results/bench-$(date +%Y%m%d-%H%M%S)" || status=1
 		;;
 	*)
-		echo "error: no part $part (regret, cost, policy, link, limit, model, cc, sim, lab)" >&2
+		echo "error: no part $part (regret, cost, instructions, policy, link, limit, model, cc, sim, lab)" >&2
 		exit 2
 		;;
 	esac

@@ -38,9 +38,19 @@ else
 fi
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+counted=$(mktemp)
+counting=
+trap '[[ -z $counting ]] || kill "$counting" 2>/dev/null; rm -f "$log" "$counted"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
 cargo test "${arguments[@]}" | tee "$log" || status=1
+
+# In virtual time, so it may run beside other things. The tests have downloaded a kernel.
+built=${CARGO_TARGET_DIR:-target}/debug
+if ! $slow && command -v qemu-system-x86_64 >/dev/null &&
+	[[ $("$built/thalweg" --json lab kernels list) != '[]' ]]; then
+	"$built/thalweg-bench" --binary "$built/thalweg" instructions >"$counted" 2>&1 &
+	counting=$!
+fi
 
 marker='not slow'
 if $slow; then marker=slow; fi
@@ -49,6 +59,13 @@ if python_env_make && scripts/python-native.sh; then
 	"$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
 else
 	status=1
+fi
+
+if [[ $counting ]]; then
+	wait "$counting" || status=1
+	counting=
+	printf '\n== thalweg-bench instructions\n'
+	cat "$counted"
 fi
 
 # Cargo sums up each test binary, pytest once at its end; this adds the sums.

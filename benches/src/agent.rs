@@ -25,7 +25,7 @@ pub fn run(binary: &Path) -> Result<bool> {
 
     kernel::fill_hosts(&agent, 1)?;
     // One scored transfer: something to save, and a decision for each connection that follows.
-    bed::transfer(&pair, 4_000_000)?;
+    bed::transfer(&pair, 4_000_000, None)?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while agent.status()?["snapshot_age_s"].is_null() {
         anyhow::ensure!(Instant::now() < deadline, "no snapshot was saved");

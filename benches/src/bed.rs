@@ -20,20 +20,27 @@ pub fn pair(label: &str) -> Result<Pair> {
     if !missing.is_empty() {
         bail!("cannot measure here: {}", missing.join("; "));
     }
-    Ok(Pair::new(&PairOptions {
+    Ok(Pair::new(&options(label))?)
+}
+
+/// What that is made of.
+pub fn options(label: &str) -> PairOptions {
+    PairOptions {
         label: label.to_string(),
         congestion_control: Some("cubic".to_string()),
         ..Default::default()
-    })?)
+    }
 }
 
-/// Moves `bytes` in one connection from client to server.
-pub fn transfer(pair: &Pair, bytes: usize) -> Result<()> {
+/// Moves `bytes` in one connection from client to server, with the default congestion control
+/// if none is named.
+pub fn transfer(pair: &Pair, bytes: usize, congestion_control: Option<&str>) -> Result<()> {
     let text = bytes.to_string();
     let mut server = Worker::start(pair, Side::Server, &["hold", "1", &text].map(String::from))?;
     server.line()?;
     let address = pair.address(Side::Server).to_string();
-    let arguments = ["open", &address, "1", &text].map(String::from);
+    let mut arguments = Vec::from(["open", &address, "1", &text].map(String::from));
+    arguments.extend(congestion_control.map(String::from));
     let mut client = Worker::start(pair, Side::Client, &arguments)?;
     for _ in ["open", "send", "close"] {
         client.go_on()?;

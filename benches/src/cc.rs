@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::query::ProgInfoIter;
 use thalweg_core::rate::Measurement;
-use thalweg_lab::host::{Pair, PairOptions, Side};
+use thalweg_lab::host::{Pair, Side};
 use thalweg_model::ModelFile;
 use thalweg_tests::LoadError;
 use thalweg_tests::network::Runner;
@@ -26,23 +26,22 @@ const ROUNDS: usize = 9;
 /// Data of one round, bytes.
 const BYTES: &str = "500000000";
 /// What is loaded, and what its programs' names begin with. The model lies in the sources.
-const CONTROLS: [(&str, &str); 3] = [
-    ("htcp", "htcp"),
-    ("dctcp", "dctcp"),
-    (
-        concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../models/proportional.safetensors"
-        ),
-        "rate",
-    ),
-];
+const CONTROLS: [(&str, &str); 3] = [("htcp", "htcp"), ("dctcp", "dctcp"), (MODEL, "rate")];
+/// The model of the learned rate controller.
+pub const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../models/proportional.safetensors"
+);
 /// Data of a round through 1 Gbit/s, bytes: more than three seconds.
 const SHAPED_BYTES: &str = "400000000";
 /// Decisions of a round.
 const DECISIONS: u32 = 20_000;
 /// The program that decides and does nothing else (bpf/network_vectors.bpf.c).
 const DECIDES: &str = "network_vector";
+/// The program that an acknowledgement runs (bpf/rate.bpf.c), and the data that it acknowledges
+/// in `learned`, bytes.
+const ACKNOWLEDGED: &str = "rate_control";
+const LEARNED_BYTES: usize = 20_000_000;
 
 /// Loaded under names of this process.
 struct Loaded {
@@ -54,7 +53,7 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(binary: &Path) -> Result<Self> {
+    fn new(binary: &Path, controls: &[(&str, &str)]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let pin = PathBuf::from(format!(
             "/sys/fs/bpf/thalweg-bench-{}-cc",
@@ -71,7 +70,7 @@ impl Loaded {
             directory,
             programs: BTreeSet::new(),
         };
-        for (what, program) in CONTROLS {
+        for (what, program) in controls {
             let output = Command::new(&loaded.binary)
                 .arg("--config")
                 .arg(loaded.directory.path().join("agent.toml"))
@@ -172,7 +171,7 @@ fn transfer(pair: &Pair, control: &str, bytes: &str) -> Result<f64> {
 /// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let pair = bed::pair("cc")?;
-    let loaded = Loaded::new(binary)?;
+    let loaded = Loaded::new(binary, &CONTROLS)?;
     let mut met = true;
     for (_, program) in CONTROLS {
         let control = name(program);
@@ -213,8 +212,10 @@ pub fn run(binary: &Path) -> Result<bool> {
             &ratios,
         );
     }
-    met &= decisions()?;
-    met &= shaped(&name("rate"), has_bbr)?;
+    let name = "rate: per decision alone, measurement included";
+    let alone = decisions(Path::new(MODEL), ROUNDS)?;
+    met &= line(name, "ns", &spread(&alone), &Target::AtMost(700.0));
+    met &= shaped(&self::name("rate"), has_bbr)?;
     Ok(met)
 }
 
@@ -252,54 +253,70 @@ fn note(name: &str, values: &[f64]) {
     println!("{name:<68} {median:>9.3}          [{low:.3} … {high:.3}] n={count}");
 }
 
-/// Kernel time of a decision alone: the header that the congestion control runs, called by a
-/// program that does nothing else.
-fn decisions() -> Result<bool> {
-    let mut met = true;
-    for (file, _) in CONTROLS.iter().filter(|(_, program)| *program == "rate") {
-        let read = ModelFile::read(Path::new(file))?;
-        let model = read.policy.integer().context("the model has no integers")?;
-        let mut runner = match thalweg_tests::network::kernel() {
-            Ok(runner) => runner,
-            Err(LoadError::Privilege(why) | LoadError::Refused(why)) => bail!("{why}"),
-        };
-        runner.begin(model).map_err(Error::msg)?;
-        let _statistics = enable_statistics()?;
-        let mut costs = Vec::new();
-        for _ in 0..ROUNDS {
-            let before = calls(|_, name| name == DECIDES)
-                .remove(DECIDES)
-                .unwrap_or_default();
-            for step in 0..u64::from(DECISIONS) {
-                // Queues of 0 to 4 ms and rates of 1 Mbit/s to 8 Gbit/s, without order.
-                let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-                let measurement = Measurement {
-                    rtt_ns: 2_000_000 + mixed % 4_000_000,
-                    base_rtt_ns: 2_000_000,
-                    rate: 125_000 + mixed % 1_000_000_000,
-                    line_rate: 1_250_000_000,
-                };
-                let step = runner.step(measurement, 25_000, 1 << 39);
-                step.map_err(Error::msg)?;
-            }
-            let after = calls(|_, name| name == DECIDES)
-                .remove(DECIDES)
-                .unwrap_or_default();
-            costs.push((after.0 - before.0) as f64 / (after.1 - before.1) as f64);
-        }
-        let name = "rate: per decision alone, measurement included";
-        met &= line(name, "ns", &spread(&costs), &Target::AtMost(700.0));
+/// Kernel time, ns, of an acknowledgement to the learned rate controller, decisions included,
+/// and of a decision alone.
+pub fn learned(binary: &Path, model: &Path) -> Result<(f64, f64)> {
+    let mut options = bed::options("learned");
+    options.path.rate = Some("100mbit".parse().map_err(Error::msg)?);
+    options.path.queue = Some("200kb".parse().map_err(Error::msg)?);
+    let pair = Pair::new(&options)?;
+    let file = model.to_str().context("the model's path is not text")?;
+    let _loaded = Loaded::new(binary, &[(file, "rate")])?;
+    let control = name("rate");
+    let statistics = enable_statistics()?;
+    let acknowledged = per_run(ACKNOWLEDGED, || {
+        bed::transfer(&pair, LEARNED_BYTES, Some(&control))
+    })?;
+    drop(statistics);
+    let alone = decisions(model, 1)?;
+    Ok((acknowledged, spread(&alone).median))
+}
+
+/// Kernel time, ns, of a run of the programs of a name while something is done.
+pub fn per_run(program: &str, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let so_far = || calls(|_, name| name == program).remove(program);
+    let before = so_far().with_context(|| format!("no program {program}"))?;
+    work()?;
+    let after = so_far().with_context(|| format!("no program {program}"))?;
+    let runs = after.1 - before.1;
+    if runs < 100 {
+        bail!("{program} ran {runs} times, expected some thousand");
     }
-    Ok(met)
+    Ok((after.0 - before.0) as f64 / runs as f64)
+}
+
+/// Kernel time of a decision alone, ns, a value a round: the header that the congestion control
+/// runs, called by a program that does nothing else.
+fn decisions(model: &Path, rounds: usize) -> Result<Vec<f64>> {
+    let read = ModelFile::read(model)?;
+    let model = read.policy.integer().context("the model has no integers")?;
+    let mut runner = match thalweg_tests::network::kernel() {
+        Ok(runner) => runner,
+        Err(LoadError::Privilege(why) | LoadError::Refused(why)) => bail!("{why}"),
+    };
+    runner.begin(model).map_err(Error::msg)?;
+    let _statistics = enable_statistics()?;
+    let mut round = || {
+        for step in 0..u64::from(DECISIONS) {
+            // Queues of 0 to 4 ms and rates of 1 Mbit/s to 8 Gbit/s, without order.
+            let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            let measurement = Measurement {
+                rtt_ns: 2_000_000 + mixed % 4_000_000,
+                base_rtt_ns: 2_000_000,
+                rate: 125_000 + mixed % 1_000_000_000,
+                line_rate: 1_250_000_000,
+            };
+            let step = runner.step(measurement, 25_000, 1 << 39);
+            step.map_err(Error::msg)?;
+        }
+        Ok(())
+    };
+    (0..rounds).map(|_| per_run(DECIDES, &mut round)).collect()
 }
 
 /// Goodput and CPU of a flow through 1 Gbit/s with 2 MB of queue, against cubic's.
 fn shaped(control: &str, with_bbr: bool) -> Result<bool> {
-    let mut options = PairOptions {
-        label: "cc-shaped".to_string(),
-        congestion_control: Some("cubic".to_string()),
-        ..Default::default()
-    };
+    let mut options = bed::options("cc-shaped");
     options.path.rate = Some("1gbit".parse().map_err(Error::msg)?);
     options.path.queue = Some("2mb".parse().map_err(Error::msg)?);
     let pair = Pair::new(&options)?;

@@ -3,11 +3,11 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, libbpf_sys};
 use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_core::{Host, HostKey};
-use thalweg_lab::host::Side;
+use thalweg_lab::host::{Pair, Side};
 
 use crate::bed::{self, Agent, Worker};
 use crate::table::{Target, line, spread};
@@ -18,12 +18,57 @@ const ROUNDS: usize = 25;
 const CONNECTIONS: usize = 400;
 /// Above the least size that is scored: closes are measured with all of their work.
 const BYTES: usize = 200_000;
+/// Data over a path with loss, bytes.
+const LOSSY_BYTES: usize = 20_000_000;
 /// The server answers for all of 10.99.0.0/16.
 const NETWORK: &str = "10.99.0.0/16";
 const FIRST: [u8; 4] = [10, 99, 1, 0];
 
+/// What connections cost in the kernel, a value a round.
+pub struct Cost {
+    /// Per establishment, and per close of which half are scored, µs.
+    pub established_us: Vec<f64>,
+    /// See above.
+    pub closed_us: Vec<f64>,
+    /// Runs of the program that an end of a connection causes: at establishment, ...
+    open_runs: Vec<f64>,
+    /// ... while data flows, ...
+    flow_runs: Vec<f64>,
+    /// ... at its close.
+    close_runs: Vec<f64>,
+    /// Hosts in the map at the end.
+    hosts: u64,
+}
+
 /// Runs the measurement; returns whether both targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
+    let cost = measure(binary, ROUNDS)?;
+    println!(
+        "kernel time with {} hosts in the map, {CONNECTIONS} connections a round; an establishment \
+         causes {:.1} runs of the program, a close {:.1}, all of them included",
+        cost.hosts,
+        spread(&cost.open_runs).median,
+        spread(&cost.close_runs).median
+    );
+    let first = line(
+        "per establishment",
+        "us",
+        &spread(&cost.established_us),
+        &Target::AtMost(1.0),
+    );
+    let second = line(
+        "per close, scored where bulk",
+        "us",
+        &spread(&cost.closed_us),
+        &Target::AtMost(1.5),
+    );
+    let flow = "runs of the program per end while data flows, without loss";
+    let third = line(flow, "", &spread(&cost.flow_runs), &Target::AtMost(0.0));
+    Ok(first && second && third)
+}
+
+/// So many rounds of connections between two hosts with an agent.
+pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
     let pair = bed::pair("kernel")?;
     route(&pair)?;
     let agent = Agent::start(binary, &pair, "kernel")?;
@@ -44,10 +89,15 @@ pub fn run(binary: &Path) -> Result<bool> {
     )?;
     fill(&agent, &mut client, &mut server)?;
 
-    let mut established = Vec::new();
-    let mut closed = Vec::new();
-    let (mut open_runs, mut flow_runs, mut close_runs) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    let mut cost = Cost {
+        established_us: Vec::new(),
+        closed_us: Vec::new(),
+        open_runs: Vec::new(),
+        flow_runs: Vec::new(),
+        close_runs: Vec::new(),
+        hosts: 0,
+    };
+    for _ in 0..rounds {
         let start = run_time(&link)?;
         client.go_on()?;
         client.line()?;
@@ -63,38 +113,56 @@ pub fn run(binary: &Path) -> Result<bool> {
         wait_for_counter(&agent, "/counters/closed")?;
         let end = run_time(&link)?;
         let ends = 2.0 * CONNECTIONS as f64;
-        established.push((open.0 - start.0) as f64 / ends / 1000.0);
-        closed.push((end.0 - sent.0) as f64 / ends / 1000.0);
-        open_runs.push((open.1 - start.1) as f64 / ends);
-        close_runs.push((end.1 - sent.1) as f64 / ends);
-        flow_runs.push((sent.1 - open.1) as f64 / ends);
+        cost.established_us
+            .push((open.0 - start.0) as f64 / ends / 1000.0);
+        cost.closed_us.push((end.0 - sent.0) as f64 / ends / 1000.0);
+        cost.open_runs.push((open.1 - start.1) as f64 / ends);
+        cost.close_runs.push((end.1 - sent.1) as f64 / ends);
+        cost.flow_runs.push((sent.1 - open.1) as f64 / ends);
     }
-    println!(
-        "kernel time with {} hosts in the map, {CONNECTIONS} connections a round; an establishment \
-         causes {:.1} runs of the program, a close {:.1}, all of them included",
-        agent.figure("/hosts")?,
-        spread(&open_runs).median,
-        spread(&close_runs).median
-    );
-    let first = line(
-        "per establishment",
-        "us",
-        &spread(&established),
-        &Target::AtMost(1.0),
-    );
-    let second = line(
-        "per close, scored where bulk",
-        "us",
-        &spread(&closed),
-        &Target::AtMost(1.5),
-    );
-    let flow = "runs of the program per end while data flows, without loss";
-    let third = line(flow, "", &spread(&flow_runs), &Target::AtMost(0.0));
-    Ok(first && second && third)
+    cost.hosts = agent.figure("/hosts")?;
+    Ok(cost)
+}
+
+/// Kernel time of the program's run at a retransmission, ns: bulk to a known host over a path
+/// that loses two packets in a hundred.
+pub fn retransmission(binary: &Path) -> Result<f64> {
+    let mut options = bed::options("retransmission");
+    options.path.loss = Some("2%".parse().map_err(Error::msg)?);
+    options.path.offload = false;
+    let pair = Pair::new(&options)?;
+    let agent = Agent::start(binary, &pair, "retransmission")?;
+    let _statistics = enable_statistics()?;
+    let link = agent.pin.join("link_sockops");
+    let bytes = LOSSY_BYTES.to_string();
+    let mut server = Worker::start(
+        &pair,
+        Side::Server,
+        &["hold", "1", &bytes].map(String::from),
+    )?;
+    server.line()?;
+    let address = pair.address(Side::Server).to_string();
+    let arguments = ["open", &address, "1", &bytes].map(String::from);
+    let mut client = Worker::start(&pair, Side::Client, &arguments)?;
+    client.go_on()?;
+    client.line()?;
+    wait_for_counter_of(&agent, "/counters/established", 2)?;
+    let before = run_time(&link)?;
+    client.go_on()?;
+    client.line()?;
+    let after = run_time(&link)?;
+    let runs = after.1 - before.1;
+    if runs < 100 {
+        bail!("{runs} retransmissions, expected some hundred");
+    }
+    client.go_on()?;
+    client.line()?;
+    server.line()?;
+    Ok((after.0 - before.0) as f64 / runs as f64)
 }
 
 /// Makes the server answer for a whole network, and the client find it.
-fn route(pair: &thalweg_lab::host::Pair) -> Result<()> {
+fn route(pair: &Pair) -> Result<()> {
     let client = pair.namespace(Side::Client);
     let server = pair.namespace(Side::Server);
     let via = pair.address(Side::Server).to_string();
@@ -158,10 +226,15 @@ pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
 
 /// Waits until a counter stands still at an even number of whole rounds.
 fn wait_for_counter(agent: &Agent, pointer: &str) -> Result<()> {
+    wait_for_counter_of(agent, pointer, 2 * CONNECTIONS as u64)
+}
+
+/// Waits until a counter stands at a multiple of `step`.
+fn wait_for_counter_of(agent: &Agent, pointer: &str, step: u64) -> Result<()> {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
         let value = agent.figure(pointer)?;
-        if value > 0 && value % (2 * CONNECTIONS as u64) == 0 {
+        if value > 0 && value % step == 0 {
             return Ok(());
         }
         if std::time::Instant::now() > deadline {

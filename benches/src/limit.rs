@@ -10,6 +10,8 @@ use serde_json::Value;
 use thalweg_lab::host::{Pair, Side};
 
 use crate::bed::{self, Worker};
+use crate::cc::per_run;
+use crate::kernel::enable_statistics;
 use crate::table::{Spread, Target, line, spread};
 
 const ROUNDS: usize = 5;
@@ -22,6 +24,8 @@ const WIRE: f64 = 1500.0 / 1448.0;
 /// Requests of a round, and bytes of each.
 const REQUESTS: usize = 100;
 const REQUEST_BYTES: usize = 10_000;
+/// Data of the time per packet, bytes.
+const PACKET_BYTES: usize = 20_000_000;
 /// Nine requests in ten are over by then, in ms: beyond twice the queue of 50 ms, which short
 /// requests may use, they would have waited for a time-out, 200 ms.
 const REQUEST_MS: f64 = 100.0;
@@ -142,6 +146,14 @@ pub fn run(binary: &Path) -> Result<bool> {
         met &= line(&name, "ms", &p90, &Target::AtMost(REQUEST_MS));
     }
     Ok(met)
+}
+
+/// Kernel time of a packet that leaves a limited cgroup, ns.
+pub fn packet(binary: &Path) -> Result<f64> {
+    let pair = bed::pair("packet")?;
+    let _limit = Limit::set(binary, &pair, "100mbit", &[])?;
+    let _statistics = enable_statistics()?;
+    per_run("limit_egress", || bed::transfer(&pair, PACKET_BYTES, None))
 }
 
 struct Round {

@@ -9,6 +9,7 @@
 //! thalweg-bench link     what an emulated link carries and how exactly; needs no root
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
+//! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
@@ -18,6 +19,7 @@ mod agent;
 mod bed;
 mod busy;
 mod cc;
+mod instructions;
 mod kernel;
 mod limit;
 mod link;
@@ -28,6 +30,7 @@ mod store;
 mod table;
 mod worker;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -64,6 +67,22 @@ enum What {
     Limit,
     /// Time per decision of the learned rate controller.
     Model,
+    /// Instructions of the processor that each thing costs, on a stock kernel in QEMU.
+    Instructions {
+        /// The kernel, of `thalweg lab kernels list`, or the file of its image; the newest.
+        #[arg(long)]
+        kernel: Option<OsString>,
+        /// Write the counts to instructions.toml instead of comparing.
+        #[arg(long)]
+        write: bool,
+    },
+    /// (internal) What `instructions` counts, on this kernel, ns.
+    #[command(hide = true)]
+    Count {
+        /// The model of the learned rate controller.
+        #[arg(default_value = cc::MODEL)]
+        model: PathBuf,
+    },
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -81,6 +100,14 @@ fn main() -> Result<ExitCode> {
         What::Cc => cc::run(&arguments.binary)?,
         What::Limit => limit::run(&arguments.binary)?,
         What::Model => model::run()?,
+        What::Instructions { kernel, write } => {
+            instructions::run(&arguments.binary, kernel.as_deref(), write)?
+        }
+        What::Count { model } => {
+            let costs = instructions::measure(&arguments.binary, &model)?;
+            println!("{}", serde_json::to_string(&costs)?);
+            true
+        }
         What::Worker(work) => {
             worker::run(&work)?;
             true

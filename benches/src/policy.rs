@@ -18,6 +18,10 @@ use crate::table::{Target, line, spread};
 /// Prefixes of the policy, each a rule.
 const PREFIXES: u32 = 10_000;
 const ROUNDS: usize = 20;
+/// What there is nothing to do about for a connection.
+const NOTHING: &str = "save_syn = true";
+/// What is set once a connection is established.
+const OPTION: &str = "cwnd_clamp = 1000";
 
 /// Policies in the kernel, by the command line, on a pair's cgroup.
 struct Policies {
@@ -74,11 +78,11 @@ impl Policies {
         Ok((took, bytes / 1e6))
     }
 
-    /// Kernel time, ns per end of a connection, over the rounds of a lane.
-    fn cost(&self, lane: &mut Lane) -> Result<Vec<f64>> {
+    /// Kernel time, ns per end of a connection, over so many rounds of a lane.
+    fn cost(&self, lane: &mut Lane, rounds: usize) -> Result<Vec<f64>> {
         let link = self.pin.join("policy/link");
         lane.round()?;
-        (0..ROUNDS)
+        (0..rounds)
             .map(|_| {
                 let before = run_time(&link)?;
                 let connections = lane.connections()?;
@@ -99,8 +103,13 @@ impl Drop for Policies {
 
 /// A policy of [`PREFIXES`] rules that set `set`, and one for the hosts of a pair if wanted.
 fn policy(set: &str, own: bool) -> Result<String> {
+    rules(PREFIXES, set, own)
+}
+
+/// A policy of so many.
+fn rules(prefixes: u32, set: &str, own: bool) -> Result<String> {
     let mut text = "name = \"bench\"\n".to_owned();
-    for index in 0..PREFIXES {
+    for index in 0..prefixes {
         let prefix = format!("172.{}.{}.0/24", 16 + index / 256, index % 256);
         writeln!(
             text,
@@ -116,12 +125,29 @@ fn policy(set: &str, own: bool) -> Result<String> {
     Ok(text)
 }
 
+/// Kernel time, ns per end of a connection, of finding none of 10,000 rules, and of finding one
+/// that sets an option.
+pub fn lookup(binary: &Path) -> Result<(f64, f64)> {
+    let pair = bed::pair("lookup")?;
+    let policies = Policies::new(binary, &pair)?;
+    let _statistics = enable_statistics()?;
+    let mut lane = Lane::new(&pair, pair.cgroup())?;
+    let mut cost = |policy: Result<String>| -> Result<f64> {
+        policies.apply(&policy?)?;
+        Ok(spread(&policies.cost(&mut lane, 1)?).median)
+    };
+    let idle = cost(rules(0, NOTHING, true))?;
+    let none = cost(policy(OPTION, false))?;
+    let one = cost(policy(OPTION, true))?;
+    Ok((none - idle, one - idle))
+}
+
 /// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let with = bed::pair("with")?;
     let without = bed::pair("without")?;
     let policies = Policies::new(binary, &with)?;
-    let established = "cwnd_clamp = 1000";
+    let established = OPTION;
     let whole = "cwnd_clamp = 1000, rwnd_init = 40, sndbuf = \"1MB\", timeout_init = \"50ms\"";
 
     let mut took = Vec::new();
@@ -149,8 +175,8 @@ pub fn run(binary: &Path) -> Result<bool> {
     // What the kernel takes to enter the program, and to read the clock for the statistics, at
     // each of three or four hooks, is in every figure; a policy without rules for connections
     // shows it alone.
-    policies.apply(&policy("save_syn = true", true)?)?;
-    let idle = policies.cost(&mut lane)?;
+    policies.apply(&policy(NOTHING, true)?)?;
+    let idle = policies.cost(&mut lane, ROUNDS)?;
     let floor = spread(&idle).median;
     met &= line(
         "ns per end of a connection, nothing to do: entry and measurement",
@@ -181,7 +207,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     ] {
         policies.apply(&policy(set, own)?)?;
         let cost: Vec<f64> = policies
-            .cost(&mut lane)?
+            .cost(&mut lane, ROUNDS)?
             .iter()
             .map(|cost| cost - floor)
             .collect();

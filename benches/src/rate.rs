@@ -73,8 +73,8 @@ pub fn run(binary: &Path) -> Result<bool> {
         for reach in [Reach::Client, Reach::Both] {
             met &= compare(&agent, what, reach, &with, &without)?;
         }
-        bed::transfer(&with, BULK)?;
-        bed::transfer(&without, BULK)?;
+        bed::transfer(&with, BULK, None)?;
+        bed::transfer(&without, BULK, None)?;
     }
     Ok(met)
 }

@@ -30,7 +30,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     // A connection, so that there is something to save.
     let change = |step: usize, connections: u32| -> Result<()> {
         learn(&agent, step, connections)?;
-        bed::transfer(&pair, 1000)
+        bed::transfer(&pair, 1000, None)
     };
     let mut met = true;
 

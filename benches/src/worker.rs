@@ -1,11 +1,13 @@
 //! Traffic: runs inside a namespace and is steered by lines on its standard input.
 
+use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use nix::sys::socket::{setsockopt, sockopt};
 
 const PORT: u16 = 5001;
 /// How long a worker waits for its peer at most.
@@ -21,12 +23,13 @@ pub enum Work {
     Greet,
     /// Accepts `number` connections, reads `bytes` from each in turn, then each to its end.
     Hold { number: usize, bytes: usize },
-    /// Opens a connection to each of `number` addresses from `first` on; on a line, sends
-    /// `bytes` on each; on another, closes all.
+    /// Opens a connection to each of `number` addresses from `first` on, with a congestion
+    /// control if one is named; on a line, sends `bytes` on each; on another, closes all.
     Open {
         first: IpAddr,
         number: usize,
         bytes: usize,
+        congestion_control: Option<OsString>,
     },
     /// Connects and closes for `seconds`, or `rate` times a second if that is above 0.
     Loop {
@@ -57,7 +60,8 @@ pub fn run(work: &Work) -> Result<()> {
             first,
             number,
             bytes,
-        } => open(*first, *number, *bytes),
+            congestion_control,
+        } => open(*first, *number, *bytes, congestion_control.as_ref()),
         Work::Loop {
             address,
             seconds,
@@ -123,7 +127,12 @@ fn hold(number: usize, bytes: usize) -> Result<()> {
     }
 }
 
-fn open(first: IpAddr, number: usize, bytes: usize) -> Result<()> {
+fn open(
+    first: IpAddr,
+    number: usize,
+    bytes: usize,
+    congestion_control: Option<&OsString>,
+) -> Result<()> {
     raise_files()?;
     let IpAddr::V4(first) = first else {
         anyhow::bail!("an IPv4 address is wanted")
@@ -136,7 +145,11 @@ fn open(first: IpAddr, number: usize, bytes: usize) -> Result<()> {
         for index in 0..number {
             let bits = first.to_bits() + (round * number + index) as u32;
             let address = SocketAddr::from((bits.to_be_bytes(), PORT));
-            connections.push(TcpStream::connect_timeout(&address, PATIENCE)?);
+            let connection = TcpStream::connect_timeout(&address, PATIENCE)?;
+            if let Some(name) = congestion_control {
+                setsockopt(&connection, sockopt::TcpCongestion, name)?;
+            }
+            connections.push(connection);
         }
         say("open")?;
         await_go()?;

@@ -1,0 +1,182 @@
+//! What Thalweg costs in instructions of the processor: numbers that depend neither on the
+//! machine nor on what else it does. In QEMU's virtual time an instruction takes a nanosecond,
+//! so the kernel's own BPF statistics count them. Entering a program and reading the clock
+//! for the statistics is in every figure that is not a difference.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use thalweg_lab::qemu::{self, Program};
+use thalweg_lab::{kernels, units::Size};
+
+use crate::table::spread;
+use crate::{cc, kernel, limit, policy};
+
+/// Rounds of connections: in virtual time a second says what the first did.
+const ROUNDS: usize = 1;
+/// One may cost this much more than the file says, percent.
+const GROWTH_PERCENT: f64 = 3.0;
+/// 50,000 hosts, the agent and what it keeps, in a file system that is memory.
+const MEMORY: Size = Size::from_bytes(1500 << 20);
+/// What the file begins with.
+const HEAD: &str = "\
+# Instructions that each thing costs in the kernel, counted by `thalweg-bench instructions`.
+# It fails where one costs 3 % more than here; `thalweg-bench instructions --write` writes the
+# file anew. The numbers hold for this kernel and this version of QEMU.
+";
+
+/// The file `instructions.toml`.
+#[derive(Serialize, Deserialize)]
+struct Costs {
+    /// Release of the kernel.
+    kernel: String,
+    /// What QEMU says that it is.
+    qemu: String,
+    instructions: BTreeMap<String, u64>,
+}
+
+/// What has become of a cost.
+#[derive(Debug, PartialEq)]
+struct Change<'a> {
+    name: &'a str,
+    count: u64,
+    earlier: Option<u64>,
+    /// By too much.
+    grown: bool,
+}
+
+/// Counts on a kernel in QEMU, and compares with the file, or writes it; returns whether none
+/// has grown. Where no kernel is asked for it is the file's, or the newest. With another kernel
+/// or version of QEMU than the file's it only counts.
+pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.toml");
+    let place = || file.display().to_string();
+    let text = fs::read_to_string(&file).with_context(place)?;
+    let before: Costs = toml::from_str(&text).with_context(place)?;
+    let stock = match asked {
+        Some(_) => kernels::find(asked)?,
+        None => kernels::find(Some(before.kernel.as_ref())).or_else(|_| kernels::find(None))?,
+    };
+    let own = std::env::current_exe().context("this program's path")?;
+    let model = Path::new(cc::MODEL);
+    let text = qemu::execute(
+        &stock,
+        &Program {
+            thalweg: binary,
+            program: &own,
+            arguments: ["--binary", "/usr/bin/thalweg", "count"]
+                .map(Into::into)
+                .into_iter()
+                .chain([qemu::place(model).into()])
+                .collect(),
+            data: &[model],
+            memory: Some(MEMORY),
+        },
+    )?;
+    let counted: BTreeMap<String, f64> =
+        serde_json::from_str(&text).with_context(|| format!("what was counted: {text:?}"))?;
+    let costs = Costs {
+        kernel: stock.name,
+        qemu: qemu::version()?,
+        instructions: counted
+            .into_iter()
+            .map(|(name, count)| (name, count.round() as u64))
+            .collect(),
+    };
+    let before = if write {
+        let text = toml::to_string(&costs).context("the costs as TOML")?;
+        fs::write(&file, format!("{HEAD}{text}")).with_context(place)?;
+        &costs
+    } else {
+        &before
+    };
+    println!("{}, {}", costs.kernel, costs.qemu);
+    let Some(changes) = costs.since(before) else {
+        println!(
+            "not compared: {} was counted on {}, {}",
+            file.display(),
+            before.kernel,
+            before.qemu
+        );
+        for (name, count) in &costs.instructions {
+            println!("{name:<45} {count:>6} instructions");
+        }
+        return Ok(true);
+    };
+    for change in &changes {
+        let earlier = change.earlier.map_or("not".into(), |it| it.to_string());
+        let verdict = if change.grown { "GREW" } else { "met" };
+        println!(
+            "{:<45} {:>6} instructions, {earlier:>6} in the file, \
+             target ≤ +{GROWTH_PERCENT} % {verdict}",
+            change.name, change.count
+        );
+    }
+    Ok(!changes.iter().any(|change| change.grown))
+}
+
+impl Costs {
+    /// What has become of each; what was not counted before has grown. None where the two were
+    /// not counted alike.
+    fn since<'a>(&'a self, before: &Self) -> Option<Vec<Change<'a>>> {
+        let alike = self.kernel == before.kernel && self.qemu == before.qemu;
+        let change = |(name, &count): (&'a String, &u64)| {
+            let earlier = before.instructions.get(name).copied();
+            let most = earlier.map(|earlier| earlier as f64 * (1.0 + GROWTH_PERCENT / 100.0));
+            let grown = most.is_none_or(|most| count as f64 > most);
+            Change {
+                name,
+                count,
+                earlier,
+                grown,
+            }
+        };
+        alike.then(|| self.instructions.iter().map(change).collect())
+    }
+}
+
+/// What each thing costs on this kernel, ns, by name.
+pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64>> {
+    let connections = kernel::measure(binary, ROUNDS)?;
+    let of = |us: &[f64]| spread(us).median * 1000.0;
+    let (none, one) = policy::lookup(binary)?;
+    let (acknowledgement, decision) = cc::learned(binary, model)?;
+    Ok(BTreeMap::from([
+        ("establishment", of(&connections.established_us)),
+        ("close", of(&connections.closed_us)),
+        ("retransmission", kernel::retransmission(binary)?),
+        ("policy: no rule of 10,000 matches", none),
+        ("policy: one of 10,001 rules sets an option", one),
+        ("limit: a packet", limit::packet(binary)?),
+        ("thalweg_rl: an acknowledgement", acknowledgement),
+        ("thalweg_rl: a decision", decision),
+    ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(kernel: &str, counts: &[(&str, u64)]) -> Costs {
+        let counts = counts.iter().map(|(name, count)| ((*name).into(), *count));
+        Costs {
+            kernel: kernel.into(),
+            qemu: "7.2".into(),
+            instructions: counts.collect(),
+        }
+    }
+
+    #[test]
+    fn growth_is_told() {
+        let before = costs("6.12.1", &[("close", 1000), ("packet", 1000)]);
+        let now = costs("6.12.1", &[("close", 1030), ("new", 1), ("packet", 1031)]);
+        let changes = now.since(&before).unwrap();
+        let told: Vec<_> = changes.iter().map(|it| (it.name, it.grown)).collect();
+        assert_eq!(told, [("close", false), ("new", true), ("packet", true)]);
+        assert!(costs("6.12.2", &[]).since(&before).is_none());
+    }
+}
