@@ -1,5 +1,5 @@
 //! Compiles the loss and the round-trip time programs and generates their skeletons, and the
-//! library that wraps `ptrace` for user-mode kernels.
+//! libraries that are preloaded into user-mode kernels and QEMU.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,10 @@ fn main() {
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|error| panic!("{source} does not build: {error:#}"));
     }
-    // User-mode kernels are for x86 alone.
+    // User-mode kernels are for x86 alone, and so are those that run in QEMU.
     if architecture == "x86_64" {
         build_library("src/uml/ptrace.c", &out.join("ptrace.so"));
+        build_library("src/qemu/lockstep.c", &out.join("lockstep.so"));
         println!("cargo:rerun-if-changed=src/uml/xstate.c");
     }
 }

@@ -6,13 +6,13 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::place::{Place, assert_code, finish, said};
+use support::place::{Place, assert_code, finish, on_small_disk, said};
 use support::stock::image;
 use support::{THALWEG, privileged, wait_for};
 
@@ -284,17 +284,8 @@ fn a_full_disk_is_named_and_nothing_is_left() {
     let archive = place.kernel(2 << 20);
     let cache = place.path("cache");
     fs::create_dir(&cache).unwrap();
-    // A mount that only the command sees; it is asked there what is left.
-    let script = "mount -t tmpfs -o size=1m full \"$1\" && shift && \"$@\"; code=$?; \
-                  ls -A \"$XDG_CACHE_HOME/thalweg/kernels\"; exit $code";
-    let mut command = Command::new("unshare");
-    command
-        .args(["--mount", "sh", "-c", script, "sh"])
-        .arg(&cache)
-        .args([Path::new(THALWEG).as_os_str()])
-        .args(["lab", "kernels", "add", &archive])
-        .env("XDG_CACHE_HOME", &cache);
-    let output = command.output().unwrap();
+    let mut command = on_small_disk(&cache, &place.command(&["add", &archive]));
+    let output = finish(command.spawn().unwrap());
     assert_refused(&place, &output, "No space left on device");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
 }

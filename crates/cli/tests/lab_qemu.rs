@@ -17,9 +17,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::place::{
-    DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish, said,
+    DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish,
+    on_small_disk, said,
 };
-use support::{THALWEG, manifest_path, skip, stock};
+use support::{THALWEG, manifest_path, privileged, skip, stock};
 use thalweg_lab::qemu::cpio::Archive;
 
 /// Someone who owns nothing.
@@ -143,9 +144,17 @@ fn two_runs_are_the_same_to_the_byte() {
             "{connection}"
         );
     }
-    for other in [measured(2, &[]), measured(1, &["--shift", "1"])] {
-        assert_ne!(connections(&one), connections(&other));
+    let [seed, shift] = [measured(2, &[]), measured(1, &["--shift", "1"])];
+    for other in [&seed, &shift] {
+        assert_ne!(connections(&one), connections(other));
     }
+    // Sixteen bytes of the kernel's random numbers.
+    let cookie = |of: &BTreeMap<PathBuf, Vec<u8>>| {
+        let raw = &of[Path::new("raw/baseline-0000.json")];
+        let raw: Value = serde_json::from_slice(raw).unwrap();
+        raw["start"]["cookie"].as_str().unwrap().to_owned()
+    };
+    assert_ne!(cookie(&one), cookie(&seed));
 }
 
 #[test]
@@ -174,19 +183,20 @@ const COUNTS: [(&str, &str, &str); 2] = [
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
         "6.1.192-2",
-        "?",
+        "000000005c4bb8a2",
     ),
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
         "6.12.117-1~deb12u1",
-        "0000000087b353ec",
+        "0000000087f32ed0",
     ),
 ];
 
 #[test]
 #[ignore = "slow: boots each kernel that is there, some ten seconds"]
 fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
-    if stock::kernel().is_none() {
+    let kernels = stock::several();
+    if kernels.is_empty() {
         return;
     }
     let emulator = Command::new(stock::QEMU).arg("--version").output().unwrap();
@@ -201,10 +211,8 @@ fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
         stock::QEMU
     );
     let path = place.first_on_path("qemu-system-x86_64", &script);
-    for stock in stock::all() {
-        let Some(version) = stock["package"]["version"].as_str() else {
-            continue;
-        };
+    for stock in kernels {
+        let version = stock["package"]["version"].as_str().unwrap();
         let recorded = COUNTS
             .iter()
             .find(|(of, package, _)| emulator.starts_with(of) && *package == version);
@@ -409,6 +417,24 @@ fn a_kernel_that_does_not_boot_is_ended_and_quoted() {
 }
 
 #[test]
+fn a_full_disk_is_named_and_nothing_is_left() {
+    if !privileged() {
+        return;
+    }
+    let place = Place::new("");
+    let command = fake(&place, "sleep 1000", &[]);
+    let output = run(&mut on_small_disk(&place.temporary(), &command));
+    assert_code(&output, 1);
+    let said = said(&output);
+    assert!(
+        said.contains("initial.cpio: No space left on device"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+}
+
+#[test]
 fn a_signal_leaves_nothing() {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let place = Place::new("");
@@ -437,36 +463,38 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// Everything that Thalweg has in the kernel: the agent, a policy, the learned rate controller
-/// in BPF, congestion controls and queueing disciplines of the kernel's modules, several hosts.
+/// Everything that Thalweg has in a kernel: the agent, a policy, congestion controls and
+/// queueing disciplines of the kernel's modules, several hosts, and where the kernel takes
+/// congestion controls in BPF the learned rate controller.
 #[test]
-#[ignore = "slow: a minute in a kernel that is interpreted"]
+#[ignore = "slow: a minute in each kernel"]
 fn all_of_thalweg_runs_inside() {
-    let Some(kernel) = stock::kernel() else {
-        return;
-    };
+    for stock in stock::several() {
+        run_all(stock["name"].as_str().unwrap(), stock["struct_ops"] == true);
+    }
+}
+
+fn run_all(kernel: &str, struct_ops: bool) {
     let model = manifest_path("models/adpg-plus.safetensors");
     let clamp = manifest_path("policies/clamp.toml");
+    let arm = match struct_ops {
+        true => format!("[[arm]]\nname = \"thalweg_rl\"\nload = {model:?}\n"),
+        false => String::new(),
+    };
     let place = Place::new(&format!(
-        "[[arm]]\nname = \"thalweg_rl\"\nload = {model:?}\n\
-         [[policy]]\nname = \"clamp\"\nfile = {clamp:?}\n\
+        "{arm}[[policy]]\nname = \"clamp\"\nfile = {clamp:?}\n\
          [path]\nfamily = \"ipv6\"\nrate = \"50mbit\"\ndelay = \"5ms\"\naqm = \"red\"\necn = true\n\
          [[host]]\nname = \"near\"\n[[host]]\nname = \"far\"\ndelay = \"20ms\"\n\
          [traffic]\nconnections = 2\n[system]\nqdisc = \"fq\"\n"
     ));
-    let modes = [
-        "thalweg",
-        "policy:clamp",
-        "fixed:thalweg_rl",
-        "fixed:dctcp",
-        "fixed:htcp",
-    ];
+    let mut modes = vec!["thalweg", "policy:clamp", "fixed:dctcp", "fixed:htcp"];
+    modes.extend(struct_ops.then_some("fixed:thalweg_rl"));
     let arguments: Vec<&str> = modes.iter().flat_map(|mode| ["--mode", mode]).collect();
     assert_code(&run(&mut qemu(&place, kernel, &arguments)), 0);
     let results = place.results();
     let measured = results["scenarios"][0]["modes"].as_array().unwrap();
     assert_eq!(measured.len(), modes.len());
-    for (mode, name) in measured.iter().zip(modes) {
+    for (mode, name) in measured.iter().zip(&modes) {
         let connections = mode["connections"].as_array().unwrap();
         assert_eq!(connections.len(), 4, "{name}");
         for connection in connections {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * The first process of a kernel in QEMU, and all that it does: it sends the time-stamp counter as the
- * end of a run, waits until the serial line has sent it, and stops the machine.
+ * end of a run, waits until the serial line has sent it, and restarts the machine, which ends QEMU.
  */
 	.globl _start
 _start:
@@ -37,7 +37,7 @@ _start:
 	syscall
 	mov $0xfee1dead, %edi
 	mov $0x28121969, %esi
-	mov $0x4321fedc, %edx
+	mov $0x01234567, %edx
 	mov $169, %eax
 	syscall
 	ud2

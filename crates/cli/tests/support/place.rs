@@ -156,6 +156,26 @@ pub fn assert_ended(place: &Place, mut command: Command, words: &[&str]) {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
+/// The same command with a disk of 1 MiB at a directory, which it alone sees. What it leaves
+/// there is printed behind its own output. Needs root.
+pub fn on_small_disk(directory: &Path, command: &Command) -> Command {
+    let script = "mount -t tmpfs -o size=1m small \"$0\" && \"$@\"; code=$?; \
+                  find \"$0\" -type f; exit $code";
+    let mut behind = Command::new("unshare");
+    behind
+        .args(["--mount", "sh", "-c", script])
+        .arg(directory)
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    for (name, value) in command.get_envs() {
+        behind.env(name, value.unwrap_or_default());
+    }
+    behind
+}
+
 /// Every file below a directory, by its path there.
 pub fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();

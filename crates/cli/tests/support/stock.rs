@@ -12,6 +12,8 @@ use super::{THALWEG, skip};
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 /// What is downloaded where there is no kernel yet.
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
+/// The release's own, older kernel.
+const OLDER: &str = "linux-image-cloud-amd64";
 
 /// The newest kernel of a package that takes congestion controls in BPF; it is downloaded where
 /// there is none. Where that cannot be, the test is skipped, on Debian as one without privilege.
@@ -47,6 +49,19 @@ fn find() -> Result<String, String> {
     }
     let added = kernels(&["add", PACKAGE]);
     listed().ok_or_else(|| String::from_utf8_lossy(&added.stderr).trim().to_owned())
+}
+
+/// All kernels of packages that can be used, an older one among them where there is one to be
+/// had.
+pub fn several() -> Vec<Value> {
+    if kernel().is_none() {
+        return Vec::new();
+    }
+    // Quick where it is there; elsewhere than on Debian 12 there may be none.
+    kernels(&["add", OLDER]);
+    let mut all = all();
+    all.retain(|stock| !stock["package"].is_null() && stock["fault"].is_null());
+    all
 }
 
 /// What `thalweg lab kernels list` tells.

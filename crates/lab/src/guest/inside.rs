@@ -141,7 +141,11 @@ pub fn main(work: &Path) -> Result<(), Error> {
         eprintln!("{error}");
     }
     nix::unistd::sync();
-    let never = reboot(RebootMode::RB_POWER_OFF);
+    let never = reboot(match kind {
+        Kind::UserMode => RebootMode::RB_POWER_OFF,
+        // QEMU is told to end then. Powered off, the processor would run on and not let it.
+        Kind::Qemu => RebootMode::RB_AUTOBOOT,
+    });
     Err(Error::system(format!("cannot stop the machine: {never:?}"))(io::ErrorKind::Other.into()))
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod console;
 mod inside;
+pub(crate) mod preload;
 pub(crate) mod running;
 pub(crate) mod workdir;
 

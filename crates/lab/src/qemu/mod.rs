@@ -19,6 +19,7 @@ use thalweg_report::escape;
 
 use crate::backend::Finished;
 use crate::error::Error;
+use crate::guest::preload::preload;
 use crate::guest::running::{CONSOLE, Running};
 use crate::guest::workdir::{self, WorkDir};
 use crate::guest::{self, CHANNEL, Job, Kind, REPORTS, Task};
@@ -32,6 +33,11 @@ use crate::scenario::Scenario;
 use crate::ticks::Timers;
 use crate::units::Size;
 
+/// What makes QEMU's threads take turns (`lockstep.c`), built by `build.rs`.
+#[cfg(target_arch = "x86_64")]
+static LOCKSTEP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lockstep.so"));
+#[cfg(not(target_arch = "x86_64"))]
+static LOCKSTEP: &[u8] = &[];
 /// The emulator, and the package that has it.
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
@@ -133,7 +139,10 @@ impl Machine<'_> {
         };
         format!(
             "console=ttyS0 quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off \
-             mitigations=off rootfstype=ramfs {timers}rdinit={program} -- lab guest {job}",
+             mitigations=off rootfstype=ramfs {timers}thalweg.seed={seed} rdinit={program} -- lab \
+             guest {job}",
+            // The kernel makes randomness of its command line, and QEMU 7.2 gives it no other.
+            seed = self.seed,
             program = initial::program().display(),
             job = initial::JOB
         )
@@ -150,6 +159,7 @@ impl Machine<'_> {
     fn boot(&self, work: &Path) -> Result<Running, Error> {
         let mut command: Command = tool::command(PROGRAM);
         command.args(self.arguments(&self.kernel.image.to_string_lossy()));
+        preload(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
         Running::start(Kind::Qemu, &mut command, work)
     }
 }
@@ -385,7 +395,7 @@ mod tests {
              chardev:console -chardev file,id=messages,path=messages,append=on -serial \
              chardev:messages -kernel vmlinuz-6.12.1 -initrd initial.cpio -append 'console=ttyS0 \
              quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off mitigations=off \
-             rootfstype=ramfs highres=off rdinit=/usr/bin/thalweg -- lab guest /job'"
+             rootfstype=ramfs highres=off thalweg.seed=7 rdinit=/usr/bin/thalweg -- lab guest /job'"
         );
     }
 }
