@@ -177,6 +177,13 @@ impl Limited {
     }
 }
 
+impl Drop for Limited {
+    fn drop(&mut self) {
+        // Nothing of this can be reported better than by what stays behind.
+        let _ = self.bed.thalweg(&["limit", "remove", "--all"]);
+    }
+}
+
 #[test]
 fn a_limit_killed_while_it_comes_or_goes_is_there_or_not() {
     if !privileged() {
