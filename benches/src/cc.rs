@@ -41,7 +41,7 @@ const DECIDES: &str = "network_vector";
 /// The program that an acknowledgement runs (bpf/rate.bpf.c), and the data that it acknowledges
 /// in `learned`, bytes.
 const ACKNOWLEDGED: &str = "rate_control";
-const LEARNED_BYTES: usize = 20_000_000;
+const LEARNED_BYTES: usize = 60_000_000;
 
 /// Loaded under names of this process.
 struct Loaded {
