@@ -42,7 +42,8 @@ counted=$(mktemp)
 counting=
 trap '[[ -z $counting ]] || kill "$counting" 2>/dev/null; rm -f "$log" "$counted"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
-cargo test "${arguments[@]}" | tee "$log" || status=1
+# What is started in the background ignores SIGINT, and so would what the tests interrupt.
+env --default-signal=INT cargo test "${arguments[@]}" | tee "$log" || status=1
 
 # In virtual time, so it may run beside other things. The tests have downloaded a kernel.
 built=${CARGO_TARGET_DIR:-target}/debug

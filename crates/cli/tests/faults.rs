@@ -9,7 +9,7 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
-use support::{Bed, THALWEG, plain, privileged, wait_for};
+use support::{Bed, THALWEG, copy_of_command, plain, privileged, wait_for};
 use thalweg_lab::host::Side;
 
 #[test]
@@ -262,7 +262,7 @@ fn without_privilege_it_says_what_is_missing_and_what_works() {
         .tempdir()
         .unwrap();
     let binary = directory.path().join("thalweg");
-    fs::copy(THALWEG, &binary).unwrap();
+    copy_of_command(&binary);
     let state = directory.path().join("state");
     let configuration = directory.path().join("a.toml");
     fs::write(

@@ -20,7 +20,7 @@ use support::place::{
     DELAYED, Place, assert_code, assert_delayed, assert_ended, assert_same, files, finish,
     on_small_disk, said,
 };
-use support::{THALWEG, manifest_path, privileged, skip, stock};
+use support::{THALWEG, copy_of_command, manifest_path, privileged, skip, stock};
 use thalweg_lab::qemu::cpio::Archive;
 
 /// Someone who owns nothing.
@@ -354,7 +354,7 @@ fn an_image_that_only_root_may_read() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     // Where this test's own binary is, others may not look.
     let program = place.path("thalweg");
-    fs::copy(THALWEG, &program).unwrap();
+    copy_of_command(&program);
     for path in [place.directory(), &program] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -20,7 +20,7 @@ use support::place::{
     DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
     finish, said,
 };
-use support::{THALWEG, skip, wait_for};
+use support::{THALWEG, copy_of_command, skip, wait_for};
 
 /// Someone who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -81,7 +81,7 @@ fn an_ordinary_user_runs_the_agent() {
     let place = Place::new(DELAYED);
     // Where this test's own binary is, others may not look.
     let program = place.path("thalweg");
-    fs::copy(THALWEG, &program).unwrap();
+    copy_of_command(&program);
     for path in [place.directory(), &program] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::signal::Signal;
-use support::{Bed, THALWEG, plain, privileged};
+use support::{Bed, THALWEG, copy_of_command, plain, privileged};
 
 /// Nobody, and nobody's group.
 const NOBODY: u32 = 65_534;
@@ -28,7 +28,7 @@ fn mode(path: &Path) -> u32 {
 fn public_copy(bed: &Bed) -> PathBuf {
     fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = bed.directory.path().join("thalweg");
-    fs::copy(THALWEG, &copy).unwrap();
+    copy_of_command(&copy);
     copy
 }
 

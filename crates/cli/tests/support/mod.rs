@@ -21,6 +21,14 @@ use thalweg_lab::host::{Pair, PairOptions, Side};
 /// The command under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
+/// Copies the command, which others may then start. By a process of its own: a file that this
+/// one has open for writing is open in what another test starts at that moment, and cannot be
+/// executed until that has ended.
+pub fn copy_of_command(to: &std::path::Path) {
+    let copied = std::process::Command::new("cp").arg(THALWEG).arg(to).status();
+    assert!(copied.unwrap().success(), "{}", to.display());
+}
+
 /// Longest wait for anything that is expected to happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -211,10 +211,15 @@ pub fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, V
     }
 }
 
-/// Writes a shell script that can be started.
+/// Writes a shell script that can be started, as [`copy_of_command`](super::copy_of_command)
+/// copies.
 pub fn executable(file: &Path, script: &str) {
-    fs::write(file, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+    let written = Command::new("sh")
+        .args(["-c", r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#, "sh"])
+        .arg(file)
+        .arg(script)
+        .status();
+    assert!(written.unwrap().success(), "{}", file.display());
 }
 
 /// Waits for the end, but not for ever.
