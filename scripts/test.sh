@@ -43,7 +43,8 @@ counting=
 trap '[[ -z $counting ]] || kill "$counting" 2>/dev/null; rm -f "$log" "$counted"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
 # What is started in the background ignores SIGINT, and so would what the tests interrupt.
-env --default-signal=INT cargo test "${arguments[@]}" | tee "$log" || status=1
+interruptible=(env --default-signal=INT)
+"${interruptible[@]}" cargo test "${arguments[@]}" | tee "$log" || status=1
 
 # In virtual time, so it may run beside other things. The tests have downloaded a kernel.
 built=${CARGO_TARGET_DIR:-target}/debug
@@ -57,7 +58,7 @@ marker='not slow'
 if $slow; then marker=slow; fi
 printf '\n== pytest -m "%s"\n' "$marker"
 if python_env_make && scripts/python-native.sh; then
-	"$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
+	"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
 else
 	status=1
 fi

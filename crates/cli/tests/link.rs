@@ -443,6 +443,10 @@ fn a_command_that_ignores_the_request_to_end_is_killed() {
         return;
     }
     let mut running = Running::start("trap '' TERM; while :; do sleep 1000; done");
+    wait_for("what follows the trap", || {
+        let mut left = running.left().into_iter();
+        left.any(|line| line.starts_with("sleep")).then_some(())
+    });
     let asked = Instant::now();
     running.signal(Signal::SIGTERM);
     assert_eq!(running.end(), 137);

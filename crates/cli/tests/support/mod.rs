@@ -25,7 +25,10 @@ pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 /// one has open for writing is open in what another test starts at that moment, and cannot be
 /// executed until that has ended.
 pub fn copy_of_command(to: &std::path::Path) {
-    let copied = std::process::Command::new("cp").arg(THALWEG).arg(to).status();
+    let copied = std::process::Command::new("cp")
+        .arg(THALWEG)
+        .arg(to)
+        .status();
     assert!(copied.unwrap().success(), "{}", to.display());
 }
 

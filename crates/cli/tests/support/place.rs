@@ -215,7 +215,11 @@ pub fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, V
 /// copies.
 pub fn executable(file: &Path, script: &str) {
     let written = Command::new("sh")
-        .args(["-c", r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#, "sh"])
+        .args([
+            "-c",
+            r#"printf '#!/bin/sh\n%s\n' "$2" > "$1" && chmod 755 "$1""#,
+            "sh",
+        ])
         .arg(file)
         .arg(script)
         .status();
