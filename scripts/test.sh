@@ -38,21 +38,11 @@ else
 fi
 
 log=$(mktemp)
-counted=$(mktemp)
-counting=
-trap '[[ -z $counting ]] || kill "$counting" 2>/dev/null; rm -f "$log" "$counted"' EXIT
+trap 'rm -f "$log"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
 # What is started in the background ignores SIGINT, and so would what the tests interrupt.
 interruptible=(env --default-signal=INT)
 "${interruptible[@]}" cargo test "${arguments[@]}" | tee "$log" || status=1
-
-# In virtual time, so it may run beside other things. The tests have downloaded a kernel.
-built=${CARGO_TARGET_DIR:-target}/debug
-if ! $slow && command -v qemu-system-x86_64 >/dev/null &&
-	[[ $("$built/thalweg" --json lab kernels list) != '[]' ]]; then
-	"$built/thalweg-bench" --binary "$built/thalweg" instructions >"$counted" 2>&1 &
-	counting=$!
-fi
 
 marker='not slow'
 if $slow; then marker=slow; fi
@@ -61,13 +51,6 @@ if python_env_make && scripts/python-native.sh; then
 	"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
 else
 	status=1
-fi
-
-if [[ $counting ]]; then
-	wait "$counting" || status=1
-	counting=
-	printf '\n== thalweg-bench instructions\n'
-	cat "$counted"
 fi
 
 # Cargo sums up each test binary, pytest once at its end; this adds the sums.

@@ -1,0 +1,40 @@
+//! What Thalweg costs in the kernel, counted in virtual time, against benches/instructions.toml.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::path::Path;
+use std::process::Command;
+
+/// Where there is no kernel, this one is downloaded.
+const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
+
+#[test]
+fn nothing_costs_more_instructions_than_is_recorded() {
+    let bench = Path::new(env!("CARGO_BIN_EXE_thalweg-bench"));
+    let thalweg = bench.with_file_name("thalweg");
+    assert!(
+        thalweg.exists(),
+        "no {}: cargo build -p thalweg-cli",
+        thalweg.display()
+    );
+    let kernels = Command::new(&thalweg)
+        .args(["lab", "kernels", "add", PACKAGE])
+        .output()
+        .unwrap();
+    if !kernels.status.success() {
+        let why = String::from_utf8_lossy(&kernels.stderr);
+        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
+        assert!(!required, "this test must run here, but: {why}");
+        eprintln!("skipped: {why}");
+        return;
+    }
+    let counted = Command::new(bench)
+        .arg("--binary")
+        .arg(&thalweg)
+        .arg("instructions")
+        .output()
+        .unwrap();
+    let told = [counted.stdout, counted.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    println!("{told}");
+    assert!(counted.status.success(), "{told}");
+}
