@@ -14,9 +14,8 @@ if ((EUID != 0)); then
 	exit 1
 fi
 export THALWEG_REQUIRE_PRIVILEGED=1
-cargo test --locked -p thalweg-cli --no-fail-fast --test faults --test faults_start \
-	--test faults_store --test faults_points --test faults_pins --test policy_crash --test upgrade \
-	-- --include-ignored --show-output
+cargo test --locked -p thalweg-cli --test cli -- --include-ignored --show-output \
+	faults:: faults_start:: faults_store:: faults_points:: faults_pins:: policy_crash:: upgrade::
 
 cargo build --locked --release -p thalweg-cli --bin thalweg
 binary=${CARGO_TARGET_DIR:-target}/release/thalweg

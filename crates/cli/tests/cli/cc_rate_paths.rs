@@ -1,0 +1,422 @@
+//! The learned rate controller on paths that are long, slow, marked, shared, or change; and under
+//! applications that pause.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::loaded::Loaded;
+use crate::support::{self, Bed, THALWEG, manifest_path, plain, privileged};
+use serde_json::Value;
+use thalweg_lab::host::Side;
+
+/// bytes/s; docs/cc.md: 200 kbit/s.
+const FLOOR: f64 = 25_000.0;
+/// Flows that start in each other's queue know the path's length after the next common probe.
+const PROBES_S: f64 = 5.0;
+
+fn model(tag: &str) -> Loaded {
+    let file = manifest_path("models/proportional.safetensors");
+    Loaded::new(tag, file.to_str().unwrap())
+}
+
+/// Reads all connections to their end.
+const SINK: &str = r#"
+import socket, threading
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("0.0.0.0", 5001))
+listener.listen(64)
+print("listening", flush=True)
+def read(connection):
+    buffer = bytearray(1 << 20)
+    try:
+        while connection.recv_into(buffer):
+            pass
+    except OSError:
+        pass
+while True:
+    threading.Thread(target=read, args=(listener.accept()[0],), daemon=True).start()
+"#;
+
+/// Connects flows and samples them each 20 ms. Arguments: address, congestion control, flows, and
+/// what each does: words `send:SECONDS`, `pause:SECONDS`, `drip:SECONDS:BYTES` (so many each
+/// 20 ms), or `cap:BYTES_PER_SECOND` (SO_MAX_PACING_RATE). Prints a line of JSON for each sample:
+/// flow, seconds since the begin, number of the word, bytes acknowledged, pacing rate, smoothed
+/// round trip in us.
+const FLOWS: &str = r#"
+import json, socket, struct, sys, threading, time
+address, control, number, words = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+begin = time.monotonic()
+said = []
+def flow(which):
+    connection = socket.socket()
+    connection.setsockopt(socket.IPPROTO_TCP, 13, control.encode())
+    connection.connect((address, 5001))
+    name = connection.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\0").decode()
+    assert name == control, name
+    connection.setblocking(False)
+    for at, word in enumerate(words):
+        what, *amounts = word.split(":")
+        if what == "cap":
+            connection.setsockopt(socket.SOL_SOCKET, 47, int(amounts[0]))
+            continue
+        start = time.monotonic()
+        sampled, dripped = start, start
+        while (now := time.monotonic()) < start + float(amounts[0]):
+            try:
+                if what == "send":
+                    connection.send(bytes(65536))
+                elif what == "drip" and now >= dripped:
+                    dripped += 0.02
+                    connection.send(bytes(int(amounts[1])))
+            except BlockingIOError:
+                pass
+            if now >= sampled:
+                sampled = now + 0.02
+                information = connection.getsockopt(socket.IPPROTO_TCP, 11, 128)
+                rate, acked = struct.unpack_from("QxxxxxxxxQ", information, 104)
+                rtt, = struct.unpack_from("I", information, 68)
+                said.append([which, now - begin, at, acked, rate, rtt])
+            time.sleep(0.002)
+threads = [threading.Thread(target=flow, args=(which,)) for which in range(number)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+for sample in said: print(json.dumps(sample))
+"#;
+
+/// What was sampled of a flow.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    flow: usize,
+    at_s: f64,
+    word: usize,
+    acked: f64,
+    rate: f64,
+    rtt_us: f64,
+}
+
+struct Samples(Vec<Sample>);
+
+impl Samples {
+    fn parse(text: &str) -> Self {
+        let samples = text.lines().map(|line| {
+            let numbers: Vec<f64> = serde_json::from_str(line).unwrap();
+            Sample {
+                flow: numbers[0] as usize,
+                at_s: numbers[1],
+                word: numbers[2] as usize,
+                acked: numbers[3],
+                rate: numbers[4],
+                rtt_us: numbers[5],
+            }
+        });
+        Self(samples.collect())
+    }
+
+    fn of(&self, keep: impl Fn(&Sample) -> bool) -> Self {
+        Self(
+            self.0
+                .iter()
+                .filter(|&sample| keep(sample))
+                .copied()
+                .collect(),
+        )
+    }
+
+    /// Those of one word, from some seconds after its begin on.
+    fn word(&self, word: usize, after_s: f64) -> Self {
+        let own = self.of(|sample| sample.word == word);
+        let begin = own
+            .0
+            .iter()
+            .map(|sample| sample.at_s)
+            .fold(f64::MAX, f64::min);
+        own.of(|sample| sample.at_s >= begin + after_s)
+    }
+
+    /// Bits per second that were acknowledged, flow by flow.
+    fn goodputs(&self) -> Vec<f64> {
+        let flows = self.0.iter().map(|sample| sample.flow).max().unwrap() + 1;
+        let goodput = |flow| {
+            let own = self.of(|sample| sample.flow == flow).0;
+            let (first, last) = (own[0], own[own.len() - 1]);
+            (last.acked - first.acked) * 8.0 / (last.at_s - first.at_s)
+        };
+        (0..flows).map(goodput).collect()
+    }
+
+    fn goodput(&self) -> f64 {
+        self.goodputs().iter().sum()
+    }
+
+    fn median(&self, number: impl Fn(&Sample) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.0.iter().map(number).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+
+    fn median_rtt_ms(&self) -> f64 {
+        self.median(|sample| sample.rtt_us / 1000.0)
+    }
+
+    fn highest_rate(&self) -> f64 {
+        self.0.iter().map(|sample| sample.rate).fold(0.0, f64::max)
+    }
+
+    fn lowest_rate(&self) -> f64 {
+        self.0
+            .iter()
+            .map(|sample| sample.rate)
+            .fold(f64::MAX, f64::min)
+    }
+}
+
+/// Flows over a `thalweg link` of these options, and its report of the data's direction.
+fn over(path: &[&str], ecn: u8, directory: &Path, control: &str, words: &str) -> (Samples, Value) {
+    let [sink, flows] = [("sink.py", SINK), ("flows.py", FLOWS)].map(|(file, program)| {
+        let path = directory.join(file);
+        fs::write(&path, program).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let sysctl = format!("echo {ecn} >/proc/sys/net/ipv4/tcp_ecn");
+    let far = format!("{sysctl}; exec python3 {sink} >/dev/null");
+    let near = format!("{sysctl}; exec python3 {flows} $THALWEG_LINK_FAR {control} {words}");
+    let output = Command::new(THALWEG)
+        .args(["link", "--json"])
+        .args(path)
+        .args(["--far-port", "5001", "--far", &far, "--", "sh", "-c", &near])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let report: Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    let samples = Samples::parse(std::str::from_utf8(&output.stdout).unwrap());
+    (samples, report["near_to_far"].clone())
+}
+
+#[test]
+fn flows_that_start_together_share_a_path_by_equal_parts() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("js");
+    let path = ["--rate", "50mbit", "--delay", "1ms", "--queue", "1mb"];
+    let (samples, _) = over(&path, 0, loaded.directory(), &loaded.name, "16 send:15");
+    let settled = samples.word(0, PROBES_S + 1.0);
+    let goodputs = settled.goodputs();
+    let sum: f64 = goodputs.iter().sum();
+    let squares: f64 = goodputs.iter().map(|goodput| goodput * goodput).sum();
+    let jain = sum * sum / (16.0 * squares);
+    let rtt = settled.median_rtt_ms();
+    println!("Jain {jain:.2}, {sum:.0} bit/s, {rtt:.1} ms");
+    // Flows that each take the others' queue for the path's length divide it by chance: 0.24.
+    assert!(jain > 0.7, "{jain}: {goodputs:?}");
+    assert!(sum > 35e6, "{sum} bit/s of 50 Mbit/s");
+    // 1 MB takes 160 ms.
+    assert!(rtt < 80.0, "{rtt} ms");
+}
+
+#[test]
+fn long_round_trips_are_filled() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("jl");
+    for (delay, rtt_ms) in [("50ms", 100.0), ("100ms", 200.0)] {
+        let path = ["--rate", "20mbit", "--queue", "4bdp", "--delay", delay];
+        let (samples, report) = over(&path, 0, loaded.directory(), &loaded.name, "1 send:14");
+        let settled = samples.word(0, 7.0);
+        let (goodput, rtt) = (settled.goodput(), settled.median_rtt_ms());
+        println!("{delay}: {goodput:.0} bit/s, {rtt:.1} ms, {report}");
+        // 19 Mbit/s less headers; a probe for the path's length halves the rate for some rounds.
+        assert!(goodput > 12e6, "{delay}: {goodput} bit/s of 20 Mbit/s");
+        // It went that far. The signal's target is a queue of 0.1 * sqrt(10 Gbit/s / 20 Mbit/s),
+        // 2.2 round trips.
+        assert!(rtt > rtt_ms * 0.9, "{delay}: {rtt} ms");
+    }
+}
+
+#[test]
+fn marks_keep_the_queue_shorter() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("je");
+    let run = |ecn, path: &[&str]| {
+        let (samples, report) = over(path, ecn, loaded.directory(), &loaded.name, "1 send:8");
+        let settled = samples.word(0, 2.0);
+        (settled.goodput(), settled.median_rtt_ms(), report)
+    };
+    let plain = ["--rate", "50mbit", "--delay", "10ms", "--queue", "4bdp"];
+    let marking = [&plain[..], &["--ecn", "3ms"]].concat();
+    let (_, without, _) = run(0, &plain);
+    let (goodput, with, report) = run(1, &marking);
+    println!("{goodput:.0} bit/s, {with:.1} ms, without marks {without:.1} ms; {report}");
+    assert!(report["marked"].as_f64().unwrap() > 10.0, "{report}");
+    assert_eq!(report["dropped_queue"], 0, "{report}");
+    assert!(goodput > 25e6, "{goodput} bit/s of 50 Mbit/s");
+    // The fixed point without marks is 0.1 * sqrt(10 Gbit/s / 50 Mbit/s) * 20 ms = 28 ms of queue.
+    assert!(with < without, "{with} ms, without marks {without} ms");
+}
+
+#[test]
+fn a_pause_costs_rate_and_not_the_flow() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("ji");
+    let path = ["--rate", "50mbit", "--delay", "10ms", "--queue", "4bdp"];
+    let words = "1 send:3 pause:4 send:3";
+    let (samples, _) = over(&path, 0, loaded.directory(), &loaded.name, words);
+    let before = samples.word(0, 2.0).median(|sample| sample.rate);
+    let again = samples.word(2, 0.0);
+    // Four seconds are four halves; a sample is up to 40 ms late, in which the start doubles twice.
+    let first = again.0[0].rate.min(again.0[1].rate);
+    assert!(first < before / 2.0, "{first} bytes/s after {before}");
+    let late = samples.word(2, 1.0).goodput();
+    println!("{before} bytes/s, {first} after the pause, then {late} bit/s");
+    assert!(late > 30e6, "{late} bit/s of 50 Mbit/s");
+}
+
+#[test]
+fn an_application_that_sends_little_gets_it_through_and_no_more_rate() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("ja");
+    let path = ["--rate", "100mbit", "--delay", "10ms", "--queue", "4bdp"];
+    // 50 kB each 20 ms are 20 Mbit/s.
+    let words = "1 drip:6:50000 send:5";
+    let (samples, _) = over(&path, 0, loaded.directory(), &loaded.name, words);
+    let limited = samples.word(0, 2.0);
+    let (goodput, highest) = (limited.goodput(), limited.highest_rate());
+    println!("{goodput:.0} bit/s, at most {highest} bytes/s");
+    assert!(
+        goodput > 17e6,
+        "{goodput} bit/s of the application's 20 Mbit/s"
+    );
+    // What is never used is not asked for: the start may have gone to twice of what arrived in
+    // its fastest round, which is the link's rate.
+    assert!(highest < 30e6, "{highest} bytes/s");
+    let free = samples.word(1, 2.0).goodput();
+    assert!(free > 50e6, "{free} bit/s of 100 Mbit/s");
+}
+
+#[test]
+fn less_than_a_packet_in_a_round_trip_goes_on() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("jp");
+    // A full packet takes 40 ms, twice the round trip.
+    let path = ["--rate", "300kbit", "--delay", "10ms", "--queue", "60kb"];
+    let (samples, _) = over(&path, 0, loaded.directory(), &loaded.name, "1 send:16");
+    // The start fills the queue, which takes 1.6 s, and five at what the lowest rate leaves of the
+    // link to go.
+    let settled = samples.word(0, 8.0);
+    let (goodput, lowest) = (settled.goodput(), samples.lowest_rate());
+    println!("{goodput:.0} bit/s, at least {lowest} bytes/s");
+    // Half of the lowest rate; what the start lost is repaired at that rate, too.
+    assert!(goodput > FLOOR * 8.0 / 2.0, "{goodput} bit/s of 300 kbit/s");
+    assert!(lowest >= FLOOR, "{lowest} bytes/s");
+}
+
+#[test]
+fn the_sockets_own_limit_of_the_rate_holds() {
+    if !privileged() {
+        return;
+    }
+    let loaded = model("jc");
+    let path = ["--rate", "50mbit", "--delay", "1ms", "--queue", "1mb"];
+    // 2 MB/s are 16 Mbit/s.
+    let words = "1 cap:2000000 send:4";
+    let (samples, _) = over(&path, 0, loaded.directory(), &loaded.name, words);
+    let settled = samples.word(1, 1.0);
+    let goodput = settled.goodput();
+    assert!(
+        (10e6..17e6).contains(&goodput),
+        "{goodput} bit/s of 16 Mbit/s"
+    );
+    assert!(settled.highest_rate() <= 2e6, "{}", settled.highest_rate());
+}
+
+/// A wire between two namespaces, 20 Mbit/s and 200 kB of queue, whose delay changes. Arguments:
+/// the namespaces, and one-way delays in ms by the second from which they are, `0:10 6:40`; time
+/// begins with the first packet. Addresses are 10.98.0.1 and 10.98.0.2.
+const WIRE: &str = r#"
+import collections, ctypes, fcntl, os, select, struct, subprocess, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def end(namespace, address):
+    with open("/run/netns/" + namespace) as there:
+        assert libc.setns(there.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(device, 0x400454CA, struct.pack("16sH22x", b"wire0", 0x1001))
+    for words in (["address", "add", address + "/24", "dev", "wire0"], ["link", "set", "wire0", "up"]):
+        subprocess.run(["ip", *words], check=True)
+    return device
+def packets(device):
+    try:
+        while True:
+            yield os.read(device, 2048)
+    except BlockingIOError:
+        pass
+ends = [end(sys.argv[1], "10.98.0.1"), end(sys.argv[2], "10.98.0.2")]
+plan = [tuple(map(float, word.split(":"))) for word in sys.argv[3:]]
+print("up", flush=True)
+began, busy = None, [0.0, 0.0]
+waiting = [collections.deque(), collections.deque()]
+while True:
+    now = time.monotonic()
+    due = min((queue[0][0] for queue in waiting if queue), default=now + 1)
+    for device in select.select(ends, [], [], max(0, due - now))[0]:
+        side = ends.index(device)
+        now = time.monotonic()
+        began = began or now
+        delay = [ms for second, ms in plan if now - began >= second][-1] / 1000
+        for packet in packets(device):
+            if (busy[side] - now) * 20e6 / 8 > 200_000:
+                continue
+            busy[side] = max(now, busy[side]) + len(packet) * 8 / 20e6
+            waiting[side].append((busy[side] + delay, packet))
+    now = time.monotonic()
+    for side, queue in enumerate(waiting):
+        while queue and queue[0][0] <= now:
+            os.write(ends[1 - side], queue.popleft()[1])
+"#;
+
+#[test]
+fn a_route_that_becomes_longer_and_shorter_is_followed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("rate-route"), "");
+    let loaded = model("jr");
+    let namespaces = [Side::Client, Side::Server].map(|side| bed.pair.namespace(side).to_owned());
+    let wire = loaded.directory().join("wire.py");
+    fs::write(&wire, WIRE).unwrap();
+    let mut wire = Command::new("python3");
+    wire.arg("-u").arg(loaded.directory().join("wire.py"));
+    wire.args(&namespaces).args(["0:5", "5:40", "16:5"]);
+    let mut wire = support::Traffic::spawn(wire);
+    assert_eq!(wire.line(), "up");
+    let mut sink = bed.python(Side::Server, SINK, &[]);
+    assert_eq!(sink.line(), "listening");
+    let flow = bed.python(
+        Side::Client,
+        FLOWS,
+        &["10.98.0.2", &loaded.name, "1", "send:22"],
+    );
+    let samples = Samples::parse(&flow.finish());
+    let begin = samples.0[0].at_s;
+    // Each from a while after the change, in which the next common probe falls. A flow that took
+    // the longer way for a queue would go down to the lowest rate.
+    for (from, to, rtt_ms) in [(2.0, 5.0, 10.0), (11.5, 16.0, 80.0), (18.0, 22.0, 10.0)] {
+        let phase = samples.of(|sample| (begin + from..begin + to).contains(&sample.at_s));
+        let (goodput, rtt) = (phase.goodput(), phase.median_rtt_ms());
+        println!("{from} to {to} s: {goodput:.0} bit/s, {rtt:.1} ms");
+        assert!(goodput > 12e6, "{from} s: {goodput} bit/s of 20 Mbit/s");
+        assert!(rtt > rtt_ms * 0.9, "{from} s: {rtt} ms");
+    }
+}

@@ -1,0 +1,158 @@
+//! Whatever the weights of a model, a flow of the learned rate controller goes on: it is never
+//! silent for longer than two of its own retransmission time-outs, on a clean path, under loss, and
+//! when for a while no acknowledgement comes.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::support::loaded::Loaded;
+use crate::support::models::{Tree, network, tree};
+use crate::support::{Bed, plain, privileged};
+use serde_json::Value;
+use thalweg_lab::host::Side;
+
+/// A flow that always has something to send. Arguments: address, port, congestion control. It
+/// says "sending" when data have been acknowledged, then after each line that it gets what it
+/// saw since the line before, as JSON:
+///
+/// - `silent`: the longest time since data were last sent, in units of the time-out of that moment;
+/// - `stuck`: the longest time without anything newly acknowledged, in the same unit;
+/// - `rto_ms`, `backoff`: the longest time-out and how often it had been doubled at most;
+/// - `acked`, `retransmitted`: bytes, and segments.
+///
+/// The machine's own scheduling does not count. `silent` is the kernel's own clock
+/// (`tcpi_last_data_sent`), read together with the time-out; `stuck` runs from the first sample
+/// that shows what was acknowledged, so a sampler that is late sees less. Moments at which the
+/// application or the receiver held the flow back are left out.
+const SEND: &str = r#"
+import json, select, socket, struct, sys, threading, time
+connection = socket.socket()
+connection.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())
+connection.connect((sys.argv[1], int(sys.argv[2])))
+name = connection.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b"\0").decode()
+assert name == sys.argv[3], name
+def send():
+    chunk = bytes(65536)
+    while True:
+        connection.send(chunk)
+threading.Thread(target=send, daemon=True).start()
+def sample():
+    information = connection.getsockopt(socket.IPPROTO_TCP, 11, 200)
+    word = lambda at: struct.unpack_from("I", information, at)[0]
+    long = lambda at: struct.unpack_from("Q", information, at)[0]
+    return {"now": time.monotonic() * 1000, "backoff": information[4], "rto": word(8) / 1000,
+            "unacked": word(24), "sent_ago": word(44), "retransmitted": word(100), "acked": long(120),
+            "unsent": word(144), "closed": long(176)}
+while not sample()["acked"]:
+    time.sleep(0.001)
+print("sending", flush=True)
+first = last = sample()
+moved = first["now"]
+seen = {"silent": 0.0, "stuck": 0.0, "rto_ms": 0.0, "backoff": 0, "samples": 0}
+while True:
+    ready = select.select([sys.stdin], [], [], 0.01)[0]
+    now = sample()
+    held = not now["unsent"] or now["closed"] != last["closed"]
+    if now["acked"] != last["acked"] or held:
+        moved = now["now"]
+    if not held:
+        seen["samples"] += 1
+        seen["silent"] = max(seen["silent"], now["sent_ago"] / now["rto"])
+        seen["stuck"] = max(seen["stuck"], (now["now"] - moved) / now["rto"])
+    seen["rto_ms"] = max(seen["rto_ms"], now["rto"])
+    seen["backoff"] = max(seen["backoff"], now["backoff"])
+    last = now
+    if ready:
+        if not sys.stdin.readline():
+            break
+        seen["acked"] = now["acked"] - first["acked"]
+        seen["retransmitted"] = now["retransmitted"] - first["retransmitted"]
+        print(json.dumps(seen), flush=True)
+        first = now
+        seen = {"silent": 0.0, "stuck": 0.0, "rto_ms": 0.0, "backoff": 0, "samples": 0}
+"#;
+
+/// In retransmission time-outs. Two, because TCP may send a probe just before the first is over
+/// and then begins anew; and an eighth for the kernel's timers, which are coarser the longer they
+/// run (kernel/time/timer.c).
+const LONGEST: f64 = 2.0 * 1.125;
+
+/// Longer than the time-out, so that it doubles: 200 ms and 80 ms of queue, at the lowest rate some
+/// more.
+const WITHOUT_ACKS: Duration = Duration::from_millis(1500);
+
+/// Models by name, each on a path that is clean, loses, carries no ACK for a while, and is clean.
+fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
+    // 100 Mbit/s before which 1 MB waits: 80 ms.
+    let mut options = plain(label);
+    options.path.rate = Some("100mbit".parse().unwrap());
+    options.path.queue = Some("1mb".parse().unwrap());
+    options.path.offload = false;
+    let bed = Bed::new(&options, "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    for (what, bytes) in models {
+        let file = bed.directory.path().join("model.safetensors");
+        fs::write(&file, bytes).unwrap();
+        let model = Loaded::new("st", file.to_str().unwrap());
+        let mut flow = bed.python(Side::Client, SEND, &[&address, "5001", &model.name]);
+        assert_eq!(flow.line(), "sending", "{what}");
+        let mut path = options.path.clone();
+        let mut phase = |name: &str, loss: &str, reverse_loss: &str, time: Duration| -> Value {
+            path.loss = Some(loss.parse().unwrap());
+            path.reverse_loss = reverse_loss.parse().unwrap();
+            bed.pair.change(&path).unwrap();
+            std::thread::sleep(time);
+            flow.go_on();
+            let line = flow.line();
+            println!("{what}, {name}: {line}");
+            let seen: Value = serde_json::from_str(&line).unwrap();
+            let number = |key: &str| seen[key].as_f64().unwrap();
+            assert!(number("samples") > 20.0, "{what}, {name}: {line}");
+            for wait in ["silent", "stuck"] {
+                assert!(number(wait) <= LONGEST, "{what}, {name}: {line}");
+            }
+            seen
+        };
+        let second = Duration::from_secs(1);
+        let clean = phase("clean", "0%", "0%", second);
+        assert!(clean["acked"].as_u64() > Some(10_000), "{what}: {clean}");
+        let lossy = phase("loss", "5%", "1%", second * 3 / 2);
+        assert!(lossy["retransmitted"].as_u64() > Some(0), "{what}: {lossy}");
+        // The time-out doubles, or this was no pause.
+        let without = phase("no ACKs", "0%", "100%", WITHOUT_ACKS);
+        assert!(without["backoff"].as_u64() > Some(0), "{what}: {without}");
+        // It may begin with what is left of a doubled time-out.
+        let after = phase("after", "0%", "0%", second * 5 / 2);
+        assert!(after["acked"].as_u64() > Some(10_000), "{what}: {after}");
+    }
+}
+
+/// The one that comes closest to silence: slower, whatever happens.
+#[test]
+fn a_model_that_always_slows_down_does_not_stall() {
+    if privileged() {
+        goes_on("rate-slow", &[("down", tree(&Tree::Always(-32767)))]);
+    }
+}
+
+#[test]
+#[ignore = "slow: half a minute"]
+fn no_weights_make_a_flow_wait_longer_than_two_time_outs() {
+    if !privileged() {
+        return;
+    }
+    let same = |weight: f32| network(&move |_, _, _| weight);
+    let mixed = |layer: usize, row: usize, column: usize| {
+        let odd = (layer + row + column) % 2 == 1;
+        if odd { -1.0 } else { 1.0 }
+    };
+    let models = [
+        ("all +127", same(1.0)),
+        ("all -127", same(-1.0)),
+        ("mixed", network(&mixed)),
+        // What none of these says in every state.
+        ("up", tree(&Tree::Always(32767))),
+    ];
+    goes_on("rate-stall", &models);
+}

@@ -1,0 +1,464 @@
+//! The command line against a small server that stands in for the agent.
+
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::fake::{Agent, Ran, answer, arm, document, host, status};
+
+#[test]
+fn status_is_told() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["status"]).ok();
+    for part in [
+        "mode           thalweg, dry run: nothing is set\n",
+        "up             1 h 2 min, took over",
+        "hosts          12 of at most 65536\n",
+        "memory         61.0 MB in the kernel, 12.3 MB in the agent\n",
+        "450 changed",
+        "700 of 980 ended connections scored, by wall time",
+        "problems       kernel BTF is absent\n               the store is full\n",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    let value: Value = serde_json::from_str(&agent.run(&["--json", "status"]).ok()).unwrap();
+    assert_eq!(value, status());
+}
+
+#[test]
+fn arms_are_listed() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["arms"]).ok();
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[1], ["cubic", "yes", "yes", "0"]);
+    assert_eq!(
+        lines[2],
+        [
+            "dctcp",
+            "refused",
+            "yes",
+            "3",
+            "Operation",
+            "not",
+            "permitted"
+        ]
+    );
+}
+
+#[test]
+fn hosts_have_the_published_columns_first() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["hosts"]).ok();
+    let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+    let published = [
+        "IPAddress",
+        "CongAlg",
+        "Metric",
+        "Count",
+        "Greedy",
+        "MinRtt",
+        "MaxRtDlvr",
+    ];
+    assert_eq!(header[..7], published);
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    // By address, not by text: .9 before .10.
+    assert_eq!(rows[0][..2], ["192.0.2.9", "cubic"]);
+    assert_eq!(
+        rows[1][..7],
+        ["192.0.2.10", "bbr", "39500000", "61", "55", "9800", "118"]
+    );
+    assert_eq!(rows[1][7..], ["490", "93.8%"]);
+    // No evidence: no estimate is shown.
+    assert_eq!(rows[2][7..], ["-", "6.2%"]);
+    assert_eq!(rows[3][0], "2001:db8:aaaa:bbbb::/64");
+
+    // The longest address leaves room for everything.
+    let long = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff";
+    let body = json!({ "hosts": [host(long, 1, &[arm("bbr", 1.0, 1.0)])] }).to_string();
+    let text = Agent::new(move |_, _| (200, body.clone()))
+        .run(&["hosts"])
+        .ok();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(text.lines().nth(1).unwrap().starts_with(long), "{text}");
+}
+
+#[test]
+fn hosts_are_filtered_sorted_and_cut() {
+    let agent = Agent::new(answer);
+    let addresses = |arguments: &[&str]| {
+        let mut all = vec!["--json", "hosts"];
+        all.extend(arguments);
+        let value: Value = serde_json::from_str(&agent.run(&all).ok()).unwrap();
+        let hosts = value["hosts"].as_array().unwrap().clone();
+        hosts
+            .iter()
+            .map(|host| host["address"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (nine, ten, six) = ("192.0.2.9", "192.0.2.10", "2001:db8:aaaa:bbbb::/64");
+    assert_eq!(addresses(&["--sort", "connections"]), [nine, ten, six]);
+    assert_eq!(
+        addresses(&["--filter", "192.0.2.0/24", "--limit", "1"]),
+        [nine]
+    );
+    assert_eq!(addresses(&["--filter", "2001:db8:aaaa:bbbb::7"]), [six]);
+    assert_eq!(addresses(&["--filter", "bbr"]), [ten, six]);
+    assert_eq!(
+        addresses(&["--filter", "bbr", "--filter", "192.0.0.0/16"]),
+        [ten]
+    );
+    assert_eq!(agent.run(&["hosts", "--filter", "reno"]).ok(), "no hosts\n");
+    assert_eq!(agent.run(&["hosts", "--filter", "192.0.2.0/99"]).code, 2);
+}
+
+#[test]
+fn a_host_is_explained() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["explain", "192.0.2.10"]).ok_but_wide();
+    assert!(text.starts_with("192.0.2.10: bbr next, because its mean cost is lowest.\n"));
+    assert!(text.contains("bbr *"), "{text}");
+    assert!(text.contains("the last 1 min 15 s ago"), "{text}");
+    assert!(
+        text.contains("bbr moved 105 MB at 490 Mbit/s, RTT 12.3 ms, 310 of 72000"),
+        "{text}"
+    );
+    let error = agent.run(&["explain", "198.51.100.1"]).failed(1);
+    assert_eq!(error, "thalweg: nothing is known of it\n");
+    agent.run(&["explain", "2001:db8::1"]).ok_but_wide();
+    assert_eq!(
+        agent.seen().last().unwrap().path,
+        "/v1/hosts/2001%3Adb8%3A%3A1"
+    );
+}
+
+#[test]
+fn events_come_oldest_first() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["events"]).ok_but_wide();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(
+        lines[0],
+        "2025-10-09 08:53:20.001  decision  to 192.0.2.10 port 443: \
+         bbr (greedy, 93.8%, system cubic)"
+    );
+    assert!(lines[1].contains("close"), "{text}");
+    // The record that covers the address names the events.
+    agent
+        .run(&["events", "--host", "2001:db8::1"])
+        .ok_but_wide();
+    assert_eq!(
+        agent.seen().last().unwrap().path,
+        "/v1/events?limit=20&host=192.0.2.10"
+    );
+    assert_eq!(agent.run(&["events", "--limit", "10001"]).code, 2);
+}
+
+#[test]
+fn following_repeats_nothing_and_tells_gaps() {
+    let agent = Agent::new(answer);
+    let text = agent.run(&["--json", "events", "--follow"]).ok_but_wide();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let ids: Vec<&Value> = lines.iter().map(|line| &line["id"]).collect();
+    assert_eq!(
+        ids,
+        [&json!(1), &json!(2), &json!(0), &Value::Null, &json!(0)]
+    );
+    assert_eq!(lines[3], json!({ "missed": 5 }));
+    let plain = agent.run(&["events", "-f"]).ok_but_wide();
+    assert!(plain.contains("\n... 5 events missed\n"), "{plain}");
+}
+
+#[test]
+fn forgetting_wants_a_yes() {
+    let agent = Agent::new(answer);
+    let error = agent.run(&["reset"]).failed(2);
+    assert!(error.contains("--yes"), "{error}");
+    assert_eq!(agent.seen(), []);
+    assert_eq!(
+        agent.run(&["reset", "--yes"]).ok(),
+        "12 host records forgotten\n"
+    );
+    let one = agent.run(&["reset", "192.0.2.10", "-y", "--json"]).ok();
+    assert_eq!(
+        serde_json::from_str::<Value>(&one).unwrap(),
+        json!({ "removed": 1 })
+    );
+}
+
+#[test]
+fn records_travel_in_files() {
+    let agent = Agent::new(answer);
+    let file = agent.directory.path().join("hosts.json");
+    let name = file.to_str().unwrap();
+    assert_eq!(agent.run(&["export", name]).ok(), "");
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written, document());
+    assert_eq!(
+        serde_json::from_str::<Value>(&agent.run(&["export"]).ok()).unwrap(),
+        document()
+    );
+    assert_eq!(
+        agent.run(&["import", name]).ok(),
+        "1 host records imported, 2 left out\n"
+    );
+    let sent = agent.seen().pop().unwrap();
+    assert_eq!(
+        (sent.method.as_str(), sent.path.as_str()),
+        ("POST", "/v1/import")
+    );
+    assert_eq!(
+        serde_json::from_str::<Value>(&sent.body).unwrap(),
+        document()
+    );
+
+    // A document with a fault is not sent.
+    let requests = agent.seen().len();
+    let text = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("192.0.2.10", "192.0.2");
+    std::fs::write(&file, text).unwrap();
+    let error = agent.run(&["import", name]).failed(1);
+    assert!(
+        error.contains("hosts.json: hosts[0].address: \"192.0.2\" is not"),
+        "{error}"
+    );
+    assert!(error.contains("nothing was imported"), "{error}");
+    assert_eq!(agent.seen().len(), requests);
+    let missing = agent.run(&["import", "/nonexistent.json"]).failed(1);
+    assert!(
+        missing.contains("cannot read /nonexistent.json"),
+        "{missing}"
+    );
+    // A failed export leaves what was there.
+    let down = Agent::absent();
+    std::fs::write(&file, "kept").unwrap();
+    down.run(&["export", name]).failed(4);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+}
+
+#[test]
+fn detaching_works_with_and_without_agent() {
+    let agent = Agent::new(answer);
+    assert_eq!(
+        agent.run(&["detach"]).ok(),
+        "removed from the kernel: link_sockops, hosts\n"
+    );
+    assert_eq!(
+        Agent::absent().run(&["detach"]).ok(),
+        "nothing was attached\n"
+    );
+}
+
+#[test]
+fn an_absent_agent_is_code_4_and_one_line() {
+    let agent = Agent::absent();
+    for arguments in [
+        &["status"][..],
+        &["arms"],
+        &["hosts"],
+        &["explain", "192.0.2.1"],
+        &["events"],
+        &["events", "--follow"],
+        &["reset", "--yes"],
+        &["export"],
+    ] {
+        let error = agent.run(arguments).failed(4);
+        assert!(
+            error.starts_with("thalweg: the agent is not running"),
+            "{error}"
+        );
+        assert!(error.contains("no programs are pinned in"), "{error}");
+        assert!(error.contains("start it with `thalweg run`"), "{error}");
+    }
+    // A socket that a killed agent left behind.
+    drop(UnixListener::bind(agent.socket()).unwrap());
+    agent.run(&["status"]).failed(4);
+}
+
+#[test]
+fn errors_of_the_agent_are_passed_on() {
+    let agent = Agent::new(|_, _| (500, "boom".to_owned()));
+    let error = agent.run(&["status"]).failed(1);
+    assert_eq!(
+        error,
+        "thalweg: the agent answers 500 Internal Server Error: boom\n"
+    );
+    let other = Agent::new(|_, _| (200, "{\"version\": 7}".to_owned()));
+    let error = other.run(&["status"]).failed(1);
+    assert!(
+        error.contains("/v1/status is not understood; is it of another version?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
+    let agent = Agent::absent();
+    for arguments in [
+        &["frobnicate"][..],
+        &[],
+        &["explain"],
+        &["hosts", "--sort", "colour"],
+        &["run", "--mode", "fast"],
+        &["lab", "run"],
+        &["lab", "run", "x.toml", "--mode", "fixed:"],
+        &["lab", "run", "x.toml", "--connections", "0"],
+    ] {
+        assert_eq!(agent.run(arguments).code, 2, "{arguments:?}");
+    }
+    let config = agent.directory.path().join("bad.toml");
+    std::fs::write(&config, "mode = \"fast\"\n").unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        Ran::from(
+            command
+                .args(arguments)
+                .stdin(Stdio::null())
+                .output()
+                .unwrap(),
+        )
+    };
+    let error = run(&["status", "--config", config.to_str().unwrap()]).failed(1);
+    assert!(
+        error.contains("bad.toml:1:8: mode: found the string \"fast\""),
+        "{error}"
+    );
+    let error = run(&["status", "--config", "/nonexistent.toml"]).failed(1);
+    assert!(
+        error.contains("cannot read /nonexistent.toml: No such file"),
+        "{error}"
+    );
+    let error = agent.run(&["run", "--cgroup", "relative"]).failed(1);
+    assert!(error.contains("not an absolute path"), "{error}");
+}
+
+#[test]
+fn the_socket_option_goes_before_the_configuration() {
+    let agent = Agent::new(answer);
+    let other = Agent::absent();
+    let socket = agent.socket();
+    let text = other
+        .run(&["--socket", socket.to_str().unwrap(), "status"])
+        .ok();
+    assert!(text.contains("4242"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let many: Vec<Value> = (0..20_000u32)
+        .map(|n| {
+            host(
+                &format!("10.1.{}.{}", n / 256, n % 256),
+                n,
+                &[arm("bbr", 1.0, 1.0)],
+            )
+        })
+        .collect();
+    let body = json!({ "hosts": many }).to_string();
+    let agent = Agent::new(move |_, _| (200, body.clone()));
+    let mut child = agent
+        .command(&["hosts", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let ended = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!((ended.code, ended.error.as_str()), (0, ""));
+}
+
+#[test]
+fn the_doctor_speaks_json_and_tables() {
+    let agent = Agent::absent();
+    let json = agent.run(&["doctor", "--json"]);
+    let checks: Vec<Value> = serde_json::from_str(&json.out).unwrap();
+    let missing = checks.iter().any(|check| check["state"] == "missing");
+    assert_eq!(json.code, if missing { 3 } else { 0 }, "{}", json.error);
+    let text = agent.run(&["doctor"]);
+    assert_eq!(text.code, json.code);
+    assert!(
+        text.out.lines().all(|line| line.chars().count() <= 100),
+        "{}",
+        text.out
+    );
+}
+
+#[test]
+fn the_page_has_every_command_and_exit_code() {
+    let page = include_str!("../../../../docs/cli.md");
+    let help = Agent::absent().run(&["--help"]).ok();
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names: Vec<&str> = commands
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(|line| !line.starts_with(' '))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    // Nothing is checked if the help looks otherwise one day.
+    assert!(names.len() >= 18, "{names:?}");
+    for name in names {
+        assert!(page.contains(&format!("`thalweg {name}")), "{name}");
+    }
+    for code in 0..=5 {
+        assert!(page.contains(&format!("| {code} | ")), "{code}");
+        assert!(help.contains(&format!("\n  {code}  ")), "{code}");
+    }
+}
+
+#[test]
+fn a_worse_run_is_code_6() {
+    let agent = Agent::absent();
+    let write = |name: &str, goodput: f64| {
+        let connections: Vec<Value> = (0..20)
+            .map(|round| {
+                json!({"round": round, "goodput_bps": goodput + f64::from(round), "retransmits": 0,
+                       "arm": "bbr", "mean_rtt_us": null, "wall_s": 1.0, "error": null})
+            })
+            .collect();
+        let document = json!({
+            "format": 1,
+            "environment": {"version": "0", "kernel": "Linux", "cpus": 2, "iperf3": "iperf 3"},
+            "scenarios": [{
+                "scenario": {"name": "x", "path": {}, "traffic": {}},
+                "modes": [{"mode": "thalweg", "connections": connections}],
+            }],
+        });
+        let file = agent.directory.path().join(name);
+        std::fs::write(&file, document.to_string()).unwrap();
+        file.to_str().unwrap().to_owned()
+    };
+    let (fast, slow) = (write("fast.json", 2e6), write("slow.json", 1e6));
+    let same = agent.run(&["lab", "compare", &fast, &fast]).ok();
+    assert!(same.contains("not shown"), "{same}");
+    agent.run(&["lab", "compare", &slow, &fast]).ok();
+    let worse = agent.run(&["lab", "compare", &fast, &slow]);
+    assert_eq!(worse.code, 6, "{}", worse.error);
+    assert_eq!(worse.error, "thalweg: B is worse than A\n");
+    assert!(worse.out.contains("WORSE"), "{}", worse.out);
+    agent
+        .run(&["lab", "compare", &fast, &slow, "--tolerance", "0.6"])
+        .ok();
+    let better = agent.run(&["--json", "lab", "compare", &slow, &fast]).ok();
+    let value: Value = serde_json::from_str(&better).unwrap();
+    assert_eq!(value["rows"][0]["verdict"], "better");
+    let missing = agent
+        .run(&["lab", "compare", &fast, "/nonexistent"])
+        .failed(1);
+    assert!(missing.contains("cannot read /nonexistent"), "{missing}");
+    let wrong = agent.run(&["lab", "compare", &fast, &slow, "--measure", "speed"]);
+    assert_eq!(wrong.code, 2);
+}

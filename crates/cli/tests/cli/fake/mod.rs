@@ -1,0 +1,283 @@
+//! A small server that stands in for the agent, and what it answers.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A request as the server saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub method: String,
+    pub path: String,
+    pub body: String,
+}
+
+/// Stands in for the agent until the test ends.
+pub struct Agent {
+    pub directory: TempDir,
+    pub seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Agent {
+    /// A server that answers by method and path with status and body.
+    pub fn new(answer: impl Fn(&str, &str) -> (u16, String) + Send + 'static) -> Self {
+        let agent = Self::absent();
+        let listener = UnixListener::bind(agent.socket()).unwrap();
+        let seen = Arc::clone(&agent.seen);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                let request = read(&stream);
+                let (status, body) = answer(&request.method, &request.path);
+                seen.lock().unwrap().push(request);
+                let mut stream = stream;
+                // A client that has gone is the test's own business.
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
+            }
+        });
+        agent
+    }
+
+    /// A place without a server.
+    pub fn absent() -> Self {
+        Self {
+            directory: TempDir::new().unwrap(),
+            seen: Arc::default(),
+        }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("agent.sock")
+    }
+
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let config = self.directory.path().join("t.toml");
+        let pin = self.directory.path().join("pin");
+        let text = format!("[paths]\nsocket = {:?}\npin = {pin:?}\n", self.socket());
+        std::fs::write(&config, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
+        command
+            .arg("--config")
+            .arg(config)
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::from(self.command(arguments).output().unwrap())
+    }
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub error: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("no signal"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            error: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// The output of a command that succeeded without a word on standard error.
+    pub fn ok(self) -> String {
+        assert_eq!((self.code, self.error.as_str()), (0, ""), "{}", self.out);
+        let widest = self
+            .out
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0);
+        assert!(
+            widest <= 100 || self.out.contains('{'),
+            "{widest} columns:\n{}",
+            self.out
+        );
+        self.out
+    }
+
+    /// The message of a command that failed with a code and printed nothing.
+    pub fn failed(self, code: i32) -> String {
+        assert_eq!((self.code, self.out.as_str()), (code, ""), "{}", self.error);
+        assert_eq!(self.error.lines().count(), 1, "{}", self.error);
+        self.error
+    }
+}
+
+pub fn read(stream: &UnixStream) -> Seen {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap(), words.next().unwrap_or_default());
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).unwrap();
+        match header.trim().to_lowercase().strip_prefix("content-length:") {
+            Some(value) => length = value.trim().parse().unwrap(),
+            None if header.trim().is_empty() => break,
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    Seen {
+        method,
+        path,
+        body: String::from_utf8(body).unwrap(),
+    }
+}
+
+pub fn arm(name: &str, next: f64, evidence: f64) -> Value {
+    json!({
+        "arm": name, "metric": 39_500_000u64, "count": 61, "greedy": 55, "min_rtt_us": 9_800,
+        "max_rate": 118, "scored": 58, "evidence": evidence, "cost_bits": 39.5,
+        "deviation_bits": 0.25, "rate_bytes_per_s": 61_250_000.0, "srtt_us": 12_300,
+        "next_probability": next
+    })
+}
+
+pub fn host(address: &str, connections: u32, arms: &[Value]) -> Value {
+    json!({
+        "address": address, "netns": 1, "connections": connections, "scored": 60, "switched": 2,
+        "min_rtt_us": 9_800, "max_rate_bytes_per_s": 118_000_000u64, "idle_s": 75,
+        "best": "bbr", "arms": arms
+    })
+}
+
+pub fn hosts() -> Value {
+    json!({ "hosts": [
+        host("2001:db8:aaaa:bbbb::/64", 3, &[arm("bbr", 1.0, 3.0)]),
+        host("192.0.2.10", 9, &[arm("bbr", 0.9375, 8.0), arm("cubic", 0.0625, 0.0)]),
+        host("192.0.2.9", 500, &[arm("cubic", 1.0, 2.0)]),
+    ]})
+}
+
+pub fn event(id: i64, closed: bool) -> Value {
+    let mut event = json!({
+        "id": id, "time_ms": 1_760_000_000_000i64 + id, "kind": "decision", "connection": id,
+        "netns": 1, "host": "192.0.2.10", "remote": "192.0.2.10", "remote_port": 443,
+        "local_port": 50_000, "arm": "bbr", "chosen": "bbr", "system_arm": "cubic",
+        "reason": "greedy", "propensity": 0.9375, "passive": false, "ecn": false,
+        "dry_run": false, "switched": false, "error": null
+    });
+    if closed {
+        event["kind"] = "close".into();
+        event["measurement"] = json!({
+            "end": "fin-local", "outcome": "scored", "bytes": 104_857_600u64,
+            "duration_us": 1_700_000, "rate_bytes_per_s": 61_250_000, "srtt_us": 12_300,
+            "min_rtt_us": 9_800, "segs_out": 72_000, "retrans": 310, "cost": 39_500_000,
+            "weight": 1.0
+        });
+    }
+    event
+}
+
+pub fn status() -> Value {
+    let counters = json!({
+        "established": 1000, "decided": 900, "changed": 450, "refused": 1, "closed": 980,
+        "scored": 700, "skipped_small": 200, "skipped_app_limited": 50,
+        "skipped_not_tracked": 20, "skipped_timeout": 6, "switched": 7, "withdrawn": 5, "outside": 4,
+        "app_owned": 30, "events": 1880, "events_dropped": 0, "hosts_created": 12,
+        "hosts_missed": 0, "conns_missed": 0
+    });
+    json!({
+        "version": "0.1.0", "pid": 4242, "uptime_s": 3725, "mode": "thalweg", "dry_run": true,
+        "cgroup": "/sys/fs/cgroup", "pin": "/sys/fs/bpf/thalweg",
+        "store": "/var/lib/thalweg/thalweg.db", "abi_version": 2, "took_over": true,
+        "kernel_busy_time": false, "hosts": 12, "hosts_max": 65_536, "map_bytes": 61_000_000u64,
+        "resident_bytes": 12_300_000u64, "counters": counters, "events_stored": 1880, "events_lost": 3,
+        "snapshot_age_s": 12, "problems": ["kernel BTF is absent", "the store is full"]
+    })
+}
+
+pub fn answer(method: &str, path: &str) -> (u16, String) {
+    let body = match (method, path) {
+        ("GET", "/v1/status") => status(),
+        ("GET", "/v1/arms") => json!([
+            { "index": 0, "name": "cubic", "present": true, "needs_ecn": false,
+              "system_default": true, "refused": null, "refusals": 0 },
+            { "index": 1, "name": "dctcp", "present": true, "needs_ecn": true,
+              "system_default": false, "refused": "Operation not permitted", "refusals": 3 },
+        ]),
+        ("GET", "/v1/hosts") => hosts(),
+        ("GET", "/v1/hosts/192.0.2.10" | "/v1/hosts/2001%3Adb8%3A%3A1") => json!([{
+            "host": host("192.0.2.10", 9, &[arm("bbr", 0.9375, 8.0), arm("cubic", 0.0625, 0.0)]),
+            "summary": "bbr next, because its mean cost is lowest.",
+            "recent": [event(2, true), event(1, false)]
+        }]),
+        ("GET", "/v1/events?limit=20" | "/v1/events?limit=20&host=192.0.2.10") => {
+            json!([event(2, true), event(1, false)])
+        }
+        ("GET", "/v1/events/stream") => {
+            let lines = [
+                event(2, true),
+                event(0, false),
+                json!({ "missed": 5 }),
+                event(0, true),
+            ];
+            let lines = lines.map(|mut line| {
+                if line["id"] == 0 {
+                    line["time_ms"] = 1_760_000_001_000i64.into();
+                }
+                line.to_string() + "\n"
+            });
+            return (200, lines.concat());
+        }
+        ("DELETE", "/v1/hosts") => json!({ "removed": 12 }),
+        ("DELETE", "/v1/hosts/192.0.2.10") => json!({ "removed": 1 }),
+        ("GET", "/v1/export") => document(),
+        ("POST", "/v1/import") => json!({ "imported": 1, "left_out": 2 }),
+        ("POST", "/v1/detach") => json!({ "removed": ["link_sockops", "hosts"] }),
+        ("GET", _) => {
+            return (
+                404,
+                json!({ "error": "nothing is known of it" }).to_string(),
+            );
+        }
+        _ => return (500, "not JSON".to_owned()),
+    };
+    (200, body.to_string())
+}
+
+pub fn document() -> Value {
+    json!({
+        "format": "thalweg-hosts", "version": 1, "mode": "thalweg", "boot_id": "b",
+        "own_netns": 1, "saved_at_ms": 1, "hosts": [{
+            "netns": 1, "address": "192.0.2.10", "prefix": 32, "connections": 1, "scored": 1,
+            "switched": 0, "min_rtt_us": 1, "max_rate": 1, "seen_age_ms": 0,
+            "forgot_age_ms": null, "arms": {}
+        }]
+    })
+}
+
+impl Ran {
+    /// As [`Ran::ok`], for lines of events, which are as long as they are.
+    pub fn ok_but_wide(self) -> String {
+        assert_eq!((self.code, self.error.as_str()), (0, ""), "{}", self.out);
+        self.out
+    }
+}

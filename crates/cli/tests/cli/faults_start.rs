@@ -1,0 +1,724 @@
+//! Starts that fail or are cut short: nothing that was learned is lost, and nothing is left half done.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{self, Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use nix::sys::signal::Signal;
+use thalweg_abi::{arm_name_bytes, bytes_of, from_bytes, raw};
+
+/// A bed whose agent has scored one connection, and the server that it went to.
+fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
+    let bed = Bed::running(label, settings);
+    let address = bed.server_address();
+    let sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("closed", 2);
+    (bed, address, sink)
+}
+
+fn assert_known(bed: &Bed, address: &str) {
+    let host = bed.host(address).expect("what was learned is lost");
+    assert_eq!(host["scored"], 1);
+}
+
+fn error_of(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A memory cgroup, of either version, that goes with this.
+struct MemoryLimit(PathBuf);
+
+impl MemoryLimit {
+    fn new(label: &str, bytes: u64) -> Option<Self> {
+        let name = format!("thalweg-test-{}-{label}", std::process::id());
+        for (root, file) in [
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ] {
+            let limit = Self(Path::new(root).join(&name));
+            if fs::create_dir(&limit.0).is_ok()
+                && limit.0.join(file).exists()
+                && fs::write(limit.0.join(file), bytes.to_string()).is_ok()
+            {
+                return Some(limit);
+            }
+        }
+        None
+    }
+
+    /// The command, run in here.
+    fn confine(&self, command: &Command) -> Command {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(self.0.join("cgroup.procs"))
+            .arg(command.get_program())
+            .args(command.get_args())
+            .stdin(Stdio::null());
+        shell
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_table_that_gets_no_memory_takes_nothing_away() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("nomem", "");
+    let Some(limit) = MemoryLimit::new("nomem", 128 << 20) else {
+        skip("no memory cgroup can be made");
+        return;
+    };
+    bed.end(Signal::SIGTERM);
+    let before = bed.running_program();
+    bed.configure("[hosts]\nmax = 1000000\n");
+    bed.refuses(limit.confine(&bed.run_command()));
+    assert_eq!(
+        bed.running_program(),
+        before,
+        "the old program was replaced"
+    );
+    bed.configure("");
+    bed.start();
+    assert_known(&bed, &address);
+    bed.end(Signal::SIGTERM);
+    bed.start();
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_start_that_fails_at_its_socket_leaves_nothing_attached() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("nosocket"), "");
+    fs::create_dir_all(bed.socket().join("in the way")).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.socket().to_str().unwrap()), "{text}");
+    assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+}
+
+#[test]
+fn a_listener_that_never_accepts_is_recognised_as_alive() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("deaf"), "");
+    let listener = std::os::unix::net::UnixListener::bind(bed.socket()).unwrap();
+    // A connection more than the queue holds would wait for ever.
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open; listen only shortens its queue.
+    assert_eq!(unsafe { nix::libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let _waiting = std::os::unix::net::UnixStream::connect(bed.socket()).unwrap();
+    let text = bed.refused();
+    assert!(text.contains("another process answers"), "{text}");
+    assert!(bed.socket().exists(), "the socket of another was removed");
+    assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+}
+
+#[test]
+fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("norestore", "");
+    bed.json(&["detach"]);
+    bed.reap();
+    let store = bed.state().join("thalweg.db");
+    // A number that cannot be: SQLite keeps it, nobody can read it.
+    let change = |by: i64| {
+        let program = "import sqlite3, sys\n\
+                       db = sqlite3.connect(sys.argv[1])\n\
+                       n = db.execute('UPDATE hosts SET connections = connections + ?', sys.argv[2:]).rowcount\n\
+                       db.commit()\n\
+                       assert n == 1, n\n";
+        let done = Command::new("python3")
+            .args(["-c", program])
+            .arg(&store)
+            .arg(by.to_string())
+            .status();
+        assert!(done.unwrap().success());
+    };
+    change(-1_000_000);
+    for _ in 0..2 {
+        let text = bed.refused();
+        assert!(text.contains(store.to_str().unwrap()), "{text}");
+        assert!(!bed.pin.exists(), "something is left in the kernel: {text}");
+    }
+    change(1_000_000);
+    bed.start();
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_missing_pin_loses_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("missing", "");
+    for name in ["hosts", "meta", "arms", "conns", "link_setsockopt"] {
+        bed.end(Signal::SIGKILL);
+        fs::remove_file(bed.pin.join(name)).unwrap();
+        bed.start();
+        assert_known(&bed, &address);
+        assert!(bed.pin.join(name).exists(), "{name} is still missing");
+    }
+}
+
+#[test]
+fn a_map_of_somebody_else_is_refused_not_removed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("foreign"), "");
+    fs::create_dir_all(&bed.pin).unwrap();
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as u64,
+        ..Default::default()
+    };
+    let path = bed.pin.join("hosts");
+    let mut map = MapHandle::create(MapType::Hash, Some("theirs"), 4, 4, 1, &options).unwrap();
+    map.pin(&path).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(path.to_str().unwrap()), "{text}");
+    assert!(text.contains("theirs"), "{text}");
+    assert!(path.exists(), "it was removed");
+    let left: Vec<_> = fs::read_dir(&bed.pin).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    map.unpin(&path).unwrap();
+}
+
+#[test]
+fn a_start_right_after_detach_waits_for_the_one_that_goes() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("again", "");
+    for _ in 0..2 {
+        bed.json(&["detach"]);
+        let old = bed.leave();
+        bed.start();
+        assert_known(&bed, &address);
+        bed.collect(old);
+    }
+}
+
+#[test]
+fn a_hang_up_ends_nothing() {
+    if !privileged() {
+        return;
+    }
+    let (bed, address, _sink) = learned("hup", "");
+    bed.signal(Signal::SIGHUP);
+    wait_for("a line about it", || {
+        bed.logged().contains("SIGHUP").then_some(())
+    });
+    assert_known(&bed, &address);
+}
+
+#[test]
+fn a_listener_that_chose_keeps_its_choice_over_a_change_of_mode() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::running("chose", "");
+    let owned = |bed: &Bed| support::map_id(&bed.pin.join("owned"));
+    let before = owned(&bed);
+    bed.end(Signal::SIGTERM);
+    bed.configure("mode = \"classic\"\n");
+    bed.start();
+    assert_eq!(owned(&bed), before, "the marks of sockets are gone");
+}
+
+#[test]
+fn a_state_directory_that_others_may_write_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("open"), "");
+    fs::create_dir_all(bed.state()).unwrap();
+    fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o777)).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.state().to_str().unwrap()), "{text}");
+    assert!(text.contains("chmod"), "{text}");
+    fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o750)).unwrap();
+    std::os::unix::fs::chown(bed.state(), Some(65534), None).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.state().to_str().unwrap()), "{text}");
+    assert!(text.contains("chown"), "{text}");
+    assert!(!bed.pin.exists(), "something is left in the kernel");
+}
+
+/// A command in a mount namespace of its own, after a line of shell in which `$0` is a directory.
+fn with_mounts(bed: &Bed, line: &str) -> Command {
+    let place = bed.directory.path().join("mounts");
+    fs::create_dir_all(&place).unwrap();
+    let own = bed.run_command();
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c", &format!("{line} && exec \"$@\"")])
+        .arg(place)
+        .arg(own.get_program())
+        .args(own.get_args())
+        .stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn where_no_bpf_file_system_is_mounted_it_mounts_one() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nobpffs"), "");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    for (line, scored) in [
+        ("umount -l /sys/fs/bpf", 1),
+        ("mount -t tmpfs none /sys/fs/bpf", 2),
+    ] {
+        bed.start_by(with_mounts(&bed, line));
+        bed.connect(&address, 1, 1_000_000);
+        assert!(!bed.pin.exists(), "it is this namespace's");
+        wait_for("the measurement", || {
+            bed.host(&address).filter(|host| host["scored"] == scored)
+        });
+        bed.json(&["detach"]);
+        bed.reap();
+    }
+}
+
+#[test]
+fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nopins"), "");
+    let refuses = |bed: &Bed, command: Command| {
+        let text = bed.refuses(command);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains(bed.pin.to_str().unwrap()), "{text}");
+        assert!(!bed.pin.exists(), "{text}");
+        assert!(!bed.socket().exists(), "{text}");
+        text
+    };
+    // A kernel without one: there is not even a directory for it.
+    let line = "mount --rbind /sys/fs/cgroup \"$0\" && mount -t tmpfs none /sys/fs && \
+                mkdir /sys/fs/cgroup && mount --rbind \"$0\" /sys/fs/cgroup";
+    refuses(&bed, with_mounts(&bed, line));
+    // A path that is on another one. What it says helps.
+    bed.pin = bed.directory.path().join("not/there");
+    bed.configure("");
+    let text = refuses(&bed, bed.run_command());
+    let (_, advice) = text
+        .trim_end()
+        .split_once("mount one: ")
+        .expect("an advice");
+    let done = Command::new("sh").args(["-c", advice]).status();
+    assert!(done.unwrap().success(), "{advice}");
+    bed.start();
+    assert!(bed.running_program().is_some());
+    bed.json(&["detach"]);
+    bed.reap();
+    // Beside the two files that every such file system begins with.
+    let left: Vec<_> = fs::read_dir(&bed.pin)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| !name.to_string_lossy().ends_with(".debug"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    let done = Command::new("umount").arg(&bed.pin).status();
+    assert!(done.unwrap().success());
+}
+
+#[test]
+fn a_link_in_place_of_the_lock_is_not_followed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("symlink"), "");
+    fs::create_dir_all(bed.state()).unwrap();
+    let target = bed.directory.path().join("precious");
+    fs::write(&target, "precious").unwrap();
+    symlink(&target, bed.state().join("agent.lock")).unwrap();
+    let text = bed.refused();
+    assert!(text.contains("agent.lock"), "{text}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+}
+
+#[test]
+fn detaching_works_where_the_store_does_not() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("unsaved"), "");
+    let disk = SmallDisk::new(&bed.state(), "4m");
+    bed.start();
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    disk.fill();
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("closed", 2);
+    let output = bed.thalweg(&["detach"]);
+    let text = error_of(&output);
+    assert!(text.contains("not saved"), "{text}");
+    assert!(!bed.pin.exists(), "programs are left: {text}");
+    let _ = bed.leave().wait();
+    assert!(!bed.pin.exists());
+}
+
+#[test]
+fn a_pin_directory_that_others_may_write_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("openpin"), "");
+    fs::create_dir_all(&bed.pin).unwrap();
+    fs::set_permissions(&bed.pin, fs::Permissions::from_mode(0o777)).unwrap();
+    let text = bed.refused();
+    assert!(text.contains(bed.pin.to_str().unwrap()), "{text}");
+}
+
+#[test]
+fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(&plain("nobtf"), "");
+    let garbage = bed.directory.path().join("vmlinux");
+    fs::write(&garbage, "no types").unwrap();
+    let own = bed.run_command();
+    let mut command = Command::new("unshare");
+    command
+        .args(["-m", "sh", "-c"])
+        .arg("mount --bind \"$0\" /sys/kernel/btf/vmlinux && exec \"$@\"")
+        .arg(&garbage)
+        .arg(own.get_program())
+        .args(own.get_args())
+        .stdin(Stdio::null());
+    bed.start_by(command);
+    let status = bed.json(&["status"]);
+    assert_eq!(status["kernel_busy_time"], false);
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("its own structures"), "{problems}");
+    let address = bed.server_address();
+    let _sink = bed.sink(&address);
+    bed.connect(&address, 1, 1_000_000);
+    bed.counter_reaches("scored", 1);
+}
+
+/// As after many names: all slots taken, reno without one, and something known of each, least of
+/// the arm in slot 9. The agent is away.
+fn take_all_slots(bed: &Bed) {
+    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let zero = 0u32.to_ne_bytes();
+    let mut table = arm_table(bed);
+    let reno = arm_name_bytes("reno").unwrap();
+    for (index, arm) in table.arms.iter_mut().enumerate() {
+        if arm.name[0] == 0 || arm.name == reno {
+            *arm = raw::thalweg_arm::default();
+            arm.name = arm_name_bytes(&format!("gone{index}")).unwrap();
+        }
+    }
+    map.update(&zero, bytes_of(&table), MapFlags::ANY).unwrap();
+    let hosts = MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
+    for key in hosts.keys() {
+        let value = hosts.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let mut host: raw::thalweg_host = from_bytes(&value).unwrap();
+        for (index, arm) in host.arms.iter_mut().enumerate() {
+            arm.scored += if index == 9 { 1 } else { 5 };
+        }
+        hosts.update(&key, bytes_of(&host), MapFlags::ANY).unwrap();
+    }
+}
+
+fn arm_table(bed: &Bed) -> raw::thalweg_arms {
+    let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).unwrap();
+    from_bytes(&value.unwrap()).unwrap()
+}
+
+/// Slot 9 is reno's, of which nothing is known, and what is known of others stays.
+fn assert_slot_is_given(bed: &Bed, address: &str) {
+    assert_eq!(arm_table(bed).arms[9].name, arm_name_bytes("reno").unwrap());
+    let host = bed.host(address).unwrap();
+    let arms = host["arms"].as_array().unwrap();
+    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
+    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
+    assert!(
+        of("cubic").is_some_and(|arm| arm["scored"].as_u64() >= Some(5)),
+        "{host}"
+    );
+}
+
+#[test]
+fn a_slot_of_an_arm_that_is_gone_is_given_to_one_that_came() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slots16", "");
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    bed.start();
+    assert_slot_is_given(&bed, &address);
+}
+
+#[test]
+fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
+    if !privileged() {
+        return;
+    }
+    for settings in ["", "[hosts]\nmax = 1000\n"] {
+        let (mut bed, address, _sink) = learned("slotskill", "");
+        bed.end(Signal::SIGTERM);
+        take_all_slots(&bed);
+        bed.dies_at("arms::emptying=return");
+        bed.configure(settings);
+        bed.start();
+        assert_slot_is_given(&bed, &address);
+    }
+}
+
+/// A connection that is given the arm of a slot after the agent has seen that none refers to it.
+#[test]
+fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slotsrace", "");
+    let before = bed.pid().to_string();
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "arms::chosen=1*sleep(3000)");
+    let (lock, pin) = (bed.state().join("agent.lock"), bed.pin.clone());
+    let connection = std::thread::spawn(move || {
+        let sleeps = wait_for("the agent between its look and the change", || {
+            let pid = fs::read_to_string(&lock).ok()?;
+            let pid = pid.split_whitespace().next()?;
+            let waits = fs::read_to_string(format!("/proc/{pid}/wchan")).ok()?;
+            (pid != before && waits.contains("nanosleep")).then(|| pid.to_owned())
+        });
+        let conns = MapHandle::from_pinned_path(pin.join("conns")).unwrap();
+        let mut conn = raw::thalweg_conn {
+            cookie: u64::MAX,
+            ..raw::thalweg_conn::default()
+        };
+        (conn.origin.arm, conn.origin.system_arm) = (9, 9);
+        conns
+            .update(&0u32.to_ne_bytes(), bytes_of(&conn), MapFlags::ANY)
+            .unwrap();
+        let waits = fs::read_to_string(format!("/proc/{sleeps}/wchan")).unwrap();
+        assert!(waits.contains("nanosleep"), "too late: {waits}");
+    });
+    bed.start_by(command);
+    connection.join().unwrap();
+    let name = |index: usize| arm_table(&bed).arms[index].name;
+    assert_eq!(name(9), arm_name_bytes("gone9").unwrap());
+    let reno = arm_name_bytes("reno").unwrap();
+    assert!((0..16).any(|index| name(index) == reno));
+    let host = bed.host(&address).unwrap();
+    let arms = host["arms"].as_array().unwrap();
+    let of = |name: &str| arms.iter().find(|arm| arm["arm"] == name);
+    assert!(of("gone9").is_some_and(|arm| arm["scored"] == 1), "{host}");
+    assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
+}
+
+/// The agent takes its time between the look at a record and its change.
+#[test]
+fn what_is_learned_while_a_slot_changes_hands_is_kept() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("slotsload", "");
+    let before = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
+    bed.end(Signal::SIGTERM);
+    take_all_slots(&bed);
+    let load = bed.load(&address, 2, 50);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "arms::emptying=sleep(1000)");
+    bed.start_by(command);
+    assert_slot_is_given(&bed, &address);
+    let (made, _) = load.finish();
+    let after = bed.host(&address).unwrap()["connections"].as_u64().unwrap();
+    assert_eq!(after, before + made, "connections that count");
+}
+
+/// Until it runs another program, a child has what its parent has: one of an agent that is killed
+/// would keep the next from starting.
+#[test]
+fn no_child_of_an_agent_holds_its_lock() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _, _sink) = learned("children", "[arms]\nload = [\"none_such\"]\n");
+    bed.end(Signal::SIGTERM);
+    let modprobe = bed.directory.path().join("modprobe");
+    let script = "#!/bin/sh\n\
+                  cd \"${0%/*}\" || exit\n\
+                  if flock -n state/agent.lock true; then echo free; else echo held; fi > lock\n";
+    fs::write(&modprobe, script).unwrap();
+    fs::set_permissions(&modprobe, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = bed.run_command();
+    let path = std::env::var("PATH").unwrap();
+    command.env("PATH", format!("{}:{path}", bed.directory.path().display()));
+    bed.start_by(command);
+    let found = fs::read_to_string(bed.directory.path().join("lock")).unwrap();
+    assert_eq!(found, "free\n");
+}
+
+#[test]
+fn a_start_waits_for_an_agent_that_is_ending() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("ending", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    // Its last snapshot takes long.
+    command.env("FAILPOINTS", "snapshot::begun=sleep(3000)");
+    bed.start_by(command);
+    bed.connect(&address, 1, 1_000_000);
+    let pid = bed.pid();
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let old = bed.leave();
+    bed.start();
+    bed.collect(old);
+    assert_ne!(bed.pid(), pid);
+    let logged = bed.logged();
+    let lines = logged.lines().filter(|line| line.contains("waiting for"));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 1, "{logged}");
+    assert!(lines[0].contains(&format!("pid {pid}")), "{logged}");
+    assert_eq!(bed.host(&address).unwrap()["scored"], 2);
+}
+
+#[test]
+fn a_start_with_another_state_waits_for_one_that_is_ending_with_its_pins() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, address, _sink) = learned("endpins", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "snapshot::begun=pause");
+    bed.start_by(command);
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let mut old = bed.leave();
+    let text = fs::read_to_string(bed.configuration()).unwrap();
+    let state = bed.state();
+    let text = text.replace(state.to_str().unwrap(), &format!("{}-2", state.display()));
+    fs::write(bed.configuration(), text).unwrap();
+    let log = bed.directory.path().join("agent.log");
+    let waits = move || {
+        let logged = fs::read_to_string(&log).unwrap();
+        let times = logged.matches("waiting for another agent that is ending");
+        times.count()
+    };
+    let ended = std::thread::spawn(move || {
+        wait_for("one that waits", || (waits() == 1).then_some(()));
+        old.kill().unwrap();
+        old.wait().unwrap();
+        waits()
+    });
+    bed.start();
+    assert_eq!(ended.join().unwrap(), 1);
+    assert_known(&bed, &address);
+}
+
+#[test]
+#[ignore = "slow: ten seconds until an agent that does not end is given up"]
+fn a_start_gives_up_on_an_agent_that_does_not_end() {
+    if !privileged() {
+        return;
+    }
+    let (mut bed, _, _sink) = learned("endless", "");
+    bed.end(Signal::SIGTERM);
+    let mut command = bed.run_command();
+    command.env("FAILPOINTS", "snapshot::begun=pause");
+    bed.start_by(command);
+    let pid = bed.pid();
+    bed.signal(Signal::SIGTERM);
+    wait_for("the end of its socket", || {
+        (!bed.socket().exists()).then_some(())
+    });
+    let text = bed.refused();
+    for part in [&format!("pid {pid}"), "has not ended within 10 s"] {
+        assert!(text.contains(part), "{part} not in: {text}");
+    }
+    bed.end(Signal::SIGKILL);
+    bed.start();
+}
+
+#[test]
+fn doctor_knows_a_container_from_the_machine() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("container"), "");
+    let found = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = checks.as_array().unwrap().clone();
+        let check = checks
+            .into_iter()
+            .find(|check| check["name"] == "cgroup v2");
+        check.unwrap()["means"].as_str().unwrap().to_owned()
+    };
+    let empty = bed.directory.path().join("empty.toml");
+    fs::write(&empty, "").unwrap();
+    let doctor = format!("{THALWEG} --json --config {} doctor", empty.display());
+    let here = found(Command::new("sh").args(["-c", &doctor]));
+    assert!(here.contains("machine"), "{here}");
+    let inside = format!(
+        "echo $$ > {0}/cgroup.procs && exec unshare -C -m sh -c \
+         'umount {1} && mount -t cgroup2 none {1} && exec {doctor}'",
+        bed.pair.cgroup().display(),
+        thalweg_agent::system::cgroup2_mount().unwrap().display()
+    );
+    let inside = found(Command::new("sh").args(["-c", &inside]));
+    assert!(inside.contains("container"), "{inside}");
+}
+
+#[test]
+fn a_program_that_takes_the_callbacks_away_is_named() {
+    use std::os::fd::AsRawFd;
+    if !privileged() {
+        return;
+    }
+    let (bed, address, _sink) = learned("silence", "");
+    let file = support::compile("silencer", bed.directory.path(), "silencer.bpf.o", &[]);
+    let mut object = libbpf_rs::ObjectBuilder::default();
+    let object = object.open_file(file).unwrap().load().unwrap();
+    let cgroup = fs::File::open(bed.pair.cgroup()).unwrap();
+    let program = object.progs_mut().next().unwrap();
+    let link = program.attach_cgroup(cgroup.as_raw_fd()).unwrap();
+    let problems = || bed.json(&["status"])["problems"].to_string();
+    bed.connect(&address, 1, 0);
+    wait_for("a problem", || {
+        bed.connect(&address, 60, 0);
+        problems().contains("silencer").then_some(())
+    });
+    assert_eq!(bed.counter("closed"), 2, "it is not silent");
+    drop(link);
+    bed.connect(&address, 1, 0);
+    wait_for("its end", || {
+        (!problems().contains("silencer")).then_some(())
+    });
+}

@@ -1,0 +1,287 @@
+//! `thalweg lab kernels`: packages of kernels, unpacked into a cache. The packages are made
+//! here, of images that hold nothing but a header.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::place::{Place, assert_code, finish, on_small_disk, said};
+use crate::support::stock::image;
+use crate::support::{THALWEG, privileged, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+const RELEASE: &str = "6.12.1-test";
+
+/// A cache of its own, and packages.
+struct Packages(Place);
+
+impl Packages {
+    fn new() -> Self {
+        Self(Place::new(""))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path(name)
+    }
+
+    /// What is in the cache.
+    fn kept(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path("cache/thalweg/kernels"));
+        let entries = entries.into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(THALWEG);
+        command
+            .args(["--json", "lab", "kernels"])
+            .args(arguments)
+            .env("XDG_CACHE_HOME", self.path("cache"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        finish(self.command(arguments).spawn().unwrap())
+    }
+
+    /// The list, without this machine's own.
+    fn list(&self) -> Vec<Value> {
+        let output = self.run(&["list"]);
+        assert_code(&output, 0);
+        let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        all.into_iter()
+            .filter(|stock| !stock["package"].is_null())
+            .collect()
+    }
+
+    /// A package with these files, and further lines of its control file.
+    fn package(&self, name: &str, control: &str, files: &[(&str, &[u8])]) -> String {
+        let tree = self.path(&format!("tree-{name}"));
+        let all = "Version: 6.12.1-1\nMaintainer: nobody <nobody@example.org>\nDescription: test\n";
+        let architecture = match control.contains("Architecture") {
+            true => "",
+            false => "Architecture: amd64\n",
+        };
+        let control = format!("Package: {name}\n{all}{architecture}{control}");
+        for (file, bytes) in files
+            .iter()
+            .chain(&[("DEBIAN/control", control.as_bytes())])
+        {
+            let file = tree.join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, bytes).unwrap();
+        }
+        let archive = self.path(&format!("{name}.deb"));
+        let built = Command::new("dpkg-deb")
+            .args(["--root-owner-group", "--build", "-Znone"])
+            .args([&tree, &archive])
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{built:?}");
+        archive.to_str().unwrap().to_owned()
+    }
+
+    /// A package with a kernel, some bytes of it random.
+    fn kernel(&self, bytes: usize) -> String {
+        let configuration = b"CONFIG_DEBUG_INFO_BTF=y\nCONFIG_BPF_JIT=y\n";
+        let blob: Vec<u8> = (0..bytes)
+            .map(|number| ((number * 7919) >> 3) as u8)
+            .collect();
+        self.package(
+            &format!("linux-image-{RELEASE}"),
+            "",
+            &[
+                (&format!("boot/vmlinuz-{RELEASE}"), &image(RELEASE)),
+                (&format!("boot/config-{RELEASE}"), configuration),
+                (
+                    &format!("lib/modules/{RELEASE}/modules.builtin"),
+                    b"kernel/net/veth.ko\n",
+                ),
+                (&format!("lib/modules/{RELEASE}/blob"), &blob),
+            ],
+        )
+    }
+}
+
+fn json(output: &Output) -> Value {
+    assert_code(output, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// One line that has these words, and nothing is left.
+fn assert_refused(place: &Packages, output: &Output, words: &str) {
+    assert_code(output, 1);
+    let said = said(output);
+    assert!(said.contains(words), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(place.kept(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_package_is_added_listed_and_removed() {
+    let place = Packages::new();
+    let archive = place.kernel(0);
+    assert_eq!(place.list(), Vec::<Value>::new());
+    let added = json(&place.run(&["add", &archive]));
+    assert_eq!(
+        (&added["name"], &added["was_there"]),
+        (&RELEASE.into(), &false.into())
+    );
+    assert_eq!(json(&place.run(&["add", &archive]))["was_there"], true);
+    let all = place.list();
+    assert_eq!(all.len(), 1);
+    let stock = &all[0];
+    assert_eq!(stock["name"], RELEASE);
+    assert_eq!(stock["package"]["name"], format!("linux-image-{RELEASE}"));
+    assert_eq!(stock["package"]["version"], "6.12.1-1");
+    assert_eq!(
+        (&stock["btf"], &stock["struct_ops"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(
+        (&stock["has"]["veth"], &stock["has"]["sch_tbf"]),
+        (&true.into(), &false.into())
+    );
+    assert!(stock["fault"].is_null());
+    let refused = place.run(&["remove", "6.12.2-test"]);
+    assert_code(&refused, 1);
+    assert!(
+        said(&refused).contains("there is none of that name"),
+        "{}",
+        said(&refused)
+    );
+    assert_code(&place.run(&["remove", RELEASE]), 0);
+    assert_eq!(place.kept(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_is_no_kernel_is_refused_in_one_line() {
+    let place = Packages::new();
+    let bogus = place.path("bogus.deb");
+    fs::write(&bogus, "hello ".repeat(1000)).unwrap();
+    let other = image("6.12.2-test");
+    let named = format!("boot/vmlinuz-{RELEASE}");
+    for (package, words) in [
+        (
+            bogus.to_str().unwrap().to_owned(),
+            "is not a Debian format archive",
+        ),
+        (
+            place.path("absent.deb").to_str().unwrap().to_owned(),
+            "No such file",
+        ),
+        (
+            place.package("hello", "", &[]),
+            "it is hello, expected a package of a kernel",
+        ),
+        (
+            place.package("linux-image-arm", "Architecture: arm64\n", &[]),
+            "it is for arm64, expected amd64",
+        ),
+        (
+            place.package("linux-image-none", "", &[]),
+            "depends on none",
+        ),
+        (
+            place.package("linux-image-meta", "Depends: linux-image-a (= 1)\n", &[]),
+            "depends on linux-image-a: name that package",
+        ),
+        (
+            place.package(
+                "linux-image-two",
+                "Depends: linux-image-a, linux-image-b\n",
+                &[],
+            ),
+            "name one of linux-image-a, linux-image-b",
+        ),
+        (
+            place.package("linux-image-text", "", &[(&named, b"text")]),
+            "is no Linux kernel for x86",
+        ),
+        (
+            place.package("linux-image-misnamed", "", &[(&named, &other)]),
+            "says that it is 6.12.2-test",
+        ),
+        ("no package".to_owned(), "expected the name of a package"),
+    ] {
+        assert_refused(&place, &place.run(&["add", &package]), words);
+    }
+}
+
+#[test]
+fn apt_downloads_what_a_meta_package_depends_on() {
+    let place = Packages::new();
+    let meta = format!("Depends: linux-image-{RELEASE} (= 6.12.1-1)\n");
+    place.package("linux-image-meta", &meta, &[]);
+    place.kernel(0);
+    let script = format!(
+        "[ $2 = download ] || exit 1\n\
+         cp {}/\"$3\".deb . || {{ echo \"E: Unable to locate package $3\" >&2; exit 100; }}",
+        place.0.directory().display()
+    );
+    let path = place.0.first_on_path("apt-get", &script);
+    let add = |package: &str| {
+        let mut command = place.command(&["add", package]);
+        finish(command.env("PATH", &path).spawn().unwrap())
+    };
+    assert_refused(
+        &place,
+        &add("nosuch"),
+        "Unable to locate package nosuch (apt-get update",
+    );
+    assert_eq!(json(&add("linux-image-meta"))["name"], RELEASE);
+    assert_eq!(
+        place.list()[0]["package"]["name"],
+        format!("linux-image-{RELEASE}")
+    );
+    assert_eq!(place.kept().len(), 1);
+}
+
+#[test]
+fn two_at_once_and_what_a_killed_one_left() {
+    let place = Packages::new();
+    let archive = place.kernel(1 << 20);
+    // The highest process id is below 2^22.
+    let stale = place.path("cache/thalweg/kernels/thalweg-lab-4194304-new0");
+    fs::create_dir_all(stale.join("tree")).unwrap();
+    let start = || place.command(&["add", &archive]).spawn().unwrap();
+    for child in [start(), start(), start()] {
+        assert_eq!(json(&finish(child))["name"], RELEASE);
+    }
+    assert_eq!(place.kept().len(), 1);
+    assert_eq!(place.list().len(), 1);
+}
+
+#[test]
+fn a_signal_leaves_nothing() {
+    let place = Packages::new();
+    let mark = place.path("started");
+    let path = place
+        .0
+        .first_on_path("apt-get", &format!("touch {}; sleep 1000", mark.display()));
+    let mut command = place.command(&["add", "linux-image-x"]);
+    let child = command.env("PATH", path).spawn().unwrap();
+    wait_for("the download", || mark.exists().then_some(()));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
+    assert_refused(&place, &finish(child), "interrupted");
+}
+
+#[test]
+fn a_full_disk_is_named_and_nothing_is_left() {
+    if !privileged() {
+        return;
+    }
+    let place = Packages::new();
+    let archive = place.kernel(2 << 20);
+    let cache = place.path("cache");
+    fs::create_dir(&cache).unwrap();
+    let mut command = on_small_disk(&cache, &place.command(&["add", &archive]));
+    let output = finish(command.spawn().unwrap());
+    assert_refused(&place, &output, "No space left on device");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+}

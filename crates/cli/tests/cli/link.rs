@@ -1,0 +1,655 @@
+//! `thalweg link` end to end: real namespaces, TCP and iperf3. No root needed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{PATIENCE, THALWEG, skip, wait_for};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+fn link(arguments: &[&str]) -> Output {
+    Command::new(THALWEG)
+        .arg("link")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Whether this machine and user may have a link at all.
+fn available() -> bool {
+    let tried = link(&["--", "true"]);
+    tried.status.code() != Some(3) || skip(stderr(&tried).trim())
+}
+
+/// The report that `--json` puts on the last line of standard error.
+fn report(output: &Output) -> Value {
+    let text = stderr(output);
+    let last = text.lines().last().unwrap_or_default();
+    serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}:\n{text}"))
+}
+
+/// iperf3's received rate in Mbit/s, and the link's report.
+fn iperf(path: &[&str], client: &str) -> (f64, Value) {
+    let far = [
+        "--json",
+        "--far",
+        "iperf3 -s -1 >/dev/null 2>&1",
+        "--far-port",
+        "5201",
+    ];
+    let line = format!("iperf3 -c $THALWEG_LINK_FAR -J {client}");
+    let arguments = [path, &far, &["--", "sh", "-c", &line]].concat();
+    let output = link(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let measured: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bps = measured["end"]["sum_received"]["bits_per_second"].as_f64();
+    (bps.unwrap() / 1e6, report(&output))
+}
+
+/// This test binary as a program at one end of a link, see [`role`].
+fn as_role(role: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    format!(
+        "THALWEG_TEST_ROLE='{role}' '{}' --exact link::role --nocapture >/dev/null",
+        program.display()
+    )
+}
+
+/// No test: what [`as_role`] runs. Without a role there is nothing to do.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("THALWEG_TEST_ROLE") else {
+        return;
+    };
+    let far = || std::env::var("THALWEG_LINK_FAR").unwrap();
+    let words: Vec<&str> = role.split(' ').collect();
+    match words[..] {
+        ["echo"] => {
+            let socket = UdpSocket::bind("0.0.0.0:7").unwrap();
+            let mut buffer = [0; 2048];
+            loop {
+                let (length, from) = socket.recv_from(&mut buffer).unwrap();
+                socket.send_to(&buffer[..length], from).unwrap();
+            }
+        }
+        // Round-trip times in µs, one a line, of packets that came back.
+        ["ping", count, gap_ms, file] => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.connect((far(), 7)).unwrap();
+            let gap = Duration::from_millis(gap_ms.parse().unwrap());
+            let receiver = socket.try_clone().unwrap();
+            let began = Instant::now();
+            let count: u64 = count.parse().unwrap();
+            let thread = std::thread::spawn(move || {
+                receiver
+                    .set_read_timeout(Some(Duration::from_millis(500)))
+                    .unwrap();
+                let mut text = String::new();
+                let mut buffer = [0; 8];
+                while receiver.recv(&mut buffer).is_ok() {
+                    let sent_us = u64::from_le_bytes(buffer);
+                    let rtt_us = began.elapsed().as_micros() as u64 - sent_us;
+                    text += &format!("{rtt_us}\n");
+                }
+                text
+            });
+            for _ in 0..count {
+                let now_us = began.elapsed().as_micros() as u64;
+                socket.send(&now_us.to_le_bytes()).unwrap();
+                std::thread::sleep(gap);
+            }
+            fs::write(file, thread.join().unwrap()).unwrap();
+        }
+        ["accept"] => {
+            let listener = TcpListener::bind("0.0.0.0:80").unwrap();
+            listener.incoming().for_each(drop);
+        }
+        // How long it takes to connect, in µs.
+        ["connect", file] => {
+            let began = Instant::now();
+            TcpStream::connect((far(), 80)).unwrap();
+            fs::write(file, began.elapsed().as_micros().to_string()).unwrap();
+        }
+        _ => panic!("no role {role:?}"),
+    }
+}
+
+/// Round-trip times in milliseconds over a path, sorted, and the report.
+fn ping(path: &[&str], count: u32, gap_ms: u32) -> (Vec<f64>, Value) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("times");
+    let far = as_role("echo");
+    let near = as_role(&format!("ping {count} {gap_ms} {}", file.display()));
+    let ends = ["--json", "--far", &far, "--far-port", "7"];
+    let output = link(&[path, &ends, &["--", "sh", "-c", &near]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = fs::read_to_string(file).unwrap();
+    let mut times: Vec<f64> = text
+        .lines()
+        .map(|line| line.parse::<f64>().unwrap() / 1e3)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (times, report(&output))
+}
+
+/// The figure of one direction.
+fn figure(report: &Value, direction: &str, name: &str) -> u64 {
+    report[direction][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {name}: {report}"))
+}
+
+#[test]
+fn iperf3_gets_the_rate_and_no_more() {
+    if !available() {
+        return;
+    }
+    // TCP payload is 1448 of 1500 bytes: at most 96.5 Mbit/s.
+    let (mbps, report) = iperf(&["--rate", "100mbit", "--delay", "5ms"], "-O 1 -t 3");
+    assert!((90.0..=100.0).contains(&mbps), "{mbps} {report}");
+    assert_eq!(figure(&report, "near_to_far", "lost"), 0);
+    // One bandwidth-delay product of 2 × 5 ms.
+    assert!(figure(&report, "near_to_far", "max_queue_bytes") <= 125_000);
+}
+
+#[test]
+fn a_trace_gives_its_rate() {
+    if !available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [up, down] = ["up", "down"].map(|name| directory.path().join(name));
+    // 12 Mbit/s: a packet a millisecond, in bursts of two.
+    fs::write(&up, "2\n2\n").unwrap();
+    fs::write(&down, "1\n").unwrap();
+    let both = format!("{},{}", up.display(), down.display());
+    let (mbps, report) = iperf(&["--trace", &both, "--delay", "5ms"], "-O 1 -t 3");
+    assert!((10.5..=12.0).contains(&mbps), "{mbps} {report}");
+}
+
+#[test]
+fn the_round_trip_time_is_twice_the_delay() {
+    if !available() {
+        return;
+    }
+    let (times, report) = ping(&["--delay", "20ms"], 100, 5);
+    assert_eq!(times.len(), 100);
+    assert!(times[0] >= 40.0, "{}", times[0]);
+    // A busy machine may be late, but not for half of the packets.
+    assert!(times[50] < 42.0, "{} {report}", times[50]);
+    let direction = &report["near_to_far"];
+    assert!(direction["delay_error"]["p50_us"].as_f64().unwrap() < 1000.0);
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("time");
+    let near = as_role(&format!("connect {}", file.display()));
+    let far = as_role("accept");
+    let output = link(&[
+        "--delay",
+        "20ms",
+        "--far",
+        &far,
+        "--far-port",
+        "80",
+        "--",
+        "sh",
+        "-c",
+        &near,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let us: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
+    assert!((40_000..80_000).contains(&us), "{us}");
+}
+
+#[test]
+fn loss_is_counted_and_happens() {
+    if !available() {
+        return;
+    }
+    let (times, report) = ping(&["--loss", "20%", "--reverse-loss", "10%"], 500, 1);
+    let lost = figure(&report, "near_to_far", "lost");
+    let lost_back = figure(&report, "far_to_near", "lost");
+    assert_eq!(times.len() as u64 + lost + lost_back, 500);
+    // Five standard deviations of the binomial.
+    assert!(lost.abs_diff(100) <= 45, "{report}");
+    assert!(lost_back.abs_diff(40) <= 30, "{report}");
+    assert_eq!(figure(&report, "near_to_far", "received"), 500);
+    assert_eq!(figure(&report, "far_to_near", "received"), 500 - lost);
+}
+
+#[test]
+fn ecn_marks_instead_of_dropping() {
+    if !available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let ecn = "echo 1 > /proc/sys/net/ipv4/tcp_ecn && echo cubic > \
+               /proc/sys/net/ipv4/tcp_congestion_control";
+    let far = format!("{ecn}; exec iperf3 -s -1 >/dev/null 2>&1");
+    let near = format!("{ecn}; exec iperf3 -c $THALWEG_LINK_FAR -t 2 >/dev/null");
+    let output = link(&[
+        "--rate",
+        "50mbit",
+        "--delay",
+        "5ms",
+        "--queue",
+        "4bdp",
+        "--ecn",
+        "5ms",
+        "--json",
+        "--report",
+        file.to_str().unwrap(),
+        "--far",
+        &far,
+        "--far-port",
+        "5201",
+        "--",
+        "sh",
+        "-c",
+        &near,
+    ]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    assert!(figure(&report, "near_to_far", "marked") > 0, "{report}");
+    assert_eq!(figure(&report, "far_to_near", "marked"), 0);
+}
+
+#[test]
+fn exit_codes_pass_through() {
+    if !available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let plain = directory.path().join("plain");
+    fs::write(&plain, "no program").unwrap();
+    for (command, code) in [
+        (&["sh", "-c", "exit 0"][..], 0),
+        (&["sh", "-c", "exit 7"], 7),
+        (&["sh", "-c", "kill -KILL $$"], 137),
+        (&["/no/such/program"], 127),
+        (&[plain.to_str().unwrap()], 126),
+    ] {
+        let output = link(&[&["--"], command].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+    }
+    // The table is the report without --json, also where the command failed.
+    let output = link(&["--", "sh", "-c", "echo out; exit 7"]);
+    assert_eq!(output.stdout, b"out\n");
+    let text = stderr(&output);
+    assert!(text.contains("delay error p99, ms"), "{text}");
+    assert!(!text.contains("exit code 7"), "{text}");
+}
+
+/// A link whose command says which namespaces it and the far end are in.
+struct Running {
+    child: Child,
+    /// Inodes of the network namespaces.
+    namespaces: Vec<u64>,
+}
+
+impl Running {
+    /// Both ends say their namespace and then run `line`, which must not return.
+    fn start(line: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("far");
+        // The name is moved into place whole.
+        let far = format!(
+            "readlink /proc/self/ns/net > {0}.new; mv {0}.new {0}; {line}",
+            file.display()
+        );
+        let near = format!("readlink /proc/self/ns/net; {line}");
+        let mut command = Command::new(THALWEG);
+        command
+            .args(["link", "--far", &far, "--", "sh", "-c", &near])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0);
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut said)
+            .unwrap();
+        let far_said = wait_for("the far end", || fs::read_to_string(&file).ok());
+        let inode = |text: &str| {
+            text.trim()
+                .strip_prefix("net:[")?
+                .strip_suffix(']')?
+                .parse()
+                .ok()
+        };
+        let namespaces = [said, far_said]
+            .iter()
+            .filter_map(|text| inode(text))
+            .collect();
+        let running = Self { child, namespaces };
+        assert_eq!(running.namespaces.len(), 2);
+        running
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Its exit code, or the signal that ended it as a negative number.
+    fn end(&mut self) -> i32 {
+        let child = &mut self.child;
+        let status = wait_for("the end of the link", || child.try_wait().unwrap());
+        status.code().unwrap_or_else(|| -status.signal().unwrap())
+    }
+
+    /// Processes that are in one of the namespaces.
+    fn left(&self) -> Vec<String> {
+        fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| {
+                let path = entry.unwrap().path();
+                let inode = fs::metadata(path.join("ns/net")).ok()?.ino();
+                let line = fs::read(path.join("cmdline")).unwrap_or_default();
+                let line = String::from_utf8_lossy(&line).into_owned();
+                self.namespaces.contains(&inode).then_some(line)
+            })
+            .collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn signals_end_everything() {
+    if !available() {
+        return;
+    }
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let mut running = Running::start("exec sleep 1000");
+        assert_eq!(
+            running.left().len(),
+            2,
+            "the test looks for processes rightly"
+        );
+        running.signal(signal);
+        assert_eq!(running.end(), code);
+        assert_eq!(running.left(), [""; 0]);
+    }
+}
+
+#[test]
+fn the_terminals_interrupt_reaches_the_command_once() {
+    if !available() {
+        return;
+    }
+    // As a terminal would: to the whole process group, which only the command and
+    // the link are in.
+    let mut running = Running::start("exec sleep 1000");
+    let group = Pid::from_raw(-(running.child.id() as i32));
+    kill(group, Signal::SIGINT).unwrap();
+    assert_eq!(running.end(), 130);
+    assert_eq!(running.left(), [""; 0]);
+}
+
+#[test]
+fn a_killed_link_takes_its_commands_along() {
+    if !available() {
+        return;
+    }
+    let mut running = Running::start("exec sleep 1000");
+    running.signal(Signal::SIGKILL);
+    assert_eq!(running.end(), -9);
+    wait_for("the commands to end", || {
+        running.left().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn what_the_command_leaves_in_the_background_ends_too() {
+    if !available() {
+        return;
+    }
+    let mut running = Running::start(
+        "(trap '' TERM INT HUP; setsid sleep 1000) </dev/null >/dev/null 2>&1 & wait",
+    );
+    wait_for("the background processes", || {
+        (running.left().len() >= 4).then_some(())
+    });
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.end(), 143);
+    assert_eq!(running.left(), [""; 0]);
+}
+
+#[test]
+fn a_command_that_ignores_the_request_to_end_is_killed() {
+    if !available() {
+        return;
+    }
+    let mut running = Running::start("trap '' TERM; while :; do sleep 1000; done");
+    wait_for("what follows the trap", || {
+        let mut left = running.left().into_iter();
+        left.any(|line| line.starts_with("sleep")).then_some(())
+    });
+    let asked = Instant::now();
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.end(), 137);
+    assert!(asked.elapsed() > Duration::from_secs(4));
+    assert_eq!(running.left(), [""; 0]);
+}
+
+#[test]
+fn other_signals_are_passed_on() {
+    if !available() {
+        return;
+    }
+    let mut running = Running::start("trap 'exit 42' USR1; sleep 1000 & wait");
+    // The trap is set once the shell waits for its child.
+    wait_for("both shells to wait", || {
+        (running.left().len() == 4).then_some(())
+    });
+    running.signal(Signal::SIGUSR1);
+    assert_eq!(running.end(), 42);
+}
+
+#[test]
+fn two_links_do_not_know_of_each_other() {
+    if !available() {
+        return;
+    }
+    let slow = std::thread::spawn(|| ping(&["--delay", "50ms"], 20, 10));
+    let (fast, _) = ping(&["--delay", "10ms"], 100, 5);
+    let (slow, _) = slow.join().unwrap();
+    assert_eq!((fast.len(), slow.len()), (100, 20));
+    assert!(fast[0] >= 20.0 && fast[50] < 30.0, "{fast:?}");
+    assert!(slow[0] >= 100.0 && slow[10] < 110.0, "{slow:?}");
+}
+
+#[test]
+fn wrong_usage_is_code_2_and_says_what_was_expected() {
+    for (arguments, part) in [
+        (
+            &["--loss", "120%"][..],
+            "expected a percentage from \"0%\" to \"100%\"",
+        ),
+        (&["--rate", "0mbit"], "expected a rate from \"1kbit\""),
+        (&["--rate", "10mbps"], "units bit, kbit, mbit, gbit"),
+        (&["--delay", "20"], "units us, ms, s"),
+        (&["--delay", "2m"], "units us, ms, s"),
+        (&["--queue", "many"], "bandwidth-delay product"),
+        (&["--rate", "1mbit", "--ecn", "5%"], "or a time"),
+        (&["--trace", "a,b,c"], "two with a comma"),
+        (
+            &["--jitter", "5ms"],
+            "--jitter 5ms is more than --delay 0ms",
+        ),
+        (&["--queue", "1bdp"], "--queue needs --rate or --trace"),
+        (&["--rate", "1mbit", "--trace", "x"], "give one of them"),
+        (&["--far-port", "80"], "--far"),
+    ] {
+        let output = link(&[arguments, &["--", "false"]].concat());
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains(part), "{arguments:?}: {text}");
+    }
+    assert_eq!(link(&["--delay", "1ms"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_trace_that_cannot_be_used_is_named_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("bad.trace");
+    fs::write(&file, "1\n2\nx3\n").unwrap();
+    let path = file.to_str().unwrap();
+    let missing = format!("{path}.missing");
+    for (trace, part) in [
+        (path, format!("{path}:3:1: expected a whole number")),
+        (&missing, format!("cannot read {missing}")),
+    ] {
+        let output = link(&["--trace", trace, "--", "true"]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(&part), "{text}");
+    }
+}
+
+#[test]
+fn a_report_is_written_only_if_the_command_ran() {
+    if !available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("report.json");
+    let path = file.to_str().unwrap();
+    let run = |program| {
+        link(&["--json", "--report", path, "--", program])
+            .status
+            .code()
+    };
+    assert_eq!(run("/no/such/program"), Some(127));
+    assert!(!file.exists());
+    assert_eq!(run("false"), Some(1));
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(report["format"], 1);
+    fs::write(&file, "x".repeat(100_000)).unwrap();
+    assert_eq!(run("/no/such/program"), Some(127));
+    assert_eq!(fs::metadata(&file).unwrap().len(), 100_000);
+    assert_eq!(run("true"), Some(0));
+    serde_json::from_str::<Value>(&fs::read_to_string(&file).unwrap()).unwrap();
+    let output = link(&["--report", "/no/such/report", "--", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write /no/such/report"));
+}
+
+#[test]
+fn a_far_end_that_is_not_ready_is_an_error() {
+    if !available() {
+        return;
+    }
+    let began = Instant::now();
+    let output = link(&["--far", "exit 3", "--far-port", "80", "--", "true"]);
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("before it listened on port 80"), "{text}");
+    assert!(began.elapsed() < PATIENCE / 2);
+    // Without a port it is only noted.
+    let output = link(&["--far", "exit 3", "--", "sleep", "0.3"]);
+    assert!(output.status.success());
+    assert!(
+        stderr(&output).contains("exit status: 3"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn forbidden_user_namespaces_are_named() {
+    // A user namespace in which nobody may make another, and a process in it
+    // without capabilities.
+    let line = format!(
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all \
+         --inh-caps=-all {THALWEG} link -- true"
+    );
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c", &line])
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    if text.contains("unshare failed") {
+        skip(text.trim());
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("cannot create a user namespace"), "{text}");
+    assert!(text.contains("sysctl user.max_user_namespaces="), "{text}");
+}
+
+#[test]
+fn a_missing_tun_device_is_named() {
+    // A mount namespace in which something else is mounted on it.
+    let line = format!("mount --bind /dev/null /dev/net/tun && exec {THALWEG} link -- true");
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &line])
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    if !Path::new("/dev/net/tun").exists() || text.contains("unshare failed") {
+        skip(text.trim());
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("/dev/net/tun") || text.contains("TUN"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_address_that_nobody_has_is_refused_at_once() {
+    if !available() {
+        return;
+    }
+    // 192.0.2.0/24 is for documentation (RFC 5737).
+    let connect = "exec 2>/dev/null 3<>/dev/tcp/192.0.2.1/80";
+    let output = link(&[
+        "--delay", "10ms", "--", "timeout", "10", "bash", "-c", connect,
+    ]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+}
+
+#[test]
+fn standard_input_and_output_are_the_commands() {
+    if !available() {
+        return;
+    }
+    let mut child = Command::new(THALWEG)
+        .args(["link", "--delay", "1ms", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"through").unwrap();
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(text, "through");
+}

@@ -1,0 +1,393 @@
+//! `thalweg policy apply --existing`: connections that were open before the policy.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::support::{Bed, THALWEG, Traffic, plain, privileged};
+use serde_json::Value;
+use thalweg_lab::host::Side;
+
+/// Accepts connections on ports and holds them open.
+const HOLDER: &str = r#"
+import selectors, socket, sys
+selector = selectors.DefaultSelector()
+for port in sys.argv[1:]:
+    listener = socket.create_server(("::", int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
+    selector.register(listener, selectors.EVENT_READ)
+print("listening")
+held = []
+while True:
+    for key, _ in selector.select():
+        held.append(key.fileobj.accept()[0])
+"#;
+
+/// Opens a connection, says so, and at each line of input prints options of it, each a level and
+/// a name. Argument "cgroup=PATH" moves it into a cgroup first; "congestion=NAME" has it choose.
+const CLIENT: &str = r#"
+import socket, sys
+address, port = sys.argv[1], int(sys.argv[2])
+arguments = dict(a.split("=") for a in sys.argv[3:] if "=" in a)
+options = [tuple(map(int, a.split(","))) for a in sys.argv[3:] if "," in a]
+if "cgroup" in arguments:
+    open(arguments["cgroup"] + "/cgroup.procs", "w").write("0")
+connection = socket.create_connection((address, port))
+if "congestion" in arguments:
+    connection.setsockopt(6, 13, arguments["congestion"].encode())
+connection.sendall(b"x" * 1000)
+print("connected")
+for line in sys.stdin:
+    values = [connection.getsockopt(6, 13, 16).rstrip(b"\0").decode()]
+    values += [str(connection.getsockopt(level, name)) for level, name in options]
+    print(" ".join(values))
+"#;
+
+const MARK: &str = "1,36";
+const PACING: &str = "1,47";
+const NOTSENT: &str = "6,25";
+const USER_TIMEOUT: &str = "6,18";
+const SNDBUF: &str = "1,7";
+
+fn holder(bed: &Bed, ports: &[&str]) -> Traffic {
+    let mut holder = bed.python(Side::Server, HOLDER, ports);
+    assert_eq!(holder.line(), "listening");
+    holder
+}
+
+fn client(bed: &Bed, port: &str, arguments: &[&str]) -> Traffic {
+    let address = bed.server_address();
+    let all = [&[address.as_str(), port], arguments].concat();
+    let mut client = bed.python(Side::Client, CLIENT, &all);
+    assert_eq!(client.line(), "connected");
+    client
+}
+
+fn ask(client: &mut Traffic) -> String {
+    client.go_on();
+    client.line()
+}
+
+fn rules(text: &str) -> String {
+    format!("name = \"test\"\n{text}")
+}
+
+/// Applies a policy with further arguments; its answer.
+fn apply(bed: &Bed, policy: &str, arguments: &[&str]) -> Value {
+    let file = bed.directory.path().join("existing.toml");
+    fs::write(&file, policy).unwrap();
+    let apply = ["policy", "apply", file.to_str().unwrap()];
+    bed.json(&[&apply, arguments].concat())
+}
+
+/// What a rule did to open connections: matched, done, unchanged, left, failed.
+fn existing(bed: &Bed, rule: &str) -> [u64; 5] {
+    let rule = bed.rule(rule);
+    ["matched", "done", "unchanged", "left", "failed"].map(|field| {
+        let value = rule["existing"][field].as_u64();
+        value.unwrap_or_else(|| panic!("{rule}"))
+    })
+}
+
+#[test]
+fn open_connections_get_what_new_ones_would() {
+    if !privileged() {
+        return;
+    }
+    for family in ["ipv4", "ipv6"] {
+        let mut options = plain(&format!("old{family}"));
+        if family == "ipv6" {
+            options.path.family = thalweg_lab::scenario::Family::Ipv6;
+        }
+        let bed = Bed::new(&options, "");
+        let _holder = holder(&bed, &["5001", "5002", "5003"]);
+        let wanted = [MARK, PACING, NOTSENT, USER_TIMEOUT, SNDBUF];
+        let mut matched = client(&bed, "5001", &wanted);
+        let mut protected = client(&bed, "5002", &wanted);
+        let mut unmatched = client(&bed, "5003", &wanted);
+        let before = ask(&mut matched);
+        assert!(before.starts_with("cubic 0 "), "{before}");
+        let policy = rules(
+            "[[rule]]\nname = \"set\"\nmatch = { remote_port = 5001, direction = \"active\" }\n\
+             set = { congestion = \"reno\", mark = 7, max_pacing_rate = \"80mbit\", \
+             notsent_lowat = \"16kB\", user_timeout = \"25s\", sndbuf = \"100kB\", \
+             initial_window = 40, timeout_init = \"50ms\", syn_count = 3 }\n\
+             [[rule]]\nname = \"protected\"\nmatch.remote_port = 5002\nnever = true\n\
+             [[rule]]\nname = \"accepted\"\nmatch = { local_port = 5001, direction = \"passive\" }\n\
+             set = { mark = 9 }\n\
+             [[rule]]\nname = \"wrong-way\"\nmatch = { local_port = 5001, direction = \"active\" }\n\
+             set = { mark = 10 }\n\
+             [[rule]]\nname = \"all\"\nmatch.remote_port = 5002\nset = { mark = 8 }\n",
+        );
+
+        // Counted, not set.
+        let said = apply(&bed, &policy, &["--existing", "--dry-run"]);
+        assert_eq!(existing(&bed, "set"), [1, 0, 0, 0, 0], "{said}");
+        assert_eq!(existing(&bed, "accepted"), [1, 0, 0, 0, 0], "{said}");
+        assert_eq!(existing(&bed, "wrong-way"), [0; 5], "{said}");
+        assert_eq!(ask(&mut matched), before);
+
+        // Without the option they keep what they have.
+        apply(&bed, &policy, &[]);
+        assert_eq!(ask(&mut matched), before);
+        assert_eq!(bed.rule("set")["existing"], Value::Null);
+
+        let said = apply(&bed, &policy, &["--existing"]);
+        // The kernel doubles buffers, and counts rates in bytes.
+        assert_eq!(
+            ask(&mut matched),
+            "reno 7 10000000 16000 25000 200000",
+            "{said}"
+        );
+        // Congestion control, mark, rate, unsent data, time-out, buffer; not the three others.
+        assert_eq!(existing(&bed, "set"), [1, 6, 0, 0, 0], "{said}");
+        assert_eq!(existing(&bed, "protected"), [1, 0, 0, 0, 0], "{said}");
+        assert_eq!(existing(&bed, "accepted"), [1, 1, 0, 0, 0], "{said}");
+        assert_eq!(ask(&mut protected), before);
+        assert_eq!(ask(&mut unmatched), before);
+        // Both ends of three connections; no rule for three ends.
+        let counts = &said["existing"];
+        assert_eq!(
+            (&counts["open"], &counts["unmatched"], &counts["newer"]),
+            (&6.into(), &3.into(), &0.into()),
+            "{said}"
+        );
+        assert_eq!(counts["notes"], serde_json::json!([]), "{said}");
+        let rule = bed.rule("set");
+        assert_eq!(
+            (&rule["matched"], &rule["done"]),
+            (&0.into(), &0.into()),
+            "counted apart: {rule}"
+        );
+
+        // Once more: all has its value.
+        let said = apply(&bed, &policy, &["--existing"]);
+        assert_eq!(existing(&bed, "set"), [1, 0, 6, 0, 0], "{said}");
+        assert_eq!(ask(&mut matched), "reno 7 10000000 16000 25000 200000");
+    }
+}
+
+#[test]
+fn each_of_many_is_reached_once_and_samples_stay_the_same() {
+    if !privileged() {
+        return;
+    }
+    const MANY: &str = "400";
+    let bed = Bed::new(&plain("oldmany"), "");
+    let _holder = holder(&bed, &["5001"]);
+    let program = r#"
+import socket, sys
+held = [socket.create_connection((sys.argv[1], 5001)) for _ in range(int(sys.argv[2]))]
+print("connected")
+for line in sys.stdin:
+    print("".join(str(c.getsockopt(1, 36)) for c in held))
+"#;
+    let mut old = bed.python(Side::Client, program, &[&bed.server_address(), MANY]);
+    assert_eq!(old.line(), "connected");
+    let policy = rules(
+        "[[rule]]\nname = \"half\"\nmatch = { remote_port = 5001, sample = \"50%\" }\nset = { mark = 1 }\n\
+         [[rule]]\nname = \"rest\"\nmatch.remote_port = 5001\nset = { mark = 2 }\n",
+    );
+    apply(&bed, &policy, &["--existing"]);
+    let marks = ask(&mut old);
+    let ones = marks.matches('1').count() as u64;
+    assert_eq!(marks.matches('2').count() as u64, 400 - ones, "{marks}");
+    // Five standard deviations.
+    assert!((150..=250).contains(&ones), "{ones} of 400");
+    assert_eq!(existing(&bed, "half"), [ones, ones, 0, 0, 0]);
+    assert_eq!(existing(&bed, "rest"), [400 - ones, 400 - ones, 0, 0, 0]);
+
+    apply(&bed, &policy, &["--existing"]);
+    assert_eq!(ask(&mut old), marks);
+    assert_eq!(existing(&bed, "half"), [ones, 0, ones, 0, 0]);
+}
+
+#[test]
+fn cgroups_bound_what_is_reached() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("oldcgroup"), "");
+    let top = bed.pair.cgroup().to_owned();
+    let parent = top.parent().unwrap().to_owned();
+    fs::create_dir(top.join("inner")).unwrap();
+    let mount = thalweg_lab::host::cgroup_mount().unwrap();
+    let inner = top.join("inner");
+    let name = inner.strip_prefix(&mount).unwrap().display().to_string();
+    let _holder = holder(&bed, &["5001"]);
+    let at = |path: &std::path::Path| format!("cgroup={}", path.display());
+    let mut inside = client(&bed, "5001", &[MARK, &at(&inner)]);
+    let mut beside = client(&bed, "5001", &[MARK]);
+    let mut outside = client(&bed, "5001", &[MARK, &at(&parent)]);
+    let said = apply(
+        &bed,
+        &rules(&format!(
+            "[[rule]]\nname = \"inner\"\nmatch.cgroup = \"/{name}\"\nset = {{ mark = 1 }}\n\
+             [[rule]]\nname = \"rest\"\nmatch.remote_port = 5001\nset = {{ mark = 2 }}\n"
+        )),
+        &["--existing"],
+    );
+    assert_eq!(ask(&mut inside), "cubic 1", "{said}");
+    assert_eq!(ask(&mut beside), "cubic 2", "{said}");
+    assert_eq!(ask(&mut outside), "cubic 0", "{said}");
+    // The server's ends lie in the cgroup; other connections of the machine may lie outside.
+    assert_eq!(said["existing"]["open"], 5, "{said}");
+    assert!(said["existing"]["outside"].as_u64() >= Some(1), "{said}");
+    drop((inside, beside, outside));
+    let _ = fs::remove_dir(inner);
+}
+
+#[test]
+fn network_namespaces_are_told_apart() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("oldnetns"), "");
+    let _holder = holder(&bed, &["5001"]);
+    let mut old = client(&bed, "5001", &[MARK]);
+    let of = |side: Side| {
+        let namespace = bed.pair.namespace(side);
+        let text = rules(&format!(
+            "[[rule]]\nname = \"one\"\nmatch.netns = {namespace:?}\nset = {{ mark = 4 }}\n"
+        ));
+        apply(&bed, &text, &["--existing"]);
+        existing(&bed, "one")
+    };
+    assert_eq!(of(Side::Server), [1, 1, 0, 0, 0]);
+    assert_eq!(ask(&mut old), "cubic 0");
+    assert_eq!(of(Side::Client), [1, 1, 0, 0, 0]);
+    assert_eq!(ask(&mut old), "cubic 4");
+}
+
+#[test]
+fn what_the_application_has_chosen_stays() {
+    if !privileged() {
+        return;
+    }
+    // The learner's program notices what applications choose.
+    let bed = Bed::running("oldown", "");
+    let _holder = holder(&bed, &["5001"]);
+    let mut own = client(&bed, "5001", &[MARK, "congestion=bbr"]);
+    let mut free = client(&bed, "5001", &[MARK]);
+    let policy = |name: &str| {
+        rules(&format!(
+            "[[rule]]\nname = \"cc\"\nmatch.remote_port = 5001\n\
+             set = {{ congestion = {name:?}, mark = 6 }}\n"
+        ))
+    };
+    apply(&bed, &policy("reno"), &["--existing"]);
+    assert_eq!(ask(&mut own), "bbr 6");
+    assert_eq!(ask(&mut free), "reno 6");
+    assert_eq!(existing(&bed, "cc"), [2, 3, 0, 1, 0]);
+    // What a policy chose is no application's choice.
+    apply(&bed, &policy("cubic"), &["--existing"]);
+    assert_eq!(ask(&mut own), "bbr 6");
+    assert_eq!(ask(&mut free), "cubic 6");
+    assert_eq!(existing(&bed, "cc"), [2, 1, 2, 1, 0]);
+}
+
+#[test]
+fn failures_are_counted_by_errno() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("oldfail"), "");
+    let _holder = holder(&bed, &["5001"]);
+    let mut old = client(&bed, "5001", &[MARK]);
+    apply(
+        &bed,
+        &rules(
+            "[[rule]]\nname = \"cc\"\nmatch.remote_port = 5001\n\
+             set = { congestion = \"nosuch\", mark = 6 }\n",
+        ),
+        &["--existing"],
+    );
+    assert_eq!(ask(&mut old), "cubic 6");
+    assert_eq!(existing(&bed, "cc"), [1, 1, 0, 0, 1]);
+    let failure = &bed.rule("cc")["failures"][0];
+    assert_eq!(
+        (&failure["key"], &failure["stage"], &failure["error"]),
+        (&"congestion".into(), &"existing".into(), &"ENOENT".into()),
+        "{failure}"
+    );
+}
+
+#[test]
+fn later_stages_begin_for_open_connections() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("oldlater"), "");
+    let _sink = bed.sink(&bed.server_address());
+    let program = r#"
+import socket, sys
+connection = socket.create_connection((sys.argv[1], 5001))
+connection.sendall(b"x")
+print("connected")
+for line in sys.stdin:
+    connection.close()
+    print("closed")
+"#;
+    let mut old = bed.python(Side::Client, program, &[&bed.server_address()]);
+    assert_eq!(old.line(), "connected");
+    let said = apply(
+        &bed,
+        &rules(
+            "[[rule]]\nname = \"told\"\nmatch.remote_port = 5001\n[rule.on.close]\nstatistics = \"0\"\n",
+        ),
+        &["--existing"],
+    );
+    old.go_on();
+    assert_eq!(old.line(), "closed");
+    let rule = bed.rule("told");
+    let failed = rule["existing"]["failed"].as_u64().unwrap();
+    if failed > 0 {
+        // TCP_BPF_SOCK_OPS_CB_FLAGS is younger than this kernel: told, not passed over.
+        let failure = &rule["failures"][0];
+        assert_eq!(failure["option"], "TCP_BPF_SOCK_OPS_CB_FLAGS", "{rule}");
+        return;
+    }
+    let output = bed.thalweg(&[
+        "--json",
+        "policy",
+        "statistics",
+        "--limit",
+        "1",
+        "--seconds",
+        "5",
+    ]);
+    let flow: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: no event of the close; {said}"));
+    assert_eq!(flow["remote_port"], 5001);
+    assert!(flow["bytes_acked"].as_u64() >= Some(1), "{flow}");
+}
+
+#[test]
+fn without_type_information_nothing_is_changed() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(&plain("oldbtf"), "");
+    let file = bed.directory.path().join("policy.toml");
+    fs::write(&file, rules("[[rule]]\nname = \"a\"\nset = { mark = 1 }\n")).unwrap();
+    // A mount namespace in which the kernel's BTF is hidden.
+    let run = |arguments: &[&str]| {
+        Command::new("unshare")
+            .args(["--mount", "sh", "-c"])
+            .arg("mount -t tmpfs none /sys/kernel/btf && exec \"$@\"")
+            .args(["sh", THALWEG, "--config"])
+            .arg(bed.configuration())
+            .args(["policy", "apply"])
+            .arg(&file)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    let refused = run(&["--existing"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("/sys/kernel/btf/vmlinux"), "{text}");
+    assert_eq!(bed.json(&["policy", "show"]), Value::Null);
+    let without = run(&[]);
+    let text = String::from_utf8_lossy(&without.stderr).into_owned();
+    assert!(without.status.success(), "{text}");
+}

@@ -1,0 +1,713 @@
+//! A test bed: two namespaces, a cgroup, the real agent on it, and traffic.
+
+pub mod guest;
+pub mod loaded;
+pub mod models;
+pub mod place;
+pub mod policies;
+pub mod stock;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use thalweg_lab::host::{Pair, PairOptions, Side};
+
+/// The command under test.
+pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
+
+/// Copies the command, which others may then start. By a process of its own: a file that this
+/// one has open for writing is open in what another test starts at that moment, and cannot be
+/// executed until that has ended.
+pub fn copy_of_command(to: &std::path::Path) {
+    let copied = std::process::Command::new("cp")
+        .arg(THALWEG)
+        .arg(to)
+        .status();
+    assert!(copied.unwrap().success(), "{}", to.display());
+}
+
+/// Longest wait for anything that is expected to happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// False where the test cannot run here, after saying why; a test that must not be skipped
+/// (THALWEG_REQUIRE_PRIVILEGED=1) fails instead.
+pub fn privileged() -> bool {
+    let missing = thalweg_lab::host::missing();
+    if missing.is_empty() {
+        return true;
+    }
+    skip(&missing.join("; "))
+}
+
+/// Skips a test for want of something.
+pub fn skip(why: &str) -> bool {
+    assert!(
+        std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
+        "this test must run here, but: {why}"
+    );
+    eprintln!("skipped: {why}");
+    false
+}
+
+/// Waits until a condition holds; looks every few milliseconds, for [`PATIENCE`] at most.
+pub fn wait_for<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
+    wait_within(PATIENCE, what, condition)
+}
+
+/// The same for a time of its own.
+pub fn wait_within<T>(
+    patience: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A name for a congestion control that no other run of the tests has; `tag` is the test's own.
+pub fn unique(tag: &str) -> String {
+    let name = format!("{tag}_{}", std::process::id());
+    assert!(name.len() <= 15, "{name}");
+    name
+}
+
+/// Namespaces, cgroup, directories and an agent.
+pub struct Bed {
+    pub pair: Pair,
+    pub directory: tempfile::TempDir,
+    pub pin: PathBuf,
+    agent: Option<Child>,
+}
+
+impl Bed {
+    /// A bed with a path like `options` and an agent that has `settings` on top of its paths.
+    pub fn new(options: &PairOptions, settings: &str) -> Self {
+        let pair = Pair::new(options).expect("a pair of namespaces");
+        let directory = tempfile::tempdir().expect("a directory");
+        // The agent mounts a bpffs here if there is none yet.
+        static BEDS: AtomicU32 = AtomicU32::new(0);
+        let pin = PathBuf::from(format!(
+            "/sys/fs/bpf/thalweg-test-{}-{}-{}",
+            std::process::id(),
+            BEDS.fetch_add(1, Ordering::Relaxed),
+            options.label
+        ));
+        let bed = Self {
+            pair,
+            directory,
+            pin,
+            agent: None,
+        };
+        bed.configure(settings);
+        bed
+    }
+
+    /// A bed on a clean path with its agent running.
+    pub fn running(label: &str, settings: &str) -> Self {
+        let mut bed = Self::new(&plain(label), settings);
+        bed.start();
+        bed
+    }
+
+    /// Writes the configuration: root keys of `settings` first, its sections after the paths.
+    pub fn configure(&self, settings: &str) {
+        let (root, sections) = match settings.find('[') {
+            Some(at) => settings.split_at(at),
+            None => (settings, ""),
+        };
+        let text = format!(
+            "cgroup = {:?}\n{root}\n[paths]\npin = {:?}\nstate = {:?}\nsocket = {:?}\n{sections}\n",
+            self.pair.cgroup(),
+            self.pin,
+            self.state(),
+            self.socket(),
+        );
+        fs::write(self.configuration(), text).expect("writing the configuration");
+    }
+
+    pub fn configuration(&self) -> PathBuf {
+        self.directory.path().join("agent.toml")
+    }
+
+    pub fn state(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("agent.sock")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("agent.log")
+    }
+
+    /// What the agents have logged so far.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    pub fn run_command(&self) -> Command {
+        let mut command = Command::new(THALWEG);
+        command
+            .arg("--config")
+            .arg(self.configuration())
+            .arg("run")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// What the agent says, which must refuse to run.
+    pub fn refused(&self) -> String {
+        self.refuses(self.run_command())
+    }
+
+    /// What an agent says that is started by a command, and must refuse to run.
+    pub fn refuses(&self, mut command: Command) -> String {
+        let path = self.directory.path().join("refused.log");
+        let log = fs::File::create(&path).expect("log");
+        let mut child = command
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        let status = end_of(&mut child);
+        let text = fs::read_to_string(&path).expect("log");
+        let status = status.unwrap_or_else(|| panic!("it runs: {text}"));
+        assert!(!status.success(), "it ended well: {text}");
+        text
+    }
+
+    /// Starts the agent and waits until it answers.
+    pub fn start(&mut self) {
+        self.start_by(self.run_command());
+    }
+
+    /// Starts the agent by a command and waits until it answers.
+    pub fn start_by(&mut self, mut command: Command) {
+        assert!(self.agent.is_none(), "the agent runs already");
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log())
+            .expect("log");
+        let mut child = command
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        // One that restores a million hosts takes its time; one that ends is noticed at once.
+        wait_within(10 * PATIENCE, "the agent's socket", || {
+            if let Some(status) = child.try_wait().expect("waiting for the agent") {
+                panic!("the agent ended ({status}): {}", self.logged());
+            }
+            UnixStream::connect(self.socket()).ok()
+        });
+        self.agent = Some(child);
+    }
+
+    /// Starts an agent that ends itself at a point, as by kill -9.
+    pub fn dies_at(&self, point: &str) {
+        let mut command = self.run_command();
+        command.env("FAILPOINTS", point);
+        let mut child = self.spawn(command);
+        assert!(was_killed(&mut child, point), "{point}");
+    }
+
+    /// Starts a process that is to be killed.
+    pub fn spawn(&self, mut command: Command) -> Child {
+        let log = self.directory.path().join("killed.log");
+        let log = fs::File::create(log).expect("log");
+        command
+            .stdout(log.try_clone().expect("log"))
+            .stderr(log)
+            .spawn()
+            .expect("the process starts")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.agent.as_ref().expect("the agent runs").id()
+    }
+
+    /// Sends the agent a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.pid() as i32);
+        nix::sys::signal::kill(pid, signal).expect("signalling the agent");
+    }
+
+    /// Ends the agent with a signal and waits for its end.
+    pub fn end(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
+        self.signal(signal);
+        let mut child = self.agent.take().expect("the agent runs");
+        child.wait().expect("waiting for the agent")
+    }
+
+    /// Waits for the end of an agent that was told to go.
+    pub fn reap(&mut self) {
+        let mut child = self.agent.take().expect("the agent runs");
+        assert!(child.wait().expect("waiting for the agent").success());
+    }
+
+    /// The running agent, for the test to wait for.
+    pub fn leave(&mut self) -> Child {
+        self.agent.take().expect("the agent runs")
+    }
+
+    /// Waits for the end of one that was told to go.
+    pub fn collect(&self, mut agent: Child) {
+        let status = agent.wait().expect("waiting for the agent");
+        assert!(status.success(), "{status}: {}", self.logged());
+    }
+
+    /// Number of the program that the pinned link runs; `None`: there is none.
+    pub fn running_program(&self) -> Option<u32> {
+        let link = libbpf_rs::Link::open(self.pin.join("link_sockops")).ok()?;
+        Some(link.info().ok()?.prog_id)
+    }
+
+    /// The command line against this agent.
+    pub fn thalweg(&self, arguments: &[&str]) -> Output {
+        Command::new(THALWEG)
+            .arg("--config")
+            .arg(self.configuration())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .expect("running thalweg")
+    }
+
+    /// Its `--json` answer; fails the test if it fails.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.thalweg(&[&["--json"], arguments].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "thalweg {arguments:?}: {}\nlog: {}",
+            String::from_utf8_lossy(&output.stderr),
+            self.logged()
+        );
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
+    }
+
+    /// A counter of `status`.
+    pub fn counter(&self, name: &str) -> u64 {
+        self.json(&["status"])["counters"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    /// Waits until a counter has reached a value, which it then returns.
+    pub fn counter_reaches(&self, name: &str, least: u64) -> u64 {
+        wait_for(&format!("{name} >= {least}"), || {
+            Some(self.counter(name)).filter(|value| *value >= least)
+        })
+    }
+
+    /// Puts a policy in force.
+    pub fn apply(&self, policy: &str) -> Value {
+        let file = self.directory.path().join("policy.toml");
+        fs::write(&file, policy).expect("writing the policy");
+        self.json(&["policy", "apply", file.to_str().expect("plain path")])
+    }
+
+    /// A rule of the policy in force.
+    pub fn rule(&self, name: &str) -> Value {
+        let report = self.json(&["policy", "show"]);
+        let rules = report["rules"].as_array().expect("rules").clone();
+        let found = rules.into_iter().find(|rule| rule["name"] == name);
+        found.unwrap_or_else(|| panic!("no rule {name} in {report}"))
+    }
+
+    /// The records of all hosts.
+    pub fn hosts(&self) -> Vec<Value> {
+        let hosts = self.json(&["hosts"]);
+        hosts["hosts"].as_array().expect("a list").clone()
+    }
+
+    /// The record of a host, if there is one.
+    pub fn host(&self, address: &str) -> Option<Value> {
+        let mut hosts = self.hosts().into_iter();
+        hosts.find(|host| host["address"] == address)
+    }
+
+    /// The programs are in force, whole, and see the connections that come; `what` was before.
+    pub fn sees_traffic(&self, what: &str) {
+        assert!(self.running_program().is_some(), "{what}: no program");
+        assert!(!self.pin.join("next").exists(), "{what}: not settled");
+        let before = self.counter("established");
+        self.counter_reaches("established", before + 10);
+    }
+
+    /// All events in the store, oldest first, once their number has reached `least`.
+    pub fn events(&self, least: usize) -> Vec<Value> {
+        wait_for(&format!("{least} events"), || {
+            let mut events = self
+                .json(&["events", "--limit", "10000"])
+                .as_array()
+                .expect("a list of events")
+                .clone();
+            events.sort_by_key(|event| event["id"].as_i64());
+            Some(events).filter(|events| events.len() >= least)
+        })
+    }
+
+    /// The server's first address.
+    pub fn server_address(&self) -> String {
+        self.pair.address(Side::Server).to_string()
+    }
+
+    /// Runs `ip` in a side's namespace.
+    pub fn ip(&self, side: Side, arguments: &str) {
+        self.ip_output(side, arguments);
+    }
+
+    fn ip_output(&self, side: Side, arguments: &str) -> String {
+        let output = Command::new("ip")
+            .args(["-n", self.pair.namespace(side)])
+            .args(arguments.split_whitespace())
+            .output()
+            .expect("running ip");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ip {arguments}: {said}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// The device by which a side reaches an address.
+    pub fn device(&self, side: Side, address: &str) -> String {
+        let text = self.ip_output(side, &format!("route get {address}"));
+        let mut words = text.split_whitespace();
+        words.find(|word| *word == "dev");
+        words.next().expect("a route with a device").to_owned()
+    }
+
+    /// The hardware address of a device.
+    pub fn mac(&self, side: Side, device: &str) -> String {
+        let text = self.ip_output(side, &format!("-j link show dev {device}"));
+        let shown: Value = serde_json::from_str(&text).expect("JSON");
+        shown[0]["address"].as_str().expect("an address").to_owned()
+    }
+
+    /// A Python program on one side, in the cgroup.
+    pub fn python(&self, side: Side, program: &str, arguments: &[&str]) -> Traffic {
+        let mut command = self.pair.command_in(side, "python3").expect("a command");
+        command.args(["-u", "-c", program]).args(arguments);
+        Traffic::spawn(command)
+    }
+
+    /// Makes connections to a sink, one after the other, and sends `bytes` on each.
+    pub fn connect(&self, address: &str, number: u32, bytes: u32) {
+        let (number, bytes) = (number.to_string(), bytes.to_string());
+        self.python(
+            Side::Client,
+            CONNECTIONS,
+            &[address, "5001", &number, &bytes],
+        )
+        .finish();
+    }
+
+    /// Connections to a sink from as many threads, each so many a second.
+    pub fn load(&self, address: &str, threads: u32, rate: u32) -> Load {
+        // Ports whose connection is over but for the wait are taken again.
+        let client = self.pair.namespace(Side::Client);
+        let ports = Command::new("ip")
+            .args(["netns", "exec", client, "sysctl", "-qw"])
+            .args([
+                "net.ipv4.ip_local_port_range=1024 65000",
+                "net.ipv4.tcp_tw_reuse=1",
+            ])
+            .status();
+        assert!(ports.expect("sysctl").success());
+        let (threads, rate) = (threads.to_string(), rate.to_string());
+        let mut traffic = self.python(Side::Client, LOAD, &[address, "5001", &threads, &rate]);
+        assert_eq!(traffic.line(), "up");
+        Load {
+            traffic,
+            began: Instant::now(),
+        }
+    }
+
+    /// A server that accepts and drains until the bed goes; returns once it listens.
+    pub fn sink(&self, address: &str) -> Traffic {
+        let mut server = self.python(Side::Server, SINK, &[address, "5001"]);
+        assert_eq!(server.line(), "listening");
+        server
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // Nothing of this can be reported better than by what stays behind.
+        if let Some(mut child) = self.agent.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // The kernel unregisters what is pinned no more; a draining one would only wait.
+        let _ = fs::remove_dir_all(self.pin.join("cc"));
+        let _ = self.thalweg(&["policy", "remove"]);
+        let _ = self.thalweg(&["detach"]);
+        if std::thread::panicking() {
+            eprintln!("agent's log:\n{}", self.logged());
+        }
+    }
+}
+
+/// A file system of its own for a directory, which it makes; it goes with this.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    pub fn new(directory: &Path, size: &str) -> Self {
+        fs::create_dir_all(directory).expect("a directory");
+        let disk = Self(directory.to_owned());
+        disk.mount(&format!("size={size},mode=0750"));
+        disk
+    }
+
+    fn mount(&self, options: &str) {
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "thalweg-test"])
+            .arg(&self.0)
+            .status();
+        assert!(done.expect("mount").success());
+    }
+
+    /// Leaves no room on it.
+    pub fn fill(&self) {
+        let mut file = fs::File::create(self.0.join("filler")).expect("a file");
+        while file.write_all(&[0; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: the agent may still have files open on it.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Waits for the end of a process; whether it was by kill -9.
+pub fn was_killed(child: &mut Child, what: &str) -> bool {
+    use std::os::unix::process::ExitStatusExt;
+    let status = end_of(child).unwrap_or_else(|| panic!("{what} is never passed"));
+    status.signal() == Some(9)
+}
+
+/// Waits for the end of a process, for [`PATIENCE`] at most; then it is ended, and `None`.
+fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().expect("waiting for a process") {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("ending a process");
+    child.wait().expect("waiting for a process");
+    None
+}
+
+/// Compiles a program of `tests/programs` to a file of a directory.
+pub fn compile(program: &str, directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
+    let object = directory.join(file);
+    let multiarch = Command::new("cc")
+        .arg("-print-multiarch")
+        .output()
+        .expect("cc");
+    let multiarch = String::from_utf8(multiarch.stdout).expect("text");
+    let source = format!("tests/programs/{program}.bpf.c");
+    let status = Command::new("clang")
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wno-unused", "-c"])
+        .arg(format!("-I/usr/include/{}", multiarch.trim()))
+        .args(flags)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source))
+        .arg("-o")
+        .arg(&object)
+        .status()
+        .expect("running clang");
+    assert!(status.success());
+    object
+}
+
+/// Number of a pinned map.
+pub fn map_id(path: &Path) -> u32 {
+    use libbpf_rs::MapCore;
+    let map = libbpf_rs::MapHandle::from_pinned_path(path).expect("a pinned map");
+    map.info().expect("its description").info.id
+}
+
+/// Options of a path without loss or limit, `cubic` the default on both sides.
+pub fn plain(label: &str) -> PairOptions {
+    PairOptions {
+        label: label.to_string(),
+        congestion_control: Some("cubic".to_string()),
+        ..Default::default()
+    }
+}
+
+/// A process that speaks line by line.
+pub struct Traffic {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Traffic {
+    /// Starts a process and speaks with it.
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starting traffic (python3)");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Self {
+            child,
+            input,
+            output,
+        }
+    }
+
+    /// Its next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output
+            .read_line(&mut line)
+            .expect("reading from traffic");
+        line.trim_end().to_string()
+    }
+
+    /// Tells it to go on.
+    pub fn go_on(&mut self) {
+        self.say("go");
+    }
+
+    /// Gives it a line of input.
+    pub fn say(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("still open");
+        writeln!(input, "{line}").expect("writing to traffic");
+    }
+
+    /// Waits for its orderly end; returns what it said.
+    pub fn finish(mut self) -> String {
+        let mut rest = String::new();
+        self.input.take();
+        std::io::Read::read_to_string(&mut self.output, &mut rest).expect("reading from traffic");
+        let status = self.child.wait().expect("waiting for traffic");
+        assert!(status.success(), "traffic failed ({status}): {rest}");
+        rest
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Accepts connections and reads them to their end. Arguments: address, port.
+pub const SINK: &str = r#"
+import selectors, socket, sys
+address, port = sys.argv[1], int(sys.argv[2])
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+listener = socket.socket(family)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if family == socket.AF_INET6:
+    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+listener.bind((address, port))
+listener.listen(4096)
+print("listening")
+selector = selectors.DefaultSelector()
+selector.register(listener, selectors.EVENT_READ)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            selector.register(listener.accept()[0], selectors.EVENT_READ)
+        else:
+            try:
+                data = key.fileobj.recv(1 << 20)
+            except OSError:
+                data = b""
+            if not data:
+                selector.unregister(key.fileobj)
+                key.fileobj.close()
+"#;
+
+/// Makes connections one after the other. Arguments: address, port, number, bytes each.
+pub const CONNECTIONS: &str = r#"
+import socket, sys
+address, port, number, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+for _ in range(number):
+    with socket.create_connection((address, port)) as connection:
+        if size:
+            connection.sendall(bytes(size))
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+"#;
+
+/// Makes connections until its input ends, from as many threads as asked for, each so many a
+/// second; says how many there were, and fails where one of them does.
+/// Arguments: address, port, threads, connections a second of each.
+const LOAD: &str = r#"
+import socket, sys, threading, time
+address, port, threads, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+over, made, failed = threading.Event(), [0] * threads, []
+def connect(own):
+    due = time.monotonic()
+    while not over.is_set():
+        try:
+            with socket.create_connection((address, port), 30) as connection:
+                connection.sendall(bytes(1000))
+                connection.shutdown(socket.SHUT_WR)
+                if connection.recv(1):
+                    raise OSError("an answer")
+        except OSError as error:
+            failed.append(error)
+        made[own] += 1
+        due = max(due + 1 / rate, time.monotonic() - 1)
+        over.wait(max(0, due - time.monotonic()))
+workers = [threading.Thread(target=connect, args=(own,)) for own in range(threads)]
+for worker in workers:
+    worker.start()
+print("up")
+sys.stdin.read()
+over.set()
+for worker in workers:
+    worker.join()
+assert not failed, failed[:3]
+print(sum(made))
+"#;
+
+/// Connections that come at a rate, until they are ended.
+pub struct Load {
+    traffic: Traffic,
+    began: Instant,
+}
+
+impl Load {
+    /// Ends it; no connection may have failed. Returns how many there were, and how many a second.
+    pub fn finish(self) -> (u64, f64) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let made: u64 = self.traffic.finish().trim().parse().expect("a number");
+        (made, made as f64 / seconds)
+    }
+}
+
+/// The path of a file that outlives a test run, for reports.
+pub fn manifest_path(relative: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(relative)
+}
