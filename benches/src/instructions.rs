@@ -73,7 +73,9 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
                 .into_iter()
                 .chain([qemu::place(model).into()])
                 .collect(),
+            environment: Vec::new(),
             data: &[model],
+            files: BTreeMap::new(),
             memory: Some(MEMORY),
         },
     )?;

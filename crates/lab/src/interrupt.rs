@@ -5,8 +5,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use nix::errno::Errno;
@@ -38,16 +38,23 @@ extern "C" fn on_signal(_: libc::c_int) {
     }
 }
 
+/// How many guards there are, and what was before the first.
+static GUARDS: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
+
 /// While it lives, SIGINT and SIGTERM set a flag instead of ending the process.
-/// Dropped, it restores what was there before.
+/// The last one that is dropped restores what was there before the first.
 #[derive(Debug)]
-pub(crate) struct Guard {
-    before: Vec<(Signal, SigAction)>,
-}
+pub(crate) struct Guard(());
 
 impl Guard {
     pub(crate) fn install() -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot handle SIGINT and SIGTERM")(errno.into());
+        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, before) = &mut *guards;
+        if *count > 0 {
+            *count += 1;
+            return Ok(Self(()));
+        }
         if WAKE.get().is_none() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let wake = EventFd::from_value_and_flags(0, flags).map_err(failed)?;
@@ -64,22 +71,36 @@ impl Guard {
             SaFlags::empty(),
             SigSet::empty(),
         );
-        let mut guard = Self { before: Vec::new() };
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
             // SAFETY: the handler only stores to an atomic and calls write(2).
-            let before = unsafe { sigaction(signal, &action) }.map_err(failed)?;
-            guard.before.push((signal, before));
+            match unsafe { sigaction(signal, &action) } {
+                Ok(former) => before.push((signal, former)),
+                Err(errno) => {
+                    restore(before);
+                    return Err(failed(errno));
+                }
+            }
         }
-        Ok(guard)
+        *count = 1;
+        Ok(Self(()))
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        for (signal, before) in &self.before {
-            // SAFETY: restores a disposition that was in force before.
-            let _ = unsafe { sigaction(*signal, before) };
+        let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, before) = &mut *guards;
+        *count -= 1;
+        if *count == 0 {
+            restore(before);
         }
+    }
+}
+
+fn restore(before: &mut Vec<(Signal, SigAction)>) {
+    for (signal, before) in before.drain(..) {
+        // SAFETY: restores a disposition that was in force before.
+        let _ = unsafe { sigaction(signal, &before) };
     }
 }
 
@@ -138,5 +159,32 @@ pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
             return Err(io::Error::last_os_error());
         }
         Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handled() -> bool {
+        // SAFETY: all zeros is a valid sigaction, which the call only writes.
+        let now = unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            assert_eq!(
+                libc::sigaction(libc::SIGTERM, std::ptr::null(), &raw mut now),
+                0
+            );
+            now
+        };
+        now.sa_sigaction == on_signal as *const () as usize
+    }
+
+    #[test]
+    fn signals_are_handled_until_the_last_guard_goes() {
+        let [first, last] = [(); 2].map(|()| Guard::install().unwrap());
+        drop(first);
+        assert!(handled());
+        drop(last);
+        assert!(!handled());
     }
 }

@@ -71,8 +71,12 @@ pub(crate) enum Task {
     Boot,
     /// A run of the laboratory.
     Run(Box<Options>),
-    /// A program and its arguments; the result is what it writes to its standard output.
-    Program(PathBuf, Vec<OsString>),
+    /// A program; the result is what it writes to its standard output.
+    Program {
+        program: PathBuf,
+        arguments: Vec<OsString>,
+        environment: Vec<(OsString, OsString)>,
+    },
 }
 
 impl Job {
@@ -202,7 +206,15 @@ fn do_job(work: &Path) -> Result<(), Error> {
         Task::Run(options) => crate::run(&options)
             .and_then(|outcome| Finished::of(&outcome))
             .and_then(|finished| write_json(&finished, &work.join(RESULT))),
-        Task::Program(program, arguments) => execute(&program, &arguments, &work.join(RESULT)),
+        Task::Program {
+            program,
+            arguments,
+            environment,
+        } => {
+            let mut command = Command::new(&program);
+            command.args(arguments).envs(environment);
+            execute(command, &work.join(RESULT))
+        }
     };
     if let Err(error) = &done {
         let file = work.join(ERROR);
@@ -212,10 +224,9 @@ fn do_job(work: &Path) -> Result<(), Error> {
 }
 
 /// Runs a program to its end; what it writes goes to a file.
-fn execute(program: &Path, arguments: &[OsString], file: &Path) -> Result<(), Error> {
-    let name = program.display();
-    let output = Command::new(program)
-        .args(arguments)
+fn execute(mut command: Command, file: &Path) -> Result<(), Error> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command
         .stdin(Stdio::null())
         .output()
         .map_err(Error::system(format!("cannot start {name}")))?;

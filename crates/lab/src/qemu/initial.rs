@@ -17,6 +17,8 @@ use crate::scenario::{self, Scenario};
 const PROGRAMS: &str = "/usr/bin";
 /// Where modules are.
 const MODULES: &str = "/lib/modules";
+/// What a program begins with (elf(5)).
+const ELF: &[u8] = b"\x7fELF";
 /// The directory of the job.
 pub(super) const JOB: &str = "/job";
 /// Directories that file systems are mounted on, or that programs take for granted.
@@ -100,7 +102,7 @@ pub(super) fn data(file: &Path) -> PathBuf {
 /// What a job needs beside the tools that each does, on this machine, by its place in the
 /// guest.
 pub(super) struct Needs<'a> {
-    /// This program, and others.
+    /// This program, and others; what is none is only copied.
     pub(super) programs: Vec<(PathBuf, PathBuf)>,
     /// Files that programs read.
     pub(super) data: Vec<(PathBuf, PathBuf)>,
@@ -127,8 +129,12 @@ pub(super) fn write(file: &Path, job: &Job, needs: &Needs<'_>) -> Result<(), Err
     let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
     let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
     for (place, path) in needs.programs.iter().chain(&tools) {
-        add(place, 0o755, &loaded(read(path)?))?;
-        libraries.extend(needed(path)?);
+        let content = read(path)?;
+        // Others, scripts for instance, have no libraries.
+        if content.starts_with(ELF) {
+            libraries.extend(needed(path)?);
+        }
+        add(place, 0o755, &loaded(content))?;
     }
     for (place, path) in libraries {
         add(&place, 0o755, &loaded(read(&path)?))?;

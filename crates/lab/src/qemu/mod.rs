@@ -9,6 +9,7 @@
 pub mod cpio;
 mod initial;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -246,8 +247,12 @@ pub struct Program<'a> {
     pub program: &'a Path,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Variables of its environment.
+    pub environment: Vec<(OsString, OsString)>,
     /// Files that it reads; [`place`] tells where it finds them.
     pub data: &'a [&'a Path],
+    /// What else it needs, by where it finds it: files, and programs with their libraries.
+    pub files: BTreeMap<PathBuf, PathBuf>,
     /// The kernel's memory; none: 1 GiB.
     pub memory: Option<Size>,
 }
@@ -288,15 +293,23 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
     let inside = initial::program_of(what.program);
     let job = Job {
         kind: Kind::Qemu,
-        task: Task::Program(inside.clone(), what.arguments.clone()),
+        task: Task::Program {
+            program: inside.clone(),
+            arguments: what.arguments.clone(),
+            environment: what.environment.clone(),
+        },
         current: "/".into(),
         modules: modules.iter().map(|file| initial::module(file)).collect(),
     };
+    let further = what.files.iter();
     let needs = Needs {
-        programs: vec![
+        programs: [
             (initial::program(), what.thalweg.to_owned()),
             (inside, what.program.to_owned()),
-        ],
+        ]
+        .into_iter()
+        .chain(further.map(|(place, file)| (place.clone(), file.clone())))
+        .collect(),
         data: what
             .data
             .iter()
