@@ -6,6 +6,7 @@ pub mod models;
 pub mod place;
 pub mod policies;
 pub mod stock;
+pub mod virtual_time;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

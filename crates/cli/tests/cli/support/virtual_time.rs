@@ -1,0 +1,190 @@
+//! Tests in virtual time: the cases of a module run on a stock kernel in QEMU, in one boot, one
+//! after the other, as root. What waits there costs nothing, and no other process takes time
+//! from what is measured, so bounds are those of the path or the rule.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use thalweg_lab::qemu::{self, Program};
+use thalweg_lab::{Error, kernels};
+
+use super::{THALWEG, manifest_path, stock};
+
+/// Set in the guest.
+const INSIDE: &str = "THALWEG_TEST_GUEST";
+/// The one case to run, by its name; none: all.
+const CASE: &str = "THALWEG_TEST_CASE";
+/// Virtual time in which a case must end.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Programs that cases start, beside those that any guest has.
+const PROGRAMS: [&str; 4] = ["cat", "readlink", "sh", "sleep"];
+/// What Python programs of cases import.
+const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subprocess,threading";
+
+/// A test that runs the cases of its module in virtual time. Models, policies and whatever else
+/// they read is named by its path in the repository.
+macro_rules! in_virtual_time {
+    ([$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
+        #[test]
+        fn in_virtual_time() {
+            $crate::support::virtual_time::run(
+                module_path!(),
+                &[$($file),*],
+                &[$((stringify!($case), $case as fn())),+],
+            );
+        }
+    };
+}
+pub(crate) use in_virtual_time;
+
+/// Runs cases: outside of the guest by starting this test in one, there by calling them.
+pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
+    let only = std::env::var_os(CASE);
+    let chosen: Vec<(&str, fn())> = cases
+        .iter()
+        .filter(|(name, _)| only.as_ref().is_none_or(|only| only == name))
+        .copied()
+        .collect();
+    assert!(!chosen.is_empty(), "{CASE}={only:?}: no such case");
+    if std::env::var_os(INSIDE).is_some() {
+        return inside(&chosen);
+    }
+    let Some(kernel) = stock::kernel() else {
+        return;
+    };
+    // libtest knows the test by its path without the name of the binary.
+    let name = match module.split_once("::") {
+        Some((_, module)) => format!("{module}::in_virtual_time"),
+        None => "in_virtual_time".to_owned(),
+    };
+    let own = std::env::current_exe().expect("this program's path");
+    let set = [(INSIDE, Some("1".into())), (CASE, only)];
+    let executed = qemu::execute(
+        &kernels::find(Some(kernel.as_ref())).expect("the kernel that was found"),
+        &Program {
+            thalweg: Path::new(THALWEG),
+            program: &own,
+            arguments: ["--exact", &name, "--nocapture"].map(Into::into).into(),
+            environment: set
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.into(), value?)))
+                .collect(),
+            data: &[],
+            files: needed(files),
+            memory: None,
+        },
+    );
+    let said = match executed {
+        Ok(said) => said,
+        // As it would have ended this process, but for the guest that had to end first.
+        Err(Error::Interrupted) => std::process::exit(130),
+        Err(error) => panic!("{error}"),
+    };
+    println!("{said}");
+    let failed: Vec<&str> = chosen
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| !said.lines().any(|line| line.starts_with(&passed(name))))
+        .collect();
+    assert!(failed.is_empty(), "failed in virtual time: {failed:?}");
+}
+
+/// What begins the line of a case that has passed.
+fn passed(name: &str) -> String {
+    format!("case {name}: passed in ")
+}
+
+fn inside(cases: &[(&str, fn())]) {
+    // Paths that were compiled in.
+    std::fs::create_dir_all(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+    let binary = Path::new(THALWEG);
+    std::fs::create_dir_all(binary.parent().expect("it has one")).expect("a directory");
+    symlink("/usr/bin/thalweg", binary).expect("a link");
+    // Scripts name their interpreter so.
+    symlink("/usr/bin", "/bin").expect("a link");
+    // What comes out of a guest that ends well is its standard output.
+    nix::unistd::dup2_stderr(std::io::stdout()).expect("the standard error goes there, too");
+    println!();
+    for (name, case) in cases {
+        let (ended, end) = mpsc::channel::<()>();
+        let own = (*name).to_owned();
+        let watch = std::thread::spawn(move || {
+            if end.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                println!("case {own}: no end after {LIMIT:?}");
+                // With what was said so far.
+                std::process::exit(0);
+            }
+        });
+        let began = Instant::now();
+        let outcome: Result<(), Box<dyn Any + Send>> = panic::catch_unwind(AssertUnwindSafe(case));
+        let time = began.elapsed().as_secs_f64();
+        drop(ended);
+        watch.join().expect("it does not panic");
+        match outcome {
+            Ok(()) => println!("{}{time:.1} s", passed(name)),
+            Err(_) => println!("case {name}: failed after {time:.1} s"),
+        }
+    }
+}
+
+/// What cases need of this machine, by where they find it.
+fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
+    let mut needed = python();
+    for program in PROGRAMS {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let mut places = std::env::split_paths(&path).map(|place| place.join(program));
+        let found = places.find(|file| file.is_file());
+        let found = found.unwrap_or_else(|| panic!("no {program}"));
+        needed.insert(Path::new("/usr/bin").join(program), found);
+    }
+    for file in files {
+        let file = manifest_path(file).canonicalize();
+        let file = file.expect("a file of the repository");
+        needed.insert(file.clone(), file);
+    }
+    needed
+}
+
+/// Python and the compiled modules that programs of cases import. Without their sources: a
+/// source that is as old as time would be compiled anew by each start.
+fn python() -> BTreeMap<PathBuf, PathBuf> {
+    let program = format!(
+        r#"
+import os, sys, sysconfig
+import {PYTHON}
+import encodings.ascii, encodings.utf_8, encodings.latin_1
+library = sysconfig.get_path("stdlib")
+print(os.path.realpath(sys.executable), "/usr/lib/" + os.path.basename(library), sep="\n")
+# By this one the interpreter knows the directory.
+print(library + "/os.py", "os.py", sep="\t")
+for module in list(sys.modules.values()):
+    spec = getattr(module, "__spec__", None)
+    if not spec or not spec.has_location or not spec.origin.startswith(library + os.sep):
+        continue
+    name = os.path.relpath(spec.origin, library)
+    if spec.cached and os.path.exists(spec.cached):
+        print(spec.cached, name + "c", sep="\t")
+    else:
+        print(spec.origin, name, sep="\t")
+"#
+    );
+    let output = Command::new("python3").args(["-c", &program]).output();
+    let output = output.expect("starting python3");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "python3: {:?}", output.stderr);
+    let mut lines = said.lines();
+    let mut line = || lines.next().expect("a line of python3").to_owned();
+    let (interpreter, library) = (line(), line());
+    let modules = lines.map(|line| {
+        let (file, name) = line.split_once('\t').expect("two columns");
+        (Path::new(&library).join(name), PathBuf::from(file))
+    });
+    let interpreter = (PathBuf::from("/usr/bin/python3"), interpreter.into());
+    modules.chain([interpreter]).collect::<BTreeMap<_, _>>()
+}
