@@ -40,6 +40,9 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 printf '\n== cargo test %s\n' "${arguments[*]}"
+# They wait for each other's traffic more than for a processor.
+RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
+export RUST_TEST_THREADS
 # What is started in the background ignores SIGINT, and so would what the tests interrupt.
 interruptible=(env --default-signal=INT)
 "${interruptible[@]}" cargo test "${arguments[@]}" | tee "$log" || status=1

@@ -408,14 +408,14 @@ fn the_threat_model_names_tests_that_exist() {
         let mut source = String::new();
         for word in words {
             let root = support::manifest_path("crates");
-            let file =
-                |name: &str| ["cli", "core"].map(|part| root.join(part).join("tests").join(name));
             if word == "cli" || word == "core" {
                 continue;
             }
-            let found = file(&format!("{word}.rs"))
-                .into_iter()
-                .chain(file(&format!("{word}/main.rs")));
+            let found = [
+                root.join(format!("cli/tests/cli/{word}.rs")),
+                root.join(format!("cli/tests/cli/{word}/mod.rs")),
+                root.join(format!("core/tests/{word}.rs")),
+            ];
             if let Some(path) = found.into_iter().find(|path| path.exists()) {
                 source = fs::read_to_string(path).unwrap();
                 named += 1;
