@@ -384,6 +384,21 @@ impl Bed {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// A counter of a side's /proc/net/netstat.
+    pub fn netstat(&self, side: Side, counter: &str) -> u64 {
+        let mut command = self.pair.command_in(side, "cat").expect("a command");
+        let output = command.arg("/proc/net/netstat").output();
+        let text = String::from_utf8(output.expect("cat").stdout).expect("text");
+        // Lines of names, each with one of numbers behind it.
+        let lines: Vec<&str> = text.lines().collect();
+        let found = lines.chunks(2).find_map(|pair| {
+            let mut fields = pair[0].split(' ').zip(pair[1].split(' '));
+            fields.find(|(name, _)| *name == counter)
+        });
+        let (_, number) = found.unwrap_or_else(|| panic!("no {counter} in {text}"));
+        number.parse().expect("a number")
+    }
+
     /// The device by which a side reaches an address.
     pub fn device(&self, side: Side, address: &str) -> String {
         let text = self.ip_output(side, &format!("route get {address}"));
