@@ -113,14 +113,15 @@ struct {
 /*
  * What a host record is asked. It goes to the functions that hold the lock; those are
  * global, so that the verifier checks each of them once and not again for every path
- * that leads there. Hence no pointers in here.
+ * that leads there. Hence no pointers in here. It lies on the stack, of which Linux 6.1 allows
+ * 512 bytes to a chain of calls and counts each in steps of 32: not one step is left.
  */
 struct request {
 	struct thalweg_host_key key;
 	__u64 tag;
 	__u64 now_ns;
-	__u64 segs; /* change */
-	__u64 retrans; /* change */
+	__u32 segs; /* change */
+	__u32 retrans; /* change */
 	__u32 arm; /* what the connection runs (learn, change) */
 	__u32 system_arm;
 	__u32 allowed; /* mask of arms (choose, change) */
