@@ -1,17 +1,12 @@
 //! What this machine supports, what a miss means, and how to mend it.
 
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use libbpf_rs::ProgramType;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::features::{FEATURES, Feature, Found};
 use crate::{privileges, system};
-
-/// Oldest kernel with everything the programs use (network namespace cookies in sockops).
-const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,16 +66,10 @@ impl Check {
 /// Runs all checks. Nothing of the machine is changed; queueing disciplines are tried in a
 /// network namespace that goes with the trial.
 pub fn doctor(config: &Config) -> Vec<Check> {
-    let mut checks = vec![privileges(), kernel_version()];
-    checks.push(program_type("BPF sockops", ProgramType::SockOps));
-    checks.push(program_type(
-        "BPF cgroup/setsockopt",
-        ProgramType::CgroupSockopt,
-    ));
-    checks.extend([cgroup(config), bpffs(config), kernel_btf(), jit()]);
-    checks.push(struct_ops());
+    let mut checks = vec![privileges(), cgroup(config), bpffs(config)];
+    let release = release();
+    checks.extend(FEATURES.iter().map(|feature| feature_of(feature, &release)));
     checks.push(congestion_controls(config));
-    checks.extend(["fq", "tbf", "netem", "red"].map(qdisc));
     checks.extend([
         tool("ip", "iproute2", "the lab's namespaces"),
         tool("tc", "iproute2", "the lab's rates and queues"),
@@ -122,45 +111,32 @@ fn privileges() -> Check {
     }
 }
 
-fn kernel_version() -> Check {
-    let release = nix::sys::utsname::uname()
+fn release() -> String {
+    nix::sys::utsname::uname()
         .map(|uname| uname.release().to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse::<u32>().ok());
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let name = "kernel";
-    if version >= OLDEST_KERNEL {
-        return Check::ok(name, release, "has everything the programs use");
-    }
-    let (major, minor) = OLDEST_KERNEL;
-    Check::not(
-        name,
-        CheckState::Missing,
-        release,
-        "the programs will not load",
-        &format!("Linux {major}.{minor} or newer"),
-    )
+        .unwrap_or_default()
 }
 
-fn program_type(name: &str, kind: ProgramType) -> Check {
-    match kind.is_supported() {
-        Ok(true) => Check::ok(name, "supported", "connections can be reached"),
-        Ok(false) => Check::not(
-            name,
-            CheckState::Missing,
-            "not supported",
-            "the agent cannot reach connections; the lab's baselines still work",
-            "a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, and root",
-        ),
-        Err(error) => Check::not(
-            name,
-            CheckState::Degraded,
-            error.to_string(),
-            "cannot tell",
-            "run as root",
-        ),
+/// Whether the kernel has what a feature needs.
+fn feature_of(feature: &Feature, release: &str) -> Check {
+    let without = format!("without it: {}", feature.means);
+    match feature.look(release) {
+        Found::Yes => {
+            let linux = feature.required.then(|| format!("Linux {release}"));
+            let needs = feature.needs.iter().map(|need| need.words());
+            let found: Vec<String> = linux.into_iter().chain(needs).collect();
+            Check::ok(feature.name, found.join(", "), feature.means)
+        }
+        Found::No(found, fix) => {
+            let state = match feature.required {
+                true => CheckState::Missing,
+                false => CheckState::Degraded,
+            };
+            Check::not(feature.name, state, found, &without, &fix)
+        }
+        Found::Unknown(found, fix) => {
+            Check::not(feature.name, CheckState::Degraded, found, &without, &fix)
+        }
     }
 }
 
@@ -230,57 +206,6 @@ fn bpffs(config: &Config) -> Check {
     )
 }
 
-fn kernel_btf() -> Check {
-    let name = "kernel BTF";
-    if system::has_kernel_btf() {
-        return Check::ok(
-            name,
-            "present",
-            "busy time of connections is read from the kernel",
-        );
-    }
-    Check::not(
-        name,
-        CheckState::Degraded,
-        "absent",
-        "connections are scored by wall time; idle ones are recognised less surely",
-        "a kernel with CONFIG_DEBUG_INFO_BTF",
-    )
-}
-
-fn jit() -> Check {
-    let name = "BPF JIT";
-    let value = std::fs::read_to_string("/proc/sys/net/core/bpf_jit_enable").unwrap_or_default();
-    match value.trim() {
-        "" | "0" => Check::not(
-            name,
-            CheckState::Degraded,
-            "off",
-            "programs run in the interpreter, several times slower",
-            "sysctl net.core.bpf_jit_enable=1, where the kernel has a JIT",
-        ),
-        _ => Check::ok(name, "on", "programs run as machine code"),
-    }
-}
-
-fn struct_ops() -> Check {
-    let name = "BPF congestion controls";
-    match crate::cc::check() {
-        Ok(_) => Check::ok(
-            name,
-            "supported",
-            "`thalweg cc load` brings those that are missing",
-        ),
-        Err(why) => Check::not(
-            name,
-            CheckState::Degraded,
-            why.reason(),
-            "those of the kernel are all there is to choose from",
-            "a newer kernel, or its modules (tcp_htcp, tcp_dctcp)",
-        ),
-    }
-}
-
 fn congestion_controls(config: &Config) -> Check {
     let name = "congestion controls";
     let available = match system::available_ccs() {
@@ -331,51 +256,6 @@ fn congestion_controls(config: &Config) -> Check {
         ),
         &format!("modprobe {}", modules.join(" ")),
     )
-}
-
-/// Tries a queueing discipline on the loopback device of a throw-away network namespace.
-fn qdisc(kind: &str) -> Check {
-    let name = format!("qdisc {kind}");
-    let mut command = Command::new("tc");
-    command.args(["qdisc", "add", "dev", "lo", "root", kind]);
-    match kind {
-        "tbf" => command.args(["rate", "1mbit", "burst", "10kb", "latency", "10ms"]),
-        "red" => command.args(["limit", "1000000", "avpkt", "1000", "bandwidth", "10mbit"]),
-        _ => &mut command,
-    };
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    // SAFETY: unshare is a plain system call, allowed between fork and exec.
-    unsafe {
-        command.pre_exec(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into)
-        });
-    }
-    let use_of = match kind {
-        "fq" => "paces what BBR sends (BBR paces by itself without it)",
-        "tbf" => "the lab's rates",
-        "netem" => "the lab's delays on this kernel",
-        _ => "the lab's ECN marking on this kernel",
-    };
-    match command.status() {
-        Ok(status) if status.success() => Check::ok(&name, "available", use_of),
-        Ok(_) => Check::not(
-            &name,
-            CheckState::Degraded,
-            "not available",
-            &format!("without it: {use_of}"),
-            &format!("modprobe sch_{kind}, where the kernel has it; root"),
-        ),
-        Err(error) => Check::not(
-            &name,
-            CheckState::Degraded,
-            format!("cannot try: {error}"),
-            use_of,
-            "install iproute2, run as root",
-        ),
-    }
 }
 
 fn tool(name: &str, package: &str, use_of: &str) -> Check {

@@ -12,6 +12,7 @@ pub mod config;
 mod diag;
 pub mod doctor;
 mod events;
+pub mod features;
 mod keeper;
 pub mod kernel;
 pub mod limit;

@@ -697,6 +697,42 @@ fn doctor_knows_a_container_from_the_machine() {
 }
 
 #[test]
+fn doctor_tells_what_a_kernel_without_types_lacks() {
+    if !privileged() {
+        return;
+    }
+    let types = "/sys/kernel/btf";
+    if !Path::new(types).join("vmlinux").exists() {
+        eprintln!("skipped: this kernel has no types that could be hidden");
+        return;
+    }
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mount -t tmpfs none \"$1\" && exec \"$2\" --json doctor")
+        .args(["sh", types, THALWEG])
+        .output()
+        .unwrap();
+    let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
+    // One for each feature of the table, whatever else there is.
+    for feature in thalweg_agent::features::FEATURES {
+        let check = checks.iter().find(|check| check["name"] == feature.name);
+        let check = check.unwrap_or_else(|| panic!("no row {}", feature.name));
+        let needs_types = feature.options().contains(&"CONFIG_DEBUG_INFO_BTF");
+        if needs_types {
+            assert_eq!(check["state"], "degraded", "{check}");
+            assert_eq!(check["fix"].as_str().map(str::is_empty), Some(false));
+            assert!(
+                check["found"].to_string().contains("CONFIG_DEBUG_INFO_BTF")
+                    || check["found"] == "no kernel BTF",
+                "{check}"
+            );
+        } else if feature.required {
+            assert_eq!(check["state"], "ok", "{check}");
+        }
+    }
+}
+
+#[test]
 fn a_program_that_takes_the_callbacks_away_is_named() {
     use std::os::fd::AsRawFd;
     if !privileged() {

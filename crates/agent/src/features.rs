@@ -1,0 +1,465 @@
+//! What Thalweg does, and what each of it needs of the kernel: the one table that
+//! `thalweg doctor` and docs/kernels.md are made from.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use libbpf_rs::ProgramType;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Struct;
+use thalweg_policy::Version;
+
+use crate::system;
+
+/// A thing that Thalweg does on some kernels, and not on others.
+#[derive(Clone, Copy, Debug)]
+pub struct Feature {
+    /// Which one it is.
+    pub id: Id,
+    /// Its name, in the doctor's table and on the page.
+    pub name: &'static str,
+    /// What one has of it.
+    pub means: &'static str,
+    /// Oldest kernel that has what it uses.
+    pub since: Version,
+    /// What that kernel brought.
+    pub because: &'static str,
+    /// What the kernel must be built with, or have as a module.
+    pub needs: &'static [Need],
+    /// The agent cannot run without it.
+    pub required: bool,
+}
+
+/// A feature, for those who do something with each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Id {
+    /// The agent.
+    Learning,
+    /// The agent, which reads the kernel's own structures.
+    BusyTime,
+    /// `thalweg policy apply`.
+    Policies,
+    /// `thalweg policy apply --existing`.
+    OpenConnections,
+    /// The same, and settings of stages that are yet to come.
+    LaterStages,
+    /// `thalweg limit`.
+    Limits,
+    /// `thalweg limit --edt`.
+    DepartureTimes,
+    /// `thalweg cc load`.
+    CongestionControls,
+    /// Programs run as machine code.
+    MachineCode,
+    /// The laboratory's namespaces and its losses.
+    Laboratory,
+    /// Its delays.
+    Delays,
+    /// Its marks.
+    Marks,
+    /// `thalweg link`.
+    Link,
+}
+
+/// Something that a kernel has or has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Programs at callbacks of TCP.
+    SockOps,
+    /// Programs at setsockopt(2).
+    CgroupSockopt,
+    /// Programs at packets that leave a cgroup.
+    CgroupSkb,
+    /// Its own types.
+    KernelBtf,
+    /// Iterators over TCP sockets.
+    TcpIterator,
+    /// The compiler of BPF programs.
+    Jit,
+    /// TCP's table of callbacks in BPF, kept by links.
+    StructOps,
+    /// A queueing discipline.
+    Qdisc(&'static str),
+    /// Programs at packets of a device.
+    TcFilter,
+    /// Namespaces of users, and devices that a process forwards for.
+    Tun,
+}
+
+/// The table.
+pub const FEATURES: [Feature; 13] = [
+    Feature {
+        id: Id::Learning,
+        name: "learning",
+        means: "`thalweg run` measures connections and chooses for new ones",
+        since: Version(5, 15),
+        because: "`bpf_get_netns_cookie` in sockops programs",
+        needs: &[Need::SockOps, Need::CgroupSockopt],
+        required: true,
+    },
+    Feature {
+        id: Id::BusyTime,
+        name: "learning by busy time",
+        means: "connections are scored by the time in which they had something to send, not by wall time",
+        since: Version(5, 15),
+        because: "as learning",
+        needs: &[Need::SockOps, Need::CgroupSockopt, Need::KernelBtf],
+        required: false,
+    },
+    Feature {
+        id: Id::Policies,
+        name: "policies",
+        means: "`thalweg policy apply`, `statistics` and `on.rtt` included",
+        since: Version(5, 15),
+        because: "`bpf_get_netns_cookie` in sockops programs; later for some keys (policy.md)",
+        needs: &[Need::SockOps],
+        required: false,
+    },
+    Feature {
+        id: Id::OpenConnections,
+        name: "policies: open connections",
+        means: "`thalweg policy apply --existing`",
+        since: Version(5, 15),
+        because: "`bpf_setsockopt` in TCP iterators",
+        needs: &[Need::SockOps, Need::KernelBtf, Need::TcpIterator],
+        required: false,
+    },
+    Feature {
+        id: Id::LaterStages,
+        name: "policies: later stages",
+        means: "`on.rtt`, `on.rto`, `on.retransmission` and `on.close` for open connections",
+        since: Version(6, 12),
+        because: "`TCP_BPF_SOCK_OPS_CB_FLAGS`",
+        needs: &[Need::SockOps, Need::KernelBtf, Need::TcpIterator],
+        required: false,
+    },
+    Feature {
+        id: Id::Limits,
+        name: "limits",
+        means: "`thalweg limit`",
+        since: Version(5, 15),
+        because: "nothing newer than 5.11, whose maps need no RLIMIT_MEMLOCK; 5.15 is what is aimed at",
+        needs: &[Need::CgroupSkb, Need::SockOps],
+        required: false,
+    },
+    Feature {
+        id: Id::DepartureTimes,
+        name: "limits by departure times",
+        means: "`thalweg limit --edt`, and fq for what else paces",
+        since: Version(5, 15),
+        because: "as limits",
+        needs: &[Need::CgroupSkb, Need::SockOps, Need::Qdisc("fq")],
+        required: false,
+    },
+    Feature {
+        id: Id::CongestionControls,
+        name: "congestion controls in BPF",
+        means: "`thalweg cc load` brings those that the kernel lacks, and learned ones",
+        since: Version(6, 4),
+        because: "links for `struct_ops`",
+        needs: &[Need::StructOps],
+        required: false,
+    },
+    Feature {
+        id: Id::MachineCode,
+        name: "programs as machine code",
+        means: "programs are not interpreted, which takes several times as long",
+        since: Version(5, 15),
+        because: "as learning; on arm64 5.18, whose JIT has all atomic operations",
+        needs: &[Need::Jit],
+        required: false,
+    },
+    Feature {
+        id: Id::Laboratory,
+        name: "lab: rates and losses",
+        means: "`thalweg lab run` on this kernel",
+        since: Version(5, 15),
+        because: "nothing newer than 5.11; 5.15 is what is aimed at",
+        needs: &[Need::TcFilter, Need::Qdisc("tbf")],
+        required: false,
+    },
+    Feature {
+        id: Id::Delays,
+        name: "lab: delays",
+        means: "`delay` of a scenario on this kernel",
+        since: Version(5, 15),
+        because: "as above; `tbf` below `netem` on one device works from 6.13 on, and is not used",
+        needs: &[Need::TcFilter, Need::Qdisc("tbf"), Need::Qdisc("netem")],
+        required: false,
+    },
+    Feature {
+        id: Id::Marks,
+        name: "lab: ECN marks",
+        means: "`aqm = \"red\"` of a scenario on this kernel",
+        since: Version(5, 15),
+        because: "as above",
+        needs: &[Need::TcFilter, Need::Qdisc("tbf"), Need::Qdisc("red")],
+        required: false,
+    },
+    Feature {
+        id: Id::Link,
+        name: "links",
+        means: "`thalweg link`: a command behind an emulated path",
+        since: Version(5, 15),
+        because: "nothing newer than 5.11; 5.15 is what is aimed at",
+        needs: &[Need::Tun],
+        required: false,
+    },
+];
+
+/// What a look at the running kernel came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is there.
+    Yes,
+    /// It is not: what is missing, and what to do.
+    No(String, String),
+    /// Who asks may not know: why, and what to do.
+    Unknown(String, String),
+}
+
+impl Need {
+    /// What it is, in words.
+    pub fn words(self) -> String {
+        match self {
+            Self::SockOps => "BPF sockops".to_owned(),
+            Self::CgroupSockopt => "BPF cgroup/setsockopt".to_owned(),
+            Self::CgroupSkb => "BPF cgroup_skb".to_owned(),
+            Self::KernelBtf => "kernel BTF".to_owned(),
+            Self::TcpIterator => "BPF iterators".to_owned(),
+            Self::Jit => "BPF JIT".to_owned(),
+            Self::StructOps => "BPF struct_ops with links".to_owned(),
+            Self::Qdisc(kind) => format!("qdisc {kind}"),
+            Self::TcFilter => "BPF at devices".to_owned(),
+            Self::Tun => "/dev/net/tun".to_owned(),
+        }
+    }
+
+    /// The options of the kernel's configuration that bring it, built in or as modules.
+    pub fn options(self) -> &'static [&'static str] {
+        match self {
+            Self::SockOps | Self::CgroupSockopt | Self::CgroupSkb => {
+                &["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"]
+            }
+            Self::KernelBtf => &["CONFIG_DEBUG_INFO_BTF"],
+            Self::TcpIterator => &["CONFIG_BPF_SYSCALL", "CONFIG_PROC_FS"],
+            Self::Jit => &["CONFIG_BPF_JIT"],
+            Self::StructOps => &[
+                "CONFIG_BPF_SYSCALL",
+                "CONFIG_BPF_JIT",
+                "CONFIG_DEBUG_INFO_BTF",
+            ],
+            Self::Qdisc("fq") => &["CONFIG_NET_SCH_FQ"],
+            Self::Qdisc("tbf") => &["CONFIG_NET_SCH_TBF"],
+            Self::Qdisc("netem") => &["CONFIG_NET_SCH_NETEM"],
+            Self::Qdisc("red") => &["CONFIG_NET_SCH_RED"],
+            Self::Qdisc(_) => &[],
+            Self::TcFilter => &[
+                "CONFIG_BPF_SYSCALL",
+                "CONFIG_NET_NS",
+                "CONFIG_VETH",
+                "CONFIG_NET_SCH_INGRESS",
+                "CONFIG_NET_CLS_BPF",
+            ],
+            Self::Tun => &["CONFIG_NET_NS", "CONFIG_USER_NS", "CONFIG_TUN"],
+        }
+    }
+
+    /// Looks at the running kernel. Nothing of the machine is changed; queueing disciplines are
+    /// tried in a network namespace that goes with the trial.
+    pub fn look(self) -> Found {
+        match self {
+            Self::SockOps => self.program(ProgramType::SockOps),
+            Self::CgroupSockopt => self.program(ProgramType::CgroupSockopt),
+            Self::CgroupSkb => self.program(ProgramType::CgroupSkb),
+            Self::TcFilter => match self.program(ProgramType::SchedCls) {
+                Found::Yes => try_qdisc("clsact"),
+                other => other,
+            },
+            Self::KernelBtf => {
+                if system::has_kernel_btf() {
+                    Found::Yes
+                } else {
+                    self.lacks()
+                }
+            }
+            Self::TcpIterator => {
+                let types = Btf::from_vmlinux().ok();
+                let context = types
+                    .as_ref()
+                    .and_then(|btf| btf.type_by_name::<Struct<'_>>("bpf_iter__tcp"));
+                match context {
+                    Some(_) => Found::Yes,
+                    None => self.lacks(),
+                }
+            }
+            Self::Jit => {
+                let file = "/proc/sys/net/core/bpf_jit_enable";
+                let value = std::fs::read_to_string(file).unwrap_or_default();
+                match value.trim() {
+                    "" => self.lacks(),
+                    "0" => Found::No(
+                        "the BPF JIT is off".to_owned(),
+                        "sysctl net.core.bpf_jit_enable=1".to_owned(),
+                    ),
+                    _ => Found::Yes,
+                }
+            }
+            Self::StructOps => match crate::cc::check() {
+                Ok(_) => Found::Yes,
+                Err(why) => Found::No(
+                    why.reason().to_owned(),
+                    "a newer kernel, or its modules (tcp_htcp, tcp_dctcp)".to_owned(),
+                ),
+            },
+            Self::Qdisc(kind) => try_qdisc(kind),
+            Self::Tun => {
+                if std::path::Path::new("/dev/net/tun").exists() {
+                    Found::Yes
+                } else {
+                    Found::No("no /dev/net/tun".to_owned(), "modprobe tun".to_owned())
+                }
+            }
+        }
+    }
+
+    fn lacks(self) -> Found {
+        Found::No(format!("no {}", self.words()), self.built_with())
+    }
+
+    fn built_with(self) -> String {
+        format!("a kernel with {}", self.options().join(" and "))
+    }
+
+    fn program(self, kind: ProgramType) -> Found {
+        match kind.is_supported() {
+            Ok(true) => Found::Yes,
+            Ok(false) => Found::No(
+                format!("no {}", self.words()),
+                format!("{}, and root", self.built_with()),
+            ),
+            Err(error) => Found::Unknown(error.to_string(), "run as root".to_owned()),
+        }
+    }
+}
+
+impl Feature {
+    /// What it needs of a kernel's configuration, each option once.
+    pub fn options(&self) -> Vec<&'static str> {
+        let mut options = Vec::new();
+        for option in self.needs.iter().flat_map(|need| need.options()) {
+            if !options.contains(option) {
+                options.push(*option);
+            }
+        }
+        options
+    }
+
+    /// Whether the running kernel, of a release, has what it needs: the first that it lacks.
+    pub fn look(&self, release: &str) -> Found {
+        for need in self.needs {
+            let found = need.look();
+            if found != Found::Yes {
+                return found;
+            }
+        }
+        if version(release) >= self.since {
+            Found::Yes
+        } else {
+            Found::No(
+                format!("Linux {release}"),
+                format!("Linux {} or newer", self.since),
+            )
+        }
+    }
+}
+
+/// The first two numbers of a release.
+fn version(release: &str) -> Version {
+    let mut numbers = release
+        .split(['.', '-', '+'])
+        .map_while(|part| part.parse::<u16>().ok());
+    Version(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Tries a queueing discipline on the loopback device of a throw-away network namespace.
+fn try_qdisc(kind: &str) -> Found {
+    let mut command = Command::new("tc");
+    command.args(["qdisc", "add", "dev", "lo"]);
+    match kind {
+        "clsact" => command.arg(kind),
+        "tbf" => command.args(["root", kind, "rate", "1mbit", "burst", "10kb"]),
+        "red" => command.args(["root", kind, "limit", "1000000", "avpkt", "1000"]),
+        _ => command.args(["root", kind]),
+    };
+    match kind {
+        "tbf" => command.args(["latency", "10ms"]),
+        "red" => command.args(["bandwidth", "10mbit"]),
+        _ => &mut command,
+    };
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    // SAFETY: unshare is a plain system call, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into)
+        });
+    }
+    match command.status() {
+        Ok(status) if status.success() => Found::Yes,
+        Ok(_) => {
+            let module = match kind {
+                "clsact" => "sch_ingress".to_owned(),
+                kind => format!("sch_{kind}"),
+            };
+            Found::No(
+                format!("no qdisc {kind}"),
+                format!("modprobe {module}, where the kernel has it; root"),
+            )
+        }
+        Err(error) => Found::Unknown(
+            format!("cannot try tc: {error}"),
+            "install iproute2, run as root".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_kernel_is_told_apart() {
+        let feature = Feature {
+            needs: &[],
+            ..FEATURES[0]
+        };
+        assert_eq!(feature.look("5.15.0-9-generic"), Found::Yes);
+        assert_eq!(feature.look("6.12.117+deb12-cloud-amd64"), Found::Yes);
+        let Found::No(found, fix) = feature.look("5.10.0") else {
+            panic!("5.10 has it all");
+        };
+        assert_eq!(
+            (found.as_str(), fix.as_str()),
+            ("Linux 5.10.0", "Linux 5.15 or newer")
+        );
+    }
+
+    #[test]
+    fn each_option_is_named_once() {
+        let named: Vec<_> = FEATURES.iter().map(|feature| feature.name).collect();
+        let mut unique = named.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), named.len());
+        let learning = FEATURES[0].options();
+        assert_eq!(learning, ["CONFIG_BPF_SYSCALL", "CONFIG_CGROUP_BPF"]);
+        for feature in FEATURES {
+            for need in feature.needs {
+                assert!(!need.options().is_empty(), "{need:?}");
+            }
+        }
+    }
+}
