@@ -17,7 +17,7 @@ SECONDS_EACH ?= 60
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all faults fuzz bench tables train lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all faults fuzz kernels bench tables train lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,14 @@ faults: ## Kill the agent at every point of its life, and a hundred times under 
 fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=60)
 	@scripts/setup.sh --fuzz
 	@scripts/fuzz.sh --seconds $(SECONDS_EACH)
+
+kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/kernels.md (three minutes after the build)
+	@scripts/setup.sh
+	@$(rust) cargo build --locked -p thalweg-cli -p thalweg-bench
+	@for package in linux-image-cloud-amd64 linux-image-6.12-cloud-amd64; do \
+		$(CARGO_TARGET_DIR)/debug/thalweg lab kernels add $$package; \
+	done
+	@$(CARGO_TARGET_DIR)/debug/thalweg-bench --binary $(CARGO_TARGET_DIR)/debug/thalweg kernels --write
 
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh

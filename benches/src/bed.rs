@@ -203,12 +203,17 @@ impl Agent {
 
     /// The answer of `thalweg --json status`.
     pub fn status(&self) -> Result<Value> {
+        self.answer("status")
+    }
+
+    /// What `thalweg --json COMMAND` answers.
+    pub fn answer(&self, command: &str) -> Result<Value> {
         let output = Command::new(&self.binary)
             .arg("--config")
             .arg(&self.configuration)
-            .args(["--json", "status"])
+            .args(["--json", command])
             .output()?;
-        serde_json::from_slice(&output.stdout).context("reading status")
+        serde_json::from_slice(&output.stdout).with_context(|| format!("reading {command}"))
     }
 
     /// A number in the answer of `status`, by JSON pointer.

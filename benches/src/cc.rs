@@ -44,7 +44,7 @@ const ACKNOWLEDGED: &str = "rate_control";
 const LEARNED_BYTES: usize = 60_000_000;
 
 /// Loaded under names of this process.
-struct Loaded {
+pub struct Loaded {
     binary: PathBuf,
     pin: PathBuf,
     directory: tempfile::TempDir,
@@ -53,7 +53,8 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(binary: &Path, controls: &[(&str, &str)]) -> Result<Self> {
+    /// Loads each of what `thalweg cc load` names, and what its programs' names begin with.
+    pub fn new(binary: &Path, controls: &[(&str, &str)]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let pin = PathBuf::from(format!(
             "/sys/fs/bpf/thalweg-bench-{}-cc",
@@ -78,7 +79,7 @@ impl Loaded {
                 .output()
                 .with_context(|| format!("running {}", loaded.binary.display()))?;
             if !output.status.success() {
-                bail!("{}", String::from_utf8_lossy(&output.stderr));
+                bail!("{}", String::from_utf8_lossy(&output.stderr).trim_end());
             }
         }
         let after = ProgInfoIter::default().map(|info| info.id);
@@ -89,13 +90,17 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.pin) {
+        // Where the first was refused there is none.
+        if let Err(error) = fs::remove_dir_all(&self.pin)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             eprintln!("could not remove {}: {error}", self.pin.display());
         }
     }
 }
 
-fn name(program: &str) -> String {
+/// What a congestion control is called here.
+pub fn name(program: &str) -> String {
     format!("{}_{}", &program[..1], std::process::id())
 }
 

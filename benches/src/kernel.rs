@@ -1,6 +1,6 @@
 //! Kernel time of the programs, by the kernel's own BPF statistics.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
@@ -257,17 +257,25 @@ pub fn enable_statistics() -> Result<OwnedFd> {
 /// Total run time (ns) and runs of the program of a pinned link.
 pub fn run_time(link: &Path) -> Result<(u64, u64)> {
     let link = Link::open(link)?;
-    let id = link.info()?.prog_id;
+    let info = program_info(link.info()?.prog_id)?.context("the link's program is gone")?;
+    Ok((info.run_time_ns, info.run_cnt))
+}
+
+/// What the kernel tells of a program; none where there is none of that number.
+pub fn program_info(id: u32) -> Result<Option<libbpf_sys::bpf_prog_info>> {
     // SAFETY: a plain system call; a negative answer is checked below.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
     if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd)).context("opening the program");
+        let error = std::io::Error::from_raw_os_error(-fd);
+        if error.kind() == std::io::ErrorKind::NotFound {
+            return Ok(None);
+        }
+        return Err(error).context("opening the program");
     }
     // SAFETY: fd is a fresh descriptor that nobody else owns.
     let program = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
-    use std::os::fd::AsRawFd;
     // SAFETY: info and length are valid for the call and match in size.
     let failed = unsafe {
         libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &raw mut info, &raw mut length)
@@ -275,5 +283,5 @@ pub fn run_time(link: &Path) -> Result<(u64, u64)> {
     if failed != 0 {
         bail!("reading the program's statistics failed ({failed})");
     }
-    Ok((info.run_time_ns, info.run_cnt))
+    Ok(Some(info))
 }

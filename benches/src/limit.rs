@@ -330,14 +330,15 @@ fn requests(binary: &Path, bulk: &Bulk) -> Result<Vec<f64>> {
 }
 
 /// A limit on the client's and server's cgroup; dropped, it is removed.
-struct Limit {
+pub struct Limit {
     binary: PathBuf,
     cgroup: PathBuf,
     configuration: tempfile::NamedTempFile,
 }
 
 impl Limit {
-    fn set(binary: &Path, pair: &Pair, rate: &str, options: &[&str]) -> Result<Self> {
+    /// Sets one on a pair's cgroup.
+    pub fn set(binary: &Path, pair: &Pair, rate: &str, options: &[&str]) -> Result<Self> {
         let configuration = tempfile::NamedTempFile::new().context("a file")?;
         let pin = format!("/sys/fs/bpf/thalweg-bench-{}-limit", std::process::id());
         std::fs::write(&configuration, format!("[paths]\npin = {pin:?}\n"))?;
@@ -346,21 +347,21 @@ impl Limit {
             cgroup: pair.cgroup().to_owned(),
             configuration,
         };
-        let status = limit
+        let output = limit
             .command()
             .arg("--cgroup")
             .arg(pair.cgroup())
             .args(["--rate", rate])
             .args(options)
-            .stdout(Stdio::null())
-            .status()
+            .output()
             .with_context(|| format!("starting {}", binary.display()))?;
-        ensure!(status.success(), "thalweg limit: {status}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}", said.trim_end());
         Ok(limit)
     }
 
     /// Its figures.
-    fn show(&self) -> Result<Value> {
+    pub fn show(&self) -> Result<Value> {
         let output = self
             .command()
             .args(["show", "--json", "--cgroup"])

@@ -10,6 +10,7 @@
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
+//! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/kernels.md)
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
@@ -21,6 +22,7 @@ mod busy;
 mod cc;
 mod instructions;
 mod kernel;
+mod kernels;
 mod limit;
 mod link;
 mod model;
@@ -83,6 +85,30 @@ enum What {
         #[arg(default_value = cc::MODEL)]
         model: PathBuf,
     },
+    /// What works on Debian's kernels in QEMU and on this one, and what the verifier makes of it.
+    Kernels {
+        /// A kernel, of `thalweg lab kernels list`, or the file of its image; may be given several
+        /// times. Those of docs/kernels.md, and this machine's own.
+        #[arg(long)]
+        kernel: Vec<OsString>,
+        /// Only this feature, by its name in the page; may be given several times. All.
+        #[arg(long)]
+        feature: Vec<String>,
+        /// Write docs/kernels.md instead of comparing.
+        #[arg(long)]
+        write: bool,
+        /// The results as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// (internal) What `kernels` finds, on this kernel.
+    #[command(hide = true)]
+    Probe {
+        /// A model of the learned rate controller.
+        model: PathBuf,
+        /// The features; all.
+        feature: Vec<String>,
+    },
     /// (internal) Traffic, run inside a namespace.
     #[command(hide = true, subcommand)]
     Worker(worker::Work),
@@ -106,6 +132,17 @@ fn main() -> Result<ExitCode> {
         What::Count { model } => {
             let costs = instructions::measure(&arguments.binary, &model)?;
             println!("{}", serde_json::to_string(&costs)?);
+            true
+        }
+        What::Kernels {
+            kernel,
+            feature,
+            write,
+            json,
+        } => kernels::run(&arguments.binary, &kernel, &feature, write, json)?,
+        What::Probe { model, feature } => {
+            let column = kernels::probe::probe(&arguments.binary, &model, &feature)?;
+            println!("{}", serde_json::to_string(&column)?);
             true
         }
         What::Worker(work) => {

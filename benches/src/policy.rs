@@ -24,14 +24,15 @@ const NOTHING: &str = "save_syn = true";
 const OPTION: &str = "cwnd_clamp = 1000";
 
 /// Policies in the kernel, by the command line, on a pair's cgroup.
-struct Policies {
+pub struct Policies {
     binary: PathBuf,
     pin: PathBuf,
     directory: tempfile::TempDir,
 }
 
 impl Policies {
-    fn new(binary: &Path, pair: &Pair) -> Result<Self> {
+    /// None yet.
+    pub fn new(binary: &Path, pair: &Pair) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let pin = PathBuf::from(format!(
             "/sys/fs/bpf/thalweg-bench-{}-policy",
@@ -52,7 +53,8 @@ impl Policies {
         })
     }
 
-    fn thalweg(&self, arguments: &[&str]) -> Result<Value> {
+    /// What `thalweg --json policy ARGUMENTS` says.
+    pub fn thalweg(&self, arguments: &[&str]) -> Result<Value> {
         let output = Command::new(&self.binary)
             .arg("--config")
             .arg(self.directory.path().join("agent.toml"))
@@ -61,21 +63,26 @@ impl Policies {
             .output()
             .with_context(|| format!("running {}", self.binary.display()))?;
         if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr));
+            bail!("{}", String::from_utf8_lossy(&output.stderr).trim_end());
         }
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
     /// Puts a policy in force; returns how long that took, ms, and what its tables take, MB.
     fn apply(&self, policy: &str) -> Result<(f64, f64)> {
-        let file = self.directory.path().join("policy.toml");
-        fs::write(&file, policy)?;
-        let file = file.to_str().context("the path is not text")?;
         let started = Instant::now();
-        let said = self.thalweg(&["apply", file])?;
+        let said = self.put(policy, &[])?;
         let took = started.elapsed().as_secs_f64() * 1e3;
         let bytes = said["map_bytes"].as_f64().context("no map_bytes")?;
         Ok((took, bytes / 1e6))
+    }
+
+    /// Puts a policy in force with options of `thalweg policy apply`, and returns what that says.
+    pub fn put(&self, policy: &str, options: &[&str]) -> Result<Value> {
+        let file = self.directory.path().join("policy.toml");
+        fs::write(&file, policy)?;
+        let file = file.to_str().context("the path is not text")?;
+        self.thalweg(&[&["apply", file], options].concat())
     }
 
     /// Kernel time, ns per end of a connection, over so many rounds of a lane.

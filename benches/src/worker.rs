@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 const PORT: u16 = 5001;
 /// How long a worker waits for its peer at most.
@@ -49,6 +49,9 @@ pub enum Work {
         number: usize,
         bytes: usize,
     },
+    /// Opens a connection and says its congestion control and its user timeout, ms; on each
+    /// line sends `bytes` and, a moment later, says them again.
+    Options { address: IpAddr, bytes: usize },
 }
 
 /// Does the work.
@@ -74,6 +77,7 @@ pub fn run(work: &Work) -> Result<()> {
             number,
             bytes,
         } => request(*address, *number, *bytes),
+        Work::Options { address, bytes } => options(*address, *bytes),
     }
 }
 
@@ -164,6 +168,23 @@ fn open(
         }
         say("closed")?;
         round += 1;
+    }
+}
+
+fn options(address: IpAddr, bytes: usize) -> Result<()> {
+    let data = vec![0; bytes];
+    let mut connection = TcpStream::connect((address, PORT))?;
+    let told = |connection: &TcpStream| -> Result<()> {
+        let control = getsockopt(connection, sockopt::TcpCongestion)?;
+        let timeout_ms = getsockopt(connection, sockopt::TcpUserTimeout)?;
+        let control = control.to_string_lossy();
+        say(&format!("{} {timeout_ms}", control.trim_end_matches('\0')))
+    };
+    loop {
+        told(&connection)?;
+        await_go()?;
+        connection.write_all(&data)?;
+        std::thread::sleep(PAUSE);
     }
 }
 

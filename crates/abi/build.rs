@@ -25,6 +25,12 @@ fn main() -> Result<()> {
         .context("bindgen failed on thalweg_abi.h (is libclang installed?)")?
         .write_to_file(out.join("raw.rs"))?;
 
+    let version = Command::new("clang").arg("--version").output();
+    let version = version.context("cannot run clang (is it installed?)")?;
+    let version = String::from_utf8(version.stdout)?;
+    let version = version.lines().next().unwrap_or_default();
+    println!("cargo:rustc-env=THALWEG_CLANG={version}");
+
     // One source, two objects: against the UAPI alone, and with the kernel's own BTF.
     build_object(&bpf, &include, &out, "learn", &[])?;
     build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;

@@ -55,3 +55,19 @@ pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o")
 
 /// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
 pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
+
+/// All of them, by the names of their sources; two of `learn.bpf.c`.
+pub const OBJECTS: [(&str, &[u8]); 9] = [
+    ("learn", LEARN),
+    ("learn_btf", LEARN_BTF),
+    ("policy", POLICY),
+    ("policy_mark", POLICY_MARK),
+    ("policy_existing", POLICY_EXISTING),
+    ("limit", LIMIT),
+    ("htcp", HTCP),
+    ("dctcp", DCTCP),
+    ("rate", RATE),
+];
+
+/// The compiler that they come from.
+pub const CLANG: &str = env!("THALWEG_CLANG");

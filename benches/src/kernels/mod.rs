@@ -1,0 +1,234 @@
+//! Which kernel does what: Debian's in QEMU and the machine's own, everything tried on each
+//! ([`probe`]), and docs/kernels.md written of it ([`page`]).
+
+mod page;
+pub mod probe;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use thalweg_agent::features::FEATURES;
+use thalweg_lab::kernels::{self, Stock};
+use thalweg_lab::qemu::{self, Program};
+use thalweg_lab::units::Size;
+
+use page::Compared;
+use probe::{Column, Object};
+
+/// The kernels of the page: what their releases begin with, and the packages that have them.
+const SERIES: [(&str, &str); 2] = [
+    ("6.1.", "linux-image-cloud-amd64"),
+    ("6.12.", "linux-image-6.12-cloud-amd64"),
+];
+/// The agent, its maps and a file system that is memory.
+const MEMORY: Size = Size::from_bytes(1000 << 20);
+/// What `thalweg cc load` gets.
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../models/adpg-plus.safetensors"
+);
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kernels.md");
+
+/// A kernel and what came of it.
+#[derive(Serialize)]
+pub struct Tried {
+    /// The package and its version; none: the kernel that this runs on.
+    pub package: Option<String>,
+    /// What came of it.
+    #[serde(flatten)]
+    pub column: Column,
+}
+
+/// Tries features, all where none is named, on the kernels that are asked for, otherwise on those
+/// of the page and on this machine's own; returns whether the page says what came out. With
+/// `write` the page is written.
+pub fn run(
+    binary: &Path,
+    asked: &[OsString],
+    features: &[String],
+    write: bool,
+    json: bool,
+) -> Result<bool> {
+    ensure!(
+        !write || asked.is_empty() && features.is_empty(),
+        "--write takes no --kernel and no --feature: the page has all"
+    );
+    for name in features {
+        let names = FEATURES.map(|feature| feature.name);
+        ensure!(
+            names.contains(&name.as_str()),
+            "no feature {name:?}: expected one of {}",
+            names.join(", ")
+        );
+    }
+    let stocks: Vec<Stock> = if asked.is_empty() {
+        let all = kernels::list()?;
+        let of_page = SERIES.map(|(series, package)| newest(&all, series, package));
+        of_page.into_iter().collect::<Result<_>>()?
+    } else {
+        let named = asked.iter().map(|name| kernels::find(Some(name)));
+        named.collect::<std::result::Result<_, _>>()?
+    };
+    let mut all = Vec::new();
+    for stock in &stocks {
+        all.push(in_qemu(binary, stock, features)?);
+    }
+    if asked.is_empty() {
+        all.extend(here(binary, features)?);
+    }
+    let objects = probe::objects()?;
+    let whole = asked.is_empty() && features.is_empty();
+    if whole {
+        check_programs(&all, &objects)?;
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        print!("{}", page::tables(&all, &objects));
+    }
+    all.retain(|tried| tried.package.is_some());
+    if write {
+        fs::write(PAGE, page::text(&all, &objects)).with_context(|| format!("writing {PAGE}"))?;
+        return Ok(true);
+    }
+    let old = fs::read_to_string(PAGE).with_context(|| format!("reading {PAGE}"))?;
+    let differs = if whole {
+        page::compare(&old, &all, &objects)
+    } else {
+        page::compare_part(&old, &all, &objects)
+    };
+    match differs {
+        Compared::Same => Ok(true),
+        Compared::Elsewhere(why) => {
+            eprintln!("docs/kernels.md is not compared: {why}");
+            Ok(true)
+        }
+        Compared::Stale(line) => {
+            eprintln!("docs/kernels.md is stale: expected {line:?} (make kernels writes it anew)");
+            Ok(false)
+        }
+    }
+}
+
+/// The newest kernel of a series that a package has brought.
+fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
+    let fits = |stock: &&Stock| {
+        stock.package.is_some() && stock.fault.is_none() && stock.name.starts_with(series)
+    };
+    let found = all.iter().rfind(fits).cloned();
+    found.with_context(|| {
+        format!("no kernel {series}x: add its package, thalweg lab kernels add {package}")
+    })
+}
+
+/// What a stock kernel makes of everything.
+fn in_qemu(binary: &Path, stock: &Stock, features: &[String]) -> Result<Tried> {
+    eprint!("{} in QEMU: ", stock.name);
+    let begun = Instant::now();
+    let model = Path::new(MODEL);
+    let text = qemu::execute(
+        stock,
+        &Program {
+            thalweg: binary,
+            program: &std::env::current_exe().context("this program's path")?,
+            arguments: ["--binary", "/usr/bin/thalweg", "probe"]
+                .map(Into::into)
+                .into_iter()
+                .chain([qemu::place(model).into()])
+                .chain(features.iter().map(Into::into))
+                .collect(),
+            environment: Vec::new(),
+            data: &[model],
+            files: BTreeMap::new(),
+            memory: Some(MEMORY),
+        },
+    )?;
+    eprintln!(
+        "{:.0} s, {} MiB of memory",
+        begun.elapsed().as_secs_f64(),
+        MEMORY.bytes() >> 20
+    );
+    let column: Column =
+        serde_json::from_str(&text).with_context(|| format!("what was found: {text:?}"))?;
+    check_options(stock, &column)?;
+    let package = stock.package.as_ref();
+    Ok(Tried {
+        package: package.map(|package| format!("{} {}", package.name, package.version)),
+        column,
+    })
+}
+
+/// What works has the options that the table names: the table would be wrong otherwise.
+fn check_options(stock: &Stock, column: &Column) -> Result<()> {
+    let file = stock.image.with_file_name(format!("config-{}", stock.name));
+    let Ok(text) = fs::read_to_string(&file) else {
+        return Ok(());
+    };
+    let has = |option: &str| {
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        let mut on = pairs.filter(|(_, value)| matches!(*value, "y" | "m"));
+        on.any(|(name, _)| name == option)
+    };
+    for feature in &FEATURES {
+        let works = column.features.get(feature.name).is_some_and(|it| it.works);
+        let absent = feature.options().into_iter().find(|option| !has(option));
+        if let (true, Some(option)) = (works, absent) {
+            bail!(
+                "{} works on {}, which has not {option}: the table of features is wrong",
+                feature.name,
+                stock.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Each program has been loaded somewhere: otherwise nothing here would try it.
+fn check_programs(all: &[Tried], objects: &[Object]) -> Result<()> {
+    for Object { object, programs } in objects {
+        let loaded = |name: &String| {
+            let of = |tried: &Tried| tried.column.programs.get(*object)?.get(name).copied();
+            all.iter().any(|tried| of(tried).is_some())
+        };
+        if let Some(name) = programs.iter().find(|name| !loaded(name)) {
+            bail!("{name} of {object} was loaded on no kernel");
+        }
+    }
+    Ok(())
+}
+
+/// What this machine's own kernel makes of everything; none where that needs a privilege.
+fn here(binary: &Path, features: &[String]) -> Result<Option<Tried>> {
+    let missing = thalweg_lab::host::missing();
+    if let Some(line) = missing.first() {
+        eprintln!("this machine's own kernel is left out: {line}");
+        return Ok(None);
+    }
+    eprint!("this machine's own kernel: ");
+    let begun = Instant::now();
+    let own = std::env::current_exe().context("this program's path")?;
+    let output = Command::new(own)
+        .args([OsStr::new("--binary"), binary.as_os_str()])
+        .args(["probe", MODEL])
+        .args(features)
+        .stdin(Stdio::null())
+        .output()
+        .context("starting the probe")?;
+    eprintln!("{:.0} s", begun.elapsed().as_secs_f64());
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{}",
+        said.lines().last().unwrap_or_default()
+    );
+    Ok(Some(Tried {
+        package: None,
+        column: serde_json::from_slice(&output.stdout).context("what was found")?,
+    }))
+}

@@ -1,0 +1,538 @@
+//! What works on the kernel that this runs on: each feature is tried with real traffic, and the
+//! programs that the kernel has verified meanwhile are written down.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result, bail, ensure};
+use libbpf_rs::{ObjectBuilder, libbpf_sys};
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thalweg_agent::features::{FEATURES, Feature, Id};
+use thalweg_lab::host::{Pair, PairOptions, Side};
+use thalweg_lab::scenario::{Aqm, Qdisc};
+
+use crate::bed::{self, Agent, Worker};
+use crate::cc::{self, Loaded};
+use crate::limit::Limit;
+use crate::policy::Policies;
+
+/// Data of a transfer that is scored, bytes; of one that only has to arrive.
+const SCORED_BYTES: usize = 1_000_000;
+const BYTES: usize = 200_000;
+const TRANSFERS: usize = 4;
+/// Data is sent so often, at most, until a socket's options are what they should be.
+const SENDS: usize = 20;
+/// How long what happens on its own may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at the kernel's programs. One that a command loads for itself alone is there
+/// for some milliseconds.
+const LOOK: Duration = Duration::from_micros(100);
+/// Data through a limit, bytes. A connection gets no more than that share of the rate above it,
+/// and, from its beginning to its end, no less than that below.
+const LIMITED_BYTES: usize = 8_000_000;
+const LIMIT_BPS: f64 = 10e6;
+const ABOVE: f64 = 0.05;
+const BELOW: f64 = 0.5;
+/// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
+const WIRE: f64 = 1500.0 / 1448.0;
+/// Characters of a program's name that the kernel keeps.
+const NAME_CHARS: usize = 15;
+/// Programs of the laboratory, by their objects. They are attached to each pair.
+const OF_LABORATORY: [(&str, &[&str]); 2] =
+    [("loss", &["lose"]), ("rtt", &["note_sent", "match_echo"])];
+
+/// What a kernel makes of everything.
+#[derive(Serialize, Deserialize)]
+pub struct Column {
+    /// Its release.
+    pub release: String,
+    /// What became of each feature, by name.
+    pub features: BTreeMap<String, Cell>,
+    /// Instructions that the verifier has looked at, by object and program.
+    pub programs: BTreeMap<String, BTreeMap<String, u32>>,
+}
+
+/// What became of a feature.
+#[derive(Serialize, Deserialize)]
+pub struct Cell {
+    /// It was tried, and did what it should.
+    pub works: bool,
+    /// How far it went, or the line with which it was refused.
+    pub said: String,
+}
+
+/// What is tried with what.
+struct Bench<'a> {
+    binary: &'a Path,
+    model: &'a Path,
+}
+
+/// Tries features, all where none is named. `model` is one of the learned rate controller.
+pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
+    let bench = Bench { binary, model };
+    let mut column = Column {
+        release: nix::sys::utsname::uname()?
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        features: BTreeMap::new(),
+        programs: BTreeMap::new(),
+    };
+    let objects = objects()?;
+    let wanted = |feature: &Feature| named.is_empty() || named.iter().any(|it| it == feature.name);
+    for feature in FEATURES.into_iter().filter(wanted) {
+        let begun = Instant::now();
+        let (tried, seen) = watched(|| bench.attempt(&feature))?;
+        for (name, verified) in seen {
+            // The two variants of one source have the same names; where one is refused, the
+            // other is loaded.
+            let other = match (feature.id, &tried) {
+                (Id::BusyTime, Ok(_)) => "learn",
+                _ => "learn_btf",
+            };
+            let found = objects.iter().filter(|it| it.object != other);
+            let found = found.flat_map(|it| it.programs.iter().map(move |full| (it, full)));
+            let mut found = found.filter(|(_, full)| in_kernel(full) == name);
+            if let Some((it, full)) = found.next() {
+                let programs = column.programs.entry(it.object.to_owned()).or_default();
+                programs.insert(full.clone(), verified);
+            }
+        }
+        let cell = match tried {
+            Ok(said) => Cell { works: true, said },
+            Err(error) => Cell {
+                works: false,
+                said: one_line(&format!("{error:#}")),
+            },
+        };
+        eprintln!(
+            "{}: {} ({:.1} s)",
+            feature.name,
+            cell.said,
+            begun.elapsed().as_secs_f64()
+        );
+        column.features.insert(feature.name.to_owned(), cell);
+    }
+    Ok(column)
+}
+
+/// A compiled object.
+pub struct Object {
+    /// Its name.
+    pub object: &'static str,
+    /// Its programs, without those that only tests load.
+    pub programs: Vec<String>,
+}
+
+/// All objects whose programs are tried.
+pub fn objects() -> Result<Vec<Object>> {
+    let mut all = Vec::new();
+    for (object, bytes) in thalweg_abi::OBJECTS {
+        let open = ObjectBuilder::default().open_memory(bytes)?;
+        let programs = open.progs().filter(|program| program.autoload());
+        let names = programs.map(|program| program.name().to_string_lossy().into_owned());
+        let programs = names.collect();
+        all.push(Object { object, programs });
+    }
+    for (object, names) in OF_LABORATORY {
+        let programs = names.iter().map(|name| (*name).to_owned()).collect();
+        all.push(Object { object, programs });
+    }
+    Ok(all)
+}
+
+/// What the kernel keeps of a program's name.
+fn in_kernel(name: &str) -> &str {
+    &name[..name.len().min(NAME_CHARS)]
+}
+
+/// The line of an error that says what is the matter.
+fn one_line(text: &str) -> String {
+    let line = text.lines().find(|line| !line.trim().is_empty());
+    let line = line.unwrap_or("it said nothing").trim();
+    line.strip_prefix("thalweg: ").unwrap_or(line).to_owned()
+}
+
+/// Does something, and tells which programs the kernel has verified meanwhile, with their
+/// numbers of instructions.
+fn watched<T>(work: impl FnOnce() -> T) -> Result<(T, BTreeMap<String, u32>)> {
+    let (_, newest) = programs_after(0)?;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| -> Result<_> {
+            be_first()?;
+            let mut seen = BTreeMap::new();
+            let mut newest = newest;
+            loop {
+                let last = over.load(Ordering::Acquire);
+                let (found, id) = programs_after(newest)?;
+                seen.extend(found);
+                newest = id;
+                if last {
+                    return Ok(seen);
+                }
+                std::thread::sleep(LOOK);
+            }
+        });
+        let done = work();
+        over.store(true, Ordering::Release);
+        let seen = watcher.join().map_err(|_| Error::msg("the watcher died"))?;
+        Ok((done, seen?))
+    })
+}
+
+/// Has this thread go before all others, so that it misses no program on a busy processor.
+fn be_first() -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: a plain system call that reads the parameters.
+    let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if failed != 0 {
+        return Err(std::io::Error::last_os_error()).context("a thread's priority");
+    }
+    Ok(())
+}
+
+/// Names and verified instructions of the programs with a number above `id`, and the greatest
+/// number.
+fn programs_after(mut id: u32) -> Result<(Vec<(String, u32)>, u32)> {
+    let mut found = Vec::new();
+    loop {
+        let mut next = 0;
+        // SAFETY: `next` is written to.
+        if unsafe { libbpf_sys::bpf_prog_get_next_id(id, &raw mut next) } != 0 {
+            return Ok((found, id));
+        }
+        id = next;
+        // One that is gone again is none.
+        if let Some(info) = crate::kernel::program_info(id)? {
+            let name = info.name.iter().map(|&byte| byte as u8);
+            let name: Vec<u8> = name.take_while(|&byte| byte != 0).collect();
+            let name = String::from_utf8_lossy(&name).into_owned();
+            found.push((name, info.verified_insns));
+        }
+    }
+}
+
+impl Bench<'_> {
+    fn attempt(&self, feature: &Feature) -> Result<String> {
+        match feature.id {
+            Id::Learning => without_types(|| self.learn(false)),
+            Id::BusyTime => self.learn(true),
+            Id::Policies => self.policy(),
+            Id::OpenConnections => self.existing(false),
+            Id::LaterStages => self.existing(true),
+            Id::Limits => self.limit("limit", Qdisc::Default, &[]),
+            Id::DepartureTimes => self.limit("edt", Qdisc::Fq, &["--edt"]),
+            Id::CongestionControls => self.congestion_controls(),
+            Id::MachineCode => self.machine_code(),
+            Id::Laboratory => laboratory("rate", |options| {
+                options.path.rate = Some("20mbit".parse()?);
+                options.path.loss = Some("1%".parse()?);
+                Ok(())
+            }),
+            Id::Delays => laboratory("delay", |options| {
+                options.path.rate = Some("20mbit".parse()?);
+                options.path.delay = "5ms".parse()?;
+                Ok(())
+            }),
+            Id::Marks => laboratory("red", |options| {
+                options.path.rate = Some("20mbit".parse()?);
+                options.path.aqm = Aqm::Red;
+                options.path.ecn = true;
+                Ok(())
+            }),
+            Id::Link => self.link(),
+        }
+    }
+
+    /// Transfers with an agent, which scores them.
+    fn learn(&self, busy_time: bool) -> Result<String> {
+        let pair = bed::pair("learn")?;
+        let agent = Agent::start(self.binary, &pair, "learn")?;
+        let status = agent.status()?;
+        if status["kernel_busy_time"] != busy_time {
+            let problems = status["problems"].as_array();
+            let mut problems = problems.into_iter().flatten().filter_map(Value::as_str);
+            bail!(
+                "{}",
+                problems.next().unwrap_or("the other variant was loaded")
+            );
+        }
+        for _ in 0..TRANSFERS {
+            bed::transfer(&pair, SCORED_BYTES, None)?;
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let known = agent.answer("hosts")?;
+            let scored = known["hosts"][0]["scored"].as_u64().unwrap_or(0);
+            let arms = known["hosts"][0]["arms"].as_array();
+            let evidence = arms.into_iter().flatten();
+            let evidence = evidence.filter_map(|arm| arm["evidence"].as_f64());
+            let evidence: f64 = evidence.sum();
+            if scored >= TRANSFERS as u64 && evidence > 0.0 {
+                return Ok(format!("{scored} connections scored"));
+            }
+            if Instant::now() > deadline {
+                bail!("{scored} connections scored, evidence {evidence}: {known}");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What a rule sets when a connection is established and at the first round trip, seen on
+    /// its socket.
+    fn policy(&self) -> Result<String> {
+        let pair = bed::pair("policy")?;
+        let named = Named::new(&pair)?;
+        let policies = Policies::new(self.binary, &pair)?;
+        policies.put(&named.rule()?, &[])?;
+        let mut sockets = Sockets::open(&pair, &named.0)?;
+        sockets.expect("reno")?;
+        sockets.send_until("reno 7000")?;
+        let event = policies.thalweg(&["statistics", "--limit", "1", "--seconds", "10"]);
+        let event = event.context("no event of `statistics`")?;
+        ensure!(
+            event["delivered"].is_u64(),
+            "an event without figures: {event}"
+        );
+        Ok("options seen on a socket, statistics read".to_owned())
+    }
+
+    /// The same for a connection that is older than the policy.
+    fn existing(&self, later: bool) -> Result<String> {
+        let pair = bed::pair("existing")?;
+        let named = Named::new(&pair)?;
+        let mut sockets = Sockets::open(&pair, &named.0)?;
+        sockets.expect("cubic 0")?;
+        let policies = Policies::new(self.binary, &pair)?;
+        policies.put(&named.rule()?, &["--existing"])?;
+        let expected = if later { "reno 7000" } else { "reno" };
+        sockets.send_until(expected).or_else(|error| {
+            let shown = policies.thalweg(&["show"])?;
+            let failure = &shown["rules"][0]["failures"][0];
+            match (failure["option"].as_str(), failure["error"].as_str()) {
+                (Some(option), Some(why)) => bail!("{option}: {why}"),
+                _ => Err(error),
+            }
+        })?;
+        Ok("option seen on a socket".to_owned())
+    }
+
+    /// The rate of a connection that is older than a limit, and of a new one.
+    fn limit(&self, label: &str, qdisc: Qdisc, options: &[&str]) -> Result<String> {
+        let mut of_pair = bed::options(label);
+        of_pair.qdisc = qdisc;
+        let pair = Pair::new(&of_pair)?;
+        let bytes = LIMITED_BYTES.to_string();
+        let address = pair.address(Side::Server).to_string();
+        let arguments = ["open", &address, "1", &bytes].map(String::from);
+        let mut older = Worker::start(&pair, Side::Client, &arguments)?;
+        // Without a server so far: where packets leave is then the client's link alone.
+        let limit = match qdisc {
+            Qdisc::Default => None,
+            _ => Some(Limit::set(self.binary, &pair, "10mbit", options)?),
+        };
+        let arguments = ["hold", "1", &bytes].map(String::from);
+        // Beyond the limit: its end would have a share of its own.
+        let root = thalweg_lab::host::cgroup_mount()?;
+        let mut server = Worker::start_in(&pair, Side::Server, &root, &arguments)?;
+        server.line()?;
+        older.go_on()?;
+        older.line()?;
+        let limit = match limit {
+            Some(limit) => limit,
+            None => Limit::set(self.binary, &pair, "10mbit", options)?,
+        };
+        let first = timed(&mut older, &mut server)?;
+        let arguments = ["open", &address, "1", &bytes].map(String::from);
+        let mut newer = Worker::start(&pair, Side::Client, &arguments)?;
+        newer.go_on()?;
+        newer.line()?;
+        let second = timed(&mut newer, &mut server)?;
+        let shown = limit.show()?;
+        let packets = shown["packets"].as_u64().unwrap_or(0);
+        let least = 2 * LIMITED_BYTES as u64 / 1448;
+        ensure!(packets >= least, "{packets} packets counted, {least} sent");
+        for (bps, which) in [(first, "an older"), (second, "a new")] {
+            ensure!(
+                (1.0 - BELOW..1.0 + ABOVE).contains(&(bps / LIMIT_BPS)),
+                "{which} connection sends {:.2} of 10 Mbit/s",
+                bps / 1e6
+            );
+        }
+        let (first, second) = (first / 1e6, second / 1e6);
+        Ok(format!("{first:.2} and {second:.2} of 10 Mbit/s"))
+    }
+
+    /// Two classics and a model, each on a connection.
+    fn congestion_controls(&self) -> Result<String> {
+        let pair = bed::pair("cc")?;
+        let model = self.model.to_str().context("the model's path")?;
+        for (what, program) in [("htcp", "htcp"), ("dctcp", "dctcp"), (model, "rate")] {
+            let _loaded = Loaded::new(self.binary, &[(what, program)])?;
+            bed::transfer(&pair, BYTES, Some(&cc::name(program)))
+                .with_context(|| format!("{what} is loaded"))?;
+        }
+        Ok("htcp, dctcp and a model carry connections".to_owned())
+    }
+
+    /// A limit's programs, of which the kernel tells how long their machine code is.
+    fn machine_code(&self) -> Result<String> {
+        let pair = bed::pair("code")?;
+        let (_, before) = programs_after(0)?;
+        let _limit = Limit::set(self.binary, &pair, "10mbit", &[])?;
+        let mut id = before;
+        loop {
+            let mut next = 0;
+            // SAFETY: `next` is written to.
+            if unsafe { libbpf_sys::bpf_prog_get_next_id(id, &raw mut next) } != 0 {
+                bail!("the programs are interpreted");
+            }
+            id = next;
+            if let Some(info) = crate::kernel::program_info(id)?
+                && info.jited_prog_len > 0
+            {
+                return Ok("programs are compiled".to_owned());
+            }
+        }
+    }
+
+    /// A command behind a path.
+    fn link(&self) -> Result<String> {
+        let output = std::process::Command::new(self.binary)
+            .args(["link", "--delay", "5ms", "--", "ip", "route"])
+            .output()
+            .context("starting thalweg link")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}", said.trim_end());
+        ensure!(!output.stdout.is_empty(), "no route behind the link");
+        Ok("a command runs behind a path".to_owned())
+    }
+}
+
+/// A cgroup below a pair's, which a policy names.
+struct Named(PathBuf);
+
+impl Named {
+    fn new(pair: &Pair) -> Result<Self> {
+        let directory = pair.cgroup().join("named");
+        fs::create_dir(&directory).with_context(|| format!("making {}", directory.display()))?;
+        Ok(Self(directory))
+    }
+
+    /// A policy for its connections.
+    fn rule(&self) -> Result<String> {
+        let root = thalweg_agent::system::cgroup2_mount()?;
+        let place = self.0.strip_prefix(&root).context("the pair's cgroup")?;
+        Ok(format!(
+            "name = \"probe\"\n[[rule]]\nname = \"here\"\nmatch.cgroup = \"/{}\"\n\
+             set = {{ congestion = \"reno\", statistics = \"0\" }}\n\
+             on.rtt = {{ user_timeout = \"7s\" }}\n",
+            place.display()
+        ))
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        // The pair's cannot be removed before it, and says so.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A connection whose options are looked at.
+struct Sockets {
+    // Dropped in this order, so that the server sees no half of a transfer.
+    _server: Worker,
+    client: Worker,
+    said: String,
+}
+
+impl Sockets {
+    fn open(pair: &Pair, cgroup: &Path) -> Result<Self> {
+        // More than is sent, so that it waits.
+        let bytes = (2 * SENDS * BYTES).to_string();
+        let mut server =
+            Worker::start(pair, Side::Server, &["hold", "1", &bytes].map(String::from))?;
+        server.line()?;
+        let address = pair.address(Side::Server).to_string();
+        let arguments = ["options", &address, &BYTES.to_string()].map(String::from);
+        let mut client = Worker::start_in(pair, Side::Client, cgroup, &arguments)?;
+        Ok(Self {
+            said: client.line()?,
+            client,
+            _server: server,
+        })
+    }
+
+    /// Sends until the options are these.
+    fn send_until(&mut self, begins: &str) -> Result<()> {
+        for _ in 0..SENDS {
+            self.client.go_on()?;
+            self.said = self.client.line()?;
+            if self.expect(begins).is_ok() {
+                break;
+            }
+        }
+        self.expect(begins)
+    }
+
+    fn expect(&self, begins: &str) -> Result<()> {
+        let said = &self.said;
+        ensure!(
+            said.starts_with(begins),
+            "the socket has {said}, not {begins}"
+        );
+        Ok(())
+    }
+}
+
+/// Bits per second of IP packets of one transfer by a worker that waits to send.
+fn timed(client: &mut Worker, server: &mut Worker) -> Result<f64> {
+    let begun = Instant::now();
+    client.go_on()?;
+    client.line()?;
+    client.go_on()?;
+    client.line()?;
+    server.line()?;
+    Ok(LIMITED_BYTES as f64 * 8.0 * WIRE / begun.elapsed().as_secs_f64())
+}
+
+/// A transfer over a path of the laboratory.
+fn laboratory(
+    label: &str,
+    set: impl FnOnce(&mut PairOptions) -> std::result::Result<(), String>,
+) -> Result<String> {
+    let mut options = bed::options(label);
+    set(&mut options).map_err(Error::msg)?;
+    let pair = Pair::new(&options)?;
+    bed::transfer(&pair, BYTES, None)?;
+    Ok("data crosses the path".to_owned())
+}
+
+/// Does something with a kernel that shows nothing of its types, as one does that was built
+/// without CONFIG_DEBUG_INFO_BTF.
+fn without_types<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    const TYPES: &str = "/sys/kernel/btf";
+    let hidden = || -> Result<T> {
+        if Path::new(TYPES).exists() {
+            unshare(CloneFlags::CLONE_NEWNS).context("a namespace of mounts")?;
+            let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+            mount(none, "/", none, flags, none).context("private mounts")?;
+            mount(Some("tmpfs"), TYPES, Some("tmpfs"), MsFlags::empty(), none)
+                .with_context(|| format!("hiding {TYPES}"))?;
+        }
+        work()
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(hidden);
+        thread.join().map_err(|_| Error::msg("the trial died"))?
+    })
+}

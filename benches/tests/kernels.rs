@@ -1,0 +1,128 @@
+//! What docs/kernels.md says, against the kernels that it is about.
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The kernels of the page, the older first.
+const PACKAGES: [&str; 2] = ["linux-image-cloud-amd64", "linux-image-6.12-cloud-amd64"];
+
+fn thalweg() -> PathBuf {
+    let bench = Path::new(env!("CARGO_BIN_EXE_thalweg-bench"));
+    let thalweg = bench.with_file_name("thalweg");
+    assert!(
+        thalweg.exists(),
+        "no {}: cargo build -p thalweg-cli",
+        thalweg.display()
+    );
+    thalweg
+}
+
+/// `thalweg-bench kernels ARGUMENTS`.
+fn kernels(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg-bench"));
+    command.arg("--binary").arg(thalweg()).arg("kernels");
+    command.args(arguments).env_remove("RUST_BACKTRACE");
+    command
+}
+
+fn said(output: &Output) -> String {
+    let all = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Brings a package; its release. None where it cannot be had, on Debian as root a failure.
+fn release_of(package: &str) -> Option<String> {
+    let added = Command::new(thalweg())
+        .args(["--json", "lab", "kernels", "add", package])
+        .output()
+        .unwrap();
+    if !added.status.success() {
+        let why = said(&added);
+        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
+        assert!(!required, "this test must run here, but: {why}");
+        eprintln!("skipped: {why}");
+        return None;
+    }
+    let added: serde_json::Value = serde_json::from_slice(&added.stdout).unwrap();
+    let name = added["name"].as_str();
+    Some(name.unwrap_or_else(|| panic!("{added}")).to_owned())
+}
+
+#[test]
+fn the_oldest_kernel_is_as_the_page_says() {
+    let Some(release) = release_of(PACKAGES[0]) else {
+        return;
+    };
+    // What comes closest to the verifier's limits, and what no other test runs on this kernel.
+    let tried = kernels(&["--kernel", &release])
+        .args(["--feature", "learning by busy time"])
+        .args(["--feature", "policies: open connections"])
+        .output()
+        .unwrap();
+    assert!(tried.status.success(), "{}", said(&tried));
+    println!("{}", said(&tried));
+}
+
+#[test]
+#[ignore = "slow: everything on two kernels in QEMU and on this one, three minutes"]
+fn the_page_holds() {
+    if !PACKAGES.iter().all(|package| release_of(package).is_some()) {
+        return;
+    }
+    let tried = kernels(&[]).output().unwrap();
+    assert!(tried.status.success(), "{}", said(&tried));
+    println!("{}", said(&tried));
+}
+
+#[test]
+fn bad_input_is_refused_in_a_line() {
+    let nowhere = tempfile::tempdir().unwrap();
+    let refused = |arguments: &[&str], expected: &str| {
+        let output = kernels(arguments)
+            .env("XDG_CACHE_HOME", nowhere.path())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        // One line, after the laboratory's that it cannot run.
+        let lines = error.lines().filter(|line| !line.ends_with(':'));
+        assert_eq!(lines.count(), 1, "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    };
+    refused(&[], "lab kernels add linux-image-cloud-amd64");
+    refused(&["--kernel", "7.0-none"], "no kernel \"7.0-none\"");
+    refused(&["--feature", "flying"], "expected one of learning, ");
+    refused(
+        &["--write", "--feature", "limits"],
+        "--write takes no --kernel and no --feature",
+    );
+}
+
+#[test]
+fn without_qemu_it_says_what_to_install() {
+    let Some(release) = release_of(PACKAGES[0]) else {
+        return;
+    };
+    // It is found wherever PATH leads: so it is covered, in a namespace of mounts.
+    let command = kernels(&["--kernel", &release]);
+    let covered = Command::new("unshare")
+        .args(["--mount", "sh", "-c"])
+        .arg("mount --bind /dev/null \"$(command -v qemu-system-x86_64)\" && exec \"$@\"")
+        .arg("sh")
+        .arg(command.get_program())
+        .args(command.get_args())
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&covered.stderr);
+    if error.contains("Operation not permitted") {
+        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
+        assert!(!required, "this test must run here, but: {error}");
+        eprintln!("skipped: {error}");
+        return;
+    }
+    assert!(!covered.status.success(), "{error}");
+    let expected = "install the package qemu-system-x86";
+    assert!(error.contains(expected), "{error}");
+}
