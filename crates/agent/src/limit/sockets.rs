@@ -252,7 +252,8 @@ impl Maps {
     }
 
     /// Marks where sockets belong, and paces those that no program has paced yet, each at an
-    /// equal part of the rate; `follow` then has their share follow the limit's.
+    /// equal part of what a share of the whole rate settles at; `follow` then has their share
+    /// follow the limit's.
     pub fn reach(
         &self,
         subtree: &Subtree,
@@ -280,7 +281,9 @@ impl Maps {
                 old.push((copy, slot));
             }
         }
-        let part = rate_bps / 8 / old.len().max(1) as u64;
+        // Not all of the rate: TCP paces without IP's headers, so what does not follow would keep
+        // a queue, by which the share of all others falls to nothing.
+        let part = rate_bps / 8 * 15 / 16 / old.len().max(1) as u64;
         for (copy, slot) in &old {
             self.hold(copy, *slot, u32::try_from(part.max(1)).unwrap_or(0))?;
             follow(copy);
