@@ -58,6 +58,7 @@ fn the_oldest_kernel_is_as_the_page_says() {
     let tried = kernels(&["--kernel", &release])
         .args(["--feature", "learning by busy time"])
         .args(["--feature", "policies: open connections"])
+        .args(["--feature", "limits"])
         .output()
         .unwrap();
     assert!(tried.status.success(), "{}", said(&tried));

@@ -36,10 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_micros(100);
 /// Data through a limit, bytes. A connection gets no more than that share of the rate above it,
 /// and, from its beginning to its end, no less than that below.
-const LIMITED_BYTES: usize = 8_000_000;
+const LIMITED_BYTES: usize = 2_000_000;
 const LIMIT_BPS: f64 = 10e6;
 const ABOVE: f64 = 0.05;
-const BELOW: f64 = 0.5;
+const BELOW: f64 = 0.2;
 /// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
 const WIRE: f64 = 1500.0 / 1448.0;
 /// Characters of a program's name that the kernel keeps.
