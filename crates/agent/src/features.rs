@@ -111,7 +111,7 @@ pub const FEATURES: [Feature; 13] = [
         name: "policies",
         means: "`thalweg policy apply`, `statistics` and `on.rtt` included",
         since: Version(5, 15),
-        because: "`bpf_get_netns_cookie` in sockops programs; later for some keys (policy.md)",
+        because: "`bpf_get_netns_cookie` in sockops programs; later for some keys ([policy.md](policy.md))",
         needs: &[Need::SockOps],
         required: false,
     },
