@@ -1,8 +1,13 @@
 //! What docs/kernels.md says, against the kernels that it is about.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 /// The kernels of the page, the older first.
 const PACKAGES: [&str; 2] = ["linux-image-cloud-amd64", "linux-image-6.12-cloud-amd64"];
@@ -98,6 +103,54 @@ fn bad_input_is_refused_in_a_line() {
         &["--write", "--feature", "limits"],
         "--write takes no --kernel and no --feature",
     );
+}
+
+#[test]
+fn an_interrupted_probe_leaves_nothing() {
+    if !nix::unistd::geteuid().is_root() {
+        let required = std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_some();
+        assert!(!required, "this test must run here, but it is not root");
+        eprintln!("skipped: not root");
+        return;
+    }
+    let model = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../models/adpg-plus.safetensors"
+    );
+    let mut probe = Command::new(env!("CARGO_BIN_EXE_thalweg-bench"))
+        .arg("--binary")
+        .arg(thalweg())
+        .args(["probe", model, "limits"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let pid = probe.id();
+    let under_way = || {
+        let limits = format!("/proc/{pid}/root/sys/fs/bpf/thalweg-bench-{pid}-limit/limits");
+        std::fs::read_dir(limits).is_ok_and(|entries| entries.count() > 0)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !under_way() {
+        assert!(Instant::now() < deadline, "no limit");
+        assert_eq!(probe.try_wait().unwrap(), None);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // As Ctrl-C does it: the group.
+    let group = Pid::from_raw(pid as i32);
+    nix::sys::signal::killpg(group, Signal::SIGINT).unwrap();
+    assert!(!probe.wait().unwrap().success());
+    let names = |directory: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .filter(|name| name.contains(&format!("-{pid}-")))
+            .collect()
+    };
+    for directory in ["/sys/fs/bpf", "/run/netns"] {
+        assert_eq!(names(directory), Vec::<String>::new(), "{directory}");
+    }
 }
 
 #[test]

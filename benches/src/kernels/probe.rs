@@ -42,6 +42,10 @@ const ABOVE: f64 = 0.05;
 const BELOW: f64 = 0.2;
 /// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
 const WIRE: f64 = 1500.0 / 1448.0;
+/// Where everything is pinned.
+const PINS: &str = "/sys/fs/bpf";
+/// Where ip(8) names network namespaces.
+const NAMESPACES: &str = "/run/netns";
 /// Characters of a program's name that the kernel keeps.
 const NAME_CHARS: usize = 15;
 /// Programs of the laboratory, by their objects. They are attached to each pair.
@@ -76,6 +80,18 @@ struct Bench<'a> {
 
 /// Tries features, all where none is named. `model` is one of the learned rate controller.
 pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
+    own_mounts()?;
+    fs::create_dir_all(NAMESPACES).with_context(|| format!("making {NAMESPACES}"))?;
+    for (kind, place) in [("bpf", PINS), ("tmpfs", NAMESPACES)] {
+        mount(
+            Some(kind),
+            place,
+            Some(kind),
+            MsFlags::empty(),
+            None::<&str>,
+        )
+        .with_context(|| format!("mounting {kind} on {place}"))?;
+    }
     let bench = Bench { binary, model };
     let mut column = Column {
         release: nix::sys::utsname::uname()?
@@ -517,17 +533,30 @@ fn laboratory(
     Ok("data crosses the path".to_owned())
 }
 
+/// Mounts of this thread's own. What is pinned in them, and namespaces that have a name there, go
+/// with the last process, whatever ends it.
+fn own_mounts() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("a namespace of mounts")?;
+    let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+    mount(none, "/", none, flags, none).context("private mounts")
+}
+
 /// Does something with a kernel that shows nothing of its types, as one does that was built
 /// without CONFIG_DEBUG_INFO_BTF.
 fn without_types<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const TYPES: &str = "/sys/kernel/btf";
     let hidden = || -> Result<T> {
         if Path::new(TYPES).exists() {
-            unshare(CloneFlags::CLONE_NEWNS).context("a namespace of mounts")?;
-            let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
-            mount(none, "/", none, flags, none).context("private mounts")?;
-            mount(Some("tmpfs"), TYPES, Some("tmpfs"), MsFlags::empty(), none)
-                .with_context(|| format!("hiding {TYPES}"))?;
+            own_mounts()?;
+            let nothing = None::<&str>;
+            mount(
+                Some("tmpfs"),
+                TYPES,
+                Some("tmpfs"),
+                MsFlags::empty(),
+                nothing,
+            )
+            .with_context(|| format!("hiding {TYPES}"))?;
         }
         work()
     };
