@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Bed, plain, privileged, wait_for};
+use crate::support::virtual_time::in_virtual_time;
+use crate::support::{Bed, plain, privileged, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, ProgramInput};
 use serde_json::Value;
@@ -15,18 +15,15 @@ use thalweg_abi::{bytes_of, from_bytes, raw};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::scenario::Family;
 
-/// One at a time: they measure, and the meter of a line sees the whole machine.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A bed whose limits go with it.
 struct Limited(Bed);
 
 impl Limited {
+    /// On a link of 100 Mbit/s, which none of the limits comes near to.
     fn new(options: &PairOptions) -> Self {
-        Self(Bed::new(options, ""))
+        let mut options = options.clone();
+        options.path.rate = Some("100mbit".parse().unwrap());
+        Self(Bed::new(&options, ""))
     }
 
     fn cgroup(&self) -> PathBuf {
@@ -72,11 +69,13 @@ impl Limited {
         self.start(cgroup, program, &[&connections.to_string()])
     }
 
-    /// Sends datagrams of 1,000 bytes, 28 of header, as fast as it may until dropped.
+    /// Sends datagrams of 1,000 bytes, 28 of header, 40 Mbit/s of them, until dropped.
     fn flood(&self, cgroup: &Path) -> Sender {
-        let program = "import socket, sys\n\
+        let program = "import socket, sys, time\n\
             s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
-            while True: s.sendto(bytes(972), (sys.argv[1], 9))\n";
+            while True:\n\
+            \x20   for _ in range(10): s.sendto(bytes(972), (sys.argv[1], 9))\n\
+            \x20   time.sleep(0.002)\n";
         self.start(cgroup, program, &[])
     }
 
@@ -161,47 +160,40 @@ fn links(cgroup: &Path) -> usize {
         .count()
 }
 
-fn near(measured: f64, expected: f64, tolerance: f64) -> bool {
-    (measured / expected - 1.0).abs() <= tolerance
+/// Whether a rate, measured for a second or longer, is that of the limit: more by the 50 ms that
+/// may have waited before, less by what TCP's pacing leaves.
+fn near(measured: f64, expected: f64) -> bool {
+    println!("{measured:.2} of {expected}");
+    (0.93..1.06).contains(&(measured / expected))
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[test]
 fn tcp_gets_the_rate_in_both_families_and_a_change_takes_hold_at_once() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     for family in [Family::Ipv4, Family::Ipv6] {
         let mut options = plain("limit-rate");
         options.path.family = family;
         let bed = Limited::new(&options);
         let cgroup = bed.cgroup();
         let _sink = bed.0.sink(&bed.0.server_address());
-        assert_eq!(bed.set(&cgroup, "100mbit", &[])["outcome"], "created");
+        assert_eq!(bed.set(&cgroup, "20mbit", &[])["outcome"], "created");
         let attached = links(&cgroup);
         assert_eq!(attached, 2);
         let _sender = bed.send(&cgroup, 4);
         bed.traffic(&cgroup);
         std::thread::sleep(SECOND);
         let rate = bed.carried(3 * SECOND);
-        assert!(near(rate, 100.0, 0.1), "{rate} Mbit/s");
+        assert!(near(rate, 20.0), "{rate} Mbit/s");
 
-        assert_eq!(bed.set(&cgroup, "20mbit", &[])["outcome"], "changed");
+        assert_eq!(bed.set(&cgroup, "5mbit", &[])["outcome"], "changed");
         assert_eq!(links(&cgroup), attached, "the programs were to stay");
         std::thread::sleep(SECOND);
         let rate = bed.carried(3 * SECOND);
-        assert!(near(rate, 20.0, 0.1), "{rate} Mbit/s");
+        assert!(near(rate, 5.0), "{rate} Mbit/s");
     }
 }
 
-#[test]
 fn senders_that_can_are_marked_and_others_told() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     for (ecn, counted, other) in [
         ("1", "marked_packets", "notified_packets"),
         ("0", "notified_packets", "marked_packets"),
@@ -212,7 +204,7 @@ fn senders_that_can_are_marked_and_others_told() {
         let cgroup = bed.cgroup();
         let _sink = bed.0.sink(&bed.0.server_address());
         // Without pacing the queue is sure to reach the threshold.
-        bed.set(&cgroup, "200mbit", &["--no-pacing"]);
+        bed.set(&cgroup, "20mbit", &["--no-pacing"]);
         let sender = bed.send(&cgroup, 1);
         wait_for(counted, || {
             (bed.count(&cgroup, counted) > 100).then_some(())
@@ -221,15 +213,7 @@ fn senders_that_can_are_marked_and_others_told() {
         let (some, few) = (bed.count(&cgroup, counted), bed.count(&cgroup, other));
         // Retransmissions of an ECN connection cannot be marked.
         assert!(few * 10 < some, "{counted} {some}, {other} {few}");
-        let netstat = bed
-            .0
-            .pair
-            .command_in(Side::Server, "cat")
-            .unwrap()
-            .arg("/proc/net/netstat")
-            .output()
-            .unwrap();
-        let received = in_ce_packets(&String::from_utf8(netstat.stdout).unwrap());
+        let received = bed.0.netstat(Side::Server, "InCEPkts");
         assert_eq!(
             received > 0,
             ecn == "1",
@@ -238,31 +222,17 @@ fn senders_that_can_are_marked_and_others_told() {
     }
 }
 
-/// `InCEPkts` of /proc/net/netstat: a line of names, then one of numbers.
-fn in_ce_packets(netstat: &str) -> u64 {
-    let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));
-    let names = lines.next().unwrap().split(' ');
-    let mut fields = names.zip(lines.next().unwrap().split(' '));
-    let (_, number) = fields.find(|(name, _)| *name == "InCEPkts").unwrap();
-    number.parse().unwrap()
-}
-
-#[test]
 fn udp_beyond_the_rate_is_dropped_without_an_error() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-udp"));
     let cgroup = bed.cgroup();
-    bed.set(&cgroup, "40mbit", &[]);
+    bed.set(&cgroup, "10mbit", &[]);
     let mut flood = bed.flood(&cgroup);
     wait_for("drops", || {
-        (bed.count(&cgroup, "dropped_packets") > 10_000).then_some(())
+        (bed.count(&cgroup, "dropped_packets") > 1000).then_some(())
     });
     // 14 of the 1,014 bytes that the link counts are not the limit's.
     let rate = bed.carried(2 * SECOND);
-    assert!(near(rate, 40.5, 0.1), "{rate} Mbit/s");
+    assert!(near(rate, 10.14), "{rate} Mbit/s");
     assert!(
         flood.0.try_wait().unwrap().is_none(),
         "the sender got an error"
@@ -274,12 +244,7 @@ fn udp_beyond_the_rate_is_dropped_without_an_error() {
     assert_eq!(limit["marked_packets"], 0);
 }
 
-#[test]
 fn removal_leaves_nothing_and_connections_run_free() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-remove"));
     let cgroup = bed.cgroup();
     let before = links(&cgroup);
@@ -289,7 +254,7 @@ fn removal_leaves_nothing_and_connections_run_free() {
     bed.traffic(&cgroup);
     std::thread::sleep(2 * SECOND);
     let rate = bed.carried(2 * SECOND);
-    assert!(near(rate, 10.0, 0.2), "{rate} Mbit/s");
+    assert!(near(rate, 10.0), "{rate} Mbit/s");
 
     bed.remove(&cgroup);
     assert!(!bed.0.pin.exists(), "something stayed in {:?}", bed.0.pin);
@@ -299,7 +264,7 @@ fn removal_leaves_nothing_and_connections_run_free() {
     assert_eq!(bed.0.json(&["limit", "list"]), Value::Array(Vec::new()));
     let free = bed.carried(2 * SECOND);
     assert!(
-        free > 200.0,
+        free > 80.0,
         "still slow after the limit went: {free} Mbit/s"
     );
     let again = bed
@@ -309,19 +274,14 @@ fn removal_leaves_nothing_and_connections_run_free() {
     assert!(String::from_utf8_lossy(&again.stderr).contains("there is no limit on"));
 }
 
-#[test]
 fn limits_stand_beside_one_another_and_below_one_another() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-tree"));
     let parent = bed.cgroup();
     let [a, b] = ["a", "b"].map(|name| bed.below(name));
     let _sink = bed.0.sink(&bed.0.server_address());
-    bed.set(&parent, "100mbit", &[]);
-    bed.set(&a, "30mbit", &[]);
-    bed.set(&b, "50mbit", &[]);
+    bed.set(&parent, "20mbit", &[]);
+    bed.set(&a, "6mbit", &[]);
+    bed.set(&b, "10mbit", &[]);
     assert_eq!(bed.0.json(&["limit", "list"]).as_array().unwrap().len(), 3);
     let senders = [bed.send(&a, 2), bed.send(&b, 2)];
     bed.traffic(&a);
@@ -330,15 +290,15 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     let before = [&a, &b].map(|cgroup| bed.count(cgroup, "bytes"));
     let both = bed.carried(3 * SECOND);
     let after = [&a, &b].map(|cgroup| bed.count(cgroup, "bytes"));
-    assert!(near(both, 80.0, 0.1), "{both} Mbit/s");
+    assert!(near(both, 16.0), "{both} Mbit/s");
     let share = (after[0] - before[0]) as f64 / (after[1] - before[1]) as f64;
-    assert!(near(share, 0.6, 0.15), "30 to 50 came out as {share}");
+    assert!(near(share, 0.6), "30 to 50 came out as {share}");
 
     // The parent is the narrower one now, and its connections know.
-    bed.set(&parent, "40mbit", &[]);
+    bed.set(&parent, "8mbit", &[]);
     std::thread::sleep(2 * SECOND);
     let both = bed.carried(3 * SECOND);
-    assert!(near(both, 40.0, 0.1), "{both} Mbit/s");
+    assert!(near(both, 8.0), "{both} Mbit/s");
     drop(senders);
 
     // What the child's limit drops does not count against the parent's.
@@ -347,12 +307,9 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     let before = [&parent, &a].map(|cgroup| bed.count(cgroup, "bytes"));
     let carried = bed.carried(2 * SECOND);
     let after = [&parent, &a].map(|cgroup| bed.count(cgroup, "bytes"));
-    assert!(near(carried, 30.4, 0.1), "{carried} Mbit/s");
+    assert!(near(carried, 6.08), "{carried} Mbit/s");
     let both = (after[0] - before[0]) as f64 / (after[1] - before[1]) as f64;
-    assert!(
-        near(both, 1.0, 0.1),
-        "the parent counted {both} of the child's"
-    );
+    assert!(near(both, 1.0), "the parent counted {both} of the child's");
     assert!(bed.count(&a, "dropped_packets") > 0);
     bed.remove(&a);
     bed.remove(&b);
@@ -360,52 +317,42 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     assert!(!bed.0.pin.exists());
 }
 
-#[test]
 fn a_work_conserving_limit_takes_and_gives_back_what_is_free() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-line"));
     let limited = bed.below("limited");
     let other = bed.below("other");
     let _sink = bed.0.sink(&bed.0.server_address());
-    let options = ["--work-conserving", "--line-rate", "400mbit"];
-    bed.set(&limited, "20mbit", &options);
+    let options = ["--work-conserving", "--line-rate", "40mbit"];
+    bed.set(&limited, "5mbit", &options);
     let _sender = bed.send(&limited, 1);
     wait_for("more than the rate", || {
-        (bed.count(&limited, "measured_bps") > 200_000_000).then_some(())
+        (bed.count(&limited, "measured_bps") > 20_000_000).then_some(())
     });
     // The other one takes all it can get, which is more than the line has.
     let _busy = bed.send(&other, 1);
     wait_for("the rate alone", || {
-        (bed.count(&limited, "present_rate_bps") == 20_000_000).then_some(())
+        (bed.count(&limited, "present_rate_bps") == 5_000_000).then_some(())
     });
     wait_for("no more than the rate", || {
-        (bed.count(&limited, "measured_bps") < 25_000_000).then_some(())
+        (bed.count(&limited, "measured_bps") < 6_000_000).then_some(())
     });
     bed.remove(&limited);
     assert!(!bed.0.pin.exists(), "the meter was to go too");
 }
 
-#[test]
 fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-move"));
     let [limited, other] = ["limited", "other"].map(|name| bed.below(name));
     let _sink = bed.0.sink(&bed.0.server_address());
     let sender = bed.send(&other, 2);
     let free = |when: &str| {
         let rate = wait_for(when, || {
-            Some(bed.carried(SECOND)).filter(|rate| *rate > 200.0)
+            Some(bed.carried(SECOND)).filter(|rate| *rate > 80.0)
         });
-        assert!(rate > 200.0, "{when}: {rate} Mbit/s");
+        assert!(rate > 80.0, "{when}: {rate} Mbit/s");
     };
     free("before any limit");
-    bed.set(&limited, "50mbit", &[]);
+    bed.set(&limited, "20mbit", &[]);
     sender.move_to(&limited);
     for (name, expected) in [("processes", 1), ("sockets", 2), ("not_reached", 2)] {
         assert_eq!(bed.sockets(&limited, name), expected, "{name}");
@@ -413,21 +360,21 @@ fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
     free("a limit that was set before");
 
     // Set again, it holds; every part of it.
-    let again = bed.set(&limited, "50mbit", &[]);
+    let again = bed.set(&limited, "20mbit", &[]);
     assert_eq!(again["limit"]["sockets"]["not_reached"], 0);
     assert_eq!(again["limit"]["sockets"]["not_paced"], 0);
     std::thread::sleep(SECOND);
     let rate = bed.carried(3 * SECOND);
-    assert!(near(rate, 50.0, 0.15), "{rate} Mbit/s");
-    bed.set(&limited, "20mbit", &[]);
+    assert!(near(rate, 20.0), "{rate} Mbit/s");
+    bed.set(&limited, "5mbit", &[]);
     std::thread::sleep(SECOND);
     let rate = bed.carried(3 * SECOND);
-    assert!(near(rate, 20.0, 0.15), "{rate} Mbit/s");
+    assert!(near(rate, 5.0), "{rate} Mbit/s");
 
     // And back.
     sender.move_to(&other);
     assert_eq!(bed.sockets(&limited, "left"), 2);
-    bed.set(&limited, "20mbit", &[]);
+    bed.set(&limited, "5mbit", &[]);
     assert_eq!(bed.sockets(&limited, "left"), 0);
     free("after it went");
     drop(sender);
@@ -437,21 +384,16 @@ fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
     bed.traffic(&limited);
     std::thread::sleep(SECOND);
     let rate = bed.carried(SECOND);
-    assert!(near(rate, 20.0, 0.3), "{rate} Mbit/s");
+    assert!(near(rate, 5.0), "{rate} Mbit/s");
     sender.move_to(&other);
     assert_eq!(bed.sockets(&limited, "left"), 1);
-    bed.set(&limited, "20mbit", &[]);
+    bed.set(&limited, "5mbit", &[]);
     free("after leaving where it was made");
     bed.remove(&limited);
     assert!(!bed.0.pin.exists());
 }
 
-#[test]
 fn what_a_listener_from_elsewhere_accepts_is_limited() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-listen"));
     let [limited, other] = ["limited", "other"].map(|name| bed.below(name));
     let program = "import socket\n\
@@ -476,7 +418,7 @@ fn what_a_listener_from_elsewhere_accepts_is_limited() {
     assert_eq!(first.line(), "connected");
     drop(first);
     server.move_to(&limited);
-    let set = bed.set(&limited, "50mbit", &[]);
+    let set = bed.set(&limited, "20mbit", &[]);
     assert_eq!(set["limit"]["sockets"]["not_reached"], 0, "{set}");
     assert!(
         set["limit"]["sockets"]["sockets"].as_u64().unwrap() >= 1,
@@ -486,31 +428,26 @@ fn what_a_listener_from_elsewhere_accepts_is_limited() {
     assert_eq!(second.line(), "connected");
     std::thread::sleep(SECOND);
     let rate = bed.carried(2 * SECOND);
-    assert!(near(rate, 50.0, 0.15), "{rate} Mbit/s");
+    assert!(near(rate, 20.0), "{rate} Mbit/s");
     assert_eq!(bed.sockets(&limited, "not_reached"), 0);
 }
 
-#[test]
 fn connections_older_than_the_limit_are_paced() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-old"));
     let cgroup = bed.cgroup();
     let _sink = bed.0.sink(&bed.0.server_address());
     let _sender = bed.send(&cgroup, 4);
     wait_for("traffic", || {
-        (bed.carried(SECOND / 10) > 200.0).then_some(())
+        (bed.carried(SECOND / 10) > 80.0).then_some(())
     });
-    let set = bed.set(&cgroup, "100mbit", &[]);
+    let set = bed.set(&cgroup, "20mbit", &[]);
     assert_eq!(set["limit"]["sockets"]["not_paced"], 0, "{set}");
     // What was under way at the moment goes.
     std::thread::sleep(SECOND);
     let counts = || ["dropped_bytes", "bytes"].map(|name| bed.count(&cgroup, name) as f64);
     let before = counts();
     let rate = bed.carried(3 * SECOND);
-    assert!(near(rate, 100.0, 0.15), "{rate} Mbit/s");
+    assert!(near(rate, 20.0), "{rate} Mbit/s");
     let [dropped, passed] = [0, 1].map(|i| counts()[i] - before[i]);
     assert!(
         dropped < 0.2 * passed,
@@ -518,17 +455,7 @@ fn connections_older_than_the_limit_are_paced() {
     );
 }
 
-#[test]
 fn a_slow_limit_gives_one_bbr_flow_what_it_says() {
-    let _alone = alone();
-    let offered = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-    if !privileged() {
-        return;
-    }
-    if !fs::read_to_string(offered).unwrap().contains("bbr") {
-        support::skip("the kernel has no bbr");
-        return;
-    }
     let bed = Limited::new(&plain("limit-bbr"));
     let cgroup = bed.cgroup();
     let _sink = bed.0.sink(&bed.0.server_address());
@@ -537,7 +464,7 @@ fn a_slow_limit_gives_one_bbr_flow_what_it_says() {
     bed.traffic(&cgroup);
     std::thread::sleep(SECOND);
     let rate = bed.carried(5 * SECOND);
-    assert!(near(rate, 1.0, 0.2), "{rate} Mbit/s {}", bed.show(&cgroup));
+    assert!(near(rate, 1.0), "{rate} Mbit/s {}", bed.show(&cgroup));
     let dropped = bed.count(&cgroup, "dropped_bytes") as f64;
     let passed = bed.count(&cgroup, "bytes") as f64;
     assert!(
@@ -546,12 +473,7 @@ fn a_slow_limit_gives_one_bbr_flow_what_it_says() {
     );
 }
 
-#[test]
 fn few_requests_beside_what_fills_the_limit_wait_for_a_time_out() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-requests"));
     let cgroup = bed.cgroup();
     let _sink = bed.0.sink(&bed.0.server_address());
@@ -587,12 +509,7 @@ fn few_requests_beside_what_fills_the_limit_wait_for_a_time_out() {
     );
 }
 
-#[test]
 fn loopback_of_both_families_gets_the_rate() {
-    let _alone = alone();
-    if !privileged() {
-        return;
-    }
     let bed = Limited::new(&plain("limit-loopback"));
     let cgroup = bed.cgroup();
     bed.set(&cgroup, "100mbit", &["--loopback"]);
@@ -709,7 +626,6 @@ fn large_segments_of_both_families_are_tcp_and_counted_whole() {
 
 #[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
-    let _alone = alone();
     if !privileged() {
         return;
     }
@@ -787,3 +703,19 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert!(!bed.0.pin.exists());
     assert_eq!(links(&bed.cgroup()), 0);
 }
+
+in_virtual_time!(
+    [],
+    tcp_gets_the_rate_in_both_families_and_a_change_takes_hold_at_once,
+    senders_that_can_are_marked_and_others_told,
+    udp_beyond_the_rate_is_dropped_without_an_error,
+    removal_leaves_nothing_and_connections_run_free,
+    limits_stand_beside_one_another_and_below_one_another,
+    a_work_conserving_limit_takes_and_gives_back_what_is_free,
+    what_moves_with_its_process_is_limited_and_what_leaves_is_free,
+    what_a_listener_from_elsewhere_accepts_is_limited,
+    connections_older_than_the_limit_are_paced,
+    a_slow_limit_gives_one_bbr_flow_what_it_says,
+    few_requests_beside_what_fills_the_limit_wait_for_a_time_out,
+    loopback_of_both_families_gets_the_rate,
+);

@@ -158,7 +158,8 @@ fn python() -> BTreeMap<PathBuf, PathBuf> {
         r#"
 import os, sys, sysconfig
 import {PYTHON}
-import encodings.ascii, encodings.utf_8, encodings.latin_1
+# The last is what names of hosts are read by.
+import encodings.ascii, encodings.utf_8, encodings.latin_1, encodings.idna
 library = sysconfig.get_path("stdlib")
 print(os.path.realpath(sys.executable), "/usr/lib/" + os.path.basename(library), sep="\n")
 # By this one the interpreter knows the directory.
