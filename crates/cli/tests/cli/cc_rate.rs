@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::models::{Tree, network, tree};
+use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, THALWEG, manifest_path, plain, privileged, unique, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -47,11 +48,11 @@ fn row(bed: &Bed, name: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// 100 Mbit/s before which 1 MB waits: 80 ms.
+/// 20 Mbit/s before which 200 kB wait: 80 ms.
 fn deep(label: &str) -> PairOptions {
     let mut options = plain(label);
-    options.path.rate = Some("100mbit".parse().unwrap());
-    options.path.queue = Some("1mb".parse().unwrap());
+    options.path.rate = Some("20mbit".parse().unwrap());
+    options.path.queue = Some("200kb".parse().unwrap());
     options
 }
 
@@ -59,7 +60,7 @@ fn deep(label: &str) -> PairOptions {
 /// The first second does not count. Prints: bits per second that were acknowledged, the median
 /// of the smoothed round-trip time in us, the lowest and highest pacing rate in bytes/s.
 const SEND: &str = r#"
-import socket, statistics, struct, sys, threading, time
+import socket, struct, sys, threading, time
 connection = socket.socket()
 connection.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())
 connection.connect((sys.argv[1], int(sys.argv[2])))
@@ -84,9 +85,10 @@ while time.monotonic() < begin + float(sys.argv[4]):
         first = first or (now, have)
         rtts.append(struct.unpack_from("I", information, 68)[0])
 over = True
-print((have - first[1]) * 8 / (now - first[0]), statistics.median(rtts), min(rates), max(rates))
+print((have - first[1]) * 8 / (now - first[0]), sorted(rtts)[len(rtts) // 2], min(rates), max(rates))
 "#;
 
+#[derive(Debug)]
 struct Sent {
     goodput_bps: f64,
     rtt_us: f64,
@@ -166,16 +168,7 @@ impl Drop for Tracer {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-#[test]
 fn a_model_fills_the_path_with_a_short_queue() {
-    if !privileged() {
-        return;
-    }
     let bed = Bed::new(&deep("rate-queue"), "");
     let ours = unique("rq");
     let said = success(
@@ -191,35 +184,23 @@ fn a_model_fills_the_path_with_a_short_queue() {
 
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    let (mut goodput, mut rtt) = (BTreeMap::new(), BTreeMap::new());
-    for _ in 0..3 {
-        for control in [ours.as_str(), "cubic"] {
-            let sent = send(&bed, control, "4");
-            goodput
-                .entry(control)
-                .or_insert(vec![])
-                .push(sent.goodput_bps);
-            rtt.entry(control).or_insert(vec![]).push(sent.rtt_us);
-        }
-    }
-    eprintln!("goodput {goodput:?}, rtt {rtt:?}");
-    let of = |map: &BTreeMap<&str, Vec<f64>>, name: &str| median(map[name].clone());
-    // Without cubic's queue there is nothing to compare with.
-    assert!(of(&rtt, "cubic") > 20_000.0, "{rtt:?}");
+    let [sent, other] = [ours.as_str(), "cubic"].map(|control| send(&bed, control, "4"));
     let (share, delay) = (
-        of(&goodput, &ours) / of(&goodput, "cubic"),
-        of(&rtt, &ours) / of(&rtt, "cubic"),
+        sent.goodput_bps / other.goodput_bps,
+        sent.rtt_us / other.rtt_us,
     );
-    assert!(share > 0.8, "{share} of cubic's goodput: {goodput:?}");
-    assert!(delay < 0.5, "{delay} of cubic's queueing delay: {rtt:?}");
+    println!(
+        "{share} of cubic's goodput, {delay} of its {} us",
+        other.rtt_us
+    );
+    // Without cubic's queue there is nothing to compare with: it keeps 0.7 of 80 ms and more.
+    assert!(other.rtt_us > 0.7 * 80e3, "{} us", other.rtt_us);
+    assert!(share > 0.9, "{share} of cubic's goodput");
+    assert!(delay < 0.5, "{delay} of cubic's queueing delay");
 }
 
 /// The kernel's decisions, step by step, are those of the reference for the same measurements.
-#[test]
 fn traced_decisions_are_those_of_the_reference() {
-    if !privileged() {
-        return;
-    }
     let bed = Bed::new(&deep("rate-trace"), "");
     let forest = bed.directory.path().join("forest.safetensors");
     fs::write(&forest, tree(&Tree::ByError)).unwrap();
@@ -287,19 +268,16 @@ fn traced_decisions_are_those_of_the_reference() {
             assert_eq!(number("next_rate"), next, "{decision}");
             compared += 1;
         }
-        // At most one decision in a round of 2 ms; a busy machine makes fewer.
-        assert!((20..1100).contains(&compared), "{tag}: {compared}");
+        println!("{tag}: {compared} decisions");
+        // One in a round, of which two seconds have 24 of 82 ms at least, and at most 1000 of 2 ms.
+        assert!((24..=1000).contains(&compared), "{tag}: {compared}");
     }
 }
 
 /// What arrives bounds the rates only of flows that can tell how much it is: where a base round
 /// trip has less than 16 KiB, two ACKs more or less are most of it, and a bound by it would keep
 /// the rich rich and cut the poor by chance (docs/cc.md).
-#[test]
 fn what_arrives_bounds_only_rates_that_it_tells() {
-    if !privileged() {
-        return;
-    }
     let held = |rate: &str, label: &str, tag: &str| {
         let mut options = deep(label);
         options.path.rate = Some(rate.parse().unwrap());
@@ -346,11 +324,7 @@ fn what_arrives_bounds_only_rates_that_it_tells() {
 }
 
 /// A trace that died leaves decisions in the kernel's ring; the next one does not tell them.
-#[test]
 fn a_trace_does_not_begin_with_what_another_left() {
-    if !privileged() {
-        return;
-    }
     let bed = Bed::new(&deep("rate-stale"), "");
     let ours = unique("rl");
     success(
@@ -370,11 +344,7 @@ fn a_trace_does_not_begin_with_what_another_left() {
 }
 
 /// Any weights: the rate keeps within its limits. That the flow goes on shows cc_rate_stall.rs.
-#[test]
 fn no_weights_leave_the_limits_of_the_rate() {
-    if !privileged() {
-        return;
-    }
     let bed = Bed::new(&deep("rate-wild"), "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
@@ -413,26 +383,27 @@ fn no_weights_leave_the_limits_of_the_rate() {
             success(&bed, &["cc", "swap", &ours, file]);
         }
         let sent = send(&bed, &ours, "4");
+        println!("{what}: {sent:?}");
         // A probe for the shortest round trip halves the rate, but not below the floor.
         assert!(
             sent.lowest_rate >= FLOOR as f64,
             "{what}: {}",
             sent.lowest_rate
         );
-        // Twice what arrives, one burst of 64 KiB in 2 ms, and what a late ACK adds to either.
+        // It begins with ten packets in a millisecond; then it is twice what arrives.
         assert!(
-            sent.highest_rate < 1e9,
+            sent.highest_rate < 15e6,
             "{what}: runs away to {}",
             sent.highest_rate
         );
         assert!(
-            sent.goodput_bps > 100_000.0,
+            sent.goodput_bps > 0.95 * 8.0 * FLOOR as f64,
             "{what}: {} bit/s",
             sent.goodput_bps
         );
         if what == "down" {
             assert!(
-                sent.goodput_bps < 20e6,
+                sent.goodput_bps < 2.0 * 8.0 * FLOOR as f64,
                 "{what}: the model was not obeyed: {}",
                 sent.goodput_bps
             );
@@ -571,3 +542,15 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
         .unwrap();
     [&bytes[..at], to, &bytes[at + from.len()..]].concat()
 }
+
+in_virtual_time!(
+    [
+        "models/proportional.safetensors",
+        "models/adpg-plus.safetensors"
+    ],
+    a_model_fills_the_path_with_a_short_queue,
+    traced_decisions_are_those_of_the_reference,
+    what_arrives_bounds_only_rates_that_it_tells,
+    a_trace_does_not_begin_with_what_another_left,
+    no_weights_leave_the_limits_of_the_rate,
+);
