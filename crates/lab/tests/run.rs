@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use thalweg_lab::outcome::Connection;
 use thalweg_lab::statistic::{Query, Statistic};
 use thalweg_lab::worker::Job;
-use thalweg_lab::{Backend, Error, Mode, Options, Outcome, report, run, table};
+use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
 
 /// Runs change signal handlers and load the machine: one at a time.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -124,79 +124,6 @@ fn a_run_measures_reports_and_leaves_nothing() {
         text.contains("fixed:reno") && text.contains("MISSED"),
         "{text}"
     );
-}
-
-#[test]
-fn the_bottleneck_has_the_rate_that_was_asked_for() {
-    if !common::possible() {
-        return;
-    }
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let text = "[path]\nrate = \"100mbit\"\nqueue = \"200kb\"\n\
-                [traffic]\nconnections = 1\nduration = \"3s\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
-    // Of each 1514 bytes on the link 1448 are data.
-    let expected = 100.0 * 1448.0 / 1514.0;
-    let measured = median_mbps(&outcome, "baseline");
-    assert!(
-        (measured / expected - 1.0).abs() < 0.04,
-        "{measured} Mbit/s, expected {expected}"
-    );
-}
-
-fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
-    let modes = &outcome.scenarios[0].modes;
-    Query::from(statistic).value(&modes[0], modes).unwrap()
-}
-
-#[test]
-fn round_trip_times_are_those_of_the_queue() {
-    if !common::possible() {
-        return;
-    }
-    let _alone = alone();
-    for family in ["ipv4", "ipv6"] {
-        let directory = tempfile::tempdir().unwrap();
-        let text = format!(
-            "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\nfamily = \"{family}\"\n\
-             [traffic]\nconnections = 1\nduration = \"3s\"\n"
-        );
-        let outcome = run(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
-        // 50 kB at 20 Mbit/s take 20 ms to leave, and nothing else takes time. Cubic goes
-        // back to 0.7 of the full queue and then fills it again, evenly as such small
-        // windows grow: 5 % of the time above 0.98 of it. Less what a packet that did not
-        // fit leaves free; more for a busy machine.
-        let p95_us = figure(&outcome, Statistic::RttP95);
-        assert!((15e3..30e3).contains(&p95_us), "{family}: {p95_us} µs");
-        let median_us = figure(&outcome, Statistic::RttMedian);
-        assert!((8e3..22e3).contains(&median_us), "{family}: {median_us} µs");
-        let connection = &outcome.scenarios[0].modes[0].connections[0];
-        // A value of the timestamp clock a millisecond, half of them acknowledged together
-        // with another: a packet takes 0.6 ms.
-        let samples: u64 = connection.rtt_us.iter().map(|(_, count)| count).sum();
-        assert!((300..=3_300).contains(&samples), "{family}: {samples}");
-        let smoothed = figure(&outcome, Statistic::SrttMedian);
-        assert!((median_us / smoothed - 1.0).abs() < 0.3, "{smoothed} µs");
-    }
-}
-
-#[test]
-fn no_round_trip_is_shorter_than_the_path() {
-    if !common::possible() {
-        return;
-    }
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let text = "[path]\nrate = \"50mbit\"\ndelay = \"15ms\"\n[traffic]\nconnections = 1\n";
-    let mut options = options(directory.path(), text, &["fixed:cubic"]);
-    options.place.name = Backend::Link;
-    let outcome = run(&options).unwrap();
-    let connection = &outcome.scenarios[0].modes[0].connections[0];
-    let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
-    // The middle of a bucket is at most a 32nd from what was measured.
-    assert!((29e3..40e3).contains(&least.unwrap()), "{least:?}");
-    assert!(figure(&outcome, Statistic::RttMedian) > 29e3);
 }
 
 #[test]
@@ -472,30 +399,6 @@ fn incast_has_all_classes_at_once() {
 }
 
 #[test]
-fn the_path_changes_before_a_connection_and_within_one() {
-    if !common::possible() {
-        return;
-    }
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let text = "[path]\nrate = \"20mbit\"\nqueue = \"50kb\"\n[traffic]\nconnections = 3\nduration = \"2s\"\n\
-                [[change]]\nat = 2\nrate = \"80mbit\"\n\
-                [[change]]\nat = 3\nwithin = \"1s\"\nrate = \"20mbit\"\n";
-    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
-    let mode = &outcome.scenarios[0].modes[0];
-    let mbps: Vec<f64> = mode
-        .connections
-        .iter()
-        .map(|one| one.goodput_bps / 1e6)
-        .collect();
-    assert!((12.0..21.0).contains(&mbps[0]), "{mbps:?}");
-    assert!((40.0..81.0).contains(&mbps[1]), "{mbps:?}");
-    // Half of it at 80, half at 20.
-    assert!((25.0..65.0).contains(&mbps[2]), "{mbps:?}");
-    assert_eq!(mode.last_change, Some(2));
-}
-
-#[test]
 fn the_loss_of_the_live_link_changes() {
     if !common::possible() {
         return;
@@ -516,72 +419,8 @@ fn the_loss_of_the_live_link_changes() {
     assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
 }
 
-/// Mbit/s of each connection of a mode to a host.
-fn mbps(outcome: &Outcome, mode: usize, host: &str) -> Vec<f64> {
-    outcome.scenarios[0].modes[mode]
-        .connections
-        .iter()
-        .filter(|one| one.host == host)
-        .map(|one| one.goodput_bps / 1e6)
-        .collect()
-}
-
 const TWO_HOSTS: &str = "[[host]]\nname = \"slow\"\nrate = \"10mbit\"\nqueue = \"50kb\"\n\
                          [[host]]\nname = \"quick\"\nrate = \"40mbit\"\nqueue = \"100kb\"\nfamily = \"ipv6\"\n";
-
-#[test]
-fn several_hosts_have_their_own_rates_at_the_same_time() {
-    if !common::possible() {
-        return;
-    }
-    let _alone = alone();
-    let directory = tempfile::tempdir().unwrap();
-    let text = format!(
-        "[traffic]\nconnections = 2\nduration = \"2s\"\n{TWO_HOSTS}\
-         [[change]]\nat = 2\nhost = \"quick\"\nwithin = \"1s\"\nrate = \"10mbit\"\n"
-    );
-    let outcome = run(&options(
-        directory.path(),
-        &text,
-        &["fixed:cubic", "fixed:reno"],
-    ))
-    .unwrap();
-    assert_eq!(own_leftovers(), Vec::<String>::new());
-    for (index, arm) in ["cubic", "reno"].into_iter().enumerate() {
-        let mode = &outcome.scenarios[0].modes[index];
-        assert_eq!(mode.connections.len(), 4);
-        assert!(mode.connections.iter().all(|one| one.arm == arm));
-        let (slow, quick) = (
-            mbps(&outcome, index, "slow"),
-            mbps(&outcome, index, "quick"),
-        );
-        for rate in &slow {
-            assert!((6.0..10.1).contains(rate), "slow: {slow:?}");
-        }
-        assert!((20.0..40.5).contains(&quick[0]), "quick: {quick:?}");
-        // Half of it at 40, half at 10; the other host's path stays as it is.
-        assert!((11.0..32.0).contains(&quick[1]), "quick: {quick:?}");
-        let [first, second] = &mode.remotes[..] else {
-            panic!("{:?}", mode.remotes)
-        };
-        assert_eq!((first.last_change, second.last_change), (None, Some(1)));
-        assert_eq!(second.address.to_string(), "fd00:0:1:2::2");
-        let seen = first.forward.seen_packets + second.forward.seen_packets;
-        assert_eq!(mode.forward.seen_packets, seen);
-        assert!(first.forward.seen_packets > 100 && second.forward.seen_packets > 100);
-    }
-    // Raw results are kept, one a host. Both send for 2 s and began within one: at the
-    // same time, however slow the machine is.
-    let began = ["slow", "quick"].map(|host| {
-        let name = format!("out/raw/fixed-reno-0001-{host}.json");
-        let text = fs::read_to_string(directory.path().join(name)).unwrap();
-        let raw: serde_json::Value = serde_json::from_str(&text).unwrap();
-        raw["start"]["timestamp"]["timesecs"].as_i64().unwrap()
-    });
-    assert!((began[0] - began[1]).abs() <= 1, "{began:?}");
-    let page = fs::read_to_string(directory.path().join("out/report.html")).unwrap();
-    assert!(page.contains("Course, host quick"));
-}
 
 #[test]
 fn short_flows_go_to_several_hosts_and_one_that_fails_disturbs_no_other() {

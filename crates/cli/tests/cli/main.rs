@@ -21,6 +21,7 @@ mod inputs;
 mod isolation;
 mod lab_backends;
 mod lab_kernels;
+mod lab_paths;
 mod lab_policy;
 mod lab_qemu;
 mod lab_rate;
