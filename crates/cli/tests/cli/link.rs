@@ -175,18 +175,18 @@ fn a_trace_gives_its_rate() {
     assert!((11.4..=11.7).contains(&mbps), "{mbps} {report}");
 }
 
-#[test]
 fn the_round_trip_time_is_twice_the_delay() {
-    if !available() {
-        return;
-    }
     let (times, report) = ping(&["--delay", "20ms"], 100, 5);
     assert_eq!(times.len(), 100);
     assert!(times[0] >= 40.0, "{}", times[0]);
-    // A busy machine may be late, but not for half of the packets.
-    assert!(times[50] < 42.0, "{} {report}", times[50]);
+    println!("{} to {} ms", times[0], times[times.len() - 1]);
+    // The link itself takes some 100,000 instructions for a packet.
+    assert!(times[50] < 41.0, "{} {report}", times[50]);
     let direction = &report["near_to_far"];
-    assert!(direction["delay_error"]["p50_us"].as_f64().unwrap() < 1000.0);
+    assert!(
+        direction["delay_error"]["p50_us"].as_f64().unwrap() < 100.0,
+        "{report}"
+    );
 
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("time");
@@ -206,7 +206,8 @@ fn the_round_trip_time_is_twice_the_delay() {
     ]);
     assert!(output.status.success(), "{}", stderr(&output));
     let us: u64 = fs::read_to_string(file).unwrap().parse().unwrap();
-    assert!((40_000..80_000).contains(&us), "{us}");
+    println!("{us} us");
+    assert!((40_000..43_000).contains(&us), "{us}");
 }
 
 #[test]
@@ -650,4 +651,9 @@ fn standard_input_and_output_are_the_commands() {
     assert_eq!(text, "through");
 }
 
-in_virtual_time!([], iperf3_gets_the_rate_and_no_more, a_trace_gives_its_rate,);
+in_virtual_time!(
+    [],
+    iperf3_gets_the_rate_and_no_more,
+    a_trace_gives_its_rate,
+    the_round_trip_time_is_twice_the_delay,
+);
