@@ -62,11 +62,14 @@ kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/k
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh
 
-tables: ## Repeat the published results: docs/results*.md (root; three hours; goes on where it stopped)
+tables: ## Repeat the published results: docs/results*.md (root; five hours; goes on where it stopped)
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab tables
 	@$(binary) lab tables --tables scenarios/rate/tables.toml --cache lab-results/rate --out docs/results-rate.md
+	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
+	@$(binary) lab tables --tables scenarios/published/tables-qemu.toml --cache lab-results/qemu --out docs/results-qemu.md
+	@$(binary) lab tables --tables scenarios/rate/tables-qemu.toml --cache lab-results/rate-qemu --out docs/results-rate-qemu.md
 	@scripts/tables-datacenter.sh
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
