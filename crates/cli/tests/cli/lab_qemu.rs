@@ -179,12 +179,12 @@ const COUNTS: [(&str, &str, &str); 2] = [
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
         "6.1.192-2",
-        "000000005c4bb8a2",
+        "000000005c557ad0",
     ),
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
         "6.12.117-1~deb12u1",
-        "0000000087f32ed0",
+        "0000000087f9051b",
     ),
 ];
 
