@@ -132,8 +132,9 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
         // The time-out doubles, or this was no pause.
         let without = phase("no ACKs", "0%", "100%", WITHOUT_ACKS);
         assert!(without["backoff"].as_u64() > Some(0), "{what}: {without}");
-        // It may begin with what is left of a doubled time-out.
-        let after = phase("after", "0%", "0%", second * 5 / 2);
+        // It may begin with what is left of a time-out that doubles once more.
+        let doubled = Duration::from_millis(2 * without["rto_ms"].as_f64().unwrap() as u64);
+        let after = phase("after", "0%", "0%", doubled + 3 * second / 2);
         assert!(after["acked"].as_u64() > Some(10_000), "{what}: {after}");
     }
 }
