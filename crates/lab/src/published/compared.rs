@@ -421,11 +421,16 @@ mod tests {
     #[test]
     fn the_shipped_lists_name_what_there_is() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-        for list in ["published/tables.toml", "rate/tables.toml"] {
+        for list in [
+            "published/tables.toml",
+            "published/tables-qemu.toml",
+            "rate/tables.toml",
+            "rate/tables-qemu.toml",
+        ] {
             let file = folder.join(list);
             let text = std::fs::read_to_string(&file).unwrap();
             let document = super::super::parse(&text, &file).unwrap();
-            assert!(document.runs() > 10, "{list}");
+            assert!(document.runs() > 5, "{list}");
             for table in &document.table {
                 let super::super::Table::Compared {
                     comparison, row, ..
