@@ -363,10 +363,10 @@ fn evidence(bed: &Bed, address: &str) -> (f64, u64) {
     (evidence.sum(), host["idle_s"].as_u64().unwrap())
 }
 
-/// Not much less than before: some seconds of a half-life of 30 minutes, a minute on a busy machine.
-fn assert_fresh(bed: &Bed, address: &str, before: f64, when: &str) {
+/// There is more evidence than `least`, and it is young.
+fn assert_fresh(bed: &Bed, address: &str, least: f64, when: &str) {
     let (evidence, idle_s) = evidence(bed, address);
-    assert!(evidence > 0.9 * before, "{when}: {evidence} of {before}");
+    assert!(evidence > least, "{when}: {evidence}, not over {least}");
     assert!(idle_s < 120, "{when}: seen {idle_s} s ago");
     let age = bed.json(&["status"])["snapshot_age_s"].as_u64();
     assert!(age.is_none_or(|age| age < 120), "{when}: {age:?}");
@@ -396,7 +396,8 @@ fn a_wall_clock_that_is_set_ages_nothing() {
         bed.connect(&address, 1, 1_000_000);
         bed.counter_reaches("closed", 6 + 2 * round);
         let when = format!("set by {ahead_s} s");
-        assert_fresh(&bed, &address, before, &when);
+        // A connection brings 1 at most, and halves what was there if it was slow.
+        assert_fresh(&bed, &address, 1.05, &when);
         let stored = bed.json(&["status"])["events_stored"].as_u64().unwrap();
         let events = bed.json(&["events", "--limit", "1000"]);
         assert!(events.as_array().unwrap().len() as u64 >= stored, "{when}");
@@ -409,7 +410,8 @@ fn a_wall_clock_that_is_set_ages_nothing() {
         set(ahead_s);
         bed.start_by(machine(&bed));
         let when = format!("set by {ahead_s} s between runs");
-        assert_fresh(&bed, &address, before, &when);
+        // Some seconds of a half-life of 30 minutes, a minute on a busy machine.
+        assert_fresh(&bed, &address, 0.9 * before, &when);
     }
 }
 
