@@ -24,7 +24,11 @@ fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), St
             "least RTT of its arm",
             new || host.arms[arm].min_rtt_us == rtt_us,
         ),
-        ("measurements", host.scored == host.arms[arm].scored),
+        // Of two CPUs that score at once one may be between the two counts when a copy is taken.
+        (
+            "measurements",
+            host.scored.abs_diff(host.arms[arm].scored) <= 1,
+        ),
         ("other arms", strangers == 0),
     ];
     match said.iter().find(|(_, good)| !good) {
