@@ -24,7 +24,8 @@ fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), St
             "least RTT of its arm",
             new || host.arms[arm].min_rtt_us == rtt_us,
         ),
-        // Of two CPUs that score at once one may be between the two counts when a copy is taken.
+        // Counts are not atomic: of two CPUs that score one host at once, one may be lost from
+        // either, or be between the two when a copy is taken.
         (
             "measurements",
             host.scored.abs_diff(host.arms[arm].scored) <= 1,
