@@ -25,9 +25,9 @@ make kernels
 
 which boots Debian's stock kernels in QEMU ([lab.md](lab.md#stock-kernels-in-virtual-time)), tries everything on each
 and on the machine's own (three minutes). `make test-all` says where the page no longer holds. *works* stands for
-something that was done there: connections scored by an agent (the first row with the kernel's types hidden from it), options
-of a policy seen on a socket, a rate of 10 Mbit/s that an older and a new connection neither exceed by 5 % nor miss by 20 %,
-a connection carried by each of htcp, dctcp and adpg-plus, a transfer over each path. Anything else is the line of
+something that was done there. Learning scored connections, in the first row with the kernel's types hidden from the agent. Options
+of a policy were seen on a socket. An older and a new connection neither exceeded a limit of 10 Mbit/s by 5 % nor missed it by 20 %.
+htcp, dctcp and adpg-plus carried a connection each, and each path a transfer. Anything else is the line of
 the refusal. `thalweg-bench kernels --kernel NAME` tries another kernel of `thalweg lab kernels list`, `--feature NAME` one row. What
 the machine's own kernel does is told on the terminal (and by `--json`), not here: it is another on each machine.
 `thalweg doctor` reads the same table of needs, and looks for them on the running kernel.
