@@ -20,6 +20,9 @@ use super::{THALWEG, manifest_path, stock};
 const INSIDE: &str = "THALWEG_TEST_GUEST";
 /// The one case to run, by its name; none: all.
 const CASE: &str = "THALWEG_TEST_CASE";
+/// Any text, which every program of the guest gets: another length is another order of events,
+/// where equal runs are the same to the digit (`scripts/repeat.sh`).
+const PAD: &str = "THALWEG_TEST_GUEST_PAD";
 /// Virtual time in which a case must end.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Programs that cases start, beside those that any guest has.
@@ -64,7 +67,8 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
         None => "in_virtual_time".to_owned(),
     };
     let own = std::env::current_exe().expect("this program's path");
-    let set = [(INSIDE, Some("1".into())), (CASE, only)];
+    let pad = std::env::var_os(PAD);
+    let set = [(INSIDE, Some("1".into())), (CASE, only), (PAD, pad)];
     let executed = qemu::execute(
         &kernels::find(Some(kernel.as_ref())).expect("the kernel that was found"),
         &Program {
