@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use crate::support::THALWEG;
 use crate::support::virtual_time::in_virtual_time;
+use thalweg_lab::outcome::Connection;
 use thalweg_lab::statistic::{Query, Statistic};
-use thalweg_lab::{Backend, Options, Outcome, run};
+use thalweg_lab::{Backend, Mode, Options, Outcome, run, table};
 
 fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
     let file = directory.join("scenario.toml");
@@ -15,6 +17,7 @@ fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
         modes: modes.iter().map(|mode| mode.parse().unwrap()).collect(),
         out: Some(directory.join("out")),
         progress: false,
+        agent_binary: THALWEG.into(),
         ..Options::default()
     }
 }
@@ -22,6 +25,18 @@ fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {
 fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
     let modes = &outcome.scenarios[0].modes;
     Query::from(statistic).value(&modes[0], modes).unwrap()
+}
+
+/// The same of a mode, and of one class of its flows.
+fn value(outcome: &Outcome, mode: &str, statistic: Statistic, class: Option<&str>) -> f64 {
+    let mode: Mode = mode.parse().unwrap();
+    let query = Query {
+        class,
+        ..statistic.into()
+    };
+    let modes = &outcome.scenarios[0].modes;
+    let measured = outcome.scenarios[0].mode(&mode).unwrap();
+    query.value(measured, modes).unwrap()
 }
 
 /// Mbit/s of each connection of a mode to a host.
@@ -170,6 +185,140 @@ fn several_hosts_have_their_own_rates_at_the_same_time() {
     assert!(page.contains("Course, host quick"));
 }
 
+fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"10mbit\"\nfamily = \"ipv6\"\n[traffic]\nkind = \"short\"\n\
+                connections = 2\nflows = 4\nbytes = \"100kb\"\n";
+    let outcome = run(&options(
+        directory.path(),
+        text,
+        &["baseline", "fixed:reno"],
+    ))
+    .unwrap();
+    for mode in &outcome.scenarios[0].modes {
+        assert_eq!(mode.connections.len(), 8);
+        for flow in &mode.connections {
+            assert_eq!(flow.error, None);
+            // 106 kB with headers at 10 Mbit/s: 85 ms, or less a bucket of 3 kB 82 ms.
+            let took_us = flow.fct_us.unwrap();
+            println!("{took_us} µs");
+            assert!((82e3..86e3).contains(&took_us), "{took_us}");
+            assert!(flow.sent_segments.unwrap() > 1 && flow.min_rtt_us.is_some());
+        }
+    }
+    assert_eq!(
+        outcome.scenarios[0].modes[1].arms(),
+        [("reno".to_owned(), 8)]
+    );
+    // Raw results are kept, one a round.
+    let raw = fs::read_dir(directory.path().join("out/raw")).unwrap();
+    let names: Vec<_> = raw.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 4, "{names:?}");
+}
+
+fn competitors_share_what_there_is_and_run_what_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"20mbit\"\nqueue = \"100kb\"\n[traffic]\nkind = \"competing\"\n\
+                connections = 1\nduration = \"3s\"\nagainst = { cc = \"cubic\", flows = 2 }\n";
+    let outcome = run(&options(
+        directory.path(),
+        text,
+        &["fixed:cubic", "fixed:reno"],
+    ))
+    .unwrap();
+    for (mode, arm) in outcome.scenarios[0].modes.iter().zip(["cubic", "reno"]) {
+        let arms: Vec<&str> = mode
+            .connections
+            .iter()
+            .map(|flow| flow.arm.as_str())
+            .collect();
+        assert_eq!(arms, ["cubic", "cubic", arm]);
+        // All three together fill the bottleneck and no more: 19.1 Mbit/s of data, and the
+        // bucket.
+        let sum: f64 = mode.connections.iter().map(|flow| flow.goodput_bps).sum();
+        assert!((18.7e6..19.2e6).contains(&sum), "{sum}");
+        let name = mode.mode.to_string();
+        let share = value(&outcome, &name, Statistic::Share, None);
+        // A third but for chance, in three seconds.
+        assert!((0.15..0.55).contains(&share), "{share}");
+        let index = value(&outcome, &name, Statistic::Jain, None);
+        println!("sum {sum}, share {share}, index {index}");
+        assert!((0.75..=1.0).contains(&index), "{index}");
+    }
+    assert_eq!(value(&outcome, "fixed:cubic", Statistic::Harm, None), 0.0);
+}
+
+fn incast_has_all_classes_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = "[path]\nrate = \"50mbit\"\nqueue = \"200kb\"\n[traffic]\nkind = \"incast\"\n\
+                connections = 1\nduration = \"2s\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let mode = &outcome.scenarios[0].modes[0];
+    assert_eq!(mode.classes(), ["rpc-10kb", "rpc-1mb", "stream"]);
+    let median = |class| value(&outcome, "baseline", Statistic::FctMedian, Some(class));
+    println!("{} {}", median("rpc-1mb"), median("rpc-10kb"));
+    // A call of 1 MB takes 167 ms alone, one of 10 kB waits for the queue.
+    assert!(median("rpc-1mb") > 165e3);
+    assert!(median("rpc-10kb") < median("rpc-1mb"));
+    assert_eq!(value(&outcome, "baseline", Statistic::Failures, None), 0.0);
+    let text = table::scenario(&outcome.scenarios[0]);
+    assert!(
+        text.contains("median flow-completion time, rpc-10kb"),
+        "{text}"
+    );
+}
+
+fn the_loss_of_the_live_link_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    // The queue holds more than the receiver's window: nothing else is lost.
+    let text = "[path]\nrate = \"50mbit\"\nqueue = \"20mb\"\n[traffic]\nconnections = 2\n\
+                [[change]]\nat = 2\nloss = \"5%\"\nreverse_loss = \"2%\"\n";
+    let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
+    let mode = &outcome.scenarios[0].modes[0];
+    let shares: Vec<f64> = mode
+        .connections
+        .iter()
+        .filter_map(Connection::retransmission_share)
+        .collect();
+    println!("{shares:?}");
+    // 5 %, and chance in some hundred segments.
+    assert!(
+        shares[0] == 0.0 && (0.025..0.1).contains(&shares[1]),
+        "{shares:?}"
+    );
+    assert!(mode.forward.dropped_packets > 0 && mode.reverse.dropped_packets > 0);
+}
+
+fn random_early_detection_marks_before_the_queue_is_full() {
+    // Of a path: Mbit/s, the 95th percentile of its round-trip times in milliseconds, the share of
+    // segments that were sent again.
+    let figures = |keys: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\noffload = false\n{keys}\n\
+             [traffic]\nconnections = 1\nduration = \"3s\"\n\
+             [system.sysctl]\n\"net.ipv4.tcp_ecn\" = 1\n"
+        );
+        let outcome = run(&options(directory.path(), &text, &["fixed:reno"])).unwrap();
+        let measured = [
+            Statistic::Median,
+            Statistic::RttP95,
+            Statistic::RetransmissionShare,
+        ];
+        let [bps, rtt_us, again] = measured.map(|statistic| figure(&outcome, statistic));
+        (bps / 1e6, rtt_us / 1e3, again)
+    };
+    let (full, managed) = (figures(""), figures("aqm = \"red\"\necn = true"));
+    println!("{full:?} {managed:?}");
+    // 200 kB at 20 Mbit/s take 80 ms to leave, counted to a 32nd. RED's average goes no higher
+    // than a quarter of that; slow start overshoots it in less than a twentieth of the time.
+    assert!((77.5..82.5).contains(&full.1) && full.2 > 0.0, "{full:?}");
+    assert!(managed.1 < 20.0 && managed.2 == 0.0, "{managed:?}");
+    for (mbps, ..) in [full, managed] {
+        assert!((18.7..19.2).contains(&mbps), "{mbps} Mbit/s");
+    }
+}
+
 in_virtual_time!(
     [],
     the_bottleneck_has_the_rate_that_was_asked_for,
@@ -177,4 +326,9 @@ in_virtual_time!(
     no_round_trip_is_shorter_than_the_path,
     the_path_changes_before_a_connection_and_within_one,
     several_hosts_have_their_own_rates_at_the_same_time,
+    short_flows_take_at_least_as_long_as_the_bottleneck_does,
+    competitors_share_what_there_is_and_run_what_was_asked_for,
+    incast_has_all_classes_at_once,
+    the_loss_of_the_live_link_changes,
+    random_early_detection_marks_before_the_queue_is_full,
 );

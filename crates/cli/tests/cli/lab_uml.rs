@@ -352,36 +352,18 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     }
 }
 
+/// What it does to a queue is seen in virtual time (`lab_paths`).
 #[test]
-fn random_early_detection_marks_before_the_queue_is_full() {
+fn random_early_detection_is_there() {
     if !available() {
         return;
     }
-    // Of a path: Mbit/s, the 95th percentile of its round-trip times in milliseconds, segments
-    // sent again.
-    let figures = |keys: &str| {
-        let place = Place::new(&format!(
-            "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\noffload = false\n{keys}\n\
-             [traffic]\nconnections = 1\nduration = \"3s\"\n\
-             [system.sysctl]\n\"net.ipv4.tcp_ecn\" = 1\n"
-        ));
-        let output = place.run(&["--backend", "uml", "--mode", "fixed:reno"]);
-        assert_code(&output, 0);
-        let summary = &place.results()["scenarios"][0]["modes"][0]["summary"];
-        (
-            summary["median_bps"].as_f64().unwrap() / 1e6,
-            summary["statistics"]["rtt-p95"].as_f64().unwrap() / 1e3,
-            summary["retransmits"].as_u64().unwrap(),
-        )
-    };
-    // 200 kB at 20 Mbit/s take 80 ms to leave; RED's average goes no higher than a
-    // quarter of that, and slow start may overshoot it for a while. A busy machine adds to
-    // all of it, at times; no machine takes from it.
-    let mut all = Vec::new();
-    let shown = (0..5).any(|_| {
-        let (full, managed) = (figures(""), figures("aqm = \"red\"\necn = true"));
-        all.push((full, managed));
-        full.1 >= 40.0 && full.2 > 0 && managed.0 > 16.0 && managed.1 < 30.0 && managed.2 == 0
-    });
-    assert!(shown, "{all:?}");
+    let place = Place::new(
+        "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\naqm = \"red\"\necn = true\noffload = false\n\
+         [traffic]\nconnections = 1\nduration = \"1s\"\n",
+    );
+    let output = place.run(&["--backend", "uml", "--mode", "fixed:reno"]);
+    assert_code(&output, 0);
+    let connection = &place.results()["scenarios"][0]["modes"][0]["connections"][0];
+    assert_eq!(connection["error"], Value::Null, "{connection}");
 }
