@@ -226,11 +226,7 @@ fn loss_is_counted_and_happens() {
     assert_eq!(figure(&report, "far_to_near", "received"), 500 - lost);
 }
 
-#[test]
 fn ecn_marks_instead_of_dropping() {
-    if !available() {
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.json");
     let ecn = "echo 1 > /proc/sys/net/ipv4/tcp_ecn && echo cubic > \
@@ -462,17 +458,14 @@ fn other_signals_are_passed_on() {
     assert_eq!(running.end(), 42);
 }
 
-#[test]
 fn two_links_do_not_know_of_each_other() {
-    if !available() {
-        return;
-    }
     let slow = std::thread::spawn(|| ping(&["--delay", "50ms"], 20, 10));
     let (fast, _) = ping(&["--delay", "10ms"], 100, 5);
     let (slow, _) = slow.join().unwrap();
     assert_eq!((fast.len(), slow.len()), (100, 20));
-    assert!(fast[0] >= 20.0 && fast[50] < 30.0, "{fast:?}");
-    assert!(slow[0] >= 100.0 && slow[10] < 110.0, "{slow:?}");
+    println!("{} and {} ms", fast[50], slow[10]);
+    assert!(fast[0] >= 20.0 && fast[50] < 21.0, "{fast:?}");
+    assert!(slow[0] >= 100.0 && slow[10] < 101.0, "{slow:?}");
 }
 
 #[test]
@@ -656,4 +649,6 @@ in_virtual_time!(
     iperf3_gets_the_rate_and_no_more,
     a_trace_gives_its_rate,
     the_round_trip_time_is_twice_the_delay,
+    ecn_marks_instead_of_dropping,
+    two_links_do_not_know_of_each_other,
 );
