@@ -61,12 +61,14 @@ static volatile __u32 thalweg_zero; /* never written */
 #define THALWEG_RESCUE_SHARE_Q16 (THALWEG_ONE_Q16 / 4 * 3)
 /*
  * thalweg: an arm makes losses of its own if it retransmits more than half as much again
- * as the system's, by more than one segment in 256 and these many.
+ * as the system's, by more than one segment in 256, these many, and what chance adds.
  */
 #define THALWEG_OWN_LOSS_SHIFT 8
 #define THALWEG_OWN_LOSS_GRACE 8
 /* thalweg: what the system's arm may have retransmitted beyond what was seen. */
 #define THALWEG_OWN_LOSS_DOUBT 4
+/* thalweg: chance adds 2^(this/2) times the root of what is expected: losses come in bursts. */
+#define THALWEG_OWN_LOSS_CHANCE_SHIFT 8
 /*
  * thalweg: a bottleneck is full where the system's arm loses so many segments, and
  * lengthens the RTT (plus the guard) by more than a quarter of a bit; or by more than half a
@@ -353,14 +355,15 @@ static __always_inline void thalweg_forget(struct thalweg_host *host,
 static __always_inline int thalweg_too_many(const struct thalweg_arm_state *system, __u64 segs,
 					    __u64 retrans)
 {
-	__u64 expected;
+	__u64 expected, usual;
 
 	/* Too few whatever is expected: spares most calls the division. */
 	if (!system->segs || retrans <= THALWEG_OWN_LOSS_GRACE)
 		return 0;
 	expected = ((__u64)system->retrans + THALWEG_OWN_LOSS_DOUBT) * segs / system->segs;
-	return retrans >
-	       expected + expected / 2 + (segs >> THALWEG_OWN_LOSS_SHIFT) + THALWEG_OWN_LOSS_GRACE;
+	usual = expected + expected / 2 + (segs >> THALWEG_OWN_LOSS_SHIFT) + THALWEG_OWN_LOSS_GRACE;
+	return retrans > usual &&
+	       (retrans - usual) * (retrans - usual) > expected << THALWEG_OWN_LOSS_CHANCE_SHIFT;
 }
 
 /*

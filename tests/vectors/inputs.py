@@ -360,7 +360,7 @@ BRANCHES = [
     "classic loss rule", "loss rule waits", "loss rule has no arm", "loss rule: no advantage",
     "loss rule moves", "loss rule: the draw is to stay", "withdrawn",
     "stays away from the system's arm", "no system arm to compare with",
-    "an arm makes losses", "an arm takes from others", "a queue without losses",
+    "an arm makes losses", "losses that chance explains", "an arm takes from others", "a queue without losses",
     "a deep queue without losses",
     "base RTT of the half-life before", "many segments count as 8192", "rescue arm first", "trials enough",
     "no trial for long", "system's own arm not measured", "a time-out and nothing beside it",

@@ -14,6 +14,7 @@ FRUITLESS_MAX = 56  # ... and beyond which it does not fall
 
 OWN_LOSS_GRACE = 8  # retransmissions that are nobody's fault
 OWN_LOSS_DOUBT = 4  # ... that the system's arm may have had beyond those seen
+OWN_LOSS_CHANCE = 256  # square of what chance adds, in roots of those expected
 QUEUE_GUARD_US = 4000  # added to RTTs before they are compared
 FULL_RETRANS = 4  # retransmissions of the system's arm where the bottleneck is full
 QUEUE = ONE // 4  # bits by which the RTT is longer where the bottleneck is full
@@ -213,11 +214,16 @@ def forget(host, params, now_ns):
 
 
 def too_many(system, segs, retrans):
-    """More than half as many again as the system's arm would have, by 1 in 256 and a few."""
+    """More than half as many again as the system's arm would have, by 1 in 256, a few and chance."""
     if system["segs"] == 0:
         return False
     expected = fits((system["retrans"] + OWN_LOSS_DOUBT) * segs, 64) // system["segs"]
-    return retrans > fits(expected + expected // 2 + segs // 256 + OWN_LOSS_GRACE, 64)
+    usual = fits(expected + expected // 2 + segs // 256 + OWN_LOSS_GRACE, 64)
+    if retrans <= usual:
+        return False
+    chance = fits(OWN_LOSS_CHANCE * expected, 64)
+    covered["losses that chance explains"] += (retrans - usual) ** 2 <= chance
+    return fits((retrans - usual) ** 2, 64) > chance
 
 
 def note_queue(host, index, system_arm, sample):

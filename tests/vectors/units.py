@@ -223,13 +223,14 @@ def unit_change(r):
                # Nothing is known of the target, or of the arm that it has.
                ([both, 0, 128, 3, move, high, ONE, low, 0, 0, 0], nothing),
                ([both, 0, 128, 3, move, high, 0, low, ONE, 0, 0], nothing),
-               # 1000 segments: (16 + 4) * 1.5 + 3 + 8 = 41 are the path's.
-               ([both, 1, 1000, 41, move, *pair, 1000, 16], nothing),
-               ([both, 1, 1000, 42, move, *pair, 1000, 16], back),
-               ([2, 1, 1000, 42, move, *pair, 1000, 16], nothing),
+               # 1000 segments: (16 + 4) * 1.5 + 3 + 8 = 41 are the path's, and what chance
+               # adds is the root of (16 + 4) * 256, 71.6.
+               ([both, 1, 1000, 112, move, *pair, 1000, 16], nothing),
+               ([both, 1, 1000, 113, move, *pair, 1000, 16], back),
+               ([2, 1, 1000, 113, move, *pair, 1000, 16], nothing),
                # Nothing is known of what the path loses.
                ([both, 1, 1000, 900, move, *pair, 0, 0], nothing)]
-    inputs = [[r.below(4), r.below(2), r.between(100, 200), r.below(20), r.u32(),
+    inputs = [[r.below(4), r.below(2), r.between(100, 200), r.below(100), r.u32(),
                r.between(low, high), r.pick([0, 1, ONE]), r.between(low, high),
                r.pick([0, 1, ONE]), r.pick([0, 1, 1000, 65_543]), r.below(60)]
               for _ in range(150)]

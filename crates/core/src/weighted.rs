@@ -32,8 +32,10 @@ const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
 const OWN_LOSS_SHIFT: u32 = 8;
 /// … if they are more than these, …
 const OWN_LOSS_GRACE: u64 = 8;
-/// … and half as many again as the system's arm would have had with these on top.
+/// … and half as many again as the system's arm would have had with these on top, …
 const OWN_LOSS_DOUBT: u64 = 4;
+/// … and 2^(this/2) times the root of those, which is what chance adds: losses come in bursts.
+const OWN_LOSS_CHANCE_SHIFT: u32 = 8;
 /// A bottleneck is full where the system's arm retransmits at least so many segments …
 const FULL_RETRANS: u32 = 4;
 /// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit, …
@@ -101,7 +103,9 @@ fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
         return false;
     }
     let expected = (u64::from(system.retrans) + OWN_LOSS_DOUBT) * segs / u64::from(system.segs);
-    retrans > expected + expected / 2 + (segs >> OWN_LOSS_SHIFT) + OWN_LOSS_GRACE
+    let usual = expected + expected / 2 + (segs >> OWN_LOSS_SHIFT) + OWN_LOSS_GRACE;
+    let over = retrans.saturating_sub(usual);
+    over * over > expected << OWN_LOSS_CHANCE_SHIFT
 }
 
 /// Notes the base RTT of the path, and how much longer the RTT is under the system's arm: at its
