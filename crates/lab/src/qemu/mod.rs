@@ -55,6 +55,9 @@ const INITIAL: &str = "initial.cpio";
 const FURTHER: [&str; 2] = ["tcp_diag", "tun"];
 /// How much slower than real time it may be.
 const SLOWNESS: u32 = 60;
+/// Seconds in which a guest that runs a program must boot: some ten of a processor, of which
+/// other guests may leave little.
+const BUSY_BOOT_S: u64 = 1800;
 /// What stands for the command line in what the guest writes: a longer one would cost it
 /// time.
 const COMMAND: &str = "@COMMAND@";
@@ -277,6 +280,7 @@ pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
     let options = Options {
         memory: what.memory,
         progress: false,
+        boot_limit_s: Some(BUSY_BOOT_S),
         ..Options::default()
     };
     let further = FURTHER.map(str::to_owned).into_iter();
