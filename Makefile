@@ -13,11 +13,12 @@ MANDIR ?= $(PREFIX)/share/man
 CARGO_TARGET_DIR ?= target
 INSTALL ?= install
 SECONDS_EACH ?= 60
+COUNT ?= 20
 
 binary := $(CARGO_TARGET_DIR)/release/thalweg
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all faults fuzz kernels bench tables train lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +43,10 @@ test-all: test ## The same, then the slow tests as well (builds two kernels once
 	@scripts/setup.sh --kernel
 	@scripts/setup.sh --fuzz
 	@scripts/test.sh --slow
+
+repeat: ## Repeat the tests in virtual time on a busy machine, no two runs alike (COUNT=20: hours)
+	@scripts/setup.sh
+	@scripts/repeat.sh $(COUNT)
 
 faults: ## Kill the agent at every point of its life, and a hundred times under load (root, a quarter of an hour after the build)
 	@scripts/setup.sh

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+#
+# repeat.sh [COUNT [MODULE...]]
+#
+# Runs the tests in virtual time COUNT times (20), all of them or those of the
+# modules named, while loops keep all processors busy. Equal runs would be the
+# same to the digit; the guest's environment differs from one to the next, and
+# with it the order of events.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/rust-env.sh
+source scripts/rust-env.sh
+rust_use
+
+count=${1:-20}
+modules=("${@:2}")
+if ! [[ $count =~ ^[1-9][0-9]*$ ]]; then
+	echo "usage: $0 [COUNT [MODULE...]]" >&2
+	exit 2
+fi
+tests=(cargo test --locked --quiet -p thalweg-cli --test cli --)
+if ((${#modules[@]} == 0)); then
+	mapfile -t modules < <("${tests[@]}" --list | sed -n 's/::in_virtual_time: test$//p')
+fi
+if ((EUID == 0)); then export THALWEG_REQUIRE_PRIVILEGED=1; fi
+
+log=$(mktemp)
+busy=()
+trap 'kill "${busy[@]}"; rm -f "$log"' EXIT
+for ((processor = $(nproc); processor > 0; processor--)); do
+	while :; do :; done &
+	busy+=($!)
+done
+
+status=0
+for module in "${modules[@]}"; do
+	passed=0
+	for ((run = 1; run <= count; run++)); do
+		THALWEG_TEST_GUEST_PAD=$(printf '%*s' $((37 * run)) '')
+		export THALWEG_TEST_GUEST_PAD
+		if "${tests[@]}" --exact "$module::in_virtual_time" --nocapture >"$log" 2>&1; then
+			passed=$((passed + 1))
+		else
+			status=1
+			printf '%s, run %d:\n' "$module" "$run"
+			cat "$log"
+		fi
+	done
+	printf '%s: %d of %d passed\n' "$module" "$passed" "$count"
+done
+exit "$status"
