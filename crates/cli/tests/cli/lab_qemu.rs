@@ -96,6 +96,20 @@ fn two_connections_in_virtual_time() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
+/// A missed expectation is exit code 5, and the table says which.
+#[test]
+#[ignore = "slow: ninety seconds of traffic"]
+fn a_deep_queue_is_filled_as_its_scenario_says() {
+    let Some(kernel) = stock::kernel() else {
+        return;
+    };
+    let place = Place::new(DELAYED);
+    let file = manifest_path("scenarios/lab/bottleneck-10m.toml");
+    fs::copy(file, place.path("scenario.toml")).unwrap();
+    let modes = ["baseline", "fixed:bbr", "fixed:reno"].map(|mode| ["--mode", mode]);
+    assert_code(&run(&mut qemu(&place, kernel, &modes.concat())), 0);
+}
+
 #[test]
 #[ignore = "slow: boots four kernels, some two minutes"]
 fn two_runs_are_the_same_to_the_byte() {
