@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::virtual_time::in_virtual_time;
 use crate::support::{THALWEG, manifest_path, privileged, skip, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use nix::sys::signal::{Signal, kill};
@@ -132,11 +133,7 @@ fn retransmission_share(mode: &Value) -> f64 {
     sum("retransmits") / sum("sent_segments")
 }
 
-#[test]
 fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
-    if !privileged() {
-        return;
-    }
     let place = Place::new("2s");
     let mut child = place.start("host", &["baseline", "policy:clamp"]);
     let (mut free, mut clamped) = (Vec::new(), Vec::new());
@@ -171,11 +168,20 @@ fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
     let (baseline, clamp) = (place.mode("baseline"), place.mode("policy:clamp"));
     let before = retransmission_share(&baseline);
     let after = retransmission_share(&clamp);
-    assert!(before > 1e-3 && after < 0.5 * before, "{before} {after}");
-    // The bottleneck is full all the same: 189 Mbit/s of data at most.
+    // Slow start overruns the queue once, in two seconds; all clamped windows fit into it.
+    assert!(before > 0.01 && after < 1e-3, "{before} {after}");
+    // The bottleneck is full all the same: 1428 of 1514 bytes are data, 188.6 Mbit/s, but for
+    // the time in which connections open.
     let total = |mode: &Value| mode["summary"]["statistics"]["total"].as_f64().unwrap() / 1e6;
+    println!(
+        "{} windows, {:?} and {:?} at most",
+        clamped.len(),
+        most(&clamped),
+        most(&free)
+    );
+    println!("{before} and {after} again, {} Mbit/s", total(&clamp));
     assert!(
-        (100.0..200.0).contains(&total(&clamp)),
+        (180.0..189.2).contains(&total(&clamp)),
         "{} Mbit/s",
         total(&clamp)
     );
@@ -262,3 +268,8 @@ fn a_signal_takes_the_policy_away() {
         (!attached().contains(&ids[0])).then_some(())
     });
 }
+
+in_virtual_time!(
+    ["policies/clamp.toml"],
+    the_clamp_is_in_force_and_fewer_segments_are_sent_again,
+);

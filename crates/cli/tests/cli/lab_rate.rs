@@ -2,10 +2,12 @@
 //! has it beside another congestion control and beside the simulator.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use crate::support::{THALWEG, privileged, unique};
+use crate::support::virtual_time::in_virtual_time;
+use crate::support::{THALWEG, manifest_path, privileged, unique};
+
+const MODEL: &str = "models/adpg-plus.safetensors";
 
 const TABLES: &str = r#"
 title = "A page"
@@ -103,15 +105,11 @@ fn row(page: &str, begin: &str) -> Vec<f64> {
         .collect()
 }
 
-#[test]
 fn a_page_has_the_learned_controller_beside_others_and_the_simulator() {
-    if !privileged() {
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let arm = unique("lr");
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/adpg-plus.safetensors");
+    let model = manifest_path(MODEL).canonicalize().unwrap();
     let linux = LINUX
         .replace("ARM", &arm)
         .replace("MODEL", model.to_str().unwrap());
@@ -139,22 +137,24 @@ fn a_page_has_the_learned_controller_beside_others_and_the_simulator() {
 
     let ours = row(&page, &format!("| 2 | {arm} |"));
     let reno = row(&page, "| 2 | reno |");
+    println!("ours {ours:?}, reno {reno:?}");
     for (name, figures) in [("ours", &ours), ("reno", &reno)] {
         let [used, fair, delay_ms] = figures[..] else {
             panic!("{name}: {figures:?}")
         };
-        // A bottleneck gives no more than it has; 3 % for the bucket of tbf and for when it is
+        // A bottleneck gives no more than it has; 1 % for the bucket of tbf and for when it is
         // looked at. Two flows with room for both leave little of it.
-        assert!((40.0..103.0).contains(&used), "{name}: {figures:?}");
-        assert!((0.1..=100.0).contains(&fair), "{name}: {figures:?}");
-        // What fits takes 80 ms, and the bucket a millisecond.
-        assert!((0.0..110.0).contains(&delay_ms), "{name}: {figures:?}");
+        assert!((96.0..101.0).contains(&used), "{name}: {figures:?}");
+        // Reno halves what fits, 80 ms and the bucket's millisecond, and fills it again; in two
+        // seconds one flow may do so more often than the other. Ours share the link, and a few
+        // packets of 0.6 ms wait.
+        let (least, waits) = match name {
+            "reno" => (25.0, 40.0..81.0),
+            _ => (80.0, 0.0..10.0),
+        };
+        assert!((least..=100.0).contains(&fair), "{name}: {figures:?}");
+        assert!(waits.contains(&delay_ms), "{name}: {figures:?}");
     }
-    assert!(
-        ours[2] < reno[2],
-        "no shorter queue than reno's: {ours:?} {reno:?}"
-    );
-
     assert!(page.contains("utilisation at least 1000"), "{page}");
     assert_eq!(page.matches("| **missed** |").count(), 1, "{page}");
     assert_eq!(page.matches("| met |").count(), 1, "{page}");
@@ -194,7 +194,7 @@ fn a_model_is_not_taken_for_another_of_its_name() {
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("two.toml");
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/adpg-plus.safetensors");
+    let model = manifest_path(MODEL).canonicalize().unwrap();
     // Every kernel has a reno.
     let text = LINUX
         .replace("ARM", "reno")
@@ -211,3 +211,8 @@ fn a_model_is_not_taken_for_another_of_its_name() {
     assert_eq!(output.status.code(), Some(1), "{words}");
     assert!(words.contains("thalweg cc unload reno"), "{words}");
 }
+
+in_virtual_time!(
+    ["models/adpg-plus.safetensors"],
+    a_page_has_the_learned_controller_beside_others_and_the_simulator,
+);

@@ -26,7 +26,7 @@ const PAD: &str = "THALWEG_TEST_GUEST_PAD";
 /// Virtual time in which a case must end.
 const LIMIT: Duration = Duration::from_secs(180);
 /// Programs that cases start, beside those that any guest has.
-const PROGRAMS: [&str; 4] = ["cat", "readlink", "sh", "sleep"];
+const PROGRAMS: [&str; 5] = ["cat", "readlink", "sh", "sleep", "ss"];
 /// What Python programs of cases import.
 const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subprocess,threading";
 
