@@ -24,8 +24,8 @@ source scripts/python-env.sh
 required=(
 	# Build: BPF programs, generated types, the vendored libbpf and SQLite.
 	clang llvm libelf-dev zlib1g-dev pkg-config gcc make libc6-dev
-	# The laboratory.
-	iperf3 iproute2 kmod
+	# The laboratory; nftables for programs on a stack of their own.
+	iperf3 iproute2 kmod nftables
 	# Tests: a disk that fails.
 	e2fsprogs
 	# Checks and downloads.

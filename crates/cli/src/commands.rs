@@ -19,4 +19,5 @@ pub mod reset;
 pub mod run;
 pub mod sim;
 pub mod sockops;
+pub mod stack;
 pub mod status;

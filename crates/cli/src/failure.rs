@@ -23,10 +23,10 @@ pub enum Failure {
     /// `doctor` found that something required is missing.
     #[error("this machine lacks something that the agent needs")]
     Requirement,
-    /// This machine or user may not have a link.
+    /// This machine or user may not have a link, or a stack.
     #[error("{0}")]
     Missing(String),
-    /// The command of `link` cannot be started.
+    /// The command of `link` or `stack` cannot be started.
     #[error("cannot start {program}: {why}")]
     Start {
         /// The program.
@@ -36,7 +36,7 @@ pub enum Failure {
         /// It exists, but cannot be run.
         found: bool,
     },
-    /// The command of `link` ended with this code: not our failure.
+    /// The command of `link` or `stack` ended with this code: not our failure.
     #[error("the command ended with exit code {0}")]
     Command(u8),
     /// Nobody listens on the socket.

@@ -13,11 +13,11 @@ Exit codes:
   0  success
   1  error
   2  wrong usage, or a confirmation is missing
-  3  something that is needed is missing (doctor, link, limit, sockops, cc)
+  3  something that is needed is missing (doctor, link, stack, limit, sockops, cc)
   4  the agent is not running
   5  an expectation was not met (lab run, sim run)
   6  B is worse than A (lab compare)
-link ends with the exit code of its command.";
+link and stack end with the exit code of their command.";
 
 const GLOBAL: &str = "Options of every command";
 
@@ -113,6 +113,14 @@ pub enum Command {
     /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
     /// or found.
     Link(commands::link::Options),
+    /// Run a command on the TCP of a Linux kernel that is a process, on this machine's network.
+    ///
+    /// The kernel is user-mode Linux with what this machine's may lack, as bbr. The command runs
+    /// unmodified: with this machine's files, this directory, environment, user, standard streams
+    /// and signals; its TCP connections end in that kernel and go through this machine's address
+    /// (NAT). Needs root. The exit code is the command's; 126 and 127 mean that it cannot be
+    /// started or found. docs/stack.md tells what is as on this machine and what is not.
+    Stack(commands::stack::Options),
     /// Limit what a cgroup sends: set, change, list, show and remove.
     ///
     /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting

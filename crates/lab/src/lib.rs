@@ -8,7 +8,8 @@
 //! [`compare`](mod@compare) sets two reports against each other. Everything it creates bears the
 //! process's id and is removed on every way out.
 //!
-//! [`link`] is something else: any command behind an emulated path, without root.
+//! [`link`] is something else: any command behind an emulated path, without root. So is
+//! [`stack`]: any command on the TCP of a kernel that is a process, on the machine's network.
 //!
 //! A laboratory run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and
 //! iperf3; [`host::missing`] says what a machine lacks.
@@ -41,6 +42,7 @@ mod run;
 mod rundir;
 pub mod scenario;
 mod several;
+pub mod stack;
 pub mod statistic;
 pub mod stats;
 pub mod table;

@@ -96,6 +96,15 @@ impl Tree {
         name == "tcp_reno" || self.modules.contains_key(name) || self.built_in.contains(name)
     }
 
+    /// The names of those that begin with a prefix, without it.
+    pub(crate) fn names(&self, prefix: &str) -> Vec<&str> {
+        let all = self.modules.keys().chain(&self.built_in);
+        let names = all.filter(|&name| name != "tcp_diag");
+        let mut names: Vec<&str> = names.filter_map(|name| name.strip_prefix(prefix)).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// The files of the named modules and of what they need, in the order in which they can
     /// be inserted; those built in have none. Fails with the name of one that is unknown.
     pub(crate) fn files(&self, names: &[String]) -> Result<Vec<PathBuf>, String> {

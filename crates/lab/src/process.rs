@@ -1,7 +1,7 @@
 //! A child process that does not outlive its guard.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -76,6 +76,11 @@ impl Process {
 
     pub(crate) fn child_mut(&mut self) -> &mut Child {
         &mut self.child
+    }
+
+    /// Becomes readable when it has ended.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
     }
 
     /// Waits for the end until the deadline; `None` if it still runs then.

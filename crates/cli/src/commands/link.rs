@@ -129,7 +129,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 }
 
 /// Gives an error the exit code that is documented for it.
-fn classified(error: Error) -> anyhow::Error {
+pub fn classified(error: Error) -> anyhow::Error {
     match error {
         Error::Options(why) => Failure::Usage(why).into(),
         Error::Missing(why) => Failure::Missing(why).into(),

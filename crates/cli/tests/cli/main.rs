@@ -47,6 +47,7 @@ mod privileges;
 mod sim;
 mod sim_conformance;
 mod sockops;
+mod stack;
 mod support;
 mod uml;
 mod upgrade;

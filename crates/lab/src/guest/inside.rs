@@ -14,15 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::kmod::ModuleInitFlags;
-use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::statfs::{FsType, statfs};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
-use nix::sys::wait::{WaitStatus, wait};
+use nix::sys::wait::WaitStatus;
 use serde::{Deserialize, Serialize};
 
 use super::Kind;
+use super::system::{self, TEMPORARY, insert, mount_all, mount_one, reap, set};
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::progress::{self, Message};
@@ -32,25 +31,18 @@ use crate::run::Options;
 /// no pipe: a reader of a pipe interrupts the kernel, at no moment that would be the
 /// same in the next run.
 pub(crate) const CHANNEL: &str = "messages";
-/// `HOSTFS_SUPER_MAGIC`, linux/magic.h.
-const HOSTFS: FsType = FsType(0x00c0_ffee);
 /// `RAMFS_MAGIC`, linux/magic.h: what an initial file system is unpacked into.
 const RAMFS: FsType = FsType(0x8584_58f6_u32 as _);
 /// Where a kernel in QEMU has the channel: its second serial line.
 pub(crate) const SERIAL: &str = "/dev/ttyS1";
 /// Where a run in QEMU leaves its reports, in the work directory.
 pub(crate) const REPORTS: &str = "reports";
-/// `MODULE_INIT_COMPRESSED_FILE`, linux/module.h.
-const COMPRESSED: i32 = 4;
 const JOB: &str = "job.json";
 const RESULT: &str = "result.json";
 const ERROR: &str = "error";
 /// A kernel begins with timers that wait for ticks and has others from one of its first
 /// ticks on, which in simulated time have not come when it has booted.
 const SETTLING: Duration = Duration::from_millis(100);
-/// Temporary files of the run: in memory, not on the machine's disk.
-const TEMPORARY: &str = "/run/tmp";
-
 /// What there is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -119,7 +111,7 @@ pub fn main(work: &Path) -> Result<(), Error> {
     // A container has a process 1 too, and must not be stopped.
     let root = statfs("/").map(|it| it.filesystem_type());
     let kind = match root {
-        Ok(HOSTFS) => Kind::UserMode,
+        _ if system::is_user_mode() => Kind::UserMode,
         Ok(RAMFS) if work.join(JOB).is_file() => Kind::Qemu,
         _ => {
             return Err(Error::Options(
@@ -279,48 +271,6 @@ fn be_first_process(kind: Kind, work: &Path, channel: &File) -> Result<(), Error
     }
 }
 
-/// Waits for a child, and for all orphans that the kernel gives to process 1.
-fn reap(pid: u32) -> Result<WaitStatus, Error> {
-    loop {
-        match wait() {
-            Ok(status) if status.pid().is_some_and(|it| it.as_raw() as u32 == pid) => {
-                return Ok(status);
-            }
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(errno) => return Err(Error::system("wait")(errno.into())),
-        }
-    }
-}
-
-/// Mounts what the kernel has of its own over the machine's directories.
-fn mount_all() -> Result<(), Error> {
-    for (kind, point, data) in [
-        ("proc", "/proc", ""),
-        ("sysfs", "/sys", ""),
-        ("tmpfs", "/run", "mode=755"),
-        ("cgroup2", "/sys/fs/cgroup", ""),
-        ("bpf", "/sys/fs/bpf", "mode=700"),
-    ] {
-        mount_one(kind, point, data)?;
-    }
-    fs::create_dir(TEMPORARY).map_err(Error::io("cannot create", TEMPORARY))
-}
-
-fn mount_one(kind: &str, point: &str, data: &str) -> Result<(), Error> {
-    mount(Some(kind), point, Some(kind), MsFlags::empty(), Some(data))
-        .map_err(|errno| Error::system(format!("cannot mount {kind} on {point}"))(errno.into()))
-}
-
-fn insert(module: &Path) -> Result<(), Error> {
-    let file = File::open(module).map_err(Error::io("cannot open the module", module))?;
-    let plain = module.extension().is_some_and(|ending| ending == "ko");
-    let flags = ModuleInitFlags::from_bits_retain(if plain { 0 } else { COMPRESSED as _ });
-    match nix::kmod::finit_module(&file, c"", flags) {
-        Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
-        Err(errno) => Err(Error::io("cannot insert the module", module)(errno.into())),
-    }
-}
-
 /// Settings of the kernel as a whole, which a scenario cannot reach.
 fn settings() -> Result<(), Error> {
     // A burst that leaves a delay goes through a queue of 1000 packets at each
@@ -338,11 +288,6 @@ fn settings() -> Result<(), Error> {
         "net.ipv4.tcp_mem",
         &format!("{} {} {}", pages / 2, pages / 8 * 5, pages / 4 * 3),
     )
-}
-
-fn set(key: &str, value: &str) -> Result<(), Error> {
-    let path = Path::new("/proc/sys").join(key.replace('.', "/"));
-    fs::write(&path, value).map_err(Error::io("cannot write", path))
 }
 
 /// Written through to the machine's file system when this returns.

@@ -5,6 +5,7 @@ pub(crate) mod console;
 mod inside;
 pub(crate) mod preload;
 pub(crate) mod running;
+pub(crate) mod system;
 pub(crate) mod workdir;
 
 use std::fmt;
@@ -83,6 +84,13 @@ pub(crate) fn check_memory(memory: Size) -> Result<(), String> {
 pub(crate) fn memory(kind: Kind, options: &Options, scenarios: &[Scenario]) -> Result<Size, Error> {
     let largest = scenarios.iter().filter_map(|one| one.system.memory).max();
     let memory = options.memory.or(largest).unwrap_or(DEFAULT_MEMORY);
+    check_available(kind, memory, "--memory, or `memory` of the scenario")?;
+    Ok(memory)
+}
+
+/// Fails where a kernel cannot have this much memory, or the machine has not; `by` says what
+/// changes it.
+pub(crate) fn check_available(kind: Kind, memory: Size, by: &str) -> Result<(), Error> {
     check_memory(memory).map_err(|why| Error::Options(format!("--memory: {why}")))?;
     let table =
         fs::read_to_string("/proc/meminfo").map_err(Error::io("cannot read", "/proc/meminfo"))?;
@@ -91,11 +99,11 @@ pub(crate) fn memory(kind: Kind, options: &Options, scenarios: &[Scenario]) -> R
     {
         return Err(Error::Options(format!(
             "{kind} shall have {memory} of memory, but only {} are available: \
-             ask for less (--memory, or `memory` of the scenario)",
+             ask for less ({by})",
             Size::from_bytes(available / 1_000_000 * 1_000_000)
         )));
     }
-    Ok(memory)
+    Ok(())
 }
 
 /// `MemAvailable` of proc(5)'s `/proc/meminfo`, bytes.

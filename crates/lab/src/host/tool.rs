@@ -45,10 +45,20 @@ pub(crate) fn run(program: &str, words: &str) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Command`] for the first that fails; those after it are not run.
 pub(crate) fn batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
-    let program = format!("ip -n {namespace}");
+    batch_by(&["-n", namespace], commands)
+}
+
+/// The same where the calling thread is.
+pub(crate) fn batch_here(commands: &[String]) -> Result<(), Error> {
+    batch_by(&[], commands)
+}
+
+fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
+    let program = [&["ip"], words].concat().join(" ");
     let start = |error| Error::system(format!("cannot start `{program} -batch -`"))(error);
     let mut child = command("ip")
-        .args(["-n", namespace, "-batch", "-"])
+        .args(words)
+        .args(["-batch", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -19,7 +19,7 @@ mod ready;
 mod report;
 mod run;
 mod settings;
-mod signals;
+pub(crate) mod signals;
 pub mod trace;
 pub(crate) mod tun;
 

@@ -346,15 +346,7 @@ fn explain(what: &str, errno: i32, with_user: bool) -> Error {
     let error = io::Error::from_raw_os_error(errno);
     let mut advice = Vec::new();
     if what.contains("/dev/net/tun") {
-        advice.push(match errno {
-            libc::EACCES | libc::EPERM => {
-                "this user may not open it; as root: chmod 0666 /dev/net/tun (the usual mode)"
-                    .to_owned()
-            }
-            _ => "the kernel's TUN driver is not there; as root: modprobe tun; in a container, \
-                  hand the device in (docker run --device /dev/net/tun)"
-                .to_owned(),
-        });
+        advice.push(tun::advice(errno).to_owned());
     } else if with_user {
         advice.extend(forbidding());
     }

@@ -59,7 +59,7 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
     let Some((program, arguments)) = task.command.split_first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
-    let signals = Signals::catch()?;
+    let signals = Signals::catch(&[])?;
     let mut link = Link::up(directions)?;
 
     if let Some(line) = &task.far {

@@ -19,7 +19,7 @@ const CAUGHT: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// While it lives, the signals in [`CAUGHT`] are read from a descriptor. Dropped,
+/// While it lives, the signals in [`CAUGHT`] and further ones are read from a descriptor. Dropped,
 /// it restores the mask that was there before. What came until then has had its
 /// effect: the command has ended, and everything is removed.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ pub(crate) struct Caught {
 impl Caught {
     /// Whether it asks for the end.
     pub(crate) fn ends(self) -> bool {
-        ![libc::SIGUSR1, libc::SIGUSR2].contains(&self.number)
+        ![libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH].contains(&self.number)
     }
 }
 
 impl Signals {
-    pub(crate) fn catch() -> Result<Self, Error> {
+    pub(crate) fn catch(further: &[Signal]) -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot catch signals")(errno.into());
-        let caught: SigSet = CAUGHT.into_iter().collect();
+        let caught: SigSet = CAUGHT.iter().chain(further).copied().collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         let descriptor = SignalFd::with_flags(&caught, flags).map_err(failed)?;
         let mut before = SigSet::empty();

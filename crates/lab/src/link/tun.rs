@@ -62,6 +62,11 @@ pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
 
 /// Opens /dev/net/tun for a device of this name in the calling thread's namespace.
 pub(crate) fn attach(name: &str) -> Result<File, Fault> {
+    attach_as(name, libc::IFF_TUN)
+}
+
+/// The same for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`).
+pub(crate) fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
     let file = File::options()
         .read(true)
         .write(true)
@@ -69,10 +74,23 @@ pub(crate) fn attach(name: &str) -> Result<File, Fault> {
         .open(DEVICE)
         .map_err(|error| ("open /dev/net/tun", error))?;
     let mut request = request(name);
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI) as libc::c_short;
     ioctl(file.as_raw_fd(), libc::TUNSETIFF, &request)
         .map_err(|error| ("create a TUN device", error))?;
     Ok(file)
+}
+
+/// What helps where [`DEVICE`] cannot be opened.
+pub(crate) fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::EACCES | libc::EPERM => {
+            "this user may not open it; as root: chmod 0666 /dev/net/tun (the usual mode)"
+        }
+        _ => {
+            "the kernel's TUN driver is not there; as root: modprobe tun; in a container, hand the \
+             device in (docker run --device /dev/net/tun)"
+        }
+    }
 }
 
 fn open() -> Result<OwnedFd, Fault> {

@@ -22,10 +22,10 @@ const INIT: &str = "thalweg";
 
 /// A kernel, its memory, and the directory that it works in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Machine<'a> {
-    pub(super) kernel: &'a Kernel,
-    pub(super) memory: Size,
-    pub(super) work: &'a Path,
+pub(crate) struct Machine<'a> {
+    pub(crate) kernel: &'a Kernel,
+    pub(crate) memory: Size,
+    pub(crate) work: &'a Path,
 }
 
 /// Whether a text can be one word of a kernel's command line, and a directory of
@@ -42,14 +42,21 @@ impl Machine<'_> {
         let program = self.kernel.program.display().to_string();
         let work = self.work.display().to_string();
         let words: Vec<String> = std::iter::once(program)
-            .chain(self.arguments())
+            .chain(self.arguments(&[], &self.guest()))
             .map(|word| quote(&word.replace(&work, "DIR")))
             .collect();
         words.join(" ")
     }
 
-    /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters).
-    fn arguments(&self) -> Vec<String> {
+    /// The words of this program as the kernel's first process, in a run of the laboratory.
+    fn guest(&self) -> Vec<String> {
+        let work = self.work.display().to_string();
+        vec!["lab".to_owned(), "guest".to_owned(), work]
+    }
+
+    /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters): with
+    /// these devices, and these words for its first process.
+    fn arguments(&self, devices: &[String], inside: &[String]) -> Vec<String> {
         let work = self.work.display();
         let mut words = vec![
             format!("mem={}K", self.memory.bytes() / 1024),
@@ -68,10 +75,10 @@ impl Machine<'_> {
             workdir::uml_dir(self.work),
             "umid=kernel".to_owned(),
         ];
-        words.extend(self.kernel.words.iter().cloned());
+        words.extend(self.kernel.words.iter().chain(devices).cloned());
         words.push(format!("init={work}/{INIT}"));
-        words.extend(["--", "lab", "guest"].map(str::to_owned));
-        words.push(work.to_string());
+        words.push("--".to_owned());
+        words.extend(inside.iter().cloned());
         words
     }
 
@@ -80,6 +87,17 @@ impl Machine<'_> {
         let (name, document) = job.document()?;
         let file = self.work.join(name);
         fs::write(&file, document).map_err(Error::io("cannot write", file))?;
+        let mut command = self.command(program, &[], &self.guest())?;
+        Running::start(Kind::UserMode, &mut command, self.work)
+    }
+
+    /// The command that starts the kernel with `program` as its first process.
+    pub(crate) fn command(
+        &self,
+        program: &Path,
+        devices: &[String],
+        inside: &[String],
+    ) -> Result<Command, Error> {
         symlink(program, self.work.join(INIT))
             .map_err(Error::io("cannot create a link in", self.work))?;
         let mut command = Command::new(&self.kernel.program);
@@ -88,10 +106,10 @@ impl Machine<'_> {
             ptrace::wrap(&mut command)?;
         }
         command
-            .args(self.arguments())
+            .args(self.arguments(devices, inside))
             .envs(self.kernel.environment.iter().cloned())
             .env("TMPDIR", self.memory_directory()?);
-        Running::start(Kind::UserMode, &mut command, self.work)
+        Ok(command)
     }
 
     /// Where the kernel keeps its memory, a file without a name: in memory if the

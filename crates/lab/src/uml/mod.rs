@@ -24,7 +24,7 @@ use crate::mode::Mode;
 use crate::modules::{self, Tree};
 use crate::run::{self, Options};
 use crate::scenario::{self, Scenario};
-use boot::Machine;
+pub(crate) use boot::Machine;
 pub use trial::{Trial, try_out};
 
 /// The packaged kernel.
@@ -74,6 +74,79 @@ impl Kernel {
             sets_all_state: sets_all_state(&version),
         })
     }
+}
+
+impl Kernel {
+    /// A kernel that lives in the machine's time, for a program on its network: the packaged one
+    /// or another, with IPv6 and these modules.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where it is not installed; [`Error::Options`] where the file is no such
+    /// kernel, or has no such module.
+    pub(crate) fn plain(file: Option<&Path>, modules: &[String]) -> Result<Self, Error> {
+        let program = match file {
+            Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
+            None => tool::find(PROGRAM)
+                .ok_or_else(|| Error::Missing(guest::missing([(PROGRAM, PACKAGE)]).join("; ")))?,
+        };
+        let version = version(&program)?;
+        if !version.starts_with(|first: char| first.is_ascii_digit()) {
+            let first = version.lines().next().unwrap_or("nothing");
+            return Err(Error::Options(format!(
+                "{} is no user-mode kernel: `--version` gives {first:?}, where 6.1 or the like \
+                 was expected",
+                program.display()
+            )));
+        }
+        let directory = Path::new(MODULES).join(&version);
+        let modules = if directory.is_dir() && takes_modules(&program)? {
+            let wanted = [&["ipv6".to_owned()], modules].concat();
+            let tree = Tree::read(&directory)?;
+            tree.files(&wanted)
+                .map_err(|name| Error::Options(lacks(&program, &tree, &name)))?
+        } else {
+            // What is built in shows when it is asked for.
+            Vec::new()
+        };
+        Ok(Self {
+            modules,
+            sets_all_state: sets_all_state(&version),
+            program,
+            words: Vec::new(),
+            environment: Vec::new(),
+            slowness: 1,
+        })
+    }
+}
+
+/// Says that a kernel has no module of a congestion control or queueing discipline, and which it
+/// has.
+fn lacks(program: &Path, tree: &Tree, module: &str) -> String {
+    let program = program.display();
+    let kinds = [
+        ("tcp_", "congestion control"),
+        ("sch_", "queueing discipline"),
+    ];
+    let kind = kinds
+        .iter()
+        .find_map(|(prefix, kind)| Some((prefix, kind, module.strip_prefix(prefix)?)));
+    match kind {
+        Some((prefix, kind, name)) => format!(
+            "{program} has no {kind} {name:?}; it has {}",
+            tree.names(prefix).join(", ")
+        ),
+        None => format!("{program} has no module {module}"),
+    }
+}
+
+/// Whether a kernel was built with loadable modules.
+fn takes_modules(program: &Path) -> Result<bool, Error> {
+    let output = Command::new(program)
+        .arg("--showconfig")
+        .output()
+        .map_err(Error::io("cannot start", program))?;
+    let configuration = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok(configuration.lines().any(|line| line == "CONFIG_MODULES=y"))
 }
 
 /// What a kernel says that it is, as `6.1.176`.
@@ -174,7 +247,7 @@ pub(crate) fn run(
 }
 
 /// Fails for a path that the kernel has as its own, or cannot be told of.
-fn check_visible(what: &str, path: &Path, remedy: &str) -> Result<(), Error> {
+pub(crate) fn check_visible(what: &str, path: &Path, remedy: &str) -> Result<(), Error> {
     if let Some(own) = OWN_DIRECTORIES.iter().find(|own| path.starts_with(own)) {
         return Err(Error::Options(format!(
             "{what} is {}, but user-mode Linux has a {own} of its own: {remedy}",

@@ -1,0 +1,90 @@
+//! `thalweg stack`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+use thalweg_lab::stack;
+use thalweg_lab::units::Size;
+
+use crate::commands::link::classified;
+use crate::failure::Failure;
+
+/// The command, and the kernel that it runs on.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Options {
+    /// Congestion control of the kernel, as bbr. Default: the kernel's, mostly cubic.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    cc: Option<String>,
+    /// Queueing discipline of its interface, as fq. Default: the kernel's.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    qdisc: Option<String>,
+    /// A setting of the kernel, as net.ipv4.tcp_ecn=1; may be given several times.
+    #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = setting)]
+    sysctls: Vec<(String, String)>,
+    /// Memory of the kernel and all that runs on it, 128mib to 4000mb (b, kb, mb, kib, mib).
+    /// Default: 1 GiB.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+    /// A user-mode kernel, as `thalweg lab build-kernel` makes. Default: linux.uml of Debian's
+    /// package user-mode-linux.
+    #[arg(long, value_name = "FILE")]
+    kernel: Option<PathBuf>,
+    /// The command to run, with its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The first process in the kernel.
+    #[command(hide = true)]
+    Guest {
+        /// The directory of whoever started it.
+        #[arg(value_name = "DIR")]
+        work: PathBuf,
+    },
+}
+
+/// A name that can be one of a module.
+fn name(text: &str) -> Result<String, String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    if !text.is_empty() && text.bytes().all(plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a name of letters, digits, - and _".to_owned())
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if key.contains('.') && !key.contains(['/', ' ']) => {
+            Ok((key.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected KEY=VALUE, as net.ipv4.tcp_ecn=1".to_owned()),
+    }
+}
+
+/// Runs a command on a kernel of its own; its exit code becomes ours.
+pub fn run(options: &Options) -> Result<()> {
+    if let Some(What::Guest { work }) = &options.what {
+        return Ok(stack::guest(work)?);
+    }
+    let task = stack::Options {
+        command: options.command.clone(),
+        congestion_control: options.cc.clone(),
+        qdisc: options.qdisc.clone(),
+        sysctls: options.sysctls.clone(),
+        memory: options.memory,
+        kernel: options.kernel.clone(),
+        program: std::env::current_exe().context("cannot find this program")?,
+    };
+    match stack::run(&task).map_err(classified)? {
+        0 => Ok(()),
+        code => Err(Failure::Command(code).into()),
+    }
+}

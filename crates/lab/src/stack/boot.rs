@@ -1,0 +1,125 @@
+//! Starting the kernel: in its place, and as the first process of a process namespace, so that
+//! none of its processes outlives it, and it does not outlive this one.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::system;
+use super::wire::{self, Wire};
+use crate::error::Error;
+use crate::guest::running::CONSOLE;
+use crate::interrupt;
+use crate::process::Process;
+use crate::uml::{Kernel, Machine};
+use crate::units::Size;
+
+/// What the kernel's randomness begins with, in the work directory.
+pub(super) const SEED: &str = "seed";
+/// Its length, bytes.
+pub(super) const SEED_BYTES: usize = 64;
+
+/// Starts the kernel; `binary` is this very program.
+pub(super) fn start(
+    kernel: &Kernel,
+    memory: Size,
+    work: &Path,
+    binary: &Path,
+    wire: &Wire,
+) -> Result<Process, Error> {
+    let seed = random::<SEED_BYTES>()?;
+    let path = work.join(SEED);
+    std::fs::write(&path, seed).map_err(Error::io("cannot write", &path))?;
+    let path = work.join(CONSOLE);
+    let console = std::fs::File::create(&path).map_err(Error::io("cannot create", &path))?;
+    let errors = console
+        .try_clone()
+        .map_err(Error::io("cannot create", &path))?;
+    let machine = Machine {
+        kernel,
+        memory,
+        work,
+    };
+    let control = wire.control().as_raw_fd();
+    let devices = [
+        // Segments of 64 KiB in both directions.
+        format!("vec0:transport=tap,ifname={},depth=128,gro=1", wire::TAP),
+        // A TAP device takes no vectors of packets, only one at a time.
+        format!(
+            "vec1:transport=fd,fd={control},vec=0,mtu={}",
+            super::control::MTU_BYTES
+        ),
+    ];
+    let inside = [
+        "stack".to_owned(),
+        "guest".to_owned(),
+        work.display().to_string(),
+    ];
+    let mut command = machine.command(binary, &devices, &inside)?;
+    command
+        .current_dir(work)
+        // A kernel that was built for runs that can be repeated begins with this number.
+        .env("THALWEG_SEED", u64::from_ne_bytes(random()?).to_string())
+        .stdin(Stdio::null())
+        .stdout(console)
+        .stderr(errors)
+        .process_group(0);
+    let place = wire.place().descriptor().try_clone_to_owned();
+    let place = place.map_err(Error::system("cannot duplicate a descriptor"))?;
+    let this = interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
+    // SAFETY: between fork and exec only system calls are made: setns(2), prctl(2), poll(2) and
+    // fcntl(2).
+    unsafe {
+        command.pre_exec(move || {
+            setns(&place, CloneFlags::CLONE_NEWNET)?;
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the call above took effect. Its number cannot be
+            // seen from another process namespace.
+            let mut parent = libc::pollfd {
+                fd: this.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            if libc::poll(&raw mut parent, 1, 0) != 0 {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            // Open in this process throughout.
+            fcntl(
+                BorrowedFd::borrow_raw(control),
+                FcntlArg::F_SETFD(FdFlag::empty()),
+            )?;
+            Ok(())
+        });
+    }
+    in_process_namespace(|| Process::spawn_tied(&mut command))
+}
+
+/// Random bytes of the machine.
+fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
+    let mut bytes = [0; BYTES];
+    // SAFETY: the buffer has this length. Up to 256 bytes come at once.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
+    if got == BYTES as isize {
+        Ok(bytes)
+    } else {
+        Err(Error::system("getrandom")(io::Error::last_os_error()))
+    }
+}
+
+/// Has the process that is started be the first of a process namespace.
+fn in_process_namespace(start: impl FnOnce() -> Result<Process, Error>) -> Result<Process, Error> {
+    let path = "/proc/self/ns/pid_for_children";
+    let before = std::fs::File::open(path).map_err(Error::io("cannot open", path))?;
+    unshare(CloneFlags::CLONE_NEWPID).map_err(system("cannot create a process namespace"))?;
+    let started = start();
+    setns(&before, CloneFlags::CLONE_NEWPID).map_err(system("cannot leave a process namespace"))?;
+    started
+}

@@ -1,0 +1,530 @@
+//! Inside the kernel: its first process sets it up, starts the command, and carries its streams.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown, fchown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{OpenptyResult, openpty};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::termios::{OutputFlags, SetArg, tcgetattr, tcsetattr};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::{Gid, Uid};
+
+use super::boot::{SEED, SEED_BYTES};
+use super::control::{self, Ends, FromInside, Job, ToInside, WindowSize};
+use super::place::Place;
+use super::session::COMPLAINT;
+use super::{ip, system};
+use crate::error::Error;
+use crate::guest::system as kernel;
+
+/// What is read from a stream at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// `RNDRESEEDCRNG`, linux/random.h.
+const RESEED: libc::Ioctl = 0x5207;
+/// Where the names' servers are written.
+const RESOLVER: &str = "/run/resolv.conf";
+
+/// Is the first process of a kernel: sets it up and runs a command; the kernel stops at its end.
+///
+/// # Errors
+/// Anywhere else.
+pub fn main(work: &Path) -> Result<(), Error> {
+    if std::process::id() != 1 || !kernel::is_user_mode() {
+        return Err(Error::Options(
+            "`stack guest` is what `stack` starts in a kernel of its own; it is of no use \
+             elsewhere"
+                .into(),
+        ));
+    }
+    if let Err(error) = be_first_process(work) {
+        eprintln!("{COMPLAINT}{error}");
+    }
+    nix::unistd::sync();
+    let never = reboot(RebootMode::RB_POWER_OFF);
+    Err(Error::system(format!("cannot stop the kernel: {never:?}"))(
+        io::ErrorKind::Other.into(),
+    ))
+}
+
+fn be_first_process(work: &Path) -> Result<(), Error> {
+    kernel::mount_all()?;
+    mount_devices()?;
+    seed(&work.join(SEED))?;
+    let link = Link::up()?;
+    let messages = link.connect(control::MESSAGES)?;
+    let mut lines = BufReader::new(messages.try_clone().map_err(broken())?);
+    let mut line = String::new();
+    lines.read_line(&mut line).map_err(broken())?;
+    let job: Job =
+        serde_json::from_str(&line).map_err(|error| broken()(io::Error::other(error)))?;
+    let told = match set_up(&job).and_then(|()| Program::start(&job, &link)) {
+        Ok(Ok(program)) => {
+            control::send(&messages, &FromInside::Started).map_err(broken())?;
+            program.attend(&messages, lines)
+        }
+        Ok(Err(errno)) => control::send(&messages, &FromInside::NotStarted { errno }),
+        Err(error) => {
+            let why = error.to_string();
+            control::send(&messages, &FromInside::Failed { why })
+        }
+    };
+    told.map_err(broken())?;
+    // Whoever started the kernel ends it once everything has arrived.
+    let _ = messages.shutdown(Shutdown::Write);
+    let _ = io::copy(&mut &messages, &mut io::sink());
+    Ok(())
+}
+
+/// Devices of this kernel, in place of the machine's.
+fn mount_devices() -> Result<(), Error> {
+    match mount(
+        Some("dev"),
+        "/dev",
+        Some("devtmpfs"),
+        MsFlags::empty(),
+        None::<&str>,
+    ) {
+        // Mounted by the kernel.
+        Ok(()) | Err(Errno::EBUSY) => {}
+        Err(errno) => return Err(system("cannot mount devtmpfs on /dev")(errno)),
+    }
+    for (kind, point, data) in [
+        ("devpts", "/dev/pts", "gid=5,mode=620,ptmxmode=666"),
+        ("tmpfs", "/dev/shm", "mode=1777"),
+    ] {
+        fs::create_dir_all(point).map_err(Error::io("cannot create", point))?;
+        kernel::mount_one(kind, point, data)?;
+    }
+    for (name, target) in [
+        ("fd", "fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ] {
+        match symlink(format!("/proc/self/{target}"), format!("/dev/{name}")) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(Error::io("cannot create", format!("/dev/{name}"))(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Mixes randomness of the machine into the kernel's. One that was built for runs that can be
+/// repeated has none of its own.
+fn seed(file: &Path) -> Result<(), Error> {
+    let bytes = fs::read(file).map_err(Error::io("cannot read", file))?;
+    if bytes.len() != SEED_BYTES {
+        return Err(Error::io("too short:", file)(
+            io::ErrorKind::InvalidData.into(),
+        ));
+    }
+    let path = "/dev/urandom";
+    let mut device = File::options()
+        .write(true)
+        .open(path)
+        .map_err(Error::io("cannot open", path))?;
+    device
+        .write_all(&bytes)
+        .map_err(Error::io("cannot write", path))?;
+    // SAFETY: takes no argument.
+    if unsafe { libc::ioctl(device.as_raw_fd(), RESEED) } != 0 {
+        return Err(Error::io("cannot reseed", path)(io::Error::last_os_error()));
+    }
+    fs::remove_file(file).map_err(Error::io("cannot remove", file))
+}
+
+/// The interface to whoever started the kernel, in a network namespace that the command is not
+/// in.
+struct Link(Place);
+
+impl Link {
+    fn up() -> Result<Self, Error> {
+        let place = Place::create()?;
+        ip(&[
+            "link set dev lo up".to_owned(),
+            format!("link set dev vec1 netns {}", place.path()),
+        ])?;
+        place.within(|| {
+            ip(&[
+                format!("address add {}/30 dev vec1", control::INSIDE),
+                "link set dev vec1 up".to_owned(),
+            ])
+        })?;
+        Ok(Self(place))
+    }
+
+    fn connect(&self, purpose: u8) -> Result<TcpStream, Error> {
+        self.0.within(|| {
+            TcpStream::connect((control::HERE, control::PORT))
+                .and_then(|connection| {
+                    connection.set_nodelay(true)?;
+                    (&connection).write_all(&[purpose])?;
+                    Ok(connection)
+                })
+                .map_err(broken())
+        })
+    }
+}
+
+/// Makes the kernel what the job says.
+fn set_up(job: &Job) -> Result<(), Error> {
+    nix::unistd::sethostname(&job.host_name).map_err(system("cannot set the host's name"))?;
+    for module in &job.modules {
+        kernel::insert(module)?;
+    }
+    if let Some(name) = &job.congestion_control {
+        let all = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+        let there = fs::read_to_string(all).unwrap_or_default();
+        if !there.split_ascii_whitespace().any(|it| it == name) {
+            return Err(Error::Options(format!(
+                "this kernel has no congestion control {name:?}; it has {}",
+                there.trim().replace(' ', ", ")
+            )));
+        }
+        kernel::set("net.ipv4.tcp_congestion_control", name)?;
+    }
+    if let Some(name) = &job.qdisc {
+        kernel::set("net.core.default_qdisc", name).map_err(|_| {
+            Error::Options(format!("this kernel has no queueing discipline {name:?}"))
+        })?;
+    }
+    network(&job.ends)?;
+    for (key, value) in &job.sysctls {
+        let file = Path::new("/proc/sys").join(key.replace('.', "/"));
+        fs::write(&file, value).map_err(Error::system(format!("cannot set {key} to {value:?}")))?;
+    }
+    if let Some(text) = &job.resolver {
+        names(text)?;
+    }
+    let runtime = job
+        .environment
+        .iter()
+        .find(|(key, _)| key == "XDG_RUNTIME_DIR");
+    if let Some((_, path)) = runtime.filter(|(_, path)| Path::new(path).starts_with("/run/")) {
+        fs::create_dir_all(path)
+            .and_then(|()| fs::set_permissions(path, PermissionsExt::from_mode(0o700)))
+            .and_then(|()| chown(path, Some(job.user), Some(job.group)))
+            .map_err(Error::io("cannot create", path))?;
+    }
+    Ok(())
+}
+
+fn network(ends: &Ends) -> Result<(), Error> {
+    let mut commands = vec![
+        format!("address add {}/{} dev vec0", ends.inside, ends.prefix_v4),
+        "link set dev vec0 up".to_owned(),
+        format!("route add default via {}", ends.machine),
+    ];
+    let v6 = ends.v6.filter(|_| Path::new("/proc/sys/net/ipv6").exists());
+    if let Some(v6) = v6 {
+        // Nobody sends router advertisements.
+        kernel::set("net.ipv6.conf.vec0.accept_ra", "0")?;
+        commands.push(format!(
+            "address add {}/{} dev vec0 nodad",
+            v6.inside, v6.prefix
+        ));
+        if v6.is_gateway {
+            commands.push(format!("route add default via {}", v6.machine));
+        }
+    }
+    ip(&commands)
+}
+
+/// Puts a resolv.conf(5) where the machine's is.
+fn names(text: &str) -> Result<(), Error> {
+    const FILE: &str = "/etc/resolv.conf";
+    fs::write(RESOLVER, text).map_err(Error::io("cannot write", RESOLVER))?;
+    match fs::canonicalize(FILE) {
+        Ok(file) => mount(
+            Some(RESOLVER),
+            &file,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )
+        .map_err(system("cannot mount over /etc/resolv.conf")),
+        // A link below /run, which is this kernel's own.
+        Err(_) => {
+            let target = fs::read_link(FILE).map_err(Error::io("cannot read", FILE))?;
+            let target = Path::new("/etc").join(target);
+            let directory = target.parent().unwrap_or(Path::new("/"));
+            fs::create_dir_all(directory)
+                .and_then(|()| fs::write(&target, text))
+                .map_err(Error::io("cannot write", &target))
+        }
+    }
+}
+
+/// The command, its streams, and what carries them.
+struct Program {
+    pid: u32,
+    terminal: Option<Arc<File>>,
+    ended: Arc<EventFd>,
+    carriers: Vec<JoinHandle<()>>,
+}
+
+impl Program {
+    /// Starts it, or says what the system answered.
+    fn start(job: &Job, link: &Link) -> Result<Result<Self, i32>, Error> {
+        fs::metadata(&job.directory)
+            .map_err(Error::io("cannot enter the directory", &job.directory))?;
+        let mut files: [Option<OwnedFd>; 3] = [const { None }; 3];
+        let mut joints = Vec::new();
+        let mut terminal = None;
+        if let Some(wanted) = &job.terminal {
+            let (master, slave) = open_terminal(job, wanted)?;
+            for number in (0..3).filter(|&it| job.streams.is_terminal(it)) {
+                files[number] = Some(slave.try_clone().map_err(streams())?);
+            }
+            let connection = link.connect(control::TERMINAL)?;
+            let master = File::from(master);
+            if wanted.raw {
+                let copies = (connection.try_clone(), master.try_clone());
+                joints.push(Joint::In(
+                    copies.0.map_err(streams())?,
+                    copies.1.map_err(streams())?,
+                ));
+            }
+            let copy = master.try_clone().map_err(streams())?;
+            joints.push(Joint::Out(copy, connection));
+            terminal = Some(Arc::new(master));
+        }
+        for (number, file) in files.iter_mut().enumerate() {
+            if file.is_some() {
+                continue;
+            }
+            let connection = link.connect(control::STREAMS[number])?;
+            let (from, to) = io::pipe().map_err(streams())?;
+            let (from, to) = (OwnedFd::from(from), OwnedFd::from(to));
+            // It may be opened once more, as /dev/stdout.
+            fchown(&to, Some(job.user), Some(job.group)).map_err(streams())?;
+            if number == 0 {
+                joints.push(Joint::In(connection, to.into()));
+                *file = Some(from);
+            } else {
+                joints.push(Joint::Out(from.into(), connection));
+                *file = Some(to);
+            }
+        }
+        let pid = match spawn(
+            job,
+            files.map(|it| it.map(Stdio::from).unwrap_or_else(Stdio::null)),
+        ) {
+            Ok(pid) => pid,
+            Err(error) => return Ok(Err(error.raw_os_error().unwrap_or(libc::EIO))),
+        };
+        let ended = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC)
+            .map_err(system("cannot make an event descriptor"))?;
+        let ended = Arc::new(ended);
+        let mut carriers = Vec::new();
+        for joint in joints {
+            if let Some(carrier) = joint.carry(&ended)? {
+                carriers.push(carrier);
+            }
+        }
+        Ok(Ok(Self {
+            pid,
+            terminal,
+            ended,
+            carriers,
+        }))
+    }
+
+    /// Waits for its end, and says so once all that it wrote was sent.
+    fn attend(self, messages: &TcpStream, lines: BufReader<TcpStream>) -> io::Result<()> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (pid, terminal, known) = (self.pid as i32, self.terminal, Arc::clone(&over));
+        thread::spawn(move || obey(lines, pid, terminal.as_deref(), &known));
+        let status = kernel::reap(self.pid).map_err(io::Error::other)?;
+        over.store(true, Ordering::SeqCst);
+        let _ = self.ended.write(1);
+        for carrier in self.carriers {
+            let _ = carrier.join();
+        }
+        // The machine's files have all that was written to them.
+        nix::unistd::sync();
+        let code = match status {
+            WaitStatus::Exited(_, code) => code as u8,
+            WaitStatus::Signaled(_, signal, _) => 128 + signal as u8,
+            other => return Err(io::Error::other(format!("an end that is none: {other:?}"))),
+        };
+        control::send(messages, &FromInside::Ended { code })
+    }
+}
+
+/// Does what comes from whoever started the kernel.
+fn obey(lines: BufReader<TcpStream>, pid: i32, terminal: Option<&File>, over: &AtomicBool) {
+    for line in lines.lines().map_while(Result::ok) {
+        match serde_json::from_str(&line) {
+            Ok(ToInside::Signal { number, to_group }) if !over.load(Ordering::SeqCst) => {
+                let target = if to_group { -pid } else { pid };
+                // SAFETY: takes two integers.
+                unsafe { libc::kill(target, number) };
+            }
+            Ok(ToInside::Resized(size)) => {
+                if let Some(terminal) = terminal {
+                    resize(terminal, size);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn resize(terminal: &File, size: WindowSize) {
+    let size = window(size);
+    // SAFETY: the call reads a structure that lives throughout.
+    unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+}
+
+fn window(size: WindowSize) -> libc::winsize {
+    libc::winsize {
+        ws_row: size.rows,
+        ws_col: size.columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
+
+/// A terminal of this size: its master, and its slave, which is the user's.
+fn open_terminal(job: &Job, wanted: &control::Terminal) -> Result<(OwnedFd, OwnedFd), Error> {
+    let failed = "cannot make a terminal";
+    let size = window(wanted.size);
+    let OpenptyResult { master, slave } = openpty(&size, None).map_err(system(failed))?;
+    if !wanted.raw {
+        // The terminal outside does that.
+        let mut settings = tcgetattr(&slave).map_err(system(failed))?;
+        settings.output_flags.remove(OutputFlags::OPOST);
+        tcsetattr(&slave, SetArg::TCSANOW, &settings).map_err(system(failed))?;
+    }
+    fchown(&slave, Some(job.user), None).map_err(streams())?;
+    for descriptor in [&master, &slave] {
+        nix::fcntl::fcntl(
+            descriptor,
+            nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC),
+        )
+        .map_err(system(failed))?;
+    }
+    Ok((master, slave))
+}
+
+/// Starts the command as its user, in a session of its own.
+fn spawn(job: &Job, streams: [Stdio; 3]) -> io::Result<u32> {
+    let [input, output, errors] = streams;
+    let mut command = Command::new(&job.command[0]);
+    command
+        .args(&job.command[1..])
+        .env_clear()
+        .envs(job.environment.iter().map(|(key, value)| (key, value)))
+        .current_dir(&job.directory)
+        .stdin(input)
+        .stdout(output)
+        .stderr(errors);
+    let groups: Vec<Gid> = job.groups.iter().map(|&it| Gid::from_raw(it)).collect();
+    let (user, group) = (Uid::from_raw(job.user), Gid::from_raw(job.group));
+    let umask = job.umask;
+    let terminal = (0..3).find(|&it| job.streams.is_terminal(it));
+    let terminal = terminal.filter(|_| job.terminal.is_some());
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe {
+        command.pre_exec(move || {
+            nix::unistd::setsid()?;
+            if let Some(number) = terminal
+                && libc::ioctl(number as i32, libc::TIOCSCTTY, 0) != 0
+            {
+                return Err(io::Error::last_os_error());
+            }
+            nix::unistd::setgroups(&groups)?;
+            nix::unistd::setgid(group)?;
+            nix::unistd::setuid(user)?;
+            libc::umask(umask as libc::mode_t);
+            Ok(())
+        });
+    }
+    Ok(command.spawn()?.id())
+}
+
+/// A stream of the command, and the connection that it crosses.
+enum Joint {
+    In(TcpStream, File),
+    Out(File, TcpStream),
+}
+
+impl Joint {
+    /// Carries what comes; the thread is returned where its end must be waited for.
+    fn carry(self, ended: &Arc<EventFd>) -> Result<Option<JoinHandle<()>>, Error> {
+        let builder = thread::Builder::new();
+        match self {
+            Self::In(from, to) => builder.spawn(move || carry_in(&from, to)).map(|_| None),
+            Self::Out(from, to) => {
+                let ended = Arc::clone(ended);
+                builder
+                    .spawn(move || carry_out(from, &to, &ended))
+                    .map(Some)
+            }
+        }
+        .map_err(streams())
+    }
+}
+
+/// Carries input to the command, until its end or until nobody reads it.
+fn carry_in(mut from: &TcpStream, mut to: File) {
+    let mut bytes = vec![0; CHUNK_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Read);
+}
+
+/// Carries output of the command: until the command has ended and nothing is left in the pipe,
+/// though others may have it open still; or until nobody reads it.
+fn carry_out(mut from: File, mut to: &TcpStream, ended: &EventFd) {
+    let mut bytes = vec![0; CHUNK_BYTES];
+    loop {
+        let mut watched = [
+            PollFd::new(from.as_fd(), PollFlags::POLLIN),
+            PollFd::new(ended.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut watched, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => continue,
+            Err(_) => break,
+        }
+        let [stream, ended] = watched.map(|it| it.revents().unwrap_or(PollFlags::empty()));
+        if stream.contains(PollFlags::POLLIN) {
+            match from.read(&mut bytes) {
+                Ok(count @ 1..) if to.write_all(&bytes[..count]).is_ok() => {}
+                _ => break,
+            }
+        } else if !stream.is_empty() || !ended.is_empty() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+fn streams() -> impl FnOnce(io::Error) -> Error {
+    Error::system("cannot make the command's streams")
+}
+
+fn broken() -> impl FnOnce(io::Error) -> Error {
+    Error::system("the connection to whoever started this kernel")
+}

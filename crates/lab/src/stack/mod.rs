@@ -1,0 +1,165 @@
+//! `thalweg stack`: a program on the TCP of a Linux kernel that is a process, on a real wire.
+//!
+//! The kernel is user-mode Linux. Its network interface is a TAP device in a network namespace
+//! of its own; a pair of veth devices joins that to the machine, which translates addresses
+//! (`nat`). The machine's files are the kernel's, and this very program is its first process
+//! (`inside`), which starts the command. Standard streams, signals and the exit code cross a
+//! second interface (`control`) that the command does not see.
+//!
+//! Nothing is made that outlives this process, whatever ends it: the kernel's processes are in a
+//! process namespace whose first process dies with this one, devices are in the network
+//! namespace that dies with those, and nftables removes a table when its owner goes.
+
+mod boot;
+mod control;
+mod inside;
+mod names;
+mod nat;
+mod place;
+mod session;
+mod terminal;
+mod wire;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+
+use nix::unistd::{getegid, geteuid, getgroups};
+
+use crate::error::Error;
+use crate::guest::workdir::{self, WorkDir};
+use crate::guest::{self, Kind};
+use crate::host::tool;
+use crate::link::signals::Signals;
+use crate::uml::{self, Kernel};
+use crate::units::Size;
+use control::{Job, Terminal};
+pub use inside::main as guest;
+use session::Session;
+use wire::Wire;
+
+/// Memory of the kernel where nobody says.
+const DEFAULT_MEMORY: Size = Size::from_bytes(1 << 30);
+/// Programs and the packages that have them.
+const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("nft", "nftables")];
+
+/// What shall run, and on what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The congestion control of the kernel; none: its own choice.
+    pub congestion_control: Option<String>,
+    /// The queueing discipline of its interface; none: its own choice.
+    pub qdisc: Option<String>,
+    /// Settings of the kernel and their values, in this order.
+    pub sysctls: Vec<(String, String)>,
+    /// The kernel's memory; none: 1 GiB.
+    pub memory: Option<Size>,
+    /// A user-mode kernel; none: the packaged one.
+    pub kernel: Option<PathBuf>,
+    /// This very program.
+    pub program: PathBuf,
+}
+
+/// Runs a program on a kernel of its own and returns its exit code: 128 plus the signal's number
+/// if one ended it. The caller has no other thread.
+///
+/// # Errors
+/// What the machine or the user lacks, a setting that the kernel does not take, a command that
+/// cannot be started. Everything that was set up is removed, here as after success.
+pub fn run(options: &Options) -> Result<u8, Error> {
+    let Some(program) = options.command.first() else {
+        return Err(Error::Options("expected a command to run".to_owned()));
+    };
+    let kernel = kernel(options)?;
+    let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
+    guest::check_available(Kind::UserMode, memory, "--memory")?;
+    let directory = std::env::current_dir().map_err(Error::system("where am I"))?;
+    let binary = fs::canonicalize(&options.program)
+        .map_err(Error::io("cannot find this program", &options.program))?;
+    // Caught from here on, so that whatever comes ends in order.
+    let signals = Signals::catch(&[nix::sys::signal::Signal::SIGWINCH])?;
+    workdir::remove_stale();
+    let work = WorkDir::create()?;
+    for (what, path, remedy) in [
+        (
+            "the temporary directory",
+            work.path(),
+            "set TMPDIR to another",
+        ),
+        ("this program", binary.as_path(), "copy it elsewhere"),
+        (
+            "the current directory",
+            directory.as_path(),
+            "change to another",
+        ),
+    ] {
+        uml::check_visible(what, path, remedy)?;
+    }
+    let wire = Wire::create()?;
+    let streams = terminal::streams();
+    let job = Job {
+        command: options.command.clone(),
+        environment: std::env::vars_os().collect(),
+        directory,
+        user: geteuid().as_raw(),
+        group: getegid().as_raw(),
+        groups: groups()?,
+        umask: umask(),
+        host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
+        modules: kernel.modules.clone(),
+        congestion_control: options.congestion_control.clone(),
+        qdisc: options.qdisc.clone(),
+        sysctls: options.sysctls.clone(),
+        ends: wire.ends(),
+        resolver: names::for_the_kernel(&wire)?,
+        terminal: streams.terminal().then(|| Terminal {
+            size: terminal::size(),
+            raw: streams.raw(),
+        }),
+        streams,
+    };
+    let process = boot::start(&kernel, memory, work.path(), &binary, &wire)?;
+    let session = Session::new(process, &wire, &signals, work.path());
+    session.run(&job, program)
+    // Dropped in this order: the kernel with all its processes, the wire, the directory.
+}
+
+/// The kernel, with the modules that the options need.
+fn kernel(options: &Options) -> Result<Kernel, Error> {
+    let missing = guest::missing(TOOLS);
+    if !missing.is_empty() {
+        return Err(Error::Missing(missing.join("; ")));
+    }
+    let mut modules = Vec::new();
+    if let Some(name) = &options.congestion_control {
+        modules.push(format!("tcp_{name}"));
+    }
+    if let Some(name) = &options.qdisc {
+        modules.push(format!("sch_{name}"));
+    }
+    Kernel::plain(options.kernel.as_deref(), &modules)
+}
+
+fn groups() -> Result<Vec<u32>, Error> {
+    let groups = getgroups().map_err(system("cannot read this process's groups"))?;
+    Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
+}
+
+/// This process's umask, without a moment in which it is another.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
+fn system(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
+    move |errno| Error::system(what)(errno.into())
+}
+
+/// Runs `ip` with several commands where the calling thread is.
+fn ip(commands: &[String]) -> Result<(), Error> {
+    tool::batch_here(commands)
+}

@@ -1,0 +1,348 @@
+//! The wire: from the kernel's interface to the machine's network.
+//!
+//! ```text
+//!  kernel's place                                       │ the machine
+//!  vec0 ── TAP ── bridge ── veth ───────────────────────┼── veth thalweg-sN ── routes, NAT
+//!  vec1 ── TAP, whose far end is this process (control) │
+//! ```
+
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::Command;
+
+use nix::libc;
+use nix::net::if_::if_nametoindex;
+
+use super::control::{self, Ends, EndsV6};
+use super::ip;
+use super::nat::Nat;
+use super::place::Place;
+use crate::error::Error;
+use crate::host::tool;
+use crate::link::tun;
+
+/// The kernel's end of the wire in its place.
+pub(super) const TAP: &str = "wire";
+/// This process's end of what the command does not see.
+const CONTROL: &str = "control";
+/// How many stacks can be on one machine.
+const MOST: u32 = 4096;
+/// Where addresses are taken from, eight a stack; the second and third where routes of the
+/// machine lie in the first: shared address space (RFC 6598), as far as others seldom go; what
+/// is for benchmarks (RFC 2544); private.
+const RANGES: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 127, 0, 0),
+    Ipv4Addr::new(198, 19, 0, 0),
+    Ipv4Addr::new(10, 213, 0, 0),
+];
+const PREFIX_V4: u8 = 29;
+/// Unique local addresses (RFC 4193), 64 bits a stack.
+const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0x8000, 0, 0, 0, 0);
+const PREFIX_V6: u8 = 64;
+
+/// A wire that is up. Dropped, it and all that was set for it is gone.
+#[derive(Debug)]
+pub(super) struct Wire {
+    // Dropped first: no device is left that nobody translates for.
+    _device: Device,
+    _nat: Nat,
+    place: Place,
+    control: File,
+    listener: TcpListener,
+    ends: Ends,
+    _number: Number,
+}
+
+impl Wire {
+    /// Makes one, as root.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where user or machine may not have one, with the remedy.
+    pub(super) fn create() -> Result<Self, Error> {
+        if !may_administrate() {
+            return Err(Error::Missing(
+                "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run \
+                 it as root (sudo thalweg stack …)"
+                    .to_owned(),
+            ));
+        }
+        let number = Number::take()?;
+        let device = number.device();
+        let mut ends = number.ends(&routes()?)?;
+        let place = Place::create()?;
+        let control = place.within(|| {
+            tun::attach_as(CONTROL, libc::IFF_TAP).map_err(|(what, why)| {
+                let advice = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
+                Error::Missing(format!("cannot {what}: {why}; {advice}"))
+            })
+        })?;
+        let process = std::process::id();
+        place.within(|| {
+            ip(&[
+                format!("tuntap add dev {TAP} mode tap"),
+                format!("link add dev outside type veth peer name {device} netns {process}"),
+                "link add dev join type bridge mcast_snooping 0".to_owned(),
+                format!("link set dev {TAP} master join addrgenmode none up"),
+                "link set dev outside master join addrgenmode none up".to_owned(),
+                format!("address add {}/{PREFIX_V4} dev join", ends.resolver),
+                "link set dev join addrgenmode none up".to_owned(),
+                format!("address add {}/30 dev {CONTROL}", control::HERE),
+                format!(
+                    "link set dev {CONTROL} addrgenmode none mtu {} up",
+                    control::MTU_BYTES
+                ),
+            ])
+        })?;
+        let device = Device(device);
+        if !Path::new("/proc/sys/net/ipv6").exists()
+            || device.setting("ipv6", "disable_ipv6")? == "1"
+        {
+            ends.v6 = None;
+        }
+        let name = &device.0;
+        let mut commands = vec![
+            format!("link set dev {name} addrgenmode none"),
+            format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
+        ];
+        if let Some(v6) = &ends.v6 {
+            let address = format!("address add {}/{PREFIX_V6} dev {name} nodad", v6.machine);
+            commands.push(address);
+        }
+        commands.push(format!("link set dev {name} up"));
+        ip(&commands)?;
+        device.set("ipv4", "forwarding", "1")?;
+        if let Some(v6) = &mut ends.v6 {
+            v6.is_gateway = device.forwards_v6()?;
+        }
+        let listener = place.within(|| {
+            TcpListener::bind((control::HERE, control::PORT))
+                .map_err(Error::system("cannot listen for the kernel"))
+        })?;
+        Ok(Self {
+            _nat: Nat::create(name, &ends)?,
+            _device: device,
+            place,
+            control,
+            listener,
+            ends,
+            _number: number,
+        })
+    }
+
+    pub(super) fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// Where the kernel's interfaces are.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The TAP device of the interface that the command does not see.
+    pub(super) fn control(&self) -> &File {
+        &self.control
+    }
+
+    /// Where the process inside connects to.
+    pub(super) fn listener(&self) -> &TcpListener {
+        &self.listener
+    }
+}
+
+/// Whether this process may make network namespaces, devices and rules.
+fn may_administrate() -> bool {
+    const NEEDED: u64 = (1 << 12) | (1 << 21);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.unwrap_or(0) & NEEDED == NEEDED
+}
+
+/// A number that no other stack of this network namespace has; the system gives it back when
+/// this process ends, however it does.
+#[derive(Debug)]
+struct Number {
+    number: u32,
+    _held: UnixListener,
+}
+
+impl Number {
+    fn take() -> Result<Self, Error> {
+        for number in 0..MOST {
+            // An abstract address (unix(7)) is one network namespace's.
+            let held = SocketAddr::from_abstract_name(format!("thalweg-stack-{number}"))
+                .and_then(|address| UnixListener::bind_addr(&address));
+            let Ok(held) = held else { continue };
+            let taken = Self {
+                number,
+                _held: held,
+            };
+            // The device of a stack that was killed may still be about to go.
+            if if_nametoindex(taken.device().as_str()).is_err() {
+                return Ok(taken);
+            }
+        }
+        Err(Error::Options(format!(
+            "{MOST} stacks run on this machine already: end one"
+        )))
+    }
+
+    /// The name of the device on the machine, of its tables as well.
+    fn device(&self) -> String {
+        format!("thalweg-s{}", self.number)
+    }
+
+    /// Addresses that no route of the machine leads to.
+    fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
+        let free = RANGES.iter().find_map(|range| {
+            let first = range.to_bits() + 8 * self.number;
+            let used = routes.iter().any(|&(address, prefix)| {
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(prefix.min(PREFIX_V4)))
+                    .unwrap_or(0);
+                first & mask == address.to_bits() & mask
+            });
+            (!used).then_some(first)
+        });
+        let Some(first) = free else {
+            return Err(Error::Options(format!(
+                "the machine has routes into {RANGES:?}, so that no addresses are left for a stack"
+            )));
+        };
+        let v6 = |host: u16| {
+            let mut segments = RANGE_V6.segments();
+            segments[3] |= self.number as u16;
+            segments[7] = host;
+            Ipv6Addr::from(segments)
+        };
+        Ok(Ends {
+            machine: Ipv4Addr::from_bits(first + 1),
+            inside: Ipv4Addr::from_bits(first + 2),
+            resolver: Ipv4Addr::from_bits(first + 3),
+            prefix_v4: PREFIX_V4,
+            v6: Some(EndsV6 {
+                machine: v6(1),
+                inside: v6(2),
+                prefix: PREFIX_V6,
+                is_gateway: false,
+            }),
+        })
+    }
+}
+
+/// The destinations of all routes but the default ones.
+fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+    let mut command: Command = tool::command("ip");
+    let output = command
+        .args(["-4", "route", "show", "table", "all"])
+        .output()
+        .map_err(Error::system("cannot start `ip route show table all`"))?;
+    Ok(destinations(&String::from_utf8_lossy(&output.stdout)))
+}
+
+fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
+    let destination = |line: &str| {
+        // A kind of route, as "local", may come first.
+        line.split_ascii_whitespace().take(2).find_map(|word| {
+            let (address, prefix) = word.split_once('/').unwrap_or((word, "32"));
+            Some((address.parse().ok()?, prefix.parse().ok()?))
+        })
+    };
+    table
+        .lines()
+        .filter_map(destination)
+        // Shorter ones are a default route in parts.
+        .filter(|&(_, prefix)| prefix >= 8)
+        .collect()
+}
+
+/// The device on the machine; dropped, it is removed, and its other end with it.
+#[derive(Debug)]
+struct Device(String);
+
+impl Device {
+    fn file(&self, family: &str, key: &str) -> String {
+        format!("/proc/sys/net/{family}/conf/{}/{key}", self.0)
+    }
+
+    fn setting(&self, family: &str, key: &str) -> Result<String, Error> {
+        let file = self.file(family, key);
+        let text = fs::read_to_string(&file).map_err(Error::io("cannot read", file))?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
+        let file = self.file(family, key);
+        fs::write(&file, value).map_err(Error::io("cannot write", file))
+    }
+
+    /// Has IPv6 packets that come from it passed on, if the machine can do that for one device
+    /// (Linux 6.17). As a whole it is asked only whether it does: as a router it would forget
+    /// routes that it learned from router advertisements.
+    fn forwards_v6(&self) -> Result<bool, Error> {
+        if Path::new(&self.file("ipv6", "force_forwarding")).exists() {
+            return self.set("ipv6", "force_forwarding", "1").map(|()| true);
+        }
+        let all = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+        Ok(all.is_ok_and(|value| value.trim() == "1"))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The namespace of its other end would take it along, but not at once.
+        if let Err(error) = ip(&[format!("link delete dev {}", self.0)]) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(number: u32) -> Number {
+        let name = format!("thalweg-test-{}-{number}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        Number {
+            number,
+            _held: UnixListener::bind_addr(&address).unwrap(),
+        }
+    }
+
+    #[test]
+    fn addresses_are_where_no_route_leads() {
+        let inside = |routes: &str, it: u32| {
+            let ends = number(it).ends(&destinations(routes)).unwrap();
+            (ends.inside.to_string(), ends.v6.unwrap().inside.to_string())
+        };
+        let plain = "default via 192.0.2.1 dev eth0\n192.0.2.0/24 dev eth0 scope link\n";
+        let first = (
+            "100.127.0.2".to_owned(),
+            "fd74:6861:6c77:8000::2".to_owned(),
+        );
+        assert_eq!(inside(plain, 0), first);
+        assert_eq!(inside(plain, 4095).0, "100.127.127.250");
+        assert_eq!(inside(plain, 33).1, "fd74:6861:6c77:8021::2");
+        // As of Tailscale.
+        let shared = format!("{plain}100.64.0.0/10 dev t0\n");
+        assert_eq!(inside(&shared, 1).0, "198.19.0.10");
+        let host = "local 100.127.0.5 dev lo table local scope host\n";
+        assert_eq!(inside(host, 0).0, "198.19.0.2");
+        assert_eq!(inside(host, 13).0, "100.127.0.106");
+        let most = format!("{shared}198.18.0.0/15 dev x\nunreachable 10.0.0.0/8\n");
+        assert!(number(20).ends(&destinations(&most)).is_err());
+        let tunnel = "0.0.0.0/1 dev tun0\n128.0.0.0/1 dev tun0\n";
+        assert_eq!(destinations(tunnel), []);
+    }
+
+    #[test]
+    fn numbers_have_names_that_fit() {
+        assert_eq!(number(MOST - 1).device().len(), 13);
+    }
+}
