@@ -381,5 +381,8 @@ fn bursts_that_the_path_loses_are_nobodys_fault() {
         }));
     }
     // Eight looks each.
-    assert!(withdrawn <= 15 * SEEDS as u32 / 100, "{withdrawn} of {SEEDS}");
+    assert!(
+        withdrawn <= 15 * SEEDS as u32 / 100,
+        "{withdrawn} of {SEEDS}"
+    );
 }
