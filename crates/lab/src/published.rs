@@ -12,8 +12,11 @@ mod simulated;
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use serde::Deserialize;
@@ -24,6 +27,8 @@ use thalweg_units::one_line;
 
 use crate::compare;
 use crate::error::Error;
+use crate::interrupt::{self, OnSignal};
+use crate::process::Process;
 use crate::scenario::{Scenario, ScenarioError, position};
 use crate::stats;
 
@@ -220,8 +225,8 @@ pub fn make(options: &Options) -> Result<usize, Error> {
     // Before hours of runs.
     let draft =
         Draft::new(&options.page, 0o666).map_err(Error::io("cannot write", &options.page))?;
-    // The run in progress hears of Ctrl-C too, and cleans up; it is waited for.
-    let _guard = crate::interrupt::Guard::install()?;
+    // The run in progress is told, too, cleans up, and is waited for.
+    let _guard = interrupt::Guard::install()?;
     let mut page = Page::new(options, document.runs());
     for table in &document.table {
         match table {
@@ -513,28 +518,46 @@ impl<'a> Page<'a> {
 
     /// Starts `lab run`; the inner error says in words why it could not be done.
     fn start(&self, arguments: &[String]) -> Result<Result<(), String>, Error> {
-        crate::interrupt::check()?;
+        interrupt::check()?;
         let mut command = Command::new(&self.options.binary);
         command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let output = command
-            .spawn()
-            .and_then(std::process::Child::wait_with_output)
-            .map_err(Error::io("cannot start", &self.options.binary))?;
-        crate::interrupt::check()?;
+        let mut run = Process::spawn(&mut command)?;
+        let mut stderr = run.child_mut().stderr.take().expect("it is piped");
+        // Beside the waiting: a full pipe would hold the run up.
+        let words = thread::spawn(move || {
+            let mut words = Vec::new();
+            stderr.read_to_end(&mut words).map(|_| words)
+        });
+        let status = loop {
+            match run.wait_until(Instant::now() + HOUR, OnSignal::Fail) {
+                Ok(Some(status)) => break status,
+                Ok(None) => {}
+                Err(error) => {
+                    run.terminate(PATIENCE);
+                    return Err(error);
+                }
+            }
+        };
         // A missed expectation is a result, too.
-        if output.status.success() || output.status.code() == Some(MISSED) {
+        if status.success() || status.code() == Some(MISSED) {
             return Ok(Ok(()));
         }
-        let words = String::from_utf8_lossy(&output.stderr);
+        let words = words.join().expect("reading does not panic");
+        let words = words.map_err(Error::io("cannot read what is said by", &self.options.binary))?;
+        let words = String::from_utf8_lossy(&words);
         let last = words.trim().lines().last().unwrap_or_default();
-        Ok(Err(format!("{} ({})", last.trim(), output.status)))
+        Ok(Err(format!("{} ({status})", last.trim())))
     }
 }
 
+/// Time that a run has to clean up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Runs are waited for by the hour.
+const HOUR: Duration = Duration::from_secs(3600);
 /// The exit code of a run whose expectations were not all met.
 const MISSED: i32 = 5;
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use crate::support::place::{
     DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
@@ -283,6 +283,41 @@ fn a_signal_while_it_runs_leaves_nothing() {
     let place = Place::new(LONG);
     let child = start_long_run(&place);
     place.interrupt(child, Signal::SIGTERM);
+}
+
+#[test]
+fn a_signal_to_lab_tables_ends_the_run_in_progress() {
+    if !available() {
+        return;
+    }
+    let place = Place::new(LONG);
+    let row = r#"{ mode = "baseline", scenario = "scenario.toml", backend = "uml", connections = 1 }"#;
+    fs::write(
+        place.path("tables.toml"),
+        format!(
+            "[[table]]\nkind = \"grid\"\ntitle = \"t\"\nsource = \"s\"\ncolumns = [\"c\"]\nnote = \"n\"\n\
+             [[table.row]]\ncondition = \"x\"\ncell = [{row}]\n"
+        ),
+    )
+    .unwrap();
+    let child = Command::new(THALWEG)
+        .args(["lab", "tables", "--tables", "tables.toml", "--cache", "cache"])
+        .args(["--out", "page.md"])
+        .current_dir(place.directory())
+        .env("TMPDIR", place.temporary())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for("the first connection", || {
+        let run = fs::read_dir(place.path("cache")).ok()?.next()?.ok()?;
+        let raw = fs::read_dir(run.path().join("raw")).ok()?;
+        raw.flatten().next()
+    });
+    // To that process alone, as a service manager or `kill` does.
+    place.interrupt(child, Signal::SIGTERM);
+    assert!(!place.path("page.md").exists());
 }
 
 #[test]
