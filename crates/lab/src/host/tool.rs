@@ -23,11 +23,19 @@ pub(crate) fn command(program: &str) -> Command {
     Command::new(find(program).unwrap_or_else(|| program.into()))
 }
 
-/// Runs `ip` or `tc` with the words of one string and then further arguments.
+/// Runs `ip` or `tc` with the words of one string.
 ///
 /// # Errors
 /// [`Error::Command`] with its standard error where it fails.
 pub(crate) fn run(program: &str, words: &str) -> Result<(), Error> {
+    read(program, words).map(drop)
+}
+
+/// The same; returns what it says.
+///
+/// # Errors
+/// As of [`run`].
+pub(crate) fn read(program: &str, words: &str) -> Result<String, Error> {
     let arguments: Vec<&str> = words.split_ascii_whitespace().collect();
     let shown = format!("{program} {}", arguments.join(" "));
     let output = command(program)
@@ -35,7 +43,7 @@ pub(crate) fn run(program: &str, words: &str) -> Result<(), Error> {
         .output()
         .map_err(Error::system(format!("cannot start `{shown}`")))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(failed(shown, &output))
 }

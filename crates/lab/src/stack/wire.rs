@@ -11,7 +11,6 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
-use std::process::Command;
 
 use nix::libc;
 use nix::net::if_::if_nametoindex;
@@ -237,12 +236,7 @@ impl Number {
 
 /// The destinations of all routes but the default ones.
 fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
-    let mut command: Command = tool::command("ip");
-    let output = command
-        .args(["-4", "route", "show", "table", "all"])
-        .output()
-        .map_err(Error::system("cannot start `ip route show table all`"))?;
-    Ok(destinations(&String::from_utf8_lossy(&output.stdout)))
+    Ok(destinations(&tool::read("ip", "-4 route show table all")?))
 }
 
 fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
