@@ -27,7 +27,8 @@ if ((EUID == 0)); then export THALWEG_REQUIRE_PRIVILEGED=1; fi
 
 log=$(mktemp)
 busy=()
-trap 'kill "${busy[@]}"; rm -f "$log"' EXIT
+# A Ctrl-C has ended them already.
+trap 'kill "${busy[@]}" 2>/dev/null || true; rm -f "$log"' EXIT
 for ((processor = $(nproc); processor > 0; processor--)); do
 	while :; do :; done &
 	busy+=($!)
