@@ -547,7 +547,10 @@ impl<'a> Page<'a> {
             return Ok(Ok(()));
         }
         let words = words.join().expect("reading does not panic");
-        let words = words.map_err(Error::io("cannot read what is said by", &self.options.binary))?;
+        let words = words.map_err(Error::io(
+            "cannot read what is said by",
+            &self.options.binary,
+        ))?;
         let words = String::from_utf8_lossy(&words);
         let last = words.trim().lines().last().unwrap_or_default();
         Ok(Err(format!("{} ({status})", last.trim())))

@@ -291,7 +291,8 @@ fn a_signal_to_lab_tables_ends_the_run_in_progress() {
         return;
     }
     let place = Place::new(LONG);
-    let row = r#"{ mode = "baseline", scenario = "scenario.toml", backend = "uml", connections = 1 }"#;
+    let row =
+        r#"{ mode = "baseline", scenario = "scenario.toml", backend = "uml", connections = 1 }"#;
     fs::write(
         place.path("tables.toml"),
         format!(
@@ -301,8 +302,8 @@ fn a_signal_to_lab_tables_ends_the_run_in_progress() {
     )
     .unwrap();
     let child = Command::new(THALWEG)
-        .args(["lab", "tables", "--tables", "tables.toml", "--cache", "cache"])
-        .args(["--out", "page.md"])
+        .args(["lab", "tables", "--tables", "tables.toml"])
+        .args(["--cache", "cache", "--out", "page.md"])
         .current_dir(place.directory())
         .env("TMPDIR", place.temporary())
         .stdin(Stdio::null())
