@@ -373,11 +373,10 @@ fn signals_end_everything() {
     }
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let mut running = Running::start("exec sleep 1000");
-        assert_eq!(
-            running.left().len(),
-            2,
-            "the test looks for processes rightly"
-        );
+        // `mv` at the far end may not have ended yet.
+        wait_for("the two commands", || {
+            (running.left().len() == 2).then_some(())
+        });
         running.signal(signal);
         assert_eq!(running.end(), code);
         assert_eq!(running.left(), [""; 0]);
@@ -433,9 +432,9 @@ fn a_command_that_ignores_the_request_to_end_is_killed() {
         return;
     }
     let mut running = Running::start("trap '' TERM; while :; do sleep 1000; done");
-    wait_for("what follows the trap", || {
-        let mut left = running.left().into_iter();
-        left.any(|line| line.starts_with("sleep")).then_some(())
+    wait_for("what follows the trap at both ends", || {
+        let left = running.left().into_iter();
+        (left.filter(|line| line.starts_with("sleep")).count() == 2).then_some(())
     });
     let asked = Instant::now();
     running.signal(Signal::SIGTERM);
