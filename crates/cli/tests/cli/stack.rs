@@ -18,20 +18,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::{THALWEG, privileged, skip, wait_for};
+use crate::support::{THALWEG, place, privileged, skip, wait_for};
 
 /// The machine's address, and the host's, as the other sees them.
 const MACHINE: &str = "203.0.113.1";
 const HOST: &str = "203.0.113.2";
 const HOST_V6: &str = "2001:db8:5::2";
 
-/// Ubuntu does not package user-mode Linux, so this may be skipped even where tests must run.
 fn available() -> bool {
-    if !privileged() {
-        return false;
-    }
-    if !Path::new("/usr/bin/linux.uml").exists() {
-        eprintln!("skipped: no linux.uml (Debian's package user-mode-linux)");
+    if !privileged() || !place::available() {
         return false;
     }
     let nft = Command::new("nft").arg("--version").output();

@@ -6,9 +6,10 @@
 //! (`inside`), which starts the command. Standard streams, signals and the exit code cross a
 //! second interface (`control`) that the command does not see.
 //!
-//! Nothing is made that outlives this process, whatever ends it: the kernel's processes are in a
-//! process namespace whose first process dies with this one, devices are in the network
-//! namespace that dies with those, and nftables removes a table when its owner goes.
+//! Nothing but a directory outlives this process, whatever ends it. The kernel's processes are in
+//! a process namespace, whose first process dies with this one. Devices are in a network namespace,
+//! which goes with those processes. nftables removes a table when its owner goes. The next start
+//! removes the directory of one that was killed.
 
 mod boot;
 mod control;
