@@ -33,8 +33,9 @@ const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subproces
 /// A test that runs the cases of its module in virtual time. Models, policies and whatever else
 /// they read is named by its path in the repository.
 macro_rules! in_virtual_time {
-    ([$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
+    ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
         #[test]
+        $(#[$attribute])*
         fn in_virtual_time() {
             $crate::support::virtual_time::run(
                 module_path!(),
@@ -74,7 +75,9 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
         &Program {
             thalweg: Path::new(THALWEG),
             program: &own,
-            arguments: ["--exact", &name, "--nocapture"].map(Into::into).into(),
+            arguments: ["--exact", &name, "--nocapture", "--include-ignored"]
+                .map(Into::into)
+                .into(),
             environment: set
                 .into_iter()
                 .filter_map(|(name, value)| Some((name.into(), value?)))
