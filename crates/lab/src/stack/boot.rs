@@ -11,8 +11,8 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::contact::Contact;
 use super::system;
-use super::wire::{self, Wire};
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
 use crate::interrupt;
@@ -25,13 +25,15 @@ pub(super) const SEED: &str = "seed";
 /// Its length, bytes.
 pub(super) const SEED_BYTES: usize = 64;
 
-/// Starts the kernel; `binary` is this very program.
+/// Starts the kernel, with this TAP device for its interface `vec0`; `binary` is this very
+/// program.
 pub(super) fn start(
     kernel: &Kernel,
     memory: Size,
     work: &Path,
     binary: &Path,
-    wire: &Wire,
+    contact: &Contact,
+    tap: &str,
 ) -> Result<Process, Error> {
     let seed = random::<SEED_BYTES>()?;
     let path = work.join(SEED);
@@ -46,10 +48,10 @@ pub(super) fn start(
         memory,
         work,
     };
-    let control = wire.control().as_raw_fd();
+    let control = contact.device().as_raw_fd();
     let devices = [
         // Segments of 64 KiB in both directions.
-        format!("vec0:transport=tap,ifname={},depth=128,gro=1", wire::TAP),
+        format!("vec0:transport=tap,ifname={tap},depth=128,gro=1"),
         // A TAP device takes no vectors of packets, only one at a time.
         format!(
             "vec1:transport=fd,fd={control},vec=0,mtu={}",
@@ -70,7 +72,7 @@ pub(super) fn start(
         .stdout(console)
         .stderr(errors)
         .process_group(0);
-    let place = wire.place().descriptor().try_clone_to_owned();
+    let place = contact.place().descriptor().try_clone_to_owned();
     let place = place.map_err(Error::system("cannot duplicate a descriptor"))?;
     let this = interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
     // SAFETY: between fork and exec only system calls are made: setns(2), prctl(2), poll(2) and

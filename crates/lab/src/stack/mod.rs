@@ -12,6 +12,7 @@
 //! removes the directory of one that was killed.
 
 mod boot;
+mod contact;
 mod control;
 mod inside;
 mod names;
@@ -121,8 +122,15 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         }),
         streams,
     };
-    let process = boot::start(&kernel, memory, work.path(), &binary, &wire)?;
-    let session = Session::new(process, &wire, &signals, work.path());
+    let process = boot::start(
+        &kernel,
+        memory,
+        work.path(),
+        &binary,
+        wire.contact(),
+        wire::TAP,
+    )?;
+    let session = Session::new(process, wire.contact(), &signals, work.path());
     session.run(&job, program)
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }

@@ -73,7 +73,7 @@ fn rewritten(text: &str, address: Ipv4Addr) -> String {
 /// Answers questions at an address in the kernel's place by asking a resolver of the machine.
 fn answer(wire: &Wire, address: Ipv4Addr, resolver: SocketAddr) -> Result<(), Error> {
     let failed = || Error::system("cannot take questions for names");
-    let (udp, tcp) = wire.place().within(|| {
+    let (udp, tcp) = wire.contact().place().within(|| {
         let udp = UdpSocket::bind((address, PORT)).map_err(failed())?;
         let tcp = TcpListener::bind((address, PORT)).map_err(failed())?;
         Ok((Arc::new(udp), tcp))

@@ -14,9 +14,9 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 
+use super::contact::Contact;
 use super::control::{self, FromInside, Job, ToInside};
 use super::terminal::{self, Raw};
-use super::wire::Wire;
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
 use crate::guest::{Kind, console};
@@ -36,7 +36,7 @@ pub(super) const COMPLAINT: &str = "thalweg stack: ";
 /// processes.
 pub(super) struct Session<'a> {
     kernel: Process,
-    wire: &'a Wire,
+    contact: &'a Contact,
     signals: &'a Signals,
     work: &'a Path,
     messages: Option<TcpStream>,
@@ -64,13 +64,13 @@ struct Carriers {
 impl<'a> Session<'a> {
     pub(super) fn new(
         kernel: Process,
-        wire: &'a Wire,
+        contact: &'a Contact,
         signals: &'a Signals,
         work: &'a Path,
     ) -> Self {
         Self {
             kernel,
-            wire,
+            contact,
             signals,
             work,
             messages: None,
@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
             let mut watched = vec![
                 PollFd::new(self.signals.descriptor(), PollFlags::POLLIN),
                 PollFd::new(self.kernel.descriptor(), PollFlags::POLLIN),
-                PollFd::new(self.wire.listener().as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.contact.listener().as_fd(), PollFlags::POLLIN),
             ];
             if let Some(messages) = &self.messages {
                 watched.push(PollFd::new(messages.as_fd(), PollFlags::POLLIN));
@@ -259,7 +259,7 @@ impl<'a> Session<'a> {
             drop(watched);
             // Connections first: the message that the command runs comes after them.
             if ready[2] {
-                let (connection, _) = self.wire.listener().accept().map_err(broken())?;
+                let (connection, _) = self.contact.listener().accept().map_err(broken())?;
                 return Ok(Event::Connection(connection));
             } else if ready.get(3) == Some(&true) {
                 self.receive()?;

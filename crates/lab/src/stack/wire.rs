@@ -6,27 +6,24 @@
 //!  vec1 ── TAP, whose far end is this process (control) │
 //! ```
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
-use nix::libc;
 use nix::net::if_::if_nametoindex;
 
-use super::control::{self, Ends, EndsV6};
+use super::contact::Contact;
+use super::control::{Ends, EndsV6};
 use super::ip;
 use super::nat::Nat;
 use super::place::Place;
 use crate::error::Error;
 use crate::host::tool;
-use crate::link::tun;
 
 /// The kernel's end of the wire in its place.
 pub(super) const TAP: &str = "wire";
-/// This process's end of what the command does not see.
-const CONTROL: &str = "control";
 /// How many stacks can be on one machine.
 const MOST: u32 = 4096;
 /// Where addresses are taken from, eight a stack; the second and third where routes of the
@@ -48,9 +45,7 @@ pub(super) struct Wire {
     // Dropped first: no device is left that nobody translates for.
     _device: Device,
     _nat: Nat,
-    place: Place,
-    control: File,
-    listener: TcpListener,
+    contact: Contact,
     ends: Ends,
     _number: Number,
 }
@@ -72,12 +67,6 @@ impl Wire {
         let device = number.device();
         let mut ends = number.ends(&routes()?)?;
         let place = Place::create()?;
-        let control = place.within(|| {
-            tun::attach_as(CONTROL, libc::IFF_TAP).map_err(|(what, why)| {
-                let advice = tun::advice(why.raw_os_error().unwrap_or(libc::EIO));
-                Error::Missing(format!("cannot {what}: {why}; {advice}"))
-            })
-        })?;
         let process = std::process::id();
         place.within(|| {
             ip(&[
@@ -88,11 +77,6 @@ impl Wire {
                 "link set dev outside master join addrgenmode none up".to_owned(),
                 format!("address add {}/{PREFIX_V4} dev join", ends.resolver),
                 "link set dev join addrgenmode none up".to_owned(),
-                format!("address add {}/30 dev {CONTROL}", control::HERE),
-                format!(
-                    "link set dev {CONTROL} addrgenmode none mtu {} up",
-                    control::MTU_BYTES
-                ),
             ])
         })?;
         let device = Device(device);
@@ -116,16 +100,10 @@ impl Wire {
         if let Some(v6) = &mut ends.v6 {
             v6.is_gateway = device.forwards_v6()?;
         }
-        let listener = place.within(|| {
-            TcpListener::bind((control::HERE, control::PORT))
-                .map_err(Error::system("cannot listen for the kernel"))
-        })?;
         Ok(Self {
             _nat: Nat::create(name, &ends)?,
             _device: device,
-            place,
-            control,
-            listener,
+            contact: Contact::create(place)?,
             ends,
             _number: number,
         })
@@ -135,19 +113,9 @@ impl Wire {
         self.ends
     }
 
-    /// Where the kernel's interfaces are.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
-    }
-
-    /// The TAP device of the interface that the command does not see.
-    pub(super) fn control(&self) -> &File {
-        &self.control
-    }
-
-    /// Where the process inside connects to.
-    pub(super) fn listener(&self) -> &TcpListener {
-        &self.listener
+    /// What the kernel is talked to by.
+    pub(super) fn contact(&self) -> &Contact {
+        &self.contact
     }
 }
 
