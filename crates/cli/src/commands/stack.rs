@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use thalweg_lab::stack;
+use thalweg_lab::stack::{self, Publish};
 use thalweg_lab::units::Size;
 
 use crate::commands::link::classified;
@@ -24,6 +24,10 @@ pub struct Options {
     /// A setting of the kernel, as net.ipv4.tcp_ecn=1; may be given several times.
     #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = setting)]
     sysctls: Vec<(String, String)>,
+    /// A TCP port of this machine and the server's inside that it leads to, as 8080:80; with ADDR
+    /// (IPv6 in brackets) at this address only. May be given several times.
+    #[arg(long = "publish", value_name = "[ADDR:]PORT:PORT")]
+    publish: Vec<Publish>,
     /// Memory of the kernel and all that runs on it, 128mib to 4000mb (b, kb, mb, kib, mib).
     /// Default: 1 GiB.
     #[arg(long, value_name = "SIZE")]
@@ -79,6 +83,7 @@ pub fn run(options: &Options) -> Result<()> {
         congestion_control: options.cc.clone(),
         qdisc: options.qdisc.clone(),
         sysctls: options.sysctls.clone(),
+        publish: options.publish.clone(),
         memory: options.memory,
         kernel: options.kernel.clone(),
         program: std::env::current_exe().context("cannot find this program")?,

@@ -48,6 +48,7 @@ mod sim;
 mod sim_conformance;
 mod sockops;
 mod stack;
+mod stack_wire;
 mod support;
 mod uml;
 mod upgrade;

@@ -21,11 +21,11 @@ use serde_json::Value;
 use crate::support::{THALWEG, place, privileged, skip, wait_for};
 
 /// The machine's address, and the host's, as the other sees them.
-const MACHINE: &str = "203.0.113.1";
-const HOST: &str = "203.0.113.2";
-const HOST_V6: &str = "2001:db8:5::2";
+pub const MACHINE: &str = "203.0.113.1";
+pub const HOST: &str = "203.0.113.2";
+pub const HOST_V6: &str = "2001:db8:5::2";
 
-fn available() -> bool {
+pub fn available() -> bool {
     if !privileged() || !place::available() {
         return false;
     }
@@ -35,14 +35,14 @@ fn available() -> bool {
 
 /// A machine and a host, joined by a cable. Both bear the name of this process, so that what a
 /// killed test leaves is removed by the next laboratory.
-struct Net {
-    machine: String,
-    host: String,
+pub struct Net {
+    pub machine: String,
+    pub host: String,
     temporary: tempfile::TempDir,
 }
 
 impl Net {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let name = |end: &str| format!("thalweg-lab-{}-stack{serial}{end}", std::process::id());
@@ -68,7 +68,7 @@ impl Net {
     }
 
     /// A command on the machine.
-    fn on_the_machine(&self, program: &str) -> Command {
+    pub fn on_the_machine(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command
             .args(["netns", "exec", &self.machine, program])
@@ -77,14 +77,14 @@ impl Net {
         command
     }
 
-    fn stack(&self, options: &[&str], command: &[&str]) -> Command {
+    pub fn stack(&self, options: &[&str], command: &[&str]) -> Command {
         let mut all = self.on_the_machine(THALWEG);
         all.arg("stack").args(options).arg("--").args(command);
         all
     }
 
     /// Does something on a host, on a thread of its own.
-    fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
+    pub fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
                 let file = fs::File::open(Path::new("/run/netns").join(name)).unwrap();
@@ -96,7 +96,7 @@ impl Net {
     }
 
     /// What there is of stacks: devices, tables of rules, processes, and files.
-    fn leftovers(&self) -> Vec<String> {
+    pub fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (program, arguments) in [
             ("ip", &["-brief", "link"][..]),
@@ -128,7 +128,7 @@ impl Drop for Net {
     }
 }
 
-fn ip(words: &str) {
+pub fn ip(words: &str) {
     let status = Command::new("ip").args(words.split(' ')).status().unwrap();
     assert!(status.success(), "ip {words}");
 }
@@ -138,7 +138,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// What a command wrote; it must have ended well.
-fn written(mut command: Command) -> String {
+pub fn written(mut command: Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     text(&output.stdout)

@@ -55,6 +55,8 @@ pub(super) struct Ends {
     pub(super) machine: Ipv4Addr,
     /// Where this process answers for a resolver that the kernel cannot reach.
     pub(super) resolver: Ipv4Addr,
+    /// The machine's as well: stands for servers inside.
+    pub(super) published: Ipv4Addr,
     pub(super) prefix_v4: u8,
     /// None where the machine has no IPv6.
     pub(super) v6: Option<EndsV6>,
@@ -65,6 +67,7 @@ pub(super) struct Ends {
 pub(super) struct EndsV6 {
     pub(super) inside: Ipv6Addr,
     pub(super) machine: Ipv6Addr,
+    pub(super) published: Ipv6Addr,
     pub(super) prefix: u8,
     /// Whether the machine passes packets on.
     pub(super) is_gateway: bool,

@@ -18,6 +18,7 @@ mod inside;
 mod names;
 mod nat;
 mod place;
+mod publish;
 mod session;
 mod terminal;
 mod wire;
@@ -37,6 +38,7 @@ use crate::uml::{self, Kernel};
 use crate::units::Size;
 use control::{Job, Terminal};
 pub use inside::main as guest;
+pub use publish::Publish;
 use session::Session;
 use wire::Wire;
 
@@ -56,6 +58,8 @@ pub struct Options {
     pub qdisc: Option<String>,
     /// Settings of the kernel and their values, in this order.
     pub sysctls: Vec<(String, String)>,
+    /// Ports of the machine that lead to servers inside.
+    pub publish: Vec<Publish>,
     /// The kernel's memory; none: 1 GiB.
     pub memory: Option<Size>,
     /// A user-mode kernel; none: the packaged one.
@@ -74,6 +78,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let Some(program) = options.command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
+    publish::check(&options.publish)?;
     let kernel = kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
     guest::check_available(Kind::UserMode, memory, "--memory")?;
@@ -99,7 +104,7 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     ] {
         uml::check_visible(what, path, remedy)?;
     }
-    let wire = Wire::create()?;
+    let wire = Wire::create(&options.publish)?;
     let streams = terminal::streams();
     let job = Job {
         command: options.command.clone(),
@@ -113,7 +118,10 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         modules: kernel.modules.clone(),
         congestion_control: options.congestion_control.clone(),
         qdisc: options.qdisc.clone(),
-        sysctls: options.sysctls.clone(),
+        sysctls: publish::reserved(&options.publish)
+            .into_iter()
+            .chain(options.sysctls.iter().cloned())
+            .collect(),
         ends: wire.ends(),
         resolver: names::for_the_kernel(&wire)?,
         terminal: streams.terminal().then(|| Terminal {

@@ -11,10 +11,12 @@
 //! this process, the system removes them (`flags owner`, Linux 5.12).
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::process::{ChildStderr, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use super::control::Ends;
+use super::publish::Ports;
 use crate::error::Error;
 use crate::host::tool;
 use crate::interrupt::OnSignal;
@@ -37,8 +39,13 @@ pub(super) struct Nat {
 }
 
 impl Nat {
-    /// Puts it in force for what is behind a device.
-    pub(super) fn create(device: &str, ends: &Ends) -> Result<Self, Error> {
+    /// Puts it in force for what is behind a device, and for ports of IPv4 and IPv6 that lead
+    /// there.
+    pub(super) fn create(
+        device: &str,
+        ends: &Ends,
+        published: &[Option<Ports>; 2],
+    ) -> Result<Self, Error> {
         let mut process = Process::spawn(
             tool::command("nft")
                 .arg("-i")
@@ -50,7 +57,7 @@ impl Nat {
         let (Some(mut input), Some(mut answers)) = (child.stdin.take(), child.stderr.take()) else {
             unreachable!("both were asked for");
         };
-        let mut commands = rules(device, ends).join("\n");
+        let mut commands = rules(device, ends, published).join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
         // Where it has ended before it read all, its own words say why.
         let _ = input.write_all(commands.as_bytes());
@@ -97,33 +104,126 @@ fn await_end(answers: impl Read) -> Result<(), Error> {
 fn failed(said: String) -> Error {
     Error::Missing(format!(
         "the machine cannot translate addresses: nft says {said:?}; its kernel needs nf_tables, \
-         nft_masq and nft_dup_ipv4 (Linux 5.12 or newer)"
+         nft_masq and nft_dup_ipv4 (Linux 5.12 or newer), and nft_fib and nft_reject for --publish"
     ))
 }
 
 /// The commands, one a line.
-fn rules(device: &str, ends: &Ends) -> Vec<String> {
-    let mut rules = table("ip", "ip", device, &ends.inside.to_string());
-    if let Some(v6) = ends.v6.filter(|v6| v6.is_gateway) {
-        rules.extend(table("ip6", "ip6", device, &v6.inside.to_string()));
+fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2]) -> Vec<String> {
+    let [v4, v6] = published;
+    let mut rules = table("ip", device, &ends.inside.to_string(), v4.as_ref());
+    if let Some(ends) = ends.v6.filter(|it| it.is_gateway) {
+        let inside = ends.inside.to_string();
+        rules.extend(table("ip6", device, &inside, v6.as_ref()));
     }
     rules
 }
 
-fn table(family: &str, header: &str, device: &str, inside: &str) -> Vec<String> {
-    vec![
+fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
+    // Neighbours are asked for under addresses that nobody forwards.
+    let own = match family {
+        "ip" => inside.to_owned(),
+        _ => format!("{{ {inside}, fe80::/10, :: }}"),
+    };
+    let mut rules = vec![
         format!("add table {family} {device} {{ flags owner; }}"),
         format!("add chain {family} {device} out {{ type nat hook postrouting priority srcnat; }}"),
         format!(
-            "add rule {family} {device} out {header} saddr {inside} oifname != \"{device}\" masquerade"
+            "add rule {family} {device} out {family} saddr {inside} oifname != \"{device}\" masquerade"
+        ),
+        // No packet comes from inside under another's address.
+        format!("add chain {family} {device} from {{ type filter hook prerouting priority raw; }}"),
+        format!(
+            "add rule {family} {device} from iifname \"{device}\" {family} saddr != {own} drop"
         ),
         // After the translation back, which is at -100.
         format!("add chain {family} {device} back {{ type filter hook prerouting priority -50; }}"),
         format!(
-            "add rule {family} {device} back iifname != \"{device}\" {header} daddr {inside} \
+            "add rule {family} {device} back iifname != \"{device}\" {family} daddr {inside} \
              dup to {inside} device \"{device}\" drop"
         ),
-    ]
+    ];
+    if let Some(ports) = published {
+        rules.extend(inbound(family, device, inside, ports));
+    }
+    rules
+}
+
+/// The rules for ports that lead inside.
+///
+/// A connection is translated to an address of this machine, so that it is tracked like one to a
+/// server here, which no packet is that was dropped before its end. Behind the machine's firewall
+/// a duplicate goes inside. The translation is taken back from what answers, before it is
+/// tracked.
+fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<String> {
+    let Ports {
+        target,
+        machine,
+        taken,
+        pairs,
+    } = ports;
+    let chain = |name: &str, kind: &str, hook: &str, priority: i32| {
+        format!(
+            "add chain {family} {device} {name} \
+             {{ type {kind} hook {hook} priority {priority}; }}"
+        )
+    };
+    let rule = |chain: &str, words: String| format!("add rule {family} {device} {chain} {words}");
+    let loopback = match target {
+        IpAddr::V4(_) => "127.0.0.0/8",
+        IpAddr::V6(_) => "::1",
+    };
+    let mut rules = vec![
+        chain("arriving", "nat", "prerouting", -100),
+        chain("own", "nat", "output", -100),
+        chain("inwards", "filter", "input", 200),
+    ];
+    for (address, port) in taken {
+        let to = address.map_or("fib daddr type local".to_owned(), |it| {
+            format!("{family} daddr {it}")
+        });
+        let translate = format!("{to} tcp dport {port} dnat to {target}");
+        rules.push(rule(
+            "arriving",
+            format!("iifname != \"{device}\" {translate}"),
+        ));
+        if target.is_ipv4() {
+            rules.push(rule("own", translate));
+        } else {
+            // The system takes no packet for ::1 from a device: clients shall try another
+            // address at once.
+            rules.push(rule("own", format!("ip6 daddr != {loopback} {translate}")));
+            let refuse = format!("ip6 daddr {loopback} tcp dport {port} reject with tcp reset");
+            rules.push(rule("inwards", refuse));
+        }
+    }
+    if target.is_ipv4() {
+        // Clients at 127.0.0.1, whose answers the device has to take; it takes nothing else for
+        // that.
+        let device = format!("iifname \"{device}\"");
+        rules.push(rule("from", format!("{device} ip daddr {loopback} drop")));
+        let source = format!("{family} saddr {loopback} {family} daddr {target} snat to {machine}");
+        rules.push(rule("out", source));
+    }
+    for (outside, port) in pairs {
+        rules.push(rule(
+            "from",
+            format!(
+                "iifname \"{device}\" {family} saddr {inside} tcp sport {port} \
+                 {family} saddr set {target} tcp sport set {outside}"
+            ),
+        ));
+        rules.push(rule(
+            "inwards",
+            format!(
+                "{family} daddr {target} tcp dport {outside} ct status dnat \
+                 {family} daddr set {inside} tcp dport set {port} \
+                 dup to {inside} device \"{device}\" \
+                 {family} daddr set {target} tcp dport set {outside}"
+            ),
+        ));
+    }
+    rules
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
@@ -19,6 +20,7 @@ use super::control::{Ends, EndsV6};
 use super::ip;
 use super::nat::Nat;
 use super::place::Place;
+use super::publish::{Ports, Publish};
 use crate::error::Error;
 use crate::host::tool;
 
@@ -45,17 +47,20 @@ pub(super) struct Wire {
     // Dropped first: no device is left that nobody translates for.
     _device: Device,
     _nat: Nat,
+    /// Sockets that keep published ports from others.
+    _held: Vec<OwnedFd>,
     contact: Contact,
     ends: Ends,
     _number: Number,
 }
 
 impl Wire {
-    /// Makes one, as root.
+    /// Makes one, as root, by which these ports of the machine lead inside.
     ///
     /// # Errors
-    /// [`Error::Missing`] where user or machine may not have one, with the remedy.
-    pub(super) fn create() -> Result<Self, Error> {
+    /// [`Error::Missing`] where user or machine may not have one, with the remedy;
+    /// [`Error::System`] where somebody has such a port.
+    pub(super) fn create(publish: &[Publish]) -> Result<Self, Error> {
         if !may_administrate() {
             return Err(Error::Missing(
                 "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run \
@@ -66,9 +71,9 @@ impl Wire {
         let number = Number::take()?;
         let device = number.device();
         let mut ends = number.ends(&routes()?)?;
-        let place = Place::create()?;
+        let contact = Contact::create(Place::create()?)?;
         let process = std::process::id();
-        place.within(|| {
+        contact.place().within(|| {
             ip(&[
                 format!("tuntap add dev {TAP} mode tap"),
                 format!("link add dev outside type veth peer name {device} netns {process}"),
@@ -91,8 +96,16 @@ impl Wire {
             format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
         ];
         if let Some(v6) = &ends.v6 {
-            let address = format!("address add {}/{PREFIX_V6} dev {name} nodad", v6.machine);
-            commands.push(address);
+            // Without the second one it could not ask for the kernel's hardware address when it
+            // has a packet of another host.
+            for address in [
+                format!("{}/{PREFIX_V6}", v6.machine),
+                "fe80::1/64".to_owned(),
+            ] {
+                commands.push(format!("address add {address} dev {name} nodad"));
+            }
+            // What is inside is no router of the machine.
+            device.set("ipv6", "accept_ra", "0")?;
         }
         commands.push(format!("link set dev {name} up"));
         ip(&commands)?;
@@ -100,10 +113,24 @@ impl Wire {
         if let Some(v6) = &mut ends.v6 {
             v6.is_gateway = device.forwards_v6()?;
         }
+        let published = Ports::of(publish, &ends)?;
+        let mut held = Vec::new();
+        for ports in published.iter().flatten() {
+            let alone = if ports.target.is_ipv4() { 32 } else { 128 };
+            let address = format!("address add {}/{alone} dev {name} nodad", ports.target);
+            ip(&[address])?;
+            held.extend(ports.hold()?);
+        }
+        if published[0].is_some() {
+            // Answers come from an address of the machine, and may be for 127.0.0.1.
+            device.set("ipv4", "accept_local", "1")?;
+            device.set("ipv4", "route_localnet", "1")?;
+        }
         Ok(Self {
-            _nat: Nat::create(name, &ends)?,
+            _nat: Nat::create(name, &ends, &published)?,
+            _held: held,
             _device: device,
-            contact: Contact::create(place)?,
+            contact,
             ends,
             _number: number,
         })
@@ -191,10 +218,12 @@ impl Number {
             machine: Ipv4Addr::from_bits(first + 1),
             inside: Ipv4Addr::from_bits(first + 2),
             resolver: Ipv4Addr::from_bits(first + 3),
+            published: Ipv4Addr::from_bits(first + 4),
             prefix_v4: PREFIX_V4,
             v6: Some(EndsV6 {
                 machine: v6(1),
                 inside: v6(2),
+                published: v6(4),
                 prefix: PREFIX_V6,
                 is_gateway: false,
             }),
