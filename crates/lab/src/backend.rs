@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::host::WireKind;
+use crate::mode::Mode;
 use crate::outcome::Outcome;
 use crate::run::{self, Options};
 use crate::scenario::Scenario;
@@ -138,7 +139,15 @@ impl Finished {
 /// its console.
 pub fn run(options: &Options) -> Result<Finished, Error> {
     let scenarios = run::check(options)?;
+    let has_stack = scenarios.iter().any(|scenario| scenario.stack().is_some());
+    if options.kernel.is_some() && options.backend != Backend::Qemu && !has_stack {
+        return Err(Error::Options(
+            "--kernel goes with --backend qemu, or with a scenario that has an end \"stack\""
+                .into(),
+        ));
+    }
     let (name, mut why) = choose(options, &scenarios)?;
+    check_stacks(options, &scenarios, name)?;
     let stock = match name {
         Backend::Qemu => Some(kernels::find(options.kernel.as_deref())?),
         _ => None,
@@ -200,6 +209,34 @@ fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error>
              (--backend virtual)",
             file.display()
         ))),
+    }
+}
+
+/// A stack is one end, and this machine's own kernel the other, or the path between two.
+fn check_stacks(options: &Options, scenarios: &[Scenario], name: Backend) -> Result<(), Error> {
+    let stack = scenarios
+        .iter()
+        .zip(&options.scenarios)
+        .find_map(|(scenario, file)| Some((scenario.stack()?, file)));
+    let Some((key, file)) = stack else {
+        return Ok(());
+    };
+    let refused = |why: String| {
+        let file = file.display();
+        Err(Error::Options(format!("{file}: `{key} = \"stack\"` {why}")))
+    };
+    if !matches!(name, Backend::Host | Backend::Link) {
+        return refused(format!(
+            "needs --backend host or link, found {name}: the other end is this machine's kernel"
+        ));
+    }
+    let fits = |mode: &&Mode| matches!(mode, Mode::Baseline | Mode::Fixed(_));
+    match options.modes.iter().find(|mode| !fits(mode)) {
+        Some(mode) => refused(format!(
+            "goes with the modes baseline and fixed:NAME, found {mode}: agents and policies of \
+             a run are in this machine's kernel"
+        )),
+        None => Ok(()),
     }
 }
 

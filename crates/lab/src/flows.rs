@@ -205,6 +205,7 @@ fn connection(flow: Flow, round: u32, wall_s: f64) -> Connection {
         flow_bytes: flow.flow_bytes,
         fct_us: flow.flow_bytes.filter(|_| fine).map(|_| flow.took_us),
         wall_s,
+        cpu: None,
         error: flow.error,
     }
 }

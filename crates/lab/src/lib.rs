@@ -19,6 +19,7 @@ mod arms;
 pub mod backend;
 mod cache;
 pub mod compare;
+mod ends;
 mod error;
 pub mod expect;
 mod flows;

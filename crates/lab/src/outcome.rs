@@ -57,6 +57,9 @@ pub struct Environment {
     pub started: String,
     /// The kernel that was used, and why that one.
     pub backend: Place,
+    /// The kernel of ends that are stacks, where a scenario has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack: Option<String>,
 }
 
 /// What one scenario gave.
@@ -187,8 +190,23 @@ pub struct Connection {
     pub fct_us: Option<f64>,
     /// Wall time of the client from start to exit, seconds.
     pub wall_s: f64,
+    /// Processor time meanwhile; absent where the clock is not the machine's, and where
+    /// connections run at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
     /// Why it failed.
     pub error: Option<String>,
+}
+
+/// Processor time, seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Of the whole machine: what its processors were not idle, whoever used them.
+    pub machine_s: f64,
+    /// Of the kernel of an end that is a stack, with all that runs on it; the client's where
+    /// both ends are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stack_s: Option<f64>,
 }
 
 impl Connection {

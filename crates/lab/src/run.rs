@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -12,20 +13,21 @@ use thalweg_units::file::replace;
 use crate::agent::{self, Agent, Places};
 use crate::arms;
 use crate::backend::{Backend, Place};
+use crate::ends::{self, Sender, Stacks};
 use crate::error::Error;
 use crate::expect;
 use crate::flows;
-use crate::host::{self, Pair, PairOptions, Remote, preflight, stale};
+use crate::host::{self, Pair, PairOptions, Remote, Side, preflight, stale};
 use crate::interrupt;
 use crate::mode::{self, Mode};
 use crate::outcome::{
-    Connection, Environment, FORMAT, ModeOutcome, Outcome, RemoteOutcome, ScenarioOutcome,
+    Connection, Cpu, Environment, FORMAT, ModeOutcome, Outcome, RemoteOutcome, ScenarioOutcome,
 };
 use crate::policy::PolicyInForce;
 use crate::progress::Progress;
 use crate::report;
 use crate::rundir::RunDir;
-use crate::scenario::{self, Kind, Scenario};
+use crate::scenario::{self, End, Kind, Scenario};
 use crate::ticks::Ticks;
 use crate::traffic::{self, Pause, Server};
 use crate::units::Size;
@@ -122,7 +124,8 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
     stale::remove();
 
     let _arms = arms::load(&options.agent_binary, &scenarios)?;
-    let environment = environment(options)?;
+    let stacks = Stacks::find(options, &scenarios)?;
+    let environment = environment(options, stacks.as_ref())?;
     let modes = mode::expand(&options.modes, &environment.congestion_controls);
     let directories = report::directories(options.out.as_deref(), &scenarios, &started(options))?;
     let mut outcome = Outcome {
@@ -134,7 +137,20 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
         if let Some(connections) = options.connections {
             scenario.traffic.connections = connections;
         }
-        let result = run_scenario(options, scenario, &modes, serial, &directory)?;
+        let bench = Bench {
+            options,
+            stacks: stacks.as_ref(),
+            scenario: &scenario,
+        };
+        let (modes, wall_s) = run_scenario(bench, &modes, serial, &directory)?;
+        let result = ScenarioOutcome {
+            checks: expect::evaluate(&scenario.expect, &modes),
+            scenario,
+            reference_every: options.reference_every,
+            modes,
+            wall_s,
+            report: directory,
+        };
         report::write(&outcome.environment, &result)?;
         outcome.scenarios.push(result);
     }
@@ -171,12 +187,22 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
     options.scenarios.iter().enumerate().map(load).collect()
 }
 
+/// A scenario, and what it is run with.
+#[derive(Clone, Copy)]
+struct Bench<'a> {
+    options: &'a Options,
+    stacks: Option<&'a Stacks>,
+    scenario: &'a Scenario,
+}
+
 /// One mode's hosts and what runs in them. Fields are dropped in this order.
 struct Rig {
     agent: Option<Agent>,
     policy: Option<PolicyInForce>,
     /// One for each remote host.
     servers: Vec<Server>,
+    /// The client where it is a stack.
+    sender: Option<Mutex<Sender>>,
     pair: Pair,
     mode: Mode,
     connections: Vec<Connection>,
@@ -186,12 +212,14 @@ struct Rig {
 
 impl Rig {
     fn set_up(
-        options: &Options,
-        scenario: &Scenario,
+        bench: Bench<'_>,
         mode: &Mode,
         directory: &Path,
         bpf: Option<&Path>,
     ) -> Result<Self, Error> {
+        let Bench {
+            options, scenario, ..
+        } = bench;
         let mut paths = scenario.remotes().into_iter().map(|(_, path)| path);
         let first = paths.next().unwrap_or(&scenario.path);
         let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
@@ -200,6 +228,12 @@ impl Rig {
             settings.congestion_control = Some(arm.clone());
         }
         settings.wire = options.place.name.wire();
+        let ends = [
+            (Side::Client, scenario.sender),
+            (Side::Server, scenario.receiver),
+        ];
+        let stacks = ends.into_iter().filter(|(_, end)| *end == End::Stack);
+        settings.stacks = stacks.map(|(side, _)| side).collect();
         let pair = Pair::new(&settings)?;
         // Agent and policy first, so that they see the server's socket from the start.
         let places = bpf.map(|bpf| Places {
@@ -222,12 +256,13 @@ impl Rig {
         let servers = pair
             .remotes()
             .iter()
-            .map(|remote| server(options, scenario, &pair, remote, mode))
+            .map(|remote| server(bench, &pair, remote, mode))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             agent,
             policy,
             servers,
+            sender: sender(bench, &pair, mode)?,
             pair,
             mode: mode.clone(),
             connections: Vec::new(),
@@ -235,13 +270,10 @@ impl Rig {
         })
     }
 
-    fn connect(
-        &mut self,
-        options: &Options,
-        round: u32,
-        scenario: &Scenario,
-        raw: &Path,
-    ) -> Result<(), Error> {
+    fn connect(&mut self, bench: Bench<'_>, round: u32, raw: &Path) -> Result<(), Error> {
+        let Bench {
+            options, scenario, ..
+        } = bench;
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
         }
@@ -250,8 +282,16 @@ impl Rig {
         for (running, remote) in self.servers.iter_mut().zip(remotes) {
             if !running.await_turn()? {
                 running.stop();
-                *running = server(options, scenario, &self.pair, remote, &self.mode)?;
+                *running = server(bench, &self.pair, remote, &self.mode)?;
                 running.await_turn()?;
+            }
+        }
+        if let Some(running) = &mut self.sender {
+            let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if running.ended()? {
+                // First the old one, whose place it takes.
+                self.sender = None;
+                self.sender = sender(bench, &self.pair, &self.mode)?;
             }
         }
         let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
@@ -280,7 +320,27 @@ impl Rig {
                 pauses,
             })
             .collect();
-        let results = transfer(&self.pair, options, scenario, round, ways)?;
+        let before = self.cpu(options)?;
+        let mut results = transfer(
+            &self.pair,
+            self.sender.as_ref(),
+            options,
+            scenario,
+            round,
+            ways,
+        )?;
+        if let [connections] = &mut results[..]
+            && let [only] = &mut connections[..]
+            && let (Some(before), Some(after)) = (before, self.cpu(options)?)
+        {
+            only.cpu = Some(Cpu {
+                machine_s: after.machine_s - before.machine_s,
+                stack_s: after
+                    .stack_s
+                    .zip(before.stack_s)
+                    .map(|(after, before)| after - before),
+            });
+        }
         for ((connections, running), remote) in
             results.into_iter().zip(&mut self.servers).zip(remotes)
         {
@@ -289,11 +349,30 @@ impl Rig {
                 tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
                 // The server may still wait for the client that is gone.
                 running.stop();
-                *running = server(options, scenario, &self.pair, remote, &self.mode)?;
+                *running = server(bench, &self.pair, remote, &self.mode)?;
             }
             self.connections.extend(connections);
         }
         Ok(())
+    }
+
+    /// Processor time so far; none where the clock is not the machine's.
+    fn cpu(&self, options: &Options) -> Result<Option<Cpu>, Error> {
+        if !matches!(options.place.name, Backend::Host | Backend::Link) {
+            return Ok(None);
+        }
+        let stack_s = match (&self.sender, &self.servers[..]) {
+            (Some(sender), _) => {
+                let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+                Some(sender.cpu_s()?)
+            }
+            (None, [only]) => only.stack_cpu_s()?,
+            _ => None,
+        };
+        Ok(Some(Cpu {
+            machine_s: ends::machine_cpu_s()?,
+            stack_s,
+        }))
     }
 
     /// Takes it down and returns what it measured.
@@ -302,12 +381,14 @@ impl Rig {
             agent,
             policy,
             servers,
+            sender,
             pair,
             mode,
             connections,
             changed: _,
         } = self;
         drop(servers);
+        drop(sender);
         let mut hosts = Vec::new();
         if let Some(agent) = agent {
             let body = agent.hosts()?;
@@ -377,6 +458,7 @@ struct Way<'a> {
 /// One round: the connections to every remote host, at the same time.
 fn transfer(
     pair: &Pair,
+    sender: Option<&Mutex<Sender>>,
     options: &Options,
     scenario: &Scenario,
     round: u32,
@@ -392,7 +474,7 @@ fn transfer(
             None => {
                 let duration = scenario.traffic.duration;
                 vec![traffic::transfer(
-                    pair, server, round, duration, raw, pauses,
+                    pair, sender, server, round, duration, raw, pauses,
                 )?]
             }
         };
@@ -426,17 +508,40 @@ fn transfer(
 }
 
 /// Starts what receives the scenario's traffic on a remote host.
-fn server(
-    options: &Options,
-    scenario: &Scenario,
-    pair: &Pair,
-    remote: &Remote,
-    mode: &Mode,
-) -> Result<Server, Error> {
-    let mode = mode.to_string();
+fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result<Server, Error> {
+    let Bench {
+        options,
+        stacks,
+        scenario,
+    } = bench;
+    let name = mode.to_string();
+    if let (End::Stack, Some(stacks)) = (scenario.receiver, stacks) {
+        let words = traffic::iperf3_server(remote, PORT);
+        let words: Vec<&str> = ["iperf3"]
+            .into_iter()
+            .chain(words.iter().map(String::as_str))
+            .collect();
+        let (command, cgroup) = stacks.receiver(options, scenario, pair, mode, &words)?;
+        return Server::on_stack(command, cgroup, &name);
+    }
     match scenario.traffic.kind {
-        Kind::Bulk => Server::iperf3(pair, remote, &mode, PORT),
-        _ => Server::worker(pair, remote, &mode, PORT, &options.agent_binary),
+        Kind::Bulk => Server::iperf3(pair, remote, &name, PORT),
+        _ => Server::worker(pair, remote, &name, PORT, &options.agent_binary),
+    }
+}
+
+/// Starts the client where it is a stack.
+fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sender>>, Error> {
+    let Bench {
+        options,
+        stacks,
+        scenario,
+    } = bench;
+    match (scenario.sender, stacks) {
+        (End::Stack, Some(stacks)) => stacks
+            .sender(options, scenario, pair, mode)
+            .map(|sender| Some(Mutex::new(sender))),
+        _ => Ok(None),
     }
 }
 
@@ -470,13 +575,16 @@ fn changes<'a>(
     Ok(pauses)
 }
 
+/// Returns what each mode gave, and how long all took, seconds.
 fn run_scenario(
-    options: &Options,
-    scenario: Scenario,
+    bench: Bench<'_>,
     modes: &[Mode],
     serial: usize,
     report: &Path,
-) -> Result<ScenarioOutcome, Error> {
+) -> Result<(Vec<ModeOutcome>, f64), Error> {
+    let Bench {
+        options, scenario, ..
+    } = bench;
     let started = Instant::now();
     let raw = report.join("raw");
     fs::create_dir_all(&raw).map_err(Error::io("cannot create", &raw))?;
@@ -504,28 +612,21 @@ fn run_scenario(
         let rig = match &mut rigs[mode] {
             Some(rig) => rig,
             vacant => {
-                let rig = Rig::set_up(options, &scenario, of, directory.path(), bpf.as_deref())?;
+                let rig = Rig::set_up(bench, of, directory.path(), bpf.as_deref())?;
                 vacant.insert(rig)
             }
         };
-        rig.connect(options, round, &scenario, &raw)?;
+        rig.connect(bench, round, &raw)?;
     }
     progress.finish();
 
     let mut modes = rigs
         .into_iter()
         .flatten()
-        .map(|rig| rig.finish(&scenario, report))
+        .map(|rig| rig.finish(scenario, report))
         .collect::<Result<Vec<_>, _>>()?;
-    relate(&mut modes, &scenario);
-    Ok(ScenarioOutcome {
-        checks: expect::evaluate(&scenario.expect, &modes),
-        scenario,
-        reference_every: options.reference_every,
-        modes,
-        wall_s: started.elapsed().as_secs_f64(),
-        report: report.to_owned(),
-    })
+    relate(&mut modes, scenario);
+    Ok((modes, started.elapsed().as_secs_f64()))
 }
 
 /// Tells each mode what holds for all of the scenario.
@@ -585,7 +686,7 @@ fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
     turns
 }
 
-fn environment(options: &Options) -> Result<Environment, Error> {
+fn environment(options: &Options, stacks: Option<&Stacks>) -> Result<Environment, Error> {
     let name = nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
     let version = host::tool::command("iperf3").arg("--version").output();
     let iperf3 = version
@@ -618,6 +719,7 @@ fn environment(options: &Options) -> Result<Environment, Error> {
             _ => started(options),
         },
         backend: options.place.clone(),
+        stack: stacks.map(|stacks| stacks.text.clone()),
     })
 }
 

@@ -43,6 +43,13 @@ pub struct Scenario {
     pub name: String,
     /// One sentence for the reader of the report.
     pub description: String,
+    /// Whose TCP the client has.
+    // Absent where it is the default, so that older results can be compared with.
+    #[serde(skip_serializing_if = "End::is_native")]
+    pub sender: End,
+    /// Whose TCP the server has.
+    #[serde(skip_serializing_if = "End::is_native")]
+    pub receiver: End,
     /// The link between the two hosts; where there are several remote hosts, what
     /// their paths have in common.
     pub path: PathModel,
@@ -63,6 +70,23 @@ pub struct Scenario {
     pub system: System,
     /// The outcome, checked after the run.
     pub expect: Vec<Expectation>,
+}
+
+/// Whose TCP a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// That of the kernel that the run is on.
+    #[default]
+    Native,
+    /// That of a kernel that is a process, as of `thalweg stack`.
+    Stack,
+}
+
+impl End {
+    pub(crate) fn is_native(&self) -> bool {
+        *self == Self::Native
+    }
 }
 
 /// The link. The data direction is from client to server.
@@ -359,6 +383,8 @@ struct Document {
     name: Spanned<String>,
     #[serde(default)]
     description: String,
+    sender: Option<Spanned<End>>,
+    receiver: Option<Spanned<End>>,
     #[serde(default)]
     path: Option<Spanned<PathModel>>,
     #[serde(default)]
@@ -409,6 +435,13 @@ impl Scenario {
             .iter()
             .map(|host| (host.name.as_str(), &host.path))
             .collect()
+    }
+
+    /// Its first end that is a stack, by the key that says so.
+    pub(crate) fn stack(&self) -> Option<&'static str> {
+        let ends = [("sender", self.sender), ("receiver", self.receiver)];
+        let stack = ends.into_iter().find(|(_, end)| *end == End::Stack);
+        stack.map(|(key, _)| key)
     }
 
     /// The paths in one line, for a reader.
@@ -502,6 +535,12 @@ impl Document {
         let hosts = host::check(self.host, &path, &traffic)?;
         let changes = change::check(self.change, &path, &hosts, traffic.connections)?;
         let system = self.system.check()?;
+        for (key, end) in [("sender", &self.sender), ("receiver", &self.receiver)] {
+            if let Some(end) = end.as_ref().filter(|end| !end.get_ref().is_native()) {
+                check_stack(key, &traffic, &hosts, &arms)
+                    .map_err(|message| (end.span(), message))?;
+            }
+        }
         let expect = self
             .expect
             .into_iter()
@@ -519,6 +558,8 @@ impl Document {
         Ok(Scenario {
             name: self.name.into_inner(),
             description: self.description,
+            sender: self.sender.map(Spanned::into_inner).unwrap_or_default(),
+            receiver: self.receiver.map(Spanned::into_inner).unwrap_or_default(),
             path,
             hosts,
             traffic,
@@ -529,6 +570,26 @@ impl Document {
             expect,
         })
     }
+}
+
+/// Whether an end can be a kernel that is a process.
+fn check_stack(key: &str, traffic: &Traffic, hosts: &[Host], arms: &[Arm]) -> Result<(), String> {
+    let stack = format!("`{key} = \"stack\"`");
+    if traffic.kind != Kind::Bulk {
+        return Err(format!(
+            "{stack} goes with kind \"bulk\" only: other flows are timed by one clock at both ends"
+        ));
+    }
+    if !hosts.is_empty() {
+        return Err(format!("{stack} goes with one remote host, found [[host]]"));
+    }
+    if !arms.is_empty() {
+        return Err(format!(
+            "{stack} goes without [[arm]]: the kernel that is a process takes no congestion \
+             control in BPF"
+        ));
+    }
+    Ok(())
 }
 
 /// Where files that a scenario names are looked for.

@@ -213,6 +213,7 @@ fn the_document_has_a_summary_for_each_host_and_none_of_their_mixture() {
             command: String::new(),
             started: String::new(),
             backend: Default::default(),
+            stack: None,
         },
         scenarios: vec![outcome],
     };

@@ -109,7 +109,11 @@ impl Ticks {
     pub(crate) fn missing(self, scenarios: &[Scenario]) -> Vec<String> {
         let mut missing = Vec::new();
         let elsewhere = "--backend uml and --backend virtual can have it";
-        for Scenario { name, system, .. } in scenarios {
+        // A stack's kernel is its own.
+        let here = scenarios
+            .iter()
+            .filter(|scenario| scenario.stack().is_none());
+        for Scenario { name, system, .. } in here {
             if let Some(hz) = system.hz.filter(|hz| *hz != self.hz) {
                 missing.push(format!(
                     "{name}: `hz = {hz}` in [system], but this kernel has {} ({elsewhere})",

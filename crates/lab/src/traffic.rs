@@ -5,12 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
+use crate::ends;
 use crate::error::Error;
+use crate::host::cgroup::Cgroup;
 use crate::host::{Pair, Remote, Side};
 use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
@@ -20,6 +22,9 @@ use crate::worker;
 
 /// How long a server may take until it listens.
 const START: Duration = Duration::from_secs(10);
+/// What iperf3 says after listen(2). A connection made to find out would be one more for an
+/// agent to learn from.
+const ANNOUNCES: &str = "Server listening";
 /// How often iperf3 looks at the connection, seconds.
 const SAMPLE_S: &str = "0.1";
 /// How much longer than its sending time a client may take.
@@ -35,6 +40,8 @@ pub(crate) struct Server {
     announces: Option<&'static str>,
     /// Whether it has said so since the last client.
     ready: bool,
+    /// The cgroup of the kernel that it runs on, if that is a stack's; dropped after it.
+    stack: Option<Cgroup>,
 }
 
 impl Server {
@@ -46,14 +53,17 @@ impl Server {
         port: u16,
     ) -> Result<Self, Error> {
         let mut command = pair.command_on(remote, "iperf3")?;
-        command
-            .args(["--server", "--forceflush", "--port", &port.to_string()])
-            .args(["--bind", &remote.address().to_string()]);
-        // iperf3 says so after listen(2). A connection made to find out would be
-        // one more for an agent to learn from.
-        let announces = "Server listening";
-        let mut server = Self::start(command, announces, mode)?;
-        server.announces = Some(announces);
+        command.args(iperf3_server(remote, port));
+        let mut server = Self::start(command, ANNOUNCES, mode, START)?;
+        server.announces = Some(ANNOUNCES);
+        Ok(server)
+    }
+
+    /// Starts iperf3 on a stack, by the command that runs it there.
+    pub(crate) fn on_stack(command: Command, cgroup: Cgroup, mode: &str) -> Result<Self, Error> {
+        let mut server = Self::start(command, ANNOUNCES, mode, ends::START)?;
+        server.announces = Some(ANNOUNCES);
+        server.stack = Some(cgroup);
         Ok(server)
     }
 
@@ -68,10 +78,15 @@ impl Server {
         let address = SocketAddr::new(remote.address(), port);
         let mut command = pair.command_on(remote, &program.to_string_lossy())?;
         command.args(["lab", "worker", "serve", &address.to_string()]);
-        Self::start(command, worker::LISTENING, mode)
+        Self::start(command, worker::LISTENING, mode, START)
     }
 
-    fn start(mut command: Command, listening: &str, mode: &str) -> Result<Self, Error> {
+    fn start(
+        mut command: Command,
+        listening: &str,
+        mode: &str,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let fault = |why: String| Error::Server {
             mode: mode.to_owned(),
             why,
@@ -97,12 +112,13 @@ impl Server {
             });
         }
         drop(sender);
-        if await_line(&lines, listening, Instant::now() + START)? {
+        if await_line(&lines, listening, Instant::now() + patience)? {
             return Ok(Self {
                 process,
                 lines,
                 announces: None,
                 ready: true,
+                stack: None,
             });
         }
         process.kill();
@@ -130,13 +146,37 @@ impl Server {
 
     /// Ends it and frees its port.
     pub(crate) fn stop(&mut self) {
+        if self.stack.is_some() {
+            // It has a directory to remove.
+            self.process.terminate(ends::STOP);
+        }
         self.process.kill();
+    }
+
+    /// Processor time of the stack that it runs on, seconds; none where it runs on none.
+    pub(crate) fn stack_cpu_s(&self) -> Result<Option<f64>, Error> {
+        self.stack.as_ref().map(Cgroup::cpu_s).transpose()
     }
 
     /// Whether it has ended.
     fn ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
     }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The words of an iperf3 that receives.
+pub(crate) fn iperf3_server(remote: &Remote, port: u16) -> [String; 6] {
+    let words = ["--server", "--forceflush", "--port", "", "--bind", ""];
+    let mut words = words.map(str::to_owned);
+    words[3] = port.to_string();
+    words[5] = remote.address().to_string();
+    words
 }
 
 /// Waits until a line with the given text comes from a child's output, or the
@@ -180,13 +220,14 @@ pub(crate) fn wait(
     process.wait_until(deadline, OnSignal::Fail)
 }
 
-/// Opens one connection that sends for the given time, and keeps iperf3's own
-/// JSON in a file. A connection that fails or hangs is a result, not an error.
+/// Opens one connection that sends for the given time, from the pair's client or from a stack,
+/// and keeps iperf3's own JSON in a file. A connection that fails or hangs is a result, not an error.
 ///
 /// # Errors
 /// Where iperf3 cannot be started, or on SIGINT or SIGTERM.
 pub(crate) fn transfer(
     pair: &Pair,
+    sender: Option<&Mutex<ends::Sender>>,
     server: SocketAddr,
     round: u32,
     duration: Seconds,
@@ -194,30 +235,52 @@ pub(crate) fn transfer(
     pauses: &[Pause<'_>],
 ) -> Result<Connection, Error> {
     let output = File::create(raw).map_err(Error::io("cannot create", raw))?;
-    let mut command = pair.command_in(Side::Client, "iperf3")?;
-    command
-        .args(["--json", "--client", &server.ip().to_string()])
-        .args(["--port", &server.port().to_string()])
-        .args(["--time", &duration.get().to_string()])
-        .args(["--interval", SAMPLE_S])
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(Stdio::null());
+    let arguments = [
+        ["--json", "--client", &server.ip().to_string()],
+        ["--port", &server.port().to_string(), "--time"],
+        [&duration.get().to_string(), "--interval", SAMPLE_S],
+    ];
+    let arguments = arguments.as_flattened();
     let started = Instant::now();
-    let mut process = Process::spawn_tied(&mut command)?;
     let allowed = duration.duration() + GRACE;
-    let status = wait(&mut process, started, started + allowed, pauses)?;
-    if status.is_none() {
-        process.kill();
-    }
+    let deadline = started + allowed;
+    let ended = match sender {
+        Some(sender) => {
+            let mut sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+            let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+            let done = sender.turn("iperf3", &arguments, started, deadline, pauses)?;
+            if let Some(done) = &done {
+                fs::write(raw, &done.output).map_err(Error::io("cannot write", raw))?;
+            }
+            done.map(|done| done.ended)
+        }
+        None => {
+            let mut command = pair.command_in(Side::Client, "iperf3")?;
+            command
+                .args(arguments)
+                .stdin(Stdio::null())
+                .stdout(output)
+                .stderr(Stdio::null());
+            let mut process = Process::spawn_tied(&mut command)?;
+            let status = wait(&mut process, started, deadline, pauses)?;
+            if status.is_none() {
+                process.kill();
+            }
+            status.map(|status| match status.success() {
+                true => Ok(()),
+                false => Err(format!("iperf3 ended with {status}")),
+            })
+        }
+    };
     let wall_s = started.elapsed().as_secs_f64();
     let text = fs::read_to_string(raw).map_err(Error::io("cannot read", raw))?;
-    let mut connection = match status {
+    let mut connection = match ended {
         None => failed(format!("killed: not done after {} s", allowed.as_secs())),
-        Some(status) => match parse(&text) {
-            Ok(connection) if status.success() => connection,
-            Ok(_) => failed(format!("iperf3 ended with {status}")),
-            Err(why) => failed(why),
+        Some(ended) => match (parse(&text), ended) {
+            (Ok(connection), Ok(())) => connection,
+            // iperf3 says more than its exit code, where it said anything.
+            (Err(why), Err(_)) if !text.is_empty() => failed(why),
+            (Err(why), Ok(())) | (_, Err(why)) => failed(why),
         },
     };
     connection.round = round;

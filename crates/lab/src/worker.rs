@@ -12,6 +12,7 @@ mod calls;
 mod client;
 mod server;
 mod tcp;
+pub(crate) mod turns;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,6 +40,8 @@ pub enum Job {
         /// Where the result goes.
         result: PathBuf,
     },
+    /// Run the programs that are ordered on standard input, one after the other.
+    Turns,
 }
 
 /// Does a job; a server does not return.
@@ -51,6 +54,7 @@ pub fn work(job: &Job) -> Result<(), Error> {
     match job {
         Job::Serve { address } => server::serve(*address),
         Job::Send { result } => client::run(result),
+        Job::Turns => turns::obey(),
     }
 }
 

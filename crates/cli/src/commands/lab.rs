@@ -80,6 +80,8 @@ enum Worker {
         /// Where the result goes.
         result: PathBuf,
     },
+    /// Run the programs that are ordered on standard input, one after the other.
+    Turns,
 }
 
 #[derive(Debug, Args)]
@@ -153,15 +155,16 @@ struct Run {
     /// need, otherwise uml).
     #[arg(long, value_name = "NAME", default_value_t = Backend::Auto)]
     backend: Backend,
-    /// With qemu: the kernel, by its name in `lab kernels list` or its file. Default: the newest
-    /// of the list.
+    /// With qemu: the kernel, by its name in `lab kernels list` or its file; the newest of the list
+    /// unless given. For ends that are stacks: a user-mode kernel's file, as `lab build-kernel`
+    /// makes; linux.uml of the package user-mode-linux unless given.
     #[arg(long, value_name = "NAME|FILE")]
     kernel: Option<OsString>,
     /// With qemu: the speed of the guest's processor, which takes 2^N nanoseconds for an
     /// instruction; 0 is a processor of 10⁹ instructions a second, each more halves it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
     shift: Option<u8>,
-    /// Memory of a kernel of its own (uml, virtual, qemu), as "512mib"; 128mib to 4000mb. Default:
+    /// Memory of a kernel of its own (uml, virtual, qemu, an end that is a stack), as "512mib"; 128mib to 4000mb. Default:
     /// the largest that the scenarios say, or 1 GiB.
     #[arg(long, value_name = "SIZE", alias = "uml-mem")]
     memory: Option<Size>,
@@ -184,6 +187,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             Worker::Send { result } => Job::Send {
                 result: result.clone(),
             },
+            Worker::Turns => Job::Turns,
         })?),
         Lab::Guest { work } => Ok(thalweg_lab::guest::main(work)?),
     }
@@ -239,14 +243,8 @@ fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
 
 fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
     let defaults = thalweg_lab::Options::default();
-    let of_qemu = [
-        ("--kernel", run.kernel.is_some()),
-        ("--shift", run.shift.is_some()),
-    ];
-    if let Some((option, _)) = of_qemu.iter().find(|(_, given)| *given)
-        && run.backend != Backend::Qemu
-    {
-        let why = format!("{option} goes with --backend qemu, found {}", run.backend);
+    if run.shift.is_some() && run.backend != Backend::Qemu {
+        let why = format!("--shift goes with --backend qemu, found {}", run.backend);
         return Err(Failure::Usage(why).into());
     }
     let settings = thalweg_lab::Options {

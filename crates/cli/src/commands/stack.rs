@@ -52,6 +52,16 @@ enum What {
         #[arg(value_name = "DIR")]
         work: PathBuf,
     },
+    /// An end of a path of the laboratory.
+    #[command(hide = true)]
+    End {
+        /// What it is, JSON.
+        #[arg(value_name = "END")]
+        end: String,
+        /// The command to run, with its arguments.
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<OsString>,
+    },
 }
 
 /// A name that can be one of a module.
@@ -75,8 +85,14 @@ fn setting(text: &str) -> Result<(String, String), String> {
 
 /// Runs a command on a kernel of its own; its exit code becomes ours.
 pub fn run(options: &Options) -> Result<()> {
-    if let Some(What::Guest { work }) = &options.what {
-        return Ok(stack::guest(work)?);
+    let program = std::env::current_exe().context("cannot find this program")?;
+    match &options.what {
+        Some(What::Guest { work }) => return Ok(stack::guest(work)?),
+        Some(What::End { end, command }) => {
+            let end = serde_json::from_str(end).context("the end of a path")?;
+            return exit(stack::run_end(&end, command, &program).map_err(classified)?);
+        }
+        None => {}
     }
     let task = stack::Options {
         command: options.command.clone(),
@@ -86,9 +102,13 @@ pub fn run(options: &Options) -> Result<()> {
         publish: options.publish.clone(),
         memory: options.memory,
         kernel: options.kernel.clone(),
-        program: std::env::current_exe().context("cannot find this program")?,
+        program,
     };
-    match stack::run(&task).map_err(classified)? {
+    exit(stack::run(&task).map_err(classified)?)
+}
+
+fn exit(code: u8) -> Result<()> {
+    match code {
         0 => Ok(()),
         code => Err(Failure::Command(code).into()),
     }

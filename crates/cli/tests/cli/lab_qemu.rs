@@ -296,7 +296,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     for (arguments, code, words) in [
         (
             &["--backend", "host", "--kernel", "x"][..],
-            2,
+            1,
             "--kernel goes with --backend qemu",
         ),
         (&["--shift", "1"], 2, "--shift goes with --backend qemu"),

@@ -25,6 +25,7 @@ mod lab_paths;
 mod lab_policy;
 mod lab_qemu;
 mod lab_rate;
+mod lab_stack;
 mod lab_uml;
 mod lab_uml_host;
 mod lab_virtual;

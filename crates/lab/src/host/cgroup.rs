@@ -26,6 +26,26 @@ impl Cgroup {
         Ok(Self { path })
     }
 
+    /// One below this, which must be dropped before.
+    pub(crate) fn below(&self, name: &str) -> Result<Self, Error> {
+        let path = self.path.join(name);
+        fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;
+        Ok(Self { path })
+    }
+
+    /// Processor time of what runs or ran in it, user and system, seconds.
+    pub(crate) fn cpu_s(&self) -> Result<f64, Error> {
+        let path = self.path.join("cpu.stat");
+        let table = fs::read_to_string(&path).map_err(Error::io("cannot read", &path))?;
+        let usage = table
+            .lines()
+            .find_map(|line| line.strip_prefix("usage_usec "));
+        let usage_us: Option<f64> = usage.and_then(|value| value.trim().parse().ok());
+        usage_us
+            .map(|usage_us| usage_us / 1e6)
+            .ok_or_else(|| Error::io("no `usage_usec` in", path)(io::ErrorKind::InvalidData.into()))
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

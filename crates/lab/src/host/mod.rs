@@ -71,6 +71,8 @@ pub struct PairOptions {
     pub congestion_control: Option<String>,
     /// Further settings below `net.`, in both hosts.
     pub sysctl: std::collections::BTreeMap<String, String>,
+    /// Hosts whose TCP is that of a stack: their namespaces pass on what is for them.
+    pub stacks: Vec<Side>,
     /// What joins the hosts.
     pub wire: WireKind,
     /// What the sender's link queues with.
@@ -90,6 +92,7 @@ impl PairOptions {
             path: path.clone(),
             congestion_control: Some(system.default_cc.clone()),
             sysctl: system.sysctl.clone(),
+            stacks: Vec::new(),
             wire: WireKind::default(),
             qdisc: system.qdisc,
             further_addresses: 0,
@@ -155,13 +158,21 @@ impl Pair {
         let servers = (0..paths.len())
             .map(|place| Namespace::create(&remote::name(&name, "server", place as u8)))
             .collect::<Result<Vec<_>, _>>()?;
-        let hosts: Vec<&Namespace> = [&client].into_iter().chain(&servers).collect();
+        let native = |side: Side| !options.stacks.contains(&side);
+        let hosts: Vec<&Namespace> = [&client]
+            .into_iter()
+            .filter(|_| native(Side::Client))
+            .chain(servers.iter().filter(|_| native(Side::Server)))
+            .collect();
         for namespace in &hosts {
             for (key, value) in &options.sysctl {
                 namespace.set_sysctl(key, value)?;
             }
         }
-        if let Some(name) = &options.congestion_control {
+        // This kernel may lack what the stack of a sender has.
+        if let Some(name) = &options.congestion_control
+            && native(Side::Client)
+        {
             congestion::set_default(name, &hosts)?;
         }
         let remotes = servers
@@ -190,6 +201,25 @@ impl Pair {
     /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
     pub fn change(&self, path: &PathModel) -> Result<(), Error> {
         self.remotes[0].change(path)
+    }
+
+    /// The TAP device in the namespace of a host whose TCP is a stack's.
+    pub(crate) const STACK: &'static str = veth::TAP;
+
+    /// The commands of `ip` by which a stack's kernel becomes a host of the path, with this
+    /// interface of its own.
+    pub(crate) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
+        veth::inside(path, side, interface)
+    }
+
+    /// The file of a host's namespace.
+    pub(crate) fn namespace_file(&self, side: Side) -> std::path::PathBuf {
+        Path::new(netns::DIRECTORY).join(self.namespace(side))
+    }
+
+    /// A cgroup below that of the pair.
+    pub(crate) fn cgroup_below(&self, name: &str) -> Result<Cgroup, Error> {
+        self.cgroup.below(name)
     }
 
     /// The first address of a host: of the first server, or the client's towards it.

@@ -71,6 +71,9 @@ pub fn missing() -> Vec<String> {
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
+    // A stack has what its kernel has.
+    let is_sender = |scenario: &&Scenario| scenario.sender.is_native();
+    let senders = || scenarios.iter().filter(is_sender);
     let netem = wants(&|scenario| {
         let paths = scenario.remotes();
         paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
@@ -130,7 +133,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     }
     for qdisc in [Qdisc::Fq, Qdisc::Pfifo] {
         if let Some(kind) = qdisc.kind()
-            && wants(&|scenario| scenario.system.qdisc == qdisc)
+            && senders().any(|scenario| scenario.system.qdisc == qdisc)
             && let Err(why) = try_in_new_namespace(&format!("qdisc add dev lo root {kind}"))
         {
             missing.push(format!(
@@ -144,12 +147,10 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
         offered.extend(brought.map(|arm| arm.name.clone()));
     }
     let fixed = modes.iter().filter_map(|mode| match mode {
-        Mode::Fixed(name) => Some((name, "the mode")),
+        Mode::Fixed(name) if senders().next().is_some() => Some((name, "the mode")),
         _ => None,
     });
-    let defaults = scenarios
-        .iter()
-        .map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
+    let defaults = senders().map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
     let policies = scenarios.iter().flat_map(|scenario| {
         let chosen = modes.iter().filter_map(|mode| mode.policy(scenario));
         chosen.flat_map(|policy| &policy.congestion_controls)

@@ -59,6 +59,7 @@ impl Remote {
             server: &server,
             place,
             further_addresses: options.further_addresses,
+            stacks: &options.stacks,
         };
         let wire = match options.wire {
             WireKind::Veth => {
@@ -71,7 +72,9 @@ impl Remote {
             relay.set_up(namespace, path)?;
         }
         let link = veth::towards(place);
-        if let Some(kind) = options.qdisc.kind() {
+        if let Some(kind) = options.qdisc.kind()
+            && !options.stacks.contains(&Side::Client)
+        {
             let near = client.name();
             tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
         }

@@ -12,6 +12,8 @@ use crate::scenario::{Family, PathModel};
 /// The interface's name on a server, and on the client towards the first server. It
 /// never exists outside them.
 pub(super) const INTERFACE: &str = "link0";
+/// The interface to the kernel of a host whose TCP is a stack's.
+pub(super) const TAP: &str = "stack";
 /// A relay's interface towards the client.
 pub(super) const NEAR: &str = "near";
 /// A relay's interface towards the server.
@@ -49,9 +51,24 @@ pub(super) struct Ends<'a> {
     /// Which of the client's servers this is, counted from 0.
     pub(super) place: u8,
     pub(super) further_addresses: u8,
+    /// Those whose TCP is a stack's: their namespaces pass on what is for them.
+    pub(super) stacks: &'a [Side],
 }
 
 impl Ends<'_> {
+    /// The commands that give a host its addresses, or make its namespace a relay.
+    fn commands(&self, wires: &Wires, side: Side, interface: &str) -> Result<Vec<String>, Error> {
+        if !self.stacks.contains(&side) {
+            return Ok(wires.addresses(side, interface));
+        }
+        let host = match side {
+            Side::Client => self.client,
+            Side::Server => self.server,
+        };
+        host.set_sysctl(wires.forwarding(), "1")?;
+        Ok(wires.to_stack(side, interface))
+    }
+
     /// Each host with its interface.
     pub(super) fn hosts(&self) -> [(&Namespace, Side, String); 2] {
         [
@@ -92,11 +109,9 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
     for (host, side, interface) in &hosts {
         let commands = lines.entry(host.name()).or_default();
         if !path.offload {
-            // One segment per packet. Needs no ethtool, and TCP obeys it as it
-            // does a device without segmentation offload.
-            commands.push(format!("link set {interface} gso_max_segs 1"));
+            commands.push(one_segment(interface));
         }
-        commands.extend(wires.addresses(*side, interface));
+        commands.extend(ends.commands(&wires, *side, interface)?);
     }
     for (namespace, mut commands) in lines {
         commands.push("link set lo up".to_owned());
@@ -110,11 +125,38 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
 pub(super) fn give_addresses(ends: &Ends<'_>, path: &PathModel) -> Result<(), Error> {
     let wires = Wires::of(ends, path);
     for (host, side, interface) in &ends.hosts() {
-        let mut commands = wires.addresses(*side, interface);
+        let mut commands = ends.commands(&wires, *side, interface)?;
         commands.push("link set lo up".to_owned());
         batch(host.name(), &commands)?;
     }
     Ok(())
+}
+
+/// What the kernel of a stack has to do to be a host of the path, as commands of `ip`.
+pub(super) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
+    let wires = Wires {
+        family: path.family,
+        mtu: path.mtu,
+        place: 0,
+        further_addresses: 0,
+    };
+    let (mac, up) = match side {
+        Side::Client => (CLIENT_MAC, wires.near(interface)),
+        Side::Server => (SERVER_MAC, wires.far(interface)),
+    };
+    let mut commands = vec![format!("link set {interface} address {mac}")];
+    commands.extend(up);
+    if !path.offload {
+        commands.push(one_segment(interface));
+    }
+    commands.extend(wires.addresses(side, interface));
+    commands
+}
+
+/// One segment per packet. Needs no ethtool, and TCP obeys it as it does a device without
+/// segmentation offload.
+fn one_segment(interface: &str) -> String {
+    format!("link set {interface} gso_max_segs 1")
 }
 
 /// What all links of a path have in common.
@@ -181,6 +223,29 @@ impl Wires {
             .map(|server| format!("route add {server} dev {FAR}"))
             .chain([to_client])
             .collect()
+    }
+
+    /// What makes the namespace of a host a relay to its kernel.
+    fn to_stack(&self, side: Side, interface: &str) -> Vec<String> {
+        let (mac, up) = match side {
+            Side::Client => (SERVER_MAC, self.far(TAP)),
+            Side::Server => (CLIENT_MAC, self.near(TAP)),
+        };
+        let mut commands = vec![
+            format!("tuntap add dev {TAP} mode tap"),
+            format!("link set {TAP} address {mac} mtu {}", self.mtu),
+        ];
+        commands.extend(up);
+        let [to_client, to_server] = match side {
+            Side::Client => [TAP, interface],
+            Side::Server => [interface, TAP],
+        };
+        commands.push(format!("route add {} dev {to_client}", self.client()));
+        commands.extend(
+            self.servers()
+                .map(|server| format!("route add {server} dev {to_server}")),
+        );
+        commands
     }
 
     /// What gives a host its addresses.

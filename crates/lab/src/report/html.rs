@@ -63,6 +63,19 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
     page.push_str("<h2>How it was measured</h2>\n<dl>\n");
+    for (key, end) in [("Sender", scenario.sender), ("Receiver", scenario.receiver)] {
+        if let Some(stack) = environment
+            .stack
+            .as_ref()
+            .filter(|_| scenario.stack().is_some())
+        {
+            let kernel = match end {
+                crate::scenario::End::Stack => stack,
+                crate::scenario::End::Native => &environment.kernel,
+            };
+            let _ = writeln!(page, "<dt>{key}</dt><dd>{}</dd>", escape(kernel));
+        }
+    }
     for (term, text) in [
         ("Command", environment.command.clone()),
         ("Started", environment.started.clone()),

@@ -9,6 +9,7 @@ const HOSTILE: &str = "<script>alert('1')</script>&\"\u{1}";
 fn environment() -> Environment {
     Environment {
         backend: Default::default(),
+        stack: None,
         version: HOSTILE.into(),
         kernel: HOSTILE.into(),
         cpus: 2,
@@ -37,6 +38,7 @@ fn outcome(connections: u32) -> ScenarioOutcome {
                 arm: HOSTILE.into(),
                 mean_rtt_us: Some(1.0),
                 wall_s: 1.0,
+                cpu: None,
                 error: (round == 1).then(|| HOSTILE.into()),
                 class: HOSTILE.into(),
                 rtt_us: vec![(20.5, 7), (90.0, 1)],

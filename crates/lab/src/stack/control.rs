@@ -39,7 +39,10 @@ pub(super) struct Job {
     pub(super) congestion_control: Option<String>,
     pub(super) qdisc: Option<String>,
     pub(super) sysctls: Vec<(String, String)>,
-    pub(super) ends: Ends,
+    /// The ends of the wire; none where `network` says it all.
+    pub(super) ends: Option<Ends>,
+    /// Commands of `ip` that make it a host of its network.
+    pub(super) network: Vec<String>,
     /// The text of its resolv.conf(5); none: the machine has none.
     pub(super) resolver: Option<String>,
     pub(super) streams: Streams,

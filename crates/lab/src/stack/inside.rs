@@ -204,7 +204,10 @@ fn set_up(job: &Job) -> Result<(), Error> {
             Error::Options(format!("this kernel has no queueing discipline {name:?}"))
         })?;
     }
-    network(&job.ends)?;
+    match &job.ends {
+        Some(ends) => network(ends)?,
+        None => ip(&job.network)?,
+    }
     for (key, value) in &job.sysctls {
         let file = Path::new("/proc/sys").join(key.replace('.', "/"));
         fs::write(&file, value).map_err(Error::system(format!("cannot set {key} to {value:?}")))?;

@@ -14,6 +14,7 @@
 mod boot;
 mod contact;
 mod control;
+mod end;
 mod inside;
 mod names;
 mod nat;
@@ -23,9 +24,9 @@ mod session;
 mod terminal;
 mod wire;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid, getgroups};
 
@@ -36,7 +37,9 @@ use crate::host::tool;
 use crate::link::signals::Signals;
 use crate::uml::{self, Kernel};
 use crate::units::Size;
+use contact::Contact;
 use control::{Job, Terminal};
+pub use end::{End, INTERFACE, run_end};
 pub use inside::main as guest;
 pub use publish::Publish;
 use session::Session;
@@ -82,65 +85,103 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let kernel = kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
     guest::check_available(Kind::UserMode, memory, "--memory")?;
-    let directory = std::env::current_dir().map_err(Error::system("where am I"))?;
-    let binary = fs::canonicalize(&options.program)
-        .map_err(Error::io("cannot find this program", &options.program))?;
-    // Caught from here on, so that whatever comes ends in order.
-    let signals = Signals::catch(&[nix::sys::signal::Signal::SIGWINCH])?;
-    workdir::remove_stale();
-    let work = WorkDir::create()?;
-    for (what, path, remedy) in [
-        (
-            "the temporary directory",
-            work.path(),
-            "set TMPDIR to another",
-        ),
-        ("this program", binary.as_path(), "copy it elsewhere"),
-        (
-            "the current directory",
-            directory.as_path(),
-            "change to another",
-        ),
-    ] {
-        uml::check_visible(what, path, remedy)?;
-    }
+    let bed = Bed::make(&options.program)?;
     let wire = Wire::create(&options.publish)?;
-    let streams = terminal::streams();
     let job = Job {
-        command: options.command.clone(),
-        environment: std::env::vars_os().collect(),
-        directory,
-        user: geteuid().as_raw(),
-        group: getegid().as_raw(),
-        groups: groups()?,
-        umask: umask(),
-        host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
-        modules: kernel.modules.clone(),
         congestion_control: options.congestion_control.clone(),
         qdisc: options.qdisc.clone(),
         sysctls: publish::reserved(&options.publish)
             .into_iter()
             .chain(options.sysctls.iter().cloned())
             .collect(),
-        ends: wire.ends(),
+        ends: Some(wire.ends()),
         resolver: names::for_the_kernel(&wire)?,
-        terminal: streams.terminal().then(|| Terminal {
-            size: terminal::size(),
-            raw: streams.raw(),
-        }),
-        streams,
+        ..bed.job(&options.command, &kernel)?
     };
-    let process = boot::start(
-        &kernel,
-        memory,
-        work.path(),
-        &binary,
-        wire.contact(),
-        wire::TAP,
-    )?;
-    let session = Session::new(process, wire.contact(), &signals, work.path());
-    session.run(&job, program)
+    bed.run(&kernel, memory, &job, wire.contact(), wire::TAP, program)
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
+}
+
+/// What a kernel is started with, whatever its wire.
+struct Bed {
+    signals: Signals,
+    work: WorkDir,
+    binary: PathBuf,
+    directory: PathBuf,
+}
+
+impl Bed {
+    fn make(program: &Path) -> Result<Self, Error> {
+        let directory = std::env::current_dir().map_err(Error::system("where am I"))?;
+        let binary =
+            fs::canonicalize(program).map_err(Error::io("cannot find this program", program))?;
+        // Caught from here on, so that whatever comes ends in order.
+        let signals = Signals::catch(&[nix::sys::signal::Signal::SIGWINCH])?;
+        workdir::remove_stale();
+        let work = WorkDir::create()?;
+        for (what, path, remedy) in [
+            (
+                "the temporary directory",
+                work.path(),
+                "set TMPDIR to another",
+            ),
+            ("this program", binary.as_path(), "copy it elsewhere"),
+            (
+                "the current directory",
+                directory.as_path(),
+                "change to another",
+            ),
+        ] {
+            uml::check_visible(what, path, remedy)?;
+        }
+        Ok(Self {
+            signals,
+            work,
+            binary,
+            directory,
+        })
+    }
+
+    /// The job without a network.
+    fn job(&self, command: &[OsString], kernel: &Kernel) -> Result<Job, Error> {
+        let streams = terminal::streams();
+        Ok(Job {
+            command: command.to_vec(),
+            environment: std::env::vars_os().collect(),
+            directory: self.directory.clone(),
+            user: geteuid().as_raw(),
+            group: getegid().as_raw(),
+            groups: groups()?,
+            umask: umask(),
+            host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
+            modules: kernel.modules.clone(),
+            congestion_control: None,
+            qdisc: None,
+            sysctls: Vec::new(),
+            ends: None,
+            network: Vec::new(),
+            resolver: None,
+            terminal: streams.terminal().then(|| Terminal {
+                size: terminal::size(),
+                raw: streams.raw(),
+            }),
+            streams,
+        })
+    }
+
+    fn run(
+        &self,
+        kernel: &Kernel,
+        memory: Size,
+        job: &Job,
+        contact: &Contact,
+        tap: &str,
+        program: &OsStr,
+    ) -> Result<u8, Error> {
+        let work = self.work.path();
+        let process = boot::start(kernel, memory, work, &self.binary, contact, tap)?;
+        Session::new(process, contact, &self.signals, work).run(job, program)
+    }
 }
 
 /// The kernel, with the modules that the options need.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::Path;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -23,6 +24,13 @@ impl Place {
                 .map(Self)
                 .map_err(Error::io("cannot open", path))
         })
+    }
+
+    /// One that is there, by a path.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        File::open(path)
+            .map(Self)
+            .map_err(Error::io("cannot open the network namespace", path))
     }
 
     /// Does something inside, on a thread of its own.

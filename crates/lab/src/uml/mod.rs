@@ -15,6 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
 use crate::backend::Finished;
 use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
@@ -36,7 +38,7 @@ const MODULES: &str = "/usr/lib/uml/modules";
 /// What the kernel has for itself, and the machine's files must not be in.
 const OWN_DIRECTORIES: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
 /// A kernel that can be started as a process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Kernel {
     /// The program.
     pub program: PathBuf,
@@ -150,7 +152,7 @@ fn takes_modules(program: &Path) -> Result<bool, Error> {
 }
 
 /// What a kernel says that it is, as `6.1.176`.
-fn version(program: &Path) -> Result<String, Error> {
+pub(crate) fn version(program: &Path) -> Result<String, Error> {
     let output = Command::new(program)
         .arg("--version")
         .output()

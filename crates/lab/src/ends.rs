@@ -1,0 +1,376 @@
+//! Ends of a path whose TCP is that of a kernel that is a process (`sender = "stack"`,
+//! `receiver = "stack"`): `thalweg stack` with a TAP device of the laboratory as its wire.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use crate::error::Error;
+use crate::guest::{self, Kind};
+use crate::host::cgroup::Cgroup;
+use crate::host::{Pair, Side, tool};
+use crate::interrupt::{self, OnSignal};
+use crate::mode::Mode;
+use crate::process::{self, Process};
+use crate::run::Options;
+use crate::scenario::{End, Qdisc, Scenario};
+use crate::stack;
+use crate::ticks::{self, Ticks, Timers};
+use crate::traffic::Pause;
+use crate::uml::{self, Kernel};
+use crate::units::Size;
+use crate::virtual_kernel::{self, Time};
+use crate::worker::turns::{Done, Order, READY};
+
+/// How long such an end may take to be there; it ends by itself before.
+pub(crate) const START: Duration = Duration::from_secs(90);
+/// How often it is looked whether a signal came.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long it may take to end once it is asked to.
+pub(crate) const STOP: Duration = Duration::from_secs(10);
+
+/// What all such ends of a run have in common.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    kernel: Kernel,
+    memory: Size,
+    /// The kernel in words.
+    pub(crate) text: String,
+}
+
+impl Stacks {
+    /// Finds the kernel; none where no scenario has such an end.
+    ///
+    /// # Errors
+    /// What the machine lacks, and what the kernel has not of what scenarios and modes name.
+    pub(crate) fn find(options: &Options, scenarios: &[Scenario]) -> Result<Option<Self>, Error> {
+        let stacks: Vec<Scenario> = scenarios
+            .iter()
+            .filter(|scenario| scenario.stack().is_some())
+            .cloned()
+            .collect();
+        let Some(first) = stacks.first() else {
+            return Ok(None);
+        };
+        let memory = guest::memory(Kind::UserMode, options, &stacks)?;
+        let asked = Ticks::asked(&stacks)?;
+        let file = options.kernel.as_deref().map(Path::new);
+        let mut kernel = if file.is_none() && asked.hz != ticks::DEFAULT {
+            virtual_kernel::find(asked.hz, Time::Real, first.path.seed)?
+        } else {
+            Kernel::plain(file, &modules(&stacks, &options.modes))?
+        };
+        if asked.timers == Timers::Tick {
+            kernel.words.push("highres=off".to_owned());
+        }
+        let text = format!(
+            "user-mode Linux {} ({}), {} ticks a second, {} timers, {memory} of memory",
+            uml::version(&kernel.program)?,
+            kernel.program.display(),
+            asked.hz,
+            asked.timers
+        );
+        Ok(Some(Self {
+            kernel,
+            memory,
+            text,
+        }))
+    }
+
+    /// The command that runs a program at an end of the pair, and the cgroup that it will be in.
+    fn command(
+        &self,
+        options: &Options,
+        scenario: &Scenario,
+        pair: &Pair,
+        mode: &Mode,
+        side: Side,
+        words: &[&str],
+    ) -> Result<(Command, Cgroup), Error> {
+        let end = stack::End {
+            namespace: pair.namespace_file(side),
+            tap: Pair::STACK.to_owned(),
+            kernel: self.kernel.clone(),
+            memory: self.memory,
+            // As on the machine's kernel, what counts is the sender's.
+            congestion_control: (side == Side::Client).then(|| match mode {
+                Mode::Fixed(name) => name.clone(),
+                _ => scenario.system.default_cc.clone(),
+            }),
+            qdisc: match (side, scenario.system.qdisc.kind()) {
+                (Side::Client, Some(kind)) => Some(kind.to_owned()),
+                _ => None,
+            },
+            sysctls: scenario.system.sysctl.clone().into_iter().collect(),
+            network: Pair::inside(&scenario.path, side, stack::INTERFACE),
+        };
+        let end = serde_json::to_string(&end)
+            .map_err(|error| Error::system("the end of a path")(error.into()))?;
+        let cgroup = pair.cgroup_below(match side {
+            Side::Client => "sender",
+            Side::Server => "receiver",
+        })?;
+        let entrance = cgroup.entrance()?;
+        let mut command = tool::command(&options.agent_binary.to_string_lossy());
+        command.args(["stack", "end", &end, "--"]).args(words);
+        process::tie(&mut command);
+        // SAFETY: between fork and exec only write(2) is called, of one byte of a constant, to a
+        // descriptor that the closure owns.
+        unsafe {
+            command.pre_exec(move || {
+                match libc::write(entrance.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+                    1 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        Ok((command, cgroup))
+    }
+
+    /// The command that runs a program as the server of the pair.
+    pub(crate) fn receiver(
+        &self,
+        options: &Options,
+        scenario: &Scenario,
+        pair: &Pair,
+        mode: &Mode,
+        words: &[&str],
+    ) -> Result<(Command, Cgroup), Error> {
+        self.command(options, scenario, pair, mode, Side::Server, words)
+    }
+
+    /// Starts the client of the pair.
+    pub(crate) fn sender(
+        &self,
+        options: &Options,
+        scenario: &Scenario,
+        pair: &Pair,
+        mode: &Mode,
+    ) -> Result<Sender, Error> {
+        let program = guest::program(options)?;
+        let words = [&*program.to_string_lossy(), "lab", "worker", "turns"];
+        let (command, cgroup) =
+            self.command(options, scenario, pair, mode, Side::Client, &words)?;
+        Sender::start(command, cgroup)
+    }
+}
+
+/// The modules that the scenarios and modes need.
+fn modules(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
+    let senders = || {
+        scenarios
+            .iter()
+            .filter(|scenario| scenario.sender == End::Stack)
+    };
+    let fixed = modes.iter().filter_map(|mode| match mode {
+        Mode::Fixed(name) if senders().next().is_some() => Some(name),
+        _ => None,
+    });
+    let defaults = senders().map(|scenario| &scenario.system.default_cc);
+    let mut modules: Vec<String> = fixed
+        .chain(defaults)
+        .map(|it| format!("tcp_{it}"))
+        .collect();
+    if senders().any(|scenario| scenario.system.qdisc == Qdisc::Fq) {
+        modules.push("sch_fq".to_owned());
+    }
+    modules.sort();
+    modules.dedup();
+    modules
+}
+
+/// A client whose TCP is a stack's: it runs one program after the other. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    process: Process,
+    /// Closed, it ends.
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<String>,
+    errors: mpsc::Receiver<String>,
+    // Dropped after the process.
+    cgroup: Cgroup,
+}
+
+impl Sender {
+    fn start(mut command: Command, cgroup: Cgroup) -> Result<Self, Error> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut process = Process::spawn_tied(&mut command)?;
+        let child = process.child_mut();
+        let (Some(input), Some(output), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            unreachable!("all were asked for");
+        };
+        let mut sender = Self {
+            process,
+            input: Some(input),
+            lines: lines_of(output),
+            errors: lines_of(errors),
+            cgroup,
+        };
+        match sender.line(Instant::now() + START)? {
+            Some(line) if line == READY => Ok(sender),
+            _ => Err(Error::Guest {
+                kind: Kind::UserMode,
+                why: sender.why(),
+            }),
+        }
+    }
+
+    /// Runs a program, and does meanwhile what is due. None where it is not done at the
+    /// deadline: then the kernel is gone, too.
+    pub(crate) fn turn(
+        &mut self,
+        program: &str,
+        arguments: &[String],
+        started: Instant,
+        deadline: Instant,
+        pauses: &[Pause<'_>],
+    ) -> Result<Option<Done>, Error> {
+        let order = Order {
+            program: program.to_owned(),
+            arguments: arguments.to_vec(),
+        };
+        let mut order = serde_json::to_string(&order)
+            .map_err(|error| Error::system("an order")(error.into()))?;
+        order.push('\n');
+        if let Some(input) = &mut self.input {
+            // Where nobody reads it, there is no answer either.
+            let _ = input.write_all(order.as_bytes());
+        }
+        let mut reply = None;
+        for pause in pauses {
+            if reply.is_none() {
+                reply = self.line(started + pause.after)?;
+            }
+            (pause.act)()?;
+        }
+        if reply.is_none() {
+            reply = self.line(deadline)?;
+        }
+        match reply {
+            Some(line) => serde_json::from_str(&line)
+                .map(Some)
+                .map_err(|error| Error::system("what a stack says")(error.into())),
+            None if self.process.ended()?.is_some() => Ok(Some(Done {
+                ended: Err(format!("the kernel has ended: {}", self.why())),
+                output: String::new(),
+            })),
+            None => {
+                self.process.terminate(STOP);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn ended(&mut self) -> Result<bool, Error> {
+        Ok(self.process.ended()?.is_some())
+    }
+
+    /// Processor time of the kernel with all that runs on it, seconds.
+    pub(crate) fn cpu_s(&self) -> Result<f64, Error> {
+        self.cgroup.cpu_s()
+    }
+
+    /// The next line that it says; none at the deadline and where nothing can come.
+    fn line(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
+        loop {
+            interrupt::check()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(LOOK)) {
+                Ok(line) => return Ok(Some(line)),
+                Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    // Its output ends a moment before it does.
+                    let deadline = deadline.min(Instant::now() + STOP);
+                    self.process.wait_until(deadline, OnSignal::Fail)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// What it has complained of.
+    fn why(&mut self) -> String {
+        self.process.terminate(STOP);
+        let said: Vec<String> = self.errors.iter().collect();
+        let last = said.iter().rev().find(|line| !line.trim().is_empty());
+        last.map_or_else(
+            || "it ended without a word".to_owned(),
+            |line| line.trim_start_matches("thalweg: ").to_owned(),
+        )
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // With nothing more to run the kernel ends.
+        self.input = None;
+        let _ = self
+            .process
+            .wait_until(Instant::now() + STOP, OnSignal::KeepWaiting);
+        self.process.terminate(STOP);
+    }
+}
+
+/// The lines of a stream, read to its end, or its writer would wait.
+fn lines_of(stream: impl std::io::Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+/// Busy processor time of the machine since it booted, seconds.
+pub(crate) fn machine_cpu_s() -> Result<f64, Error> {
+    let path = "/proc/stat";
+    let table = std::fs::read_to_string(path).map_err(Error::io("cannot read", path))?;
+    let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)
+        .ok()
+        .flatten()
+        .unwrap_or(100);
+    busy(&table)
+        .map(|units| units as f64 / hertz as f64)
+        .ok_or_else(|| Error::io("no line `cpu` in", path)(std::io::ErrorKind::InvalidData.into()))
+}
+
+/// The sum of user, nice, system, irq and softirq of all processors (proc(5)).
+fn busy(table: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let units: Vec<u64> = line
+        .split_ascii_whitespace()
+        .map_while(|it| it.parse().ok())
+        .collect();
+    [0, 1, 2, 5, 6]
+        .into_iter()
+        .map(|place| units.get(place))
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_and_waiting_time_is_not_busy() {
+        let table = "cpu  1 2 3 1000 2000 4 5 6000 7 8\ncpu0 9 9 9 9 9 9 9 9 9 9\n";
+        assert_eq!(busy(table), Some(15));
+        assert_eq!(busy("cpu0 1 2 3 4 5 6 7"), None);
+        assert_eq!(busy("cpu 1 2"), None);
+    }
+}

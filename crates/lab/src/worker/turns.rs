@@ -1,0 +1,68 @@
+//! Programs that are run one after the other where this one is, for whoever holds its standard
+//! streams: an order is a line on standard input, its result one on standard output.
+
+use std::io::{self, BufRead, Write};
+use std::process::{Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// What is said before the first order.
+pub(crate) const READY: &str = "ready";
+
+/// A program to run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Whether it ended well; otherwise how it ended, in words.
+    pub(crate) ended: Result<(), String>,
+    /// Its standard output.
+    pub(crate) output: String,
+}
+
+/// Runs what is ordered until nothing more can come.
+pub(super) fn obey() -> Result<(), Error> {
+    let broken = || Error::system("the streams that orders come by");
+    say(READY).map_err(broken())?;
+    for line in io::stdin().lock().lines() {
+        let line = line.map_err(broken())?;
+        let order: Order = serde_json::from_str(&line).map_err(|error| broken()(error.into()))?;
+        let done = serde_json::to_string(&carry_out(&order));
+        say(&done.map_err(|error| broken()(error.into()))?).map_err(broken())?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{line}")?;
+    output.flush()
+}
+
+fn carry_out(order: &Order) -> Done {
+    let result = Command::new(&order.program)
+        .args(&order.arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    match result {
+        Ok(result) => Done {
+            ended: match result.status {
+                status if status.success() => Ok(()),
+                status => Err(format!("{} ended with {status}", order.program)),
+            },
+            output: String::from_utf8_lossy(&result.stdout).into_owned(),
+        },
+        Err(error) => Done {
+            ended: Err(format!("cannot start {}: {error}", order.program)),
+            output: String::new(),
+        },
+    }
+}
