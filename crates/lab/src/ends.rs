@@ -65,7 +65,7 @@ impl Stacks {
         let mut kernel = if file.is_none() && asked.hz != ticks::DEFAULT {
             virtual_kernel::find(asked.hz, Time::Real, first.path.seed)?
         } else {
-            Kernel::plain(file, &modules(&stacks, &options.modes))?
+            Kernel::plain(file, &modules(&stacks, &options.modes), &[])?
         };
         if asked.timers == Timers::Tick {
             kernel.words.push("highres=off".to_owned());

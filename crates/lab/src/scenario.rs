@@ -32,6 +32,7 @@ pub use change::Change;
 pub use host::Host;
 use policy::PolicyFault;
 pub use policy::PolicyFile;
+pub(crate) use policy::congestion_controls;
 pub use thalweg_units::FileError as ScenarioError;
 pub(crate) use thalweg_units::position;
 pub use traffic::{Against, INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};

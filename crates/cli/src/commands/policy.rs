@@ -118,9 +118,15 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 
 /// A policy that can be used; of several faults the first is told.
 fn load(file: &Path) -> Result<Policy> {
-    let policy = parse(&read(file)?, file)?;
+    Ok(load_with_text(file)?.1)
+}
+
+/// The same, behind its text.
+pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
+    let bytes = read(file)?;
+    let policy = parse(&bytes, file)?;
     policy.compile().map_err(|faults| first(file, &faults))?;
-    Ok(policy)
+    Ok((bytes, policy))
 }
 
 /// The same, as the kernel takes it, and its text.

@@ -1,14 +1,18 @@
 //! `thalweg stack`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_lab::stack::{self, Publish};
+use thalweg_agent::store::check_document;
+use thalweg_lab::stack::{self, Publish, Rules, Store};
 use thalweg_lab::units::Size;
 
 use crate::commands::link::classified;
+use crate::commands::policy;
 use crate::failure::Failure;
 
 /// The command, and the kernel that it runs on.
@@ -36,6 +40,17 @@ pub struct Options {
     /// package user-mode-linux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
+    /// Have an agent choose congestion controls for the command's connections, and learn from them
+    /// per remote host. What it learns is kept from one call to the next.
+    #[arg(long)]
+    learn: bool,
+    /// What was learned: a document as `thalweg export` writes. One call at a time may use it.
+    /// Default: $XDG_STATE_HOME/thalweg/stack.json, or ~/.local/state/thalweg/stack.json.
+    #[arg(long, value_name = "FILE", requires = "learn")]
+    store: Option<PathBuf>,
+    /// Give the command's connections the TCP parameters that this policy says (`thalweg policy`).
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
     /// The command to run, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -83,6 +98,45 @@ fn setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Takes what was learned before; a directory for it is made where nobody named a file.
+fn store(options: &Options) -> Result<Store> {
+    let file = match &options.store {
+        Some(file) => file.clone(),
+        None => {
+            let directory = state_directory()?.join("thalweg");
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&directory)
+                .with_context(|| format!("cannot create {}", directory.display()))?;
+            directory.join("stack.json")
+        }
+    };
+    let check = |bytes: &[u8]| match check_document(|| Ok(bytes)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    Ok(Store::take(&file, check)?)
+}
+
+/// Where programs of this user keep their state (XDG Base Directory Specification).
+fn state_directory() -> Result<PathBuf> {
+    let absolute = |name| {
+        let path = std::env::var_os(name).map(PathBuf::from);
+        path.filter(|path| path.is_absolute())
+    };
+    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => Ok(state),
+        (None, Some(home)) => Ok(home.join(".local/state")),
+        (None, None) => bail!("neither XDG_STATE_HOME nor HOME is set: name a file with --store"),
+    }
+}
+
+fn rules(file: &Path) -> Result<Rules> {
+    let (text, policy) = policy::load_with_text(file)?;
+    Ok(Rules::new(file, text, &policy))
+}
+
 /// Runs a command on a kernel of its own; its exit code becomes ours.
 pub fn run(options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
@@ -94,6 +148,7 @@ pub fn run(options: &Options) -> Result<()> {
         }
         None => {}
     }
+    let store = options.learn.then(|| store(options)).transpose()?;
     let task = stack::Options {
         command: options.command.clone(),
         congestion_control: options.cc.clone(),
@@ -102,6 +157,8 @@ pub fn run(options: &Options) -> Result<()> {
         publish: options.publish.clone(),
         memory: options.memory,
         kernel: options.kernel.clone(),
+        store: store.map(Arc::new),
+        rules: options.policy.as_deref().map(rules).transpose()?,
         program,
     };
     exit(stack::run(&task).map_err(classified)?)

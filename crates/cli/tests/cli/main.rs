@@ -49,6 +49,7 @@ mod sim;
 mod sim_conformance;
 mod sockops;
 mod stack;
+mod stack_learn;
 mod stack_wire;
 mod support;
 mod uml;

@@ -115,7 +115,8 @@ fn check(bytes: &[u8], file: &Path) -> Result<Policy, PolicyFault> {
     })
 }
 
-fn congestion_controls(policy: &Policy) -> Vec<String> {
+/// The congestion controls that a policy's rules set, each once.
+pub(crate) fn congestion_controls(policy: &Policy) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for action in policy.rules.iter().flat_map(|rule| &rule.actions) {
         if action.key.name == "congestion"

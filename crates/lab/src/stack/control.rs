@@ -36,7 +36,10 @@ pub(super) struct Job {
     pub(super) host_name: OsString,
     /// Modules to insert, in this order.
     pub(super) modules: Vec<PathBuf>,
+    /// The one that connections have by default.
     pub(super) congestion_control: Option<String>,
+    /// Further ones that the kernel must have.
+    pub(super) congestion_controls: Vec<String>,
     pub(super) qdisc: Option<String>,
     pub(super) sysctls: Vec<(String, String)>,
     /// The ends of the wire; none where `network` says it all.
@@ -45,6 +48,10 @@ pub(super) struct Job {
     pub(super) network: Vec<String>,
     /// The text of its resolv.conf(5); none: the machine has none.
     pub(super) resolver: Option<String>,
+    /// Whether an agent learns from what the command does.
+    pub(super) learn: bool,
+    /// The policy for what it does.
+    pub(super) policy: Option<PathBuf>,
     pub(super) streams: Streams,
     pub(super) terminal: Option<Terminal>,
 }
@@ -129,6 +136,12 @@ pub(super) enum ToInside {
 /// What comes out.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromInside {
+    /// Something that the user should know.
+    Note { text: String },
+    /// The work directory has what was learned.
+    Learned,
+    /// It has not.
+    NotLearned { why: String },
     /// The command runs.
     Started,
     /// It could not be started: the system's answer.

@@ -23,8 +23,10 @@ use nix::sys::termios::{OutputFlags, SetArg, tcgetattr, tcsetattr};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{Gid, Uid};
 
+use super::agent::{self, Reporter};
 use super::boot::{SEED, SEED_BYTES};
 use super::control::{self, Ends, FromInside, Job, ToInside, WindowSize};
+use super::delivery;
 use super::place::Place;
 use super::session::COMPLAINT;
 use super::{ip, system};
@@ -71,10 +73,18 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
     lines.read_line(&mut line).map_err(broken())?;
     let job: Job =
         serde_json::from_str(&line).map_err(|error| broken()(io::Error::other(error)))?;
-    let told = match set_up(&job).and_then(|()| Program::start(&job, &link)) {
+    let started = set_up(&job).and_then(|()| {
+        let (cgroup, notes) = agent::start(&job, work)?;
+        for text in notes {
+            control::send(&messages, &FromInside::Note { text }).map_err(broken())?;
+        }
+        Program::start(&job, &link, cgroup)
+    });
+    let told = match started {
         Ok(Ok(program)) => {
             control::send(&messages, &FromInside::Started).map_err(broken())?;
-            program.attend(&messages, lines)
+            let learns = job.learn.then(|| Reporter::start(work, &messages));
+            program.attend(&messages, lines, learns.transpose()?.as_deref())
         }
         Ok(Err(errno)) => control::send(&messages, &FromInside::NotStarted { errno }),
         Err(error) => {
@@ -188,15 +198,21 @@ fn set_up(job: &Job) -> Result<(), Error> {
     for module in &job.modules {
         kernel::insert(module)?;
     }
-    if let Some(name) = &job.congestion_control {
-        let all = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-        let there = fs::read_to_string(all).unwrap_or_default();
+    let all = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let there = fs::read_to_string(all).unwrap_or_default();
+    for name in job
+        .congestion_control
+        .iter()
+        .chain(&job.congestion_controls)
+    {
         if !there.split_ascii_whitespace().any(|it| it == name) {
             return Err(Error::Options(format!(
                 "this kernel has no congestion control {name:?}; it has {}",
                 there.trim().replace(' ', ", ")
             )));
         }
+    }
+    if let Some(name) = &job.congestion_control {
         kernel::set("net.ipv4.tcp_congestion_control", name)?;
     }
     if let Some(name) = &job.qdisc {
@@ -284,7 +300,7 @@ struct Program {
 
 impl Program {
     /// Starts it, or says what the system answered.
-    fn start(job: &Job, link: &Link) -> Result<Result<Self, i32>, Error> {
+    fn start(job: &Job, link: &Link, cgroup: Option<OwnedFd>) -> Result<Result<Self, i32>, Error> {
         fs::metadata(&job.directory)
             .map_err(Error::io("cannot enter the directory", &job.directory))?;
         let mut files: [Option<OwnedFd>; 3] = [const { None }; 3];
@@ -327,6 +343,7 @@ impl Program {
         }
         let pid = match spawn(
             job,
+            cgroup,
             files.map(|it| it.map(Stdio::from).unwrap_or_else(Stdio::null)),
         ) {
             Ok(pid) => pid,
@@ -350,15 +367,26 @@ impl Program {
     }
 
     /// Waits for its end, and says so once all that it wrote was sent.
-    fn attend(self, messages: &TcpStream, lines: BufReader<TcpStream>) -> io::Result<()> {
-        let over = Arc::new(AtomicBool::new(false));
-        let (pid, terminal, known) = (self.pid as i32, self.terminal, Arc::clone(&over));
-        thread::spawn(move || obey(lines, pid, terminal.as_deref(), &known));
+    fn attend(
+        self,
+        messages: &TcpStream,
+        lines: BufReader<TcpStream>,
+        learns: Option<&Reporter>,
+    ) -> io::Result<()> {
+        let (over, hurry) = (Arc::default(), Arc::default());
+        let (pid, terminal) = (self.pid as i32, self.terminal);
+        let known: (Arc<AtomicBool>, Arc<AtomicBool>) = (Arc::clone(&over), Arc::clone(&hurry));
+        thread::spawn(move || obey(lines, pid, terminal.as_deref(), &known.0, &known.1));
         let status = kernel::reap(self.pid).map_err(io::Error::other)?;
         over.store(true, Ordering::SeqCst);
         let _ = self.ended.write(1);
         for carrier in self.carriers {
             let _ = carrier.join();
+        }
+        let by_signal = matches!(status, WaitStatus::Signaled(..));
+        delivery::finish(by_signal, &hurry);
+        if let Some(learns) = learns {
+            learns.finish()?;
         }
         // The machine's files have all that was written to them.
         nix::unistd::sync();
@@ -371,8 +399,15 @@ impl Program {
     }
 }
 
-/// Does what comes from whoever started the kernel.
-fn obey(lines: BufReader<TcpStream>, pid: i32, terminal: Option<&File>, over: &AtomicBool) {
+/// Does what comes from whoever started the kernel. A signal that comes when the command is `over`
+/// means that whoever waits for its end is in a `hurry`.
+fn obey(
+    lines: BufReader<TcpStream>,
+    pid: i32,
+    terminal: Option<&File>,
+    over: &AtomicBool,
+    hurry: &AtomicBool,
+) {
     for line in lines.lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(ToInside::Signal { number, to_group }) if !over.load(Ordering::SeqCst) => {
@@ -380,6 +415,7 @@ fn obey(lines: BufReader<TcpStream>, pid: i32, terminal: Option<&File>, over: &A
                 // SAFETY: takes two integers.
                 unsafe { libc::kill(target, number) };
             }
+            Ok(ToInside::Signal { .. }) => hurry.store(true, Ordering::SeqCst),
             Ok(ToInside::Resized(size)) => {
                 if let Some(terminal) = terminal {
                     resize(terminal, size);
@@ -427,8 +463,8 @@ fn open_terminal(job: &Job, wanted: &control::Terminal) -> Result<(OwnedFd, Owne
     Ok((master, slave))
 }
 
-/// Starts the command as its user, in a session of its own.
-fn spawn(job: &Job, streams: [Stdio; 3]) -> io::Result<u32> {
+/// Starts the command as its user, in a session of its own, and in a cgroup if one is given.
+fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<u32> {
     let [input, output, errors] = streams;
     let mut command = Command::new(&job.command[0]);
     command
@@ -447,6 +483,10 @@ fn spawn(job: &Job, streams: [Stdio; 3]) -> io::Result<u32> {
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
         command.pre_exec(move || {
+            if let Some(cgroup) = &cgroup {
+                // 0 is the process that writes (cgroups(7)).
+                nix::unistd::write(cgroup, b"0")?;
+            }
             nix::unistd::setsid()?;
             if let Some(number) = terminal
                 && libc::ioctl(number as i32, libc::TIOCSCTTY, 0) != 0

@@ -11,11 +11,14 @@
 //! which goes with those processes. nftables removes a table when its owner goes. The next start
 //! removes the directory of one that was killed.
 
+mod agent;
 mod boot;
 mod contact;
 mod control;
+mod delivery;
 mod end;
 mod inside;
+mod learn;
 mod names;
 mod nat;
 mod place;
@@ -27,6 +30,7 @@ mod wire;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::unistd::{getegid, geteuid, getgroups};
 
@@ -41,12 +45,15 @@ use contact::Contact;
 use control::{Job, Terminal};
 pub use end::{End, INTERFACE, run_end};
 pub use inside::main as guest;
+pub use learn::{Rules, Store};
 pub use publish::Publish;
 use session::Session;
 use wire::Wire;
 
 /// Memory of the kernel where nobody says.
 const DEFAULT_MEMORY: Size = Size::from_bytes(1 << 30);
+/// What a learner has to choose from beside what every kernel has.
+const CANDIDATES: [&str; 2] = ["tcp_bbr", "tcp_htcp"];
 /// Programs and the packages that have them.
 const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("nft", "nftables")];
 
@@ -67,6 +74,10 @@ pub struct Options {
     pub memory: Option<Size>,
     /// A user-mode kernel; none: the packaged one.
     pub kernel: Option<PathBuf>,
+    /// Where an agent has what it knows, which learns from the command; none: there is no agent.
+    pub store: Option<Arc<Store>>,
+    /// A policy for the command's connections.
+    pub rules: Option<Rules>,
     /// This very program.
     pub program: PathBuf,
 }
@@ -85,10 +96,21 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let kernel = kernel(options)?;
     let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
     guest::check_available(Kind::UserMode, memory, "--memory")?;
-    let bed = Bed::make(&options.program)?;
+    let mut bed = Bed::make(&options.program)?;
+    bed.store.clone_from(&options.store);
+    if let Some(store) = &options.store {
+        store.hand_in(bed.work.path())?;
+    }
+    let rules = options.rules.as_ref();
+    let policy = rules
+        .map(|rules| rules.hand_in(bed.work.path()))
+        .transpose()?;
     let wire = Wire::create(&options.publish)?;
     let job = Job {
         congestion_control: options.congestion_control.clone(),
+        congestion_controls: rules.map_or_else(Vec::new, |it| it.congestion_controls().to_vec()),
+        learn: options.store.is_some(),
+        policy,
         qdisc: options.qdisc.clone(),
         sysctls: publish::reserved(&options.publish)
             .into_iter()
@@ -108,6 +130,7 @@ struct Bed {
     work: WorkDir,
     binary: PathBuf,
     directory: PathBuf,
+    store: Option<Arc<Store>>,
 }
 
 impl Bed {
@@ -139,6 +162,7 @@ impl Bed {
             work,
             binary,
             directory,
+            store: None,
         })
     }
 
@@ -156,6 +180,9 @@ impl Bed {
             host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
             modules: kernel.modules.clone(),
             congestion_control: None,
+            congestion_controls: Vec::new(),
+            learn: false,
+            policy: None,
             qdisc: None,
             sysctls: Vec::new(),
             ends: None,
@@ -180,7 +207,7 @@ impl Bed {
     ) -> Result<u8, Error> {
         let work = self.work.path();
         let process = boot::start(kernel, memory, work, &self.binary, contact, tap)?;
-        Session::new(process, contact, &self.signals, work).run(job, program)
+        Session::new(process, contact, &self.signals, work, self.store.as_deref()).run(job, program)
     }
 }
 
@@ -197,7 +224,10 @@ fn kernel(options: &Options) -> Result<Kernel, Error> {
     if let Some(name) = &options.qdisc {
         modules.push(format!("sch_{name}"));
     }
-    Kernel::plain(options.kernel.as_deref(), &modules)
+    let rules = options.rules.iter().flat_map(Rules::congestion_controls);
+    modules.extend(rules.map(|name| format!("tcp_{name}")));
+    let wished = options.store.as_ref().map_or(&[][..], |_| &CANDIDATES);
+    Kernel::plain(options.kernel.as_deref(), &modules, wished)
 }
 
 fn groups() -> Result<Vec<u32>, Error> {

@@ -16,6 +16,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::contact::Contact;
 use super::control::{self, FromInside, Job, ToInside};
+use super::learn::Store;
 use super::terminal::{self, Raw};
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
@@ -39,6 +40,9 @@ pub(super) struct Session<'a> {
     contact: &'a Contact,
     signals: &'a Signals,
     work: &'a Path,
+    store: Option<&'a Store>,
+    /// Why what was learned last is not in the store.
+    unkept: Option<String>,
     messages: Option<TcpStream>,
     received: Vec<u8>,
     /// Those of the standard streams' numbers, and the terminal's.
@@ -67,12 +71,15 @@ impl<'a> Session<'a> {
         contact: &'a Contact,
         signals: &'a Signals,
         work: &'a Path,
+        store: Option<&'a Store>,
     ) -> Self {
         Self {
             kernel,
             contact,
             signals,
             work,
+            store,
+            unkept: None,
             messages: None,
             received: Vec::new(),
             streams: [const { None }; 4],
@@ -91,15 +98,21 @@ impl<'a> Session<'a> {
             }
             FromInside::Failed { why } => return Err(failed_inside(why)),
             FromInside::Ended { code } => return Ok(code),
+            // Told before.
+            FromInside::Note { .. } | FromInside::Learned | FromInside::NotLearned { .. } => {}
         }
         let raw = job.terminal.is_some_and(|it| it.raw);
-        let _raw = raw.then(Raw::set).transpose()?;
+        let raw = raw.then(Raw::set).transpose()?;
         let carriers = self.carry(job)?;
         let code = self.supervise();
         if code.is_err() {
             carriers.cut();
         }
         carriers.finish();
+        drop(raw);
+        if let Some(why) = self.unkept.take() {
+            eprintln!("{COMPLAINT}what was learned is not kept: {why}");
+        }
         code
     }
 
@@ -114,6 +127,7 @@ impl<'a> Session<'a> {
                 }
                 Event::Signal(_) => {}
                 Event::Connection(connection) => self.take(connection, job)?,
+                Event::Message(FromInside::Note { text }) => eprintln!("{COMPLAINT}{text}"),
                 Event::Message(message) => return Ok(message),
                 Event::Late => {
                     return Err(Error::Kernel {
@@ -204,6 +218,11 @@ impl<'a> Session<'a> {
                 }
                 Event::Message(FromInside::Ended { code }) => return Ok(code),
                 Event::Message(FromInside::Failed { why }) => return Err(failed_inside(why)),
+                Event::Message(FromInside::Learned) => {
+                    let kept = self.store.map_or(Ok(()), |store| store.keep(self.work));
+                    self.unkept = kept.err().map(|error| error.to_string());
+                }
+                Event::Message(FromInside::NotLearned { why }) => self.unkept = Some(why),
                 Event::Message(_) | Event::Connection(_) => {}
                 Event::Late if killed => return Ok(128 + libc::SIGKILL as u8),
                 Event::Late => {

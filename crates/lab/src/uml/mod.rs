@@ -80,12 +80,16 @@ impl Kernel {
 
 impl Kernel {
     /// A kernel that lives in the machine's time, for a program on its network: the packaged one
-    /// or another, with IPv6 and these modules.
+    /// or another, with IPv6, these modules, and those that are `wished` as far as there are any.
     ///
     /// # Errors
     /// [`Error::Missing`] where it is not installed; [`Error::Options`] where the file is no such
     /// kernel, or has no such module.
-    pub(crate) fn plain(file: Option<&Path>, modules: &[String]) -> Result<Self, Error> {
+    pub(crate) fn plain(
+        file: Option<&Path>,
+        modules: &[String],
+        wished: &[&str],
+    ) -> Result<Self, Error> {
         let program = match file {
             Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
             None => tool::find(PROGRAM)
@@ -102,8 +106,10 @@ impl Kernel {
         }
         let directory = Path::new(MODULES).join(&version);
         let modules = if directory.is_dir() && takes_modules(&program)? {
-            let wanted = [&["ipv6".to_owned()], modules].concat();
             let tree = Tree::read(&directory)?;
+            let mut wanted = [&["ipv6".to_owned()], modules].concat();
+            let there = wished.iter().filter(|name| tree.has(name));
+            wanted.extend(there.map(|&name| name.to_owned()));
             tree.files(&wanted)
                 .map_err(|name| Error::Options(lacks(&program, &tree, &name)))?
         } else {
