@@ -28,6 +28,8 @@ required=(
 	iperf3 iproute2 kmod nftables
 	# Tests: a disk that fails.
 	e2fsprogs
+	# Tests: programs on a stack of their own. None of these starts a server.
+	openssh-client dropbear-bin rsync
 	# Checks and downloads.
 	clang-format python3 python3-venv git ca-certificates curl
 )

@@ -50,6 +50,7 @@ mod sim_conformance;
 mod sockops;
 mod stack;
 mod stack_learn;
+mod stack_programs;
 mod stack_wire;
 mod support;
 mod uml;

@@ -13,7 +13,7 @@ use crate::stack::{HOST, HOST_V6, MACHINE, Net, available, written};
 const MACHINE_V6: &str = "2001:db8:5::1";
 
 /// A stack with these options whose command serves, and has said so in a line.
-fn serving(net: &Net, options: &[&str], script: &str) -> Child {
+pub fn serving(net: &Net, options: &[&str], script: &str) -> Child {
     let mut child = net
         .stack(options, &["sh", "-c", script])
         .stdin(Stdio::piped())
@@ -32,7 +32,7 @@ fn serving(net: &Net, options: &[&str], script: &str) -> Child {
     child
 }
 
-fn on_the_host(net: &Net, program: &str) -> Command {
+pub fn on_the_host(net: &Net, program: &str) -> Command {
     let mut command = Command::new("ip");
     command
         .args(["netns", "exec", &net.host, program])

@@ -1,0 +1,216 @@
+//! Programs that people use, on a stack, end to end: what arrives is compared with what was sent.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::stack::{HOST, MACHINE, Net, available, written};
+use crate::stack_wire::{on_the_host, serving};
+use crate::support::{skip, wait_for};
+
+/// Whether these programs are there; their packages are what the set-up installs.
+fn there(programs: &[(&str, &str)]) -> bool {
+    programs.iter().all(|(program, package)| {
+        let found = Command::new("sh")
+            .args(["-c", "command -v \"$0\" >/dev/null", program])
+            .status()
+            .unwrap();
+        found.success() || skip(&format!("no {program} (package {package})"))
+    })
+}
+
+/// A server on the host, which ends with this.
+struct Server(Child);
+
+impl Server {
+    /// Starts it and waits until it can be connected to.
+    fn start(net: &Net, mut command: Command, port: u16) -> Self {
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self(child);
+        wait_for("a server", || {
+            net.within(&net.host, || TcpStream::connect((HOST, port)).ok())
+        });
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    written(command)
+}
+
+/// Bytes that no compression makes few.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let next = || {
+        // Numerical Recipes' generator.
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(length).collect()
+}
+
+/// A repository with some commits, at `place/repository`; returns the last one's name.
+fn repository(place: &Path) -> String {
+    let path = place.join("repository");
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        command
+            .args(["-C", path.to_str().unwrap()])
+            .args(["-c", "user.name=A", "-c", "user.email=a@b.example"])
+            .args(arguments)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_CONFIG_NOSYSTEM", "1");
+        written(command)
+    };
+    fs::create_dir(&path).unwrap();
+    git(&["init", "--quiet"]);
+    for (number, length) in [10, 1_000_000, 2_000_000].into_iter().enumerate() {
+        fs::write(path.join(format!("file{number}")), noise(length)).unwrap();
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "more"]);
+    }
+    git(&["rev-parse", "HEAD"])
+}
+
+/// An ssh server on the host for the user that runs this, who has a home of its own there. Returns
+/// what rsync calls to get there.
+fn ssh_server(net: &Net, place: &Path) -> (Server, String) {
+    let path = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    for key in ["host", "own"] {
+        let make = ["-t", "ed25519", "-f", &path(key)];
+        run("dropbearkey", &make);
+    }
+    let own = path("own.openssh");
+    run(
+        "dropbearconvert",
+        &["dropbear", "openssh", &path("own"), &own],
+    );
+    fs::write(path("own.pub"), run("ssh-keygen", &["-y", "-f", &own])).unwrap();
+    let mut command = on_the_host(net, "sh");
+    // The name space of mounts is that of `ip netns exec`.
+    let script = "cd \"$1\" && mount -t tmpfs -o mode=700 tmpfs /root && mkdir -m 700 /root/.ssh && \
+                  cp own.pub /root/.ssh/authorized_keys && \
+                  exec dropbear -F -E -s -m -r host -P pid -p \"$2\"";
+    command
+        .args(["-c", script, "sh"])
+        .arg(place)
+        .arg(format!("{HOST}:22"));
+    let client = format!(
+        "ssh -F /dev/null -i {own} -o BatchMode=yes -o StrictHostKeyChecking=no \
+         -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+    );
+    (Server::start(net, command, 22), client)
+}
+
+#[test]
+fn git_clones_and_rsync_goes_over_ssh_in_both_directions() {
+    let programs = [
+        ("git", "git"),
+        ("ssh", "openssh-client"),
+        ("rsync", "rsync"),
+        ("dropbear", "dropbear-bin"),
+    ];
+    if !available() || !there(&programs) {
+        return;
+    }
+    let net = Net::new();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let head = repository(place);
+    // By its own name, or it would be a child of the one that is started.
+    let daemon = format!("{}/git-daemon", run("git", &["--exec-path"]).trim_end());
+    let mut daemon = on_the_host(&net, &daemon);
+    daemon
+        .args(["--reuseaddr", "--export-all"])
+        .arg(format!("--listen={HOST}"))
+        .arg(format!("--base-path={}", place.display()))
+        .env("GIT_CONFIG_GLOBAL", "/dev/null");
+    let _git = Server::start(&net, daemon, 9418);
+    let (_ssh, client) = ssh_server(&net, place);
+    fs::create_dir_all(place.join("tree/below")).unwrap();
+    for (name, length) in [("empty", 0), ("small", 17), ("below/large", 5_000_000)] {
+        fs::write(place.join("tree").join(name), noise(length)).unwrap();
+    }
+    let script = format!(
+        "set -e; cd {}; export GIT_CONFIG_GLOBAL=/dev/null RSYNC_RSH='{client}'\n\
+         git clone --quiet git://{HOST}/repository clone\n\
+         git -C clone fsck; git -C clone rev-parse HEAD\n\
+         rsync --archive tree/ root@{HOST}:$PWD/there\n\
+         rsync --archive root@{HOST}:$PWD/there/ back",
+        place.display()
+    );
+    let said = written(net.stack(&["--cc", "bbr"], &["sh", "-c", &script]));
+    assert_eq!(said, head);
+    for (one, other) in [("repository", "clone"), ("tree", "there"), ("tree", "back")] {
+        let (one, other) = (place.join(one), place.join(other));
+        let paths = [one.to_str().unwrap(), other.to_str().unwrap()];
+        run(
+            "diff",
+            &["--recursive", "--exclude=.git", paths[0], paths[1]],
+        );
+    }
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn nginx_serves_at_a_published_port() {
+    // Its package starts it on port 80, so that the set-up does not install it.
+    let program = ["nginx", "/usr/sbin/nginx"].into_iter().find(|program| {
+        let version = Command::new(program)
+            .arg("-v")
+            .stderr(Stdio::null())
+            .status();
+        version.is_ok()
+    });
+    if !available() {
+        return;
+    }
+    let Some(program) = program else {
+        eprintln!("skipped: no nginx");
+        return;
+    };
+    let net = Net::new();
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_str().unwrap();
+    let content = noise(5_000_000);
+    fs::create_dir(directory.path().join("www")).unwrap();
+    fs::write(directory.path().join("www/file"), &content).unwrap();
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|what| format!("{what}_temp_path {place}/{what};\n"))
+        .concat();
+    let configuration = format!(
+        "user root;\nworker_processes 2;\npid {place}/pid;\nevents {{}}\nhttp {{\naccess_log off;\n\
+         sendfile on;\n{temporary}server {{\nlisten 80;\nroot {place}/www;\n}}\n}}\n"
+    );
+    let file = format!("{place}/nginx.conf");
+    fs::write(&file, configuration).unwrap();
+    // It listens when the first process has ended.
+    let call = format!("{program} -e stderr -c {file}");
+    let script = format!("{call} && echo Serving && read end; {call} -s stop");
+    let child = serving(&net, &["--cc", "bbr", "--publish", "8080:80"], &script);
+    for mut client in [on_the_host(&net, "curl"), net.on_the_machine("curl")] {
+        client.args(["--silent", "--show-error", "--max-time", "20"]);
+        client.arg(format!("http://{MACHINE}:8080/file"));
+        let output = client.output().unwrap();
+        assert!(output.stdout == content, "{:?}", output.stderr);
+    }
+    // Its input ends here.
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(net.leftovers(), Vec::<String>::new(), "{output:?}");
+}
