@@ -14,6 +14,7 @@ use thalweg_lab::units::Size;
 use crate::commands::link::classified;
 use crate::commands::policy;
 use crate::failure::Failure;
+use crate::output;
 
 /// The command, and the kernel that it runs on.
 #[derive(Debug, Args)]
@@ -60,6 +61,19 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Prepares the network for a user, as root, once: then that user runs stacks without root,
+    /// four at a time, until `remove` or until the machine is restarted.
+    Setup {
+        /// The user, by name or number.
+        #[arg(long, value_name = "NAME")]
+        user: String,
+    },
+    /// Removes what `setup` prepared for a user.
+    Remove {
+        /// The user, by name or number.
+        #[arg(long, value_name = "NAME")]
+        user: String,
+    },
     /// The first process in the kernel.
     #[command(hide = true)]
     Guest {
@@ -146,6 +160,8 @@ pub fn run(options: &Options) -> Result<()> {
             let end = serde_json::from_str(end).context("the end of a path")?;
             return exit(stack::run_end(&end, command, &program).map_err(classified)?);
         }
+        Some(What::Setup { user }) => return setup(user),
+        Some(What::Remove { user }) => return stack::remove(user).map_err(classified),
         None => {}
     }
     let store = options.learn.then(|| store(options)).transpose()?;
@@ -169,4 +185,12 @@ fn exit(code: u8) -> Result<()> {
         0 => Ok(()),
         code => Err(Failure::Command(code).into()),
     }
+}
+
+fn setup(user: &str) -> Result<()> {
+    let count = stack::setup(user).map_err(classified)?;
+    output::print(&format!(
+        "{user} can run {count} stacks at a time without root, until `thalweg stack remove --user \
+         {user}` or until this machine is restarted\n"
+    ))
 }

@@ -50,11 +50,16 @@ impl WorkDir {
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        // A kernel that was killed is reaped, but its helpers are nobody's children,
-        // and may still be dying.
-        end_helpers(&self.path);
-        remove(&self.path);
+        clear(&self.path);
     }
+}
+
+/// Removes a directory and what is left of its kernel.
+pub(crate) fn clear(path: &Path) {
+    // A kernel that was killed is reaped, but its helpers are nobody's children,
+    // and may still be dying.
+    end_helpers(path);
+    remove(path);
 }
 
 /// Removes this user's directories whose process is gone because it was killed,
@@ -66,8 +71,7 @@ pub(crate) fn remove_stale() {
     for name in stale::orphans(&parent) {
         let path = parent.join(name);
         if fs::symlink_metadata(&path).is_ok_and(|it| it.is_dir() && it.uid() == own) {
-            end_helpers(&path);
-            remove(&path);
+            clear(&path);
         }
     }
 }

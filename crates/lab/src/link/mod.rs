@@ -12,7 +12,7 @@ mod accuracy;
 mod child;
 pub mod engine;
 pub(crate) mod forward;
-mod namespace;
+pub(crate) mod namespace;
 mod packet;
 pub mod quantity;
 mod ready;

@@ -79,34 +79,10 @@ impl Ends {
             )));
         }
         // A user namespace would take root's real privileges away for no gain.
-        let plan = (!privileged()).then(|| Mapping {
-            user: format!("0 {} 1", geteuid()),
-            group: format!("0 {} 1", getegid()),
-        });
-        let failed = Error::system("cannot make a socket pair");
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .map_err(|errno| failed(errno.into()))?;
-        // SAFETY: this process has one thread, so the child's copy is consistent
-        // and may do whatever the parent may. It ends by _exit.
-        match unsafe { fork() }.map_err(|errno| Error::system("cannot fork")(errno.into()))? {
-            ForkResult::Child => {
-                drop(ours);
-                answer(&theirs, build(plan.as_ref()));
-                // SAFETY: ends the child at once, without the parent's clean-up.
-                unsafe { libc::_exit(0) }
-            }
-            ForkResult::Parent { child } => {
-                drop(theirs);
-                let answer = receive(&ours);
-                while waitpid(child, None) == Err(Errno::EINTR) {}
-                Self::from_answer(answer?, plan.is_some())
-            }
-        }
+        let plan = (!privileged()).then(Mapping::own);
+        let with_user = plan.is_some();
+        let answer = by_a_child(move || build(plan.as_ref()))?;
+        Self::from_answer(answer, with_user)
     }
 
     fn from_answer(answer: Answer, with_user: bool) -> Result<Self, Error> {
@@ -114,7 +90,7 @@ impl Ends {
             Answer::Made {
                 has_v6,
                 descriptors,
-            } => (has_v6, descriptors),
+            } => (has_v6, complete::<DESCRIPTORS>(descriptors)?),
             Answer::Failed { what, errno } => {
                 return Err(explain(&what, errno, with_user));
             }
@@ -219,24 +195,101 @@ struct Mapping {
     group: String,
 }
 
+impl Mapping {
+    fn own() -> Self {
+        Self {
+            user: format!("0 {} 1", geteuid()),
+            group: format!("0 {} 1", getegid()),
+        }
+    }
+
+    /// Moves the calling process, which has one thread, into a new user namespace.
+    fn enter(&self) -> Result<(), Fault> {
+        unshare(CloneFlags::CLONE_NEWUSER)
+            .map_err(|errno| ("create a user namespace", errno.into()))?;
+        for (file, text) in [
+            ("setgroups", "deny"),
+            ("uid_map", &self.user),
+            ("gid_map", &self.group),
+        ] {
+            fs::write(format!("/proc/self/{file}"), text)
+                .map_err(|error| ("map this user into a user namespace", error))?;
+        }
+        Ok(())
+    }
+}
+
 struct Built {
     descriptors: Vec<OwnedFd>,
     has_v6: bool,
 }
 
+/// Makes descriptors in a network namespace of an ordinary user's own, by a child process: this
+/// process stays where it is. It must have one thread.
+///
+/// # Errors
+/// [`Error::Missing`] where the machine does not allow it, with what to do.
+pub(crate) fn in_a_namespace_of_ones_own<const COUNT: usize>(
+    make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
+) -> Result<[OwnedFd; COUNT], Error> {
+    let plan = Mapping::own();
+    let answer = by_a_child(|| {
+        plan.enter()?;
+        unshare(CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| ("create a network namespace", errno.into()))?;
+        Ok(Built {
+            descriptors: make()?.into(),
+            has_v6: false,
+        })
+    })?;
+    match answer {
+        Answer::Made { descriptors, .. } => complete(descriptors),
+        Answer::Failed { what, errno } => Err(explain(&what, errno, true)),
+    }
+}
+
+fn complete<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
+    descriptors
+        .try_into()
+        .map_err(|_| unreceived(io::Error::other("descriptors are missing")))
+}
+
+fn unreceived(error: io::Error) -> Error {
+    Error::system("cannot receive the namespaces from the process that made them")(error)
+}
+
+/// Has a child process build something, and receives it.
+fn by_a_child(build: impl FnOnce() -> Result<Built, Fault>) -> Result<Answer, Error> {
+    let failed = Error::system("cannot make a socket pair");
+    let (ours, theirs) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .map_err(|errno| failed(errno.into()))?;
+    // SAFETY: this process has one thread, so the child's copy is consistent
+    // and may do whatever the parent may. It ends by _exit.
+    match unsafe { fork() }.map_err(|errno| Error::system("cannot fork")(errno.into()))? {
+        ForkResult::Child => {
+            drop(ours);
+            answer(&theirs, build());
+            // SAFETY: ends the child at once, without the parent's clean-up.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(theirs);
+            let answer = receive(&ours);
+            while waitpid(child, None) == Err(Errno::EINTR) {}
+            answer
+        }
+    }
+}
+
 /// Runs in the child.
 fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
     if let Some(mapping) = mapping {
-        unshare(CloneFlags::CLONE_NEWUSER)
-            .map_err(|errno| ("create a user namespace", errno.into()))?;
-        for (file, text) in [
-            ("setgroups", "deny"),
-            ("uid_map", &mapping.user),
-            ("gid_map", &mapping.group),
-        ] {
-            fs::write(format!("/proc/self/{file}"), text)
-                .map_err(|error| ("map this user into a user namespace", error))?;
-        }
+        mapping.enter()?;
     }
     let mut descriptors = Vec::with_capacity(DESCRIPTORS);
     let mut has_v6 = true;
@@ -266,7 +319,7 @@ fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
 enum Answer {
     Made {
         has_v6: bool,
-        descriptors: [OwnedFd; DESCRIPTORS],
+        descriptors: Vec<OwnedFd>,
     },
     Failed {
         what: String,
@@ -301,9 +354,6 @@ fn answer(socket: &OwnedFd, built: Result<Built, Fault>) {
 }
 
 fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
-    let failed = |error: io::Error| {
-        Error::system("cannot receive the namespaces from the process that made them")(error)
-    };
     let mut text = [0u8; 128];
     let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
     let mut descriptors = Vec::new();
@@ -312,7 +362,7 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         match recvmsg::<()>(socket.as_raw_fd(), &mut into, Some(&mut space), flags) {
             Ok(message) => {
-                for control in message.cmsgs().map_err(|errno| failed(errno.into()))? {
+                for control in message.cmsgs().map_err(|errno| unreceived(errno.into()))? {
                     if let ControlMessageOwned::ScmRights(received) = control {
                         descriptors.extend(received.into_iter().map(|fd| {
                             // SAFETY: the kernel has just made it for us.
@@ -323,7 +373,7 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
                 break message.bytes;
             }
             Err(Errno::EINTR) => {}
-            Err(errno) => return Err(failed(errno.into())),
+            Err(errno) => return Err(unreceived(errno.into())),
         }
     };
     match &text[..length] {
@@ -333,11 +383,9 @@ fn receive(socket: &OwnedFd) -> Result<Answer, Error> {
         }),
         [v6 @ (b'0' | b'1')] => Ok(Answer::Made {
             has_v6: *v6 == b'1',
-            descriptors: descriptors
-                .try_into()
-                .map_err(|_| failed(io::Error::other("descriptors are missing")))?,
+            descriptors,
         }),
-        _ => Err(failed(io::Error::other("it ended without an answer"))),
+        _ => Err(unreceived(io::Error::other("it ended without an answer"))),
     }
 }
 

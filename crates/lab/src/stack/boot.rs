@@ -1,5 +1,5 @@
-//! Starting the kernel: in its place, and as the first process of a process namespace, so that
-//! none of its processes outlives it, and it does not outlive this one.
+//! Starting the kernel: in its place, and for root as the first process of a process namespace, so
+//! that none of its processes outlives it, and it does not outlive this one.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -72,14 +72,21 @@ pub(super) fn start(
         .stdout(console)
         .stderr(errors)
         .process_group(0);
-    let place = contact.place().descriptor().try_clone_to_owned();
-    let place = place.map_err(Error::system("cannot duplicate a descriptor"))?;
+    let place = contact
+        .place()
+        .map(|it| it.descriptor().try_clone_to_owned());
+    let place = place
+        .transpose()
+        .map_err(Error::system("cannot duplicate a descriptor"))?;
+    let privileged = place.is_some();
     let this = interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
     // SAFETY: between fork and exec only system calls are made: setns(2), prctl(2), poll(2) and
     // fcntl(2).
     unsafe {
         command.pre_exec(move || {
-            setns(&place, CloneFlags::CLONE_NEWNET)?;
+            if let Some(place) = &place {
+                setns(place, CloneFlags::CLONE_NEWNET)?;
+            }
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -101,7 +108,13 @@ pub(super) fn start(
             Ok(())
         });
     }
-    in_process_namespace(|| Process::spawn_tied(&mut command))
+    let mut start = || Process::spawn_tied(&mut command);
+    if privileged {
+        in_process_namespace(start)
+    } else {
+        // An ordinary user has process namespaces only where other users' files are nobody's.
+        start()
+    }
 }
 
 /// Random bytes of the machine.

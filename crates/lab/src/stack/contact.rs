@@ -10,6 +10,7 @@ use super::control;
 use super::ip;
 use super::place::Place;
 use crate::error::Error;
+use crate::link::namespace::in_a_namespace_of_ones_own;
 use crate::link::tun;
 
 /// This process's end of what the command does not see.
@@ -18,7 +19,8 @@ const CONTROL: &str = "control";
 /// Dropped, it is gone.
 #[derive(Debug)]
 pub(super) struct Contact {
-    place: Place,
+    /// None where only this process's own end is in a namespace, an ordinary user's.
+    place: Option<Place>,
     device: File,
     listener: TcpListener,
 }
@@ -33,26 +35,42 @@ impl Contact {
             })
         })?;
         let listener = place.within(|| {
-            ip(&[
-                format!("address add {}/30 dev {CONTROL}", control::HERE),
-                format!(
-                    "link set dev {CONTROL} addrgenmode none mtu {} up",
-                    control::MTU_BYTES
-                ),
-            ])?;
-            TcpListener::bind((control::HERE, control::PORT))
-                .map_err(Error::system("cannot listen for the kernel"))
+            set_up()?;
+            listen().map_err(Error::system("cannot listen for the kernel"))
         })?;
         Ok(Self {
-            place,
+            place: Some(place),
             device,
             listener,
         })
     }
 
-    /// Where the kernel's interfaces are.
-    pub(super) fn place(&self) -> &Place {
-        &self.place
+    /// Makes one as an ordinary user. The kernel's interfaces are where this process is.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where this user may not, with the remedy.
+    pub(super) fn create_as_user() -> Result<Self, Error> {
+        let [device, listener] = in_a_namespace_of_ones_own(|| {
+            let device = tun::attach_as(CONTROL, libc::IFF_TAP)?;
+            set_up().map_err(|error| {
+                (
+                    "set up a TAP device",
+                    std::io::Error::other(error.to_string()),
+                )
+            })?;
+            let listener = listen().map_err(|error| ("listen for the kernel", error))?;
+            Ok([device.into(), listener.into()])
+        })?;
+        Ok(Self {
+            place: None,
+            device: device.into(),
+            listener: listener.into(),
+        })
+    }
+
+    /// Where the kernel's interfaces are; none: where this process is.
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
     }
 
     /// The TAP device of the interface that the command does not see.
@@ -64,4 +82,19 @@ impl Contact {
     pub(super) fn listener(&self) -> &TcpListener {
         &self.listener
     }
+}
+
+/// Addresses the device where the calling thread is.
+fn set_up() -> Result<(), Error> {
+    ip(&[
+        format!("address add {}/30 dev {CONTROL}", control::HERE),
+        format!(
+            "link set dev {CONTROL} addrgenmode none mtu {} up",
+            control::MTU_BYTES
+        ),
+    ])
+}
+
+fn listen() -> std::io::Result<TcpListener> {
+    TcpListener::bind((control::HERE, control::PORT))
 }

@@ -6,10 +6,12 @@
 //! (`inside`), which starts the command. Standard streams, signals and the exit code cross a
 //! second interface (`control`) that the command does not see.
 //!
-//! Nothing but a directory outlives this process, whatever ends it. The kernel's processes are in
-//! a process namespace, whose first process dies with this one. Devices are in a network namespace,
-//! which goes with those processes. nftables removes a table when its owner goes. The next start
-//! removes the directory of one that was killed.
+//! Nothing outlives this process, whatever ends it. The kernel's processes are in a process
+//! namespace, whose first process dies with this one. Devices are in a network namespace, which
+//! goes with those processes. nftables removes a table when its owner goes. A process of its own
+//! (`keeper`) removes the directory, and ends what is left of an ordinary user's kernel.
+//!
+//! An ordinary user attaches to a device that root has prepared (`prepared`).
 
 mod agent;
 mod boot;
@@ -18,10 +20,12 @@ mod control;
 mod delivery;
 mod end;
 mod inside;
+mod keeper;
 mod learn;
 mod names;
 mod nat;
 mod place;
+mod prepared;
 mod publish;
 mod session;
 mod terminal;
@@ -45,7 +49,9 @@ use contact::Contact;
 use control::{Job, Terminal};
 pub use end::{End, INTERFACE, run_end};
 pub use inside::main as guest;
+use keeper::Keeper;
 pub use learn::{Rules, Store};
+pub use prepared::{remove, setup};
 pub use publish::Publish;
 use session::Session;
 use wire::Wire;
@@ -120,13 +126,15 @@ pub fn run(options: &Options) -> Result<u8, Error> {
         resolver: names::for_the_kernel(&wire)?,
         ..bed.job(&options.command, &kernel)?
     };
-    bed.run(&kernel, memory, &job, wire.contact(), wire::TAP, program)
+    bed.run(&kernel, memory, &job, wire.contact(), wire.tap(), program)
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }
 
 /// What a kernel is started with, whatever its wire.
 struct Bed {
     signals: Signals,
+    // Dropped before the directory.
+    _keeper: Keeper,
     work: WorkDir,
     binary: PathBuf,
     directory: PathBuf,
@@ -159,6 +167,7 @@ impl Bed {
         }
         Ok(Self {
             signals,
+            _keeper: Keeper::start(work.path())?,
             work,
             binary,
             directory,
@@ -213,10 +222,7 @@ impl Bed {
 
 /// The kernel, with the modules that the options need.
 fn kernel(options: &Options) -> Result<Kernel, Error> {
-    let missing = guest::missing(TOOLS);
-    if !missing.is_empty() {
-        return Err(Error::Missing(missing.join("; ")));
-    }
+    check_tools()?;
     let mut modules = Vec::new();
     if let Some(name) = &options.congestion_control {
         modules.push(format!("tcp_{name}"));
@@ -228,6 +234,15 @@ fn kernel(options: &Options) -> Result<Kernel, Error> {
     modules.extend(rules.map(|name| format!("tcp_{name}")));
     let wished = options.store.as_ref().map_or(&[][..], |_| &CANDIDATES);
     Kernel::plain(options.kernel.as_deref(), &modules, wished)
+}
+
+fn check_tools() -> Result<(), Error> {
+    let missing = guest::missing(TOOLS);
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Missing(missing.join("; ")))
+    }
 }
 
 fn groups() -> Result<Vec<u32>, Error> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use super::place::Place;
 use super::wire::Wire;
 use crate::error::Error;
 
@@ -23,26 +24,51 @@ const MESSAGE_BYTES: usize = 65_535;
 /// How long an answer is waited for: who asks asks again before.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Whom the machine asks.
+enum Resolver {
+    /// Whom this text names, and the kernel reaches as well.
+    Reached(String),
+    /// One at this address, which only the machine reaches, and the text that names it.
+    Local(IpAddr, String),
+}
+
+/// None where the machine has no resolv.conf.
+fn resolver() -> Option<Resolver> {
+    let text = fs::read_to_string(FILE).ok()?;
+    let Some(address) = local(&text) else {
+        return Some(Resolver::Reached(text));
+    };
+    let upstream = fs::read_to_string(UPSTREAM).ok();
+    Some(match upstream.filter(|it| local(it).is_none()) {
+        Some(upstream) => Resolver::Reached(upstream),
+        None => Resolver::Local(address, text),
+    })
+}
+
+/// The resolver, where a wire that is prepared has to lead there.
+pub(super) fn for_a_wire() -> Option<Ipv4Addr> {
+    match resolver()? {
+        Resolver::Local(IpAddr::V4(address), _) if !address.is_unspecified() => Some(address),
+        Resolver::Local(..) => Some(Ipv4Addr::LOCALHOST),
+        Resolver::Reached(_) => None,
+    }
+}
+
 /// The kernel's resolv.conf; none where the machine has none. Starts to answer where that is
 /// needed.
 pub(super) fn for_the_kernel(wire: &Wire) -> Result<Option<String>, Error> {
-    let Ok(text) = fs::read_to_string(FILE) else {
-        return Ok(None);
-    };
-    if local(&text).is_none() {
-        return Ok(Some(text));
-    }
-    if let Ok(upstream) = fs::read_to_string(UPSTREAM)
-        && local(&upstream).is_none()
-    {
-        return Ok(Some(upstream));
-    }
-    let Some(resolver) = local(&text) else {
-        return Ok(Some(text));
-    };
-    let address = wire.ends().resolver;
-    answer(wire, address, SocketAddr::new(resolver, PORT))?;
-    Ok(Some(rewritten(&text, address)))
+    Ok(match resolver() {
+        None => None,
+        Some(Resolver::Reached(text)) => Some(text),
+        Some(Resolver::Local(resolver, text)) => {
+            let address = wire.ends().resolver;
+            // The machine leads those of a wire that was prepared to its resolver.
+            if let Some(place) = wire.contact().place() {
+                answer(place, address, SocketAddr::new(resolver, PORT))?;
+            }
+            Some(rewritten(&text, address))
+        }
+    })
 }
 
 /// The address of a `nameserver` line.
@@ -71,9 +97,9 @@ fn rewritten(text: &str, address: Ipv4Addr) -> String {
 }
 
 /// Answers questions at an address in the kernel's place by asking a resolver of the machine.
-fn answer(wire: &Wire, address: Ipv4Addr, resolver: SocketAddr) -> Result<(), Error> {
+fn answer(place: &Place, address: Ipv4Addr, resolver: SocketAddr) -> Result<(), Error> {
     let failed = || Error::system("cannot take questions for names");
-    let (udp, tcp) = wire.contact().place().within(|| {
+    let (udp, tcp) = place.within(|| {
         let udp = UdpSocket::bind((address, PORT)).map_err(failed())?;
         let tcp = TcpListener::bind((address, PORT)).map_err(failed())?;
         Ok((Arc::new(udp), tcp))

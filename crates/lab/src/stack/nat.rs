@@ -11,7 +11,7 @@
 //! this process, the system removes them (`flags owner`, Linux 5.12).
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::{ChildStderr, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Nat {
         let (Some(mut input), Some(mut answers)) = (child.stdin.take(), child.stderr.take()) else {
             unreachable!("both were asked for");
         };
-        let mut commands = rules(device, ends, published).join("\n");
+        let mut commands = rules(device, ends, published, "{ flags owner; }").join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
         // Where it has ended before it read all, its own words say why.
         let _ = input.write_all(commands.as_bytes());
@@ -109,14 +109,77 @@ fn failed(said: String) -> Error {
 }
 
 /// The commands, one a line.
-fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2]) -> Vec<String> {
+fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2], flags: &str) -> Vec<String> {
     let [v4, v6] = published;
-    let mut rules = table("ip", device, &ends.inside.to_string(), v4.as_ref());
+    let mut rules = vec![format!("add table ip {device} {flags}")];
+    rules.extend(table("ip", device, &ends.inside.to_string(), v4.as_ref()));
     if let Some(ends) = ends.v6.filter(|it| it.is_gateway) {
         let inside = ends.inside.to_string();
+        rules.push(format!("add table ip6 {device} {flags}"));
         rules.extend(table("ip6", device, &inside, v6.as_ref()));
     }
     rules
+}
+
+/// Puts translation in force that lasts until it is [removed](forget). Questions for names that
+/// come to the machine's end of the wire go to this resolver.
+pub(super) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> Result<(), Error> {
+    let mut commands = rules(device, ends, &[None, None], "");
+    if let Some(resolver) = resolver {
+        commands.push(format!(
+            "add chain ip {device} names {{ type nat hook prerouting priority dstnat; }}"
+        ));
+        for protocol in ["udp", "tcp"] {
+            commands.push(format!(
+                "add rule ip {device} names iifname \"{device}\" ip daddr {} {protocol} dport 53 \
+                 dnat to {resolver}",
+                ends.machine
+            ));
+        }
+        let others = "ip daddr 127.0.0.0/8 drop";
+        commands.push(format!(
+            "add rule ip {device} from iifname \"{device}\" {others}"
+        ));
+    }
+    // Where there are tables of that name already, somebody removed their device.
+    forget(device)?;
+    run(&commands)
+}
+
+/// Removes the tables of a device, if there are any.
+pub(super) fn forget(device: &str) -> Result<(), Error> {
+    let families = ["ip", "ip6"];
+    let there = families
+        .iter()
+        .filter(|family| tool::read("nft", &format!("list table {family} {device}")).is_ok());
+    let commands: Vec<String> = there
+        .map(|family| format!("delete table {family} {device}"))
+        .collect();
+    run(&commands)
+}
+
+/// Executes commands, all or none.
+fn run(commands: &[String]) -> Result<(), Error> {
+    let mut process = Process::spawn(
+        tool::command("nft")
+            .args(["-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped()),
+    )?;
+    let child = process.child_mut();
+    let (Some(mut input), Some(mut answers)) = (child.stdin.take(), child.stderr.take()) else {
+        unreachable!("both were asked for");
+    };
+    let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
+    drop(input);
+    let mut said = String::new();
+    let read = answers.read_to_string(&mut said);
+    read.map_err(Error::system("cannot read what nft says"))?;
+    match said.lines().find(|line| line.contains("Error:")) {
+        Some(line) => Err(failed(line.to_owned())),
+        None => Ok(()),
+    }
 }
 
 fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
@@ -126,7 +189,6 @@ fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) ->
         _ => format!("{{ {inside}, fe80::/10, :: }}"),
     };
     let mut rules = vec![
-        format!("add table {family} {device} {{ flags owner; }}"),
         format!("add chain {family} {device} out {{ type nat hook postrouting priority srcnat; }}"),
         format!(
             "add rule {family} {device} out {family} saddr {inside} oifname != \"{device}\" masquerade"

@@ -20,12 +20,15 @@ use super::control::{Ends, EndsV6};
 use super::ip;
 use super::nat::Nat;
 use super::place::Place;
+use super::prepared;
 use super::publish::{Ports, Publish};
 use crate::error::Error;
 use crate::host::tool;
 
 /// The kernel's end of the wire in its place.
-pub(super) const TAP: &str = "wire";
+const TAP: &str = "wire";
+/// What the name of its device on the machine begins with; a number follows.
+const DEVICE: &str = "thalweg-s";
 /// How many stacks can be on one machine.
 const MOST: u32 = 4096;
 /// Where addresses are taken from, eight a stack; the second and third where routes of the
@@ -44,75 +47,56 @@ const PREFIX_V6: u8 = 64;
 /// A wire that is up. Dropped, it and all that was set for it is gone.
 #[derive(Debug)]
 pub(super) struct Wire {
+    /// None where root prepared it, for longer.
+    _made: Option<Made>,
+    contact: Contact,
+    ends: Ends,
+    tap: String,
+    _number: Number,
+}
+
+/// What root makes for one wire.
+#[derive(Debug)]
+struct Made {
     // Dropped first: no device is left that nobody translates for.
     _device: Device,
     _nat: Nat,
     /// Sockets that keep published ports from others.
     _held: Vec<OwnedFd>,
-    contact: Contact,
-    ends: Ends,
-    _number: Number,
 }
 
 impl Wire {
-    /// Makes one, as root, by which these ports of the machine lead inside.
+    /// Makes one, by which these ports of the machine lead inside; an ordinary user takes one that
+    /// was [prepared](super::prepared).
     ///
     /// # Errors
     /// [`Error::Missing`] where user or machine may not have one, with the remedy;
     /// [`Error::System`] where somebody has such a port.
     pub(super) fn create(publish: &[Publish]) -> Result<Self, Error> {
         if !may_administrate() {
-            return Err(Error::Missing(
-                "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run \
-                 it as root (sudo thalweg stack …)"
-                    .to_owned(),
-            ));
+            return Self::take(publish);
         }
         let number = Number::take()?;
         let device = number.device();
         let mut ends = number.ends(&routes()?)?;
         let contact = Contact::create(Place::create()?)?;
         let process = std::process::id();
-        contact.place().within(|| {
-            ip(&[
-                format!("tuntap add dev {TAP} mode tap"),
-                format!("link add dev outside type veth peer name {device} netns {process}"),
-                "link add dev join type bridge mcast_snooping 0".to_owned(),
-                format!("link set dev {TAP} master join addrgenmode none up"),
-                "link set dev outside master join addrgenmode none up".to_owned(),
-                format!("address add {}/{PREFIX_V4} dev join", ends.resolver),
-                "link set dev join addrgenmode none up".to_owned(),
-            ])
-        })?;
+        if let Some(place) = contact.place() {
+            place.within(|| {
+                ip(&[
+                    format!("tuntap add dev {TAP} mode tap"),
+                    format!("link add dev outside type veth peer name {device} netns {process}"),
+                    "link add dev join type bridge mcast_snooping 0".to_owned(),
+                    format!("link set dev {TAP} master join addrgenmode none up"),
+                    "link set dev outside master join addrgenmode none up".to_owned(),
+                    format!("address add {}/{PREFIX_V4} dev join", ends.resolver),
+                    "link set dev join addrgenmode none up".to_owned(),
+                ])
+            })?;
+        }
         let device = Device(device);
-        if !Path::new("/proc/sys/net/ipv6").exists()
-            || device.setting("ipv6", "disable_ipv6")? == "1"
-        {
-            ends.v6 = None;
-        }
+        device.bring_up(&mut ends)?;
         let name = &device.0;
-        let mut commands = vec![
-            format!("link set dev {name} addrgenmode none"),
-            format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
-        ];
-        if let Some(v6) = &ends.v6 {
-            // Without the second one it could not ask for the kernel's hardware address when it
-            // has a packet of another host.
-            for address in [
-                format!("{}/{PREFIX_V6}", v6.machine),
-                "fe80::1/64".to_owned(),
-            ] {
-                commands.push(format!("address add {address} dev {name} nodad"));
-            }
-            // What is inside is no router of the machine.
-            device.set("ipv6", "accept_ra", "0")?;
-        }
-        commands.push(format!("link set dev {name} up"));
-        ip(&commands)?;
-        device.set("ipv4", "forwarding", "1")?;
-        if let Some(v6) = &mut ends.v6 {
-            v6.is_gateway = device.forwards_v6()?;
-        }
         let published = Ports::of(publish, &ends)?;
         let mut held = Vec::new();
         for ports in published.iter().flatten() {
@@ -127,13 +111,39 @@ impl Wire {
             device.set("ipv4", "route_localnet", "1")?;
         }
         Ok(Self {
-            _nat: Nat::create(name, &ends, &published)?,
-            _held: held,
-            _device: device,
+            _made: Some(Made {
+                _nat: Nat::create(name, &ends, &published)?,
+                _held: held,
+                _device: device,
+            }),
             contact,
             ends,
+            tap: TAP.to_owned(),
             _number: number,
         })
+    }
+
+    /// Takes one that root has prepared for this user.
+    fn take(publish: &[Publish]) -> Result<Self, Error> {
+        let (number, ends) = prepared::take()?;
+        if !publish.is_empty() {
+            return Err(Error::Missing(
+                "--publish: this user may not publish ports: run it as root (sudo thalweg stack …)"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            _made: None,
+            contact: Contact::create_as_user()?,
+            ends,
+            tap: number.device(),
+            _number: number,
+        })
+    }
+
+    /// The name of the TAP device.
+    pub(super) fn tap(&self) -> &str {
+        &self.tap
     }
 
     pub(super) fn ends(&self) -> Ends {
@@ -147,7 +157,7 @@ impl Wire {
 }
 
 /// Whether this process may make network namespaces, devices and rules.
-fn may_administrate() -> bool {
+pub(super) fn may_administrate() -> bool {
     const NEEDED: u64 = (1 << 12) | (1 << 21);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status
@@ -160,21 +170,16 @@ fn may_administrate() -> bool {
 /// A number that no other stack of this network namespace has; the system gives it back when
 /// this process ends, however it does.
 #[derive(Debug)]
-struct Number {
+pub(super) struct Number {
     number: u32,
     _held: UnixListener,
 }
 
 impl Number {
-    fn take() -> Result<Self, Error> {
+    pub(super) fn take() -> Result<Self, Error> {
         for number in 0..MOST {
-            // An abstract address (unix(7)) is one network namespace's.
-            let held = SocketAddr::from_abstract_name(format!("thalweg-stack-{number}"))
-                .and_then(|address| UnixListener::bind_addr(&address));
-            let Ok(held) = held else { continue };
-            let taken = Self {
-                number,
-                _held: held,
+            let Some(taken) = Self::hold(number) else {
+                continue;
             };
             // The device of a stack that was killed may still be about to go.
             if if_nametoindex(taken.device().as_str()).is_err() {
@@ -186,13 +191,29 @@ impl Number {
         )))
     }
 
+    /// Takes this one, unless somebody has it.
+    pub(super) fn hold(number: u32) -> Option<Self> {
+        // An abstract address (unix(7)) is one network namespace's.
+        let address = SocketAddr::from_abstract_name(format!("thalweg-stack-{number}"));
+        let held = UnixListener::bind_addr(&address.ok()?).ok()?;
+        Some(Self {
+            number,
+            _held: held,
+        })
+    }
+
+    /// The number in the name of a device.
+    pub(super) fn of(device: &str) -> Option<u32> {
+        device.strip_prefix(DEVICE)?.parse().ok()
+    }
+
     /// The name of the device on the machine, of its tables as well.
-    fn device(&self) -> String {
-        format!("thalweg-s{}", self.number)
+    pub(super) fn device(&self) -> String {
+        format!("{DEVICE}{}", self.number)
     }
 
     /// Addresses that no route of the machine leads to.
-    fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
+    pub(super) fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
         let free = RANGES.iter().find_map(|range| {
             let first = range.to_bits() + 8 * self.number;
             let used = routes.iter().any(|&(address, prefix)| {
@@ -208,13 +229,18 @@ impl Number {
                 "the machine has routes into {RANGES:?}, so that no addresses are left for a stack"
             )));
         };
+        Ok(self.ends_from(first))
+    }
+
+    /// The addresses of this number, from this first one on.
+    pub(super) fn ends_from(&self, first: u32) -> Ends {
         let v6 = |host: u16| {
             let mut segments = RANGE_V6.segments();
             segments[3] |= self.number as u16;
             segments[7] = host;
             Ipv6Addr::from(segments)
         };
-        Ok(Ends {
+        Ends {
             machine: Ipv4Addr::from_bits(first + 1),
             inside: Ipv4Addr::from_bits(first + 2),
             resolver: Ipv4Addr::from_bits(first + 3),
@@ -227,12 +253,12 @@ impl Number {
                 prefix: PREFIX_V6,
                 is_gateway: false,
             }),
-        })
+        }
     }
 }
 
 /// The destinations of all routes but the default ones.
-fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+pub(super) fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
     Ok(destinations(&tool::read("ip", "-4 route show table all")?))
 }
 
@@ -254,20 +280,63 @@ fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
 
 /// The device on the machine; dropped, it is removed, and its other end with it.
 #[derive(Debug)]
-struct Device(String);
+pub(super) struct Device(String);
 
 impl Device {
-    fn file(&self, family: &str, key: &str) -> String {
-        format!("/proc/sys/net/{family}/conf/{}/{key}", self.0)
+    /// One that exists.
+    pub(super) fn new(name: String) -> Self {
+        Self(name)
     }
 
-    fn setting(&self, family: &str, key: &str) -> Result<String, Error> {
+    /// Leaves it where it is.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// Gives it the machine's addresses of a wire, and has it pass packets on; corrects what they
+    /// say of IPv6.
+    pub(super) fn bring_up(&self, ends: &mut Ends) -> Result<(), Error> {
+        if !Path::new("/proc/sys/net/ipv6").exists() || self.setting("ipv6", "disable_ipv6")? == "1"
+        {
+            ends.v6 = None;
+        }
+        let name = &self.0;
+        let mut commands = vec![
+            format!("link set dev {name} addrgenmode none"),
+            format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
+        ];
+        if let Some(v6) = &ends.v6 {
+            // Without the second one it could not ask for the kernel's hardware address when it
+            // has a packet of another host.
+            for address in [
+                format!("{}/{PREFIX_V6}", v6.machine),
+                "fe80::1/64".to_owned(),
+            ] {
+                commands.push(format!("address add {address} dev {name} nodad"));
+            }
+            // What is inside is no router of the machine.
+            self.set("ipv6", "accept_ra", "0")?;
+        }
+        commands.push(format!("link set dev {name} up"));
+        ip(&commands)?;
+        self.set("ipv4", "forwarding", "1")?;
+        if let Some(v6) = &mut ends.v6 {
+            v6.is_gateway = self.forwards_v6()?;
+        }
+        Ok(())
+    }
+
+    fn file(&self, family: &str, key: &str) -> String {
+        file(&self.0, family, key)
+    }
+
+    pub(super) fn setting(&self, family: &str, key: &str) -> Result<String, Error> {
         let file = self.file(family, key);
         let text = fs::read_to_string(&file).map_err(Error::io("cannot read", file))?;
         Ok(text.trim().to_owned())
     }
 
-    fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
+    pub(super) fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
         let file = self.file(family, key);
         fs::write(&file, value).map_err(Error::io("cannot write", file))
     }
@@ -279,9 +348,23 @@ impl Device {
         if Path::new(&self.file("ipv6", "force_forwarding")).exists() {
             return self.set("ipv6", "force_forwarding", "1").map(|()| true);
         }
-        let all = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
-        Ok(all.is_ok_and(|value| value.trim() == "1"))
+        Ok(all_forward_v6())
     }
+}
+
+fn file(device: &str, family: &str, key: &str) -> String {
+    format!("/proc/sys/net/{family}/conf/{device}/{key}")
+}
+
+/// Whether IPv6 packets that come from a device are passed on.
+pub(super) fn is_gateway_v6(device: &str) -> bool {
+    let own = fs::read_to_string(file(device, "ipv6", "force_forwarding"));
+    own.is_ok_and(|it| it.trim() == "1") || all_forward_v6()
+}
+
+fn all_forward_v6() -> bool {
+    let all = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+    all.is_ok_and(|value| value.trim() == "1")
 }
 
 impl Drop for Device {

@@ -1,0 +1,325 @@
+//! `thalweg stack` as an ordinary user, on wires that root has prepared.
+
+use std::fs;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::stack::{HOST, HOST_V6, Net, answer_names, available, written};
+use crate::support::place::{assert_code, said};
+use crate::support::{copy_of_command, wait_for};
+
+/// Has no entry in passwd(5).
+const USER: &str = "54321";
+
+/// What an ordinary user sees: a command that others may read, a directory, and /dev/net/tun
+/// with its usual mode.
+struct Account {
+    net: Net,
+    directory: tempfile::TempDir,
+    command: PathBuf,
+}
+
+impl Account {
+    fn new() -> Self {
+        let net = Net::new();
+        let directory = tempfile::tempdir().unwrap();
+        for (path, mode) in [(directory.path(), 0o755), (net.temporary.path(), 0o1777)] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let command = directory.path().join("thalweg");
+        copy_of_command(&command);
+        let device = directory.path().join("tun");
+        let status = Command::new("mknod")
+            .args(["-m", "666"])
+            .arg(&device)
+            .args(["c", "10", "200"])
+            .status();
+        assert!(status.unwrap().success());
+        Self {
+            net,
+            directory,
+            command,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The command on the machine, by root.
+    fn root(&self, words: &[&str]) -> Command {
+        let mut command = self.net.on_the_machine(self.command.to_str().unwrap());
+        command.arg("stack").args(words);
+        command
+    }
+
+    /// The command on the machine, by the user; `before` is run by root first.
+    fn user_after(&self, before: &str, words: &[&str]) -> Command {
+        let script = format!(
+            "mount --bind \"$0\" /dev/net/tun && cd / && {before} exec setpriv --reuid {USER} \
+             --regid {USER} --groups {USER},43210 \"$@\""
+        );
+        let mut command = self.net.on_the_machine("sh");
+        command
+            .args(["-c", &script])
+            .arg(self.path("tun"))
+            .arg(&self.command)
+            .arg("stack")
+            .args(words);
+        command
+    }
+
+    fn user(&self, words: &[&str]) -> Command {
+        self.user_after("", words)
+    }
+}
+
+fn one_line(mut command: Command, code: i32) -> String {
+    let output = command.output().unwrap();
+    assert_code(&output, code);
+    let said = said(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn a_user_needs_no_root_once_it_was_prepared() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    // A resolver that only the machine reaches.
+    let place = PathBuf::from("/etc/netns").join(&net.machine);
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("resolv.conf"), "nameserver 127.0.0.53\n").unwrap();
+    let resolver = net.within(&net.machine, || {
+        UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 53), 53)).unwrap()
+    });
+    thread::spawn(move || answer_names(&resolver));
+    let hide = "upstream=/run/systemd/resolve/resolv.conf; \
+                [ ! -e $upstream ] || mount --bind /etc/resolv.conf $upstream;";
+    let words = written(account.root(&["setup", "--user", USER]));
+    assert!(words.starts_with("54321 can run 4 stacks at a time without root"));
+    // Once more changes nothing.
+    let addresses = || {
+        let mut command = net.on_the_machine("ip");
+        command.args(["-brief", "address"]);
+        written(command)
+    };
+    let before = addresses();
+    written(account.root(&["setup", "--user", USER]));
+    assert_eq!(addresses(), before);
+
+    // A file of root's own, one of the group's, and a shell that becomes root inside.
+    for (name, mode) in [("secret", 0o600), ("shared", 0o640)] {
+        let path = account.path(name);
+        fs::write(&path, format!("{name}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    std::os::unix::fs::chown(account.path("shared"), None, Some(43210)).unwrap();
+    let shell = account.path("shell");
+    fs::copy("/bin/bash", &shell).unwrap();
+    fs::set_permissions(&shell, fs::Permissions::from_mode(0o4755)).unwrap();
+    let mut servers: Vec<_> = [HOST, HOST_V6]
+        .iter()
+        .map(|address| {
+            let mut server = Command::new("ip");
+            server.args(["netns", "exec", &net.host, "python3", "-u", "-m"]);
+            server.args(["http.server", "--bind", address]);
+            server.arg("80").current_dir(account.directory.path());
+            let mut server = server
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let mut byte = [0];
+            // It has said that it serves.
+            std::io::Read::read_exact(server.stdout.as_mut().unwrap(), &mut byte).unwrap();
+            server
+        })
+        .collect();
+    fs::write(account.path("file"), "of the host\n").unwrap();
+    let script = format!(
+        "id -u; id -G; cat /proc/sys/net/ipv4/tcp_congestion_control; \
+         for host in {HOST} '[{HOST_V6}]' far.example; do curl -sS -m 20 http://$host/file; done; \
+         cat shared; ./shell -p -c '\
+         id -u; cat secret; echo x >>secret; echo x >new; rm -f file; chmod 777 .'; exit 7"
+    );
+    let mut command = account.user_after(
+        &format!("{hide} cd {};", account.directory.path().display()),
+        &["--cc", "bbr", "--", "sh", "-c", &script],
+    );
+    let output = command.output().unwrap();
+    fs::remove_dir_all(place).unwrap();
+    // Fails where others have files there.
+    let _ = fs::remove_dir("/etc/netns");
+    for server in &mut servers {
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+    let host = "of the host\n".repeat(3);
+    // Root inside is the user on the machine.
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        format!("{USER}\n{USER} 43210\nbbr\n{host}shared\n0\n"),
+        "{}",
+        said(&output)
+    );
+    assert_code(&output, 7);
+    assert_eq!(said(&output).lines().count(), 5, "{}", said(&output));
+    assert_eq!(
+        fs::read_to_string(account.path("secret")).unwrap(),
+        "secret\n"
+    );
+    assert!(account.path("file").exists() && !account.path("new").exists());
+    let mode = fs::metadata(account.directory.path())
+        .unwrap()
+        .permissions();
+    assert_eq!(mode.mode() & 0o7777, 0o755);
+
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    written(account.root(&["setup", "--user", USER]));
+    let start = || {
+        let script = "ip -brief -4 address show dev vec0; exec sleep 1000";
+        let mut child = account
+            .user(&["--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        (child, line)
+    };
+    let (mut first, address) = start();
+    let (mut second, other) = start();
+    assert_ne!(address, other);
+    let text = one_line(account.root(&["remove", "--user", USER]), 2);
+    assert!(
+        text.contains("a stack of the user 54321 runs on thalweg-s") && text.contains("end it"),
+        "{text}"
+    );
+    // Others of the same number of a name that no stack but these would have.
+    let others: Vec<_> = net.within(&net.machine, || {
+        (0..4)
+            .filter_map(|number| {
+                let name = format!("thalweg-stack-{number}");
+                UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).ok()
+            })
+            .collect()
+    });
+    assert_eq!(others.len(), 2);
+    let text = one_line(account.user(&["--", "true"]), 2);
+    assert!(
+        text.contains("the 4 stacks that are prepared for this user run already: end one"),
+        "{text}"
+    );
+    drop(others);
+
+    let running = || {
+        let mut left = net.leftovers();
+        left.retain(|line| line.contains("uml_dir"));
+        left.len()
+    };
+    assert!(running() >= 2);
+    kill(Pid::from_raw(first.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(143));
+    kill(Pid::from_raw(second.id() as i32), Signal::SIGKILL).unwrap();
+    second.wait().unwrap();
+    wait_for("the kernels' end", || (running() == 0).then_some(()));
+    wait_for("the directories' removal", || {
+        let mut left = fs::read_dir(net.temporary.path()).unwrap();
+        left.next().is_none().then_some(())
+    });
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let net = &account.net;
+    let root = |words: &[&str]| account.root(words);
+    let user = |words: &[&str]| account.user(words);
+    for (command, code, words) in [
+        (
+            root(&["setup", "--user", "no such"]),
+            2,
+            "this machine has no user \"no such\": expected a name",
+        ),
+        (
+            root(&["setup", "--user", "root"]),
+            2,
+            "expected a user other than root",
+        ),
+        (
+            root(&["remove", "--user", USER]),
+            2,
+            "nothing is prepared for the user 54321",
+        ),
+        (
+            user(&["setup", "--user", USER]),
+            3,
+            "only root prepares wires",
+        ),
+        (
+            user(&["--", "true"]),
+            3,
+            "run it as root (sudo thalweg stack …), or have root prepare wires for this user \
+             once (sudo thalweg stack setup --user NAME)",
+        ),
+    ] {
+        let said = one_line(command, code);
+        assert!(said.contains(words), "{said}");
+        assert_eq!(net.leftovers(), Vec::<String>::new());
+    }
+    written(root(&["setup", "--user", USER]));
+    let text = one_line(user(&["--publish", "8080:80", "--", "true"]), 3);
+    assert!(text.contains("this user may not publish ports"), "{text}");
+    let text = one_line(
+        account.user_after("chmod 600 /dev/net/tun;", &["--", "true"]),
+        3,
+    );
+    assert!(text.contains("chmod 0666 /dev/net/tun"), "{text}");
+    chmod(&account.path("tun"), 0o666);
+    // In a user namespace that allows no others.
+    let forbid = format!(
+        "exec setpriv --reuid {USER} --regid {USER} --clear-groups \
+         unshare --user --map-current-user --keep-caps sh -c \
+         'echo 0 >/proc/sys/user/max_user_namespaces && \
+         exec setpriv --inh-caps -all --ambient-caps -all \"$@\"' sh \"$@\";"
+    );
+    let text = one_line(account.user_after(&forbid, &["--", "true"]), 3);
+    assert!(
+        text.contains("sysctl user.max_user_namespaces=10000"),
+        "{text}"
+    );
+    written(root(&["remove", "--user", USER]));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
