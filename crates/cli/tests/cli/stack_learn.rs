@@ -216,15 +216,33 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
     let script = format!(
         "python3 -c \"{CONGESTION_CONTROLS}\" {HOST} 80 1 && \
          python3 -c \"{CONGESTION_CONTROLS}\" {HOST} 81 1 && \
-         {THALWEG} --config /run/thalweg/agent.toml --json policy show"
+         {THALWEG} --config /run/thalweg/agent.toml --json policy show && \
+         {THALWEG} detach && exit 3"
     );
-    let (file, store) = (file.to_str().unwrap(), store.to_str().unwrap());
-    let options = ["--learn", "--store", store, "--policy", file];
-    let said = written(net.stack(&options, &["sh", "-c", &script]));
+    let (file, path) = (file.to_str().unwrap(), store.to_str().unwrap());
+    let options = ["--learn", "--store", path, "--policy", file];
+    let output = net
+        .stack(&options, &["sh", "-c", &script])
+        .output()
+        .unwrap();
+    // Who ends the agent is told what that costs, and has the command's exit code.
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let begin = "thalweg stack: what was learned is not kept: the agent does not answer: ";
+    assert!(
+        said.starts_with(begin) && said.lines().count() == 1,
+        "{said}"
+    );
+    assert!(!store.exists());
+    let said = String::from_utf8(output.stdout).unwrap();
     let mut lines = said.splitn(3, '\n');
     assert_eq!(lines.next(), Some("vegas"), "{said}");
     assert_eq!(lines.next(), Some("cubic"), "{said}");
-    let shown: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    let rest = lines.next().unwrap();
+    let shown = serde_json::Deserializer::from_str(rest)
+        .into_iter::<Value>()
+        .next();
+    let shown = shown.unwrap().unwrap();
     let matched: Vec<_> = shown["rules"].as_array().unwrap().iter().collect();
     let matched: Vec<_> = matched
         .iter()
