@@ -27,7 +27,7 @@ const CONGESTION_CONTROLS: &str = "import socket, sys\n\
     \x20       print(name.split(b'\\0')[0].decode())\n";
 
 /// Takes what is uploaded, on a thread that ends with the process.
-fn serve(net: &Net) {
+pub fn serve(net: &Net) {
     let listener = net.within(&net.host, || TcpListener::bind((HOST, 80)).unwrap());
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {

@@ -2,10 +2,15 @@
 
 use std::fs;
 use std::net::TcpStream;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use serde_json::Value;
+
 use crate::stack::{HOST, MACHINE, Net, available, written};
+use crate::stack_learn::serve;
+use crate::stack_user::{Account, USER};
 use crate::stack_wire::{on_the_host, serving};
 use crate::support::{skip, wait_for};
 
@@ -118,54 +123,149 @@ fn ssh_server(net: &Net, place: &Path) -> (Server, String) {
     (Server::start(net, command, 22), client)
 }
 
+/// Servers of git and ssh on the host, and what they have.
+struct Far {
+    place: PathBuf,
+    head: String,
+    /// How rsync gets there.
+    client: String,
+    _servers: [Server; 2],
+}
+
+impl Far {
+    /// None where a program is missing.
+    fn new(net: &Net, place: &Path) -> Option<Self> {
+        let programs = [
+            ("git", "git"),
+            ("ssh", "openssh-client"),
+            ("rsync", "rsync"),
+            ("dropbear", "dropbear-bin"),
+        ];
+        if !there(&programs) {
+            return None;
+        }
+        let head = repository(place);
+        // By its own name, or it would be a child of the one that is started.
+        let daemon = format!("{}/git-daemon", run("git", &["--exec-path"]).trim_end());
+        let mut daemon = on_the_host(net, &daemon);
+        daemon
+            .args(["--reuseaddr", "--export-all"])
+            .arg(format!("--listen={HOST}"))
+            .arg(format!("--base-path={}", place.display()))
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
+        let git = Server::start(net, daemon, 9418);
+        let (ssh, client) = ssh_server(net, place);
+        fs::create_dir_all(place.join("tree/below")).unwrap();
+        for (name, length) in [("empty", 0), ("small", 17), ("below/large", 5_000_000)] {
+            fs::write(place.join("tree").join(name), noise(length)).unwrap();
+        }
+        Some(Self {
+            place: place.to_owned(),
+            head,
+            client,
+            _servers: [git, ssh],
+        })
+    }
+
+    /// A script that fetches and sends all of it, and prints [`Far::head`].
+    fn script(&self) -> String {
+        format!(
+            "set -e; cd {}; export GIT_CONFIG_GLOBAL=/dev/null RSYNC_RSH='{}'\n\
+             git clone --quiet git://{HOST}/repository clone\n\
+             git -C clone fsck; git -C clone rev-parse HEAD\n\
+             rsync --archive tree/ root@{HOST}:$PWD/there\n\
+             rsync --archive root@{HOST}:$PWD/there/ back",
+            self.place.display(),
+            self.client
+        )
+    }
+
+    /// Fails unless all has arrived.
+    fn check(&self) {
+        for (one, other) in [("repository", "clone"), ("tree", "there"), ("tree", "back")] {
+            let paths = [one, other].map(|name| self.place.join(name).display().to_string());
+            run(
+                "diff",
+                &["--recursive", "--exclude=.git", &paths[0], &paths[1]],
+            );
+        }
+    }
+}
+
 #[test]
 fn git_clones_and_rsync_goes_over_ssh_in_both_directions() {
-    let programs = [
-        ("git", "git"),
-        ("ssh", "openssh-client"),
-        ("rsync", "rsync"),
-        ("dropbear", "dropbear-bin"),
-    ];
-    if !available() || !there(&programs) {
+    if !available() {
         return;
     }
     let net = Net::new();
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path();
-    let head = repository(place);
-    // By its own name, or it would be a child of the one that is started.
-    let daemon = format!("{}/git-daemon", run("git", &["--exec-path"]).trim_end());
-    let mut daemon = on_the_host(&net, &daemon);
-    daemon
-        .args(["--reuseaddr", "--export-all"])
-        .arg(format!("--listen={HOST}"))
-        .arg(format!("--base-path={}", place.display()))
-        .env("GIT_CONFIG_GLOBAL", "/dev/null");
-    let _git = Server::start(&net, daemon, 9418);
-    let (_ssh, client) = ssh_server(&net, place);
-    fs::create_dir_all(place.join("tree/below")).unwrap();
-    for (name, length) in [("empty", 0), ("small", 17), ("below/large", 5_000_000)] {
-        fs::write(place.join("tree").join(name), noise(length)).unwrap();
+    let Some(far) = Far::new(&net, directory.path()) else {
+        return;
+    };
+    let said = written(net.stack(&["--cc", "bbr"], &["sh", "-c", &far.script()]));
+    assert_eq!(said, far.head);
+    far.check();
+    assert_eq!(net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
+    if !available() {
+        return;
     }
-    let script = format!(
-        "set -e; cd {}; export GIT_CONFIG_GLOBAL=/dev/null RSYNC_RSH='{client}'\n\
-         git clone --quiet git://{HOST}/repository clone\n\
-         git -C clone fsck; git -C clone rev-parse HEAD\n\
-         rsync --archive tree/ root@{HOST}:$PWD/there\n\
-         rsync --archive root@{HOST}:$PWD/there/ back",
+    let account = Account::new();
+    let place = account.path("home");
+    fs::create_dir(&place).unwrap();
+    let Some(far) = Far::new(&account.net, &place) else {
+        return;
+    };
+    let user = USER.parse().unwrap();
+    for path in [&place, &place.join("own.openssh")] {
+        chown(path, Some(user), Some(user)).unwrap();
+    }
+    // ssh asks who the user is.
+    let known = fs::read_to_string("/etc/passwd").unwrap();
+    let entry = format!(
+        "{known}someone:x:{USER}:{USER}::{}:/bin/sh\n",
         place.display()
     );
-    let said = written(net.stack(&["--cc", "bbr"], &["sh", "-c", &script]));
-    assert_eq!(said, head);
-    for (one, other) in [("repository", "clone"), ("tree", "there"), ("tree", "back")] {
-        let (one, other) = (place.join(one), place.join(other));
-        let paths = [one.to_str().unwrap(), other.to_str().unwrap()];
-        run(
-            "diff",
-            &["--recursive", "--exclude=.git", paths[0], paths[1]],
-        );
-    }
-    assert_eq!(net.leftovers(), Vec::<String>::new());
+    fs::write(account.path("passwd"), entry).unwrap();
+    let before = format!(
+        "mount --bind {} /etc/passwd; unset XDG_STATE_HOME; export HOME={};",
+        account.path("passwd").display(),
+        place.display()
+    );
+    let learning = |words: &[&str]| {
+        let words = [&["--learn", "--", "sh", "-c"], words].concat();
+        account.user_after(&before, &words)
+    };
+    written(account.root(&["setup", "--user", USER]));
+    serve(&account.net);
+    let upload = "curl -sS --header Expect: --upload-file tree/below/large";
+    let script = format!(
+        "{}; for n in 1 2 3; do {upload} http://{HOST}/; done",
+        far.script()
+    );
+    assert_eq!(written(learning(&[&script])), far.head);
+    far.check();
+    let store = fs::metadata(place.join(".local/state/thalweg/stack.json")).unwrap();
+    assert_eq!((store.uid(), store.mode() & 0o777), (user, 0o600));
+
+    // In a kernel of its own that knows what the one before has learned.
+    let ask = format!("{} --json hosts", account.command.display());
+    let shown: Value = serde_json::from_str(&written(learning(&[&ask]))).unwrap();
+    let host = &shown["hosts"][0];
+    assert_eq!(host["address"], HOST, "{shown}");
+    // Those of git and ssh pause too much.
+    let scored: u64 = host["arms"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|arm| arm["scored"].as_u64().unwrap())
+        .sum();
+    assert!(scored >= 3, "{shown}");
+    written(account.root(&["remove", "--user", USER]));
+    assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }
 
 #[test]

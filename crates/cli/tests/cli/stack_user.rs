@@ -17,18 +17,18 @@ use crate::support::place::{assert_code, said};
 use crate::support::{copy_of_command, wait_for};
 
 /// Has no entry in passwd(5).
-const USER: &str = "54321";
+pub const USER: &str = "54321";
 
 /// What an ordinary user sees: a command that others may read, a directory, and /dev/net/tun
 /// with its usual mode.
-struct Account {
-    net: Net,
+pub struct Account {
+    pub net: Net,
     directory: tempfile::TempDir,
-    command: PathBuf,
+    pub command: PathBuf,
 }
 
 impl Account {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let net = Net::new();
         let directory = tempfile::tempdir().unwrap();
         for (path, mode) in [(directory.path(), 0o755), (net.temporary.path(), 0o1777)] {
@@ -50,19 +50,19 @@ impl Account {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// The command on the machine, by root.
-    fn root(&self, words: &[&str]) -> Command {
+    pub fn root(&self, words: &[&str]) -> Command {
         let mut command = self.net.on_the_machine(self.command.to_str().unwrap());
         command.arg("stack").args(words);
         command
     }
 
     /// The command on the machine, by the user; `before` is run by root first.
-    fn user_after(&self, before: &str, words: &[&str]) -> Command {
+    pub fn user_after(&self, before: &str, words: &[&str]) -> Command {
         let script = format!(
             "mount --bind \"$0\" /dev/net/tun && cd / && {before} exec setpriv --reuid {USER} \
              --regid {USER} --groups {USER},43210 \"$@\""
