@@ -118,10 +118,10 @@ pub enum Command {
     /// The kernel is user-mode Linux with what this machine's may lack, as bbr. The command runs
     /// unmodified: with this machine's files, this directory, environment, user, standard streams
     /// and signals; its TCP connections end in that kernel and go through this machine's address
-    /// (NAT). Needs root, or once `stack setup` by root. The exit code is the command's; 126 and
-    /// 127 mean that it cannot be started or found. docs/stack.md tells what is as on this machine
-    /// and what is not.
-    Stack(commands::stack::Options),
+    /// (NAT). Needs root, or once `stack setup` by root; --wire link:SPEC needs neither. The exit
+    /// code is the command's; 126 and 127 mean that it cannot be started or found. docs/stack.md
+    /// tells what is as on this machine and what is not.
+    Stack(Box<commands::stack::Options>),
     /// Limit what a cgroup sends: set, change, list, show and remove.
     ///
     /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting

@@ -19,6 +19,27 @@ use crate::output;
 /// The path, the commands at its ends, and the report.
 #[derive(Debug, Args)]
 pub struct Options {
+    #[command(flatten)]
+    path: PathOptions,
+    /// A line for `sh -c` at the far end. It is started first, and ended after the command.
+    #[arg(long, value_name = "LINE")]
+    far: Option<OsString>,
+    /// Starts the command once something at the far end listens on this TCP or UDP port,
+    /// within 10 s. Default: at once.
+    #[arg(long, value_name = "PORT", requires = "far",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    far_port: Option<u16>,
+    /// Writes the report to a file. Default: standard error.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The command to run at the near end, with its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What the path does to packets.
+#[derive(Debug, Args)]
+pub struct PathOptions {
     /// One-way delay of each direction (us, ms, s): the round-trip time grows by twice this.
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     delay: Delay,
@@ -55,20 +76,24 @@ pub struct Options {
     /// Seed of loss, jitter and reordering.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// A line for `sh -c` at the far end. It is started first, and ended after the command.
-    #[arg(long, value_name = "LINE")]
-    far: Option<OsString>,
-    /// Starts the command once something at the far end listens on this TCP or UDP port,
-    /// within 10 s. Default: at once.
-    #[arg(long, value_name = "PORT", requires = "far",
-          value_parser = clap::value_parser!(u16).range(1..))]
-    far_port: Option<u16>,
-    /// Writes the report to a file. Default: standard error.
-    #[arg(long, value_name = "FILE")]
-    report: Option<PathBuf>,
-    /// The command to run at the near end, with its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+}
+
+impl PathOptions {
+    pub fn settings(&self) -> Settings {
+        Settings {
+            delay: self.delay,
+            jitter: self.jitter,
+            rate: self.rate,
+            reverse_rate: self.reverse_rate,
+            traces: self.trace.clone(),
+            loss: self.loss,
+            reverse_loss: self.reverse_loss,
+            queue: self.queue,
+            reorder: self.reorder,
+            ecn: self.ecn,
+            seed: self.seed,
+        }
+    }
 }
 
 fn traces(text: &str) -> Result<[PathBuf; 2], String> {
@@ -83,19 +108,7 @@ fn traces(text: &str) -> Result<[PathBuf; 2], String> {
 
 /// Runs a command behind an emulated path; its exit code becomes ours.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
-    let settings = Settings {
-        delay: options.delay,
-        jitter: options.jitter,
-        rate: options.rate,
-        reverse_rate: options.reverse_rate,
-        traces: options.trace.clone(),
-        loss: options.loss,
-        reverse_loss: options.reverse_loss,
-        queue: options.queue,
-        reorder: options.reorder,
-        ecn: options.ecn,
-        seed: options.seed,
-    };
+    let settings = options.path.settings();
     let task = Task {
         command: options.command.clone(),
         far: options.far.clone(),
@@ -109,11 +122,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     });
     let draft = draft.transpose()?;
     let finished = link::run(&settings, &task).map_err(classified)?;
-    let text = if global.json {
-        serde_json::to_string(&finished.report)? + "\n"
-    } else {
-        table(&finished.report)
-    };
+    let text = text(global, &finished.report)?;
     match draft {
         Some((path, draft)) => {
             let written = draft.replace(text.as_bytes());
@@ -144,6 +153,15 @@ pub fn classified(error: Error) -> anyhow::Error {
         .into(),
         other => other.into(),
     }
+}
+
+/// The report, as it is written.
+pub fn text(global: &Global, report: &Report) -> Result<String> {
+    Ok(if global.json {
+        serde_json::to_string(report)? + "\n"
+    } else {
+        table(report)
+    })
 }
 
 /// The report as tables of names and values.

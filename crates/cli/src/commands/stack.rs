@@ -1,19 +1,22 @@
 //! `thalweg stack`.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use thalweg_agent::store::check_document;
+use thalweg_lab::link::Settings;
 use thalweg_lab::stack::{self, Publish, Rules, Store};
 use thalweg_lab::units::Size;
 
-use crate::commands::link::classified;
+use crate::commands::link::{self, PathOptions, classified};
 use crate::commands::policy;
 use crate::failure::Failure;
+use crate::options::Global;
 use crate::output;
 
 /// The command, and the kernel that it runs on.
@@ -52,6 +55,19 @@ pub struct Options {
     /// Give the command's connections the TCP parameters that this policy says (`thalweg policy`).
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// A path to a far end in place of this machine's network, without root:
+    /// link:KEY=VALUE,... with the options of `thalweg link`, as link:rate=100mbit,delay=20ms.
+    #[arg(long, value_name = "link:SPEC", value_parser = wire, conflicts_with = "publish")]
+    wire: Option<Settings>,
+    /// A line for `sh -c` at the far end of --wire. It is started first, and ended after the
+    /// command.
+    #[arg(long, value_name = "LINE", requires = "wire")]
+    far: Option<OsString>,
+    /// Starts the command once something at the far end listens on this TCP or UDP port,
+    /// within 10 s. Default: at once.
+    #[arg(long, value_name = "PORT", requires = "far",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    far_port: Option<u16>,
     /// The command to run, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -103,6 +119,40 @@ fn name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The words of `thalweg link`, as one.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct Words {
+    #[command(flatten)]
+    path: PathOptions,
+}
+
+fn wire(text: &str) -> Result<Settings, String> {
+    let Some(list) = text.strip_prefix("link:") else {
+        return Err("expected link:KEY=VALUE,..., as link:rate=100mbit,delay=20ms".to_owned());
+    };
+    let mut words: Vec<String> = Vec::new();
+    for part in list
+        .split(',')
+        .filter(|it| !list.is_empty() || !it.is_empty())
+    {
+        match (part.split_once('='), words.last_mut()) {
+            (Some((key, value)), _) => words.push(format!("--{key}={value}")),
+            // The second file of a trace.
+            (None, Some(last)) if last.starts_with("--trace=") => *last += &format!(",{part}"),
+            (None, _) => {
+                return Err(format!("expected KEY=VALUE, as delay=20ms, found {part:?}"));
+            }
+        }
+    }
+    let parsed = Words::try_parse_from(&words).map_err(|error| {
+        let said = error.to_string();
+        let first = said.lines().next().unwrap_or_default();
+        first.strip_prefix("error: ").unwrap_or(first).to_owned()
+    });
+    Ok(parsed?.path.settings())
+}
+
 fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if key.contains('.') && !key.contains(['/', ' ']) => {
@@ -152,7 +202,7 @@ fn rules(file: &Path) -> Result<Rules> {
 }
 
 /// Runs a command on a kernel of its own; its exit code becomes ours.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(global: &Global, options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     match &options.what {
         Some(What::Guest { work }) => return Ok(stack::guest(work)?),
@@ -174,10 +224,20 @@ pub fn run(options: &Options) -> Result<()> {
         memory: options.memory,
         kernel: options.kernel.clone(),
         store: store.map(Arc::new),
+        path: options.wire.clone().map(|settings| stack::Emulated {
+            settings,
+            far: options.far.clone(),
+            far_port: options.far_port,
+        }),
         rules: options.policy.as_deref().map(rules).transpose()?,
         program,
     };
-    exit(stack::run(&task).map_err(classified)?)
+    let finished = stack::run(&task).map_err(classified)?;
+    if let Some(report) = &finished.report {
+        // Nobody is left to tell where standard error is closed.
+        drop(std::io::stderr().write_all(link::text(global, report)?.as_bytes()));
+    }
+    exit(finished.exit)
 }
 
 fn exit(code: u8) -> Result<()> {

@@ -304,14 +304,7 @@ fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
     );
     assert!(text.contains("chmod 0666 /dev/net/tun"), "{text}");
     chmod(&account.path("tun"), 0o666);
-    // In a user namespace that allows no others.
-    let forbid = format!(
-        "exec setpriv --reuid {USER} --regid {USER} --clear-groups \
-         unshare --user --map-current-user --keep-caps sh -c \
-         'echo 0 >/proc/sys/user/max_user_namespaces && \
-         exec setpriv --inh-caps -all --ambient-caps -all \"$@\"' sh \"$@\";"
-    );
-    let text = one_line(account.user_after(&forbid, &["--", "true"]), 3);
+    let text = one_line(account.user_after(&forbid(), &["--", "true"]), 3);
     assert!(
         text.contains("sysctl user.max_user_namespaces=10000"),
         "{text}"
@@ -320,6 +313,109 @@ fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 
+/// Has the user go on in a user namespace that allows no others.
+fn forbid() -> String {
+    format!(
+        "exec setpriv --reuid {USER} --regid {USER} --clear-groups \
+         unshare --user --map-current-user --keep-caps sh -c \
+         'echo 0 >/proc/sys/user/max_user_namespaces && \
+         exec setpriv --inh-caps -all --ambient-caps -all \"$@\"' sh \"$@\";"
+    )
+}
+
 fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Reports of iperf3 in JSON, one a line, from a client inside.
+const MEASURE: &str = "id -u; for far in $THALWEG_LINK_FAR $THALWEG_LINK_FAR6; do \
+     iperf3 -J -n 500K -c $far | tr -d '\\n'; echo; done; cat mine; echo written >>mine; exit 7";
+
+#[test]
+fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    let mine = account.path("mine");
+    fs::write(&mine, "of the user\n").unwrap();
+    std::os::unix::fs::chown(&mine, Some(54321), None).unwrap();
+    chmod(&mine, 0o600);
+    let enter = format!("cd {};", account.directory.path().display());
+    let options = [
+        "--cc",
+        "bbr",
+        "--wire",
+        "link:rate=50mbit,delay=5ms",
+        "--far",
+        "iperf3 -s >/dev/null",
+        "--far-port",
+        "5201",
+        "--",
+        "sh",
+        "-c",
+        MEASURE,
+    ];
+    let output = account.user_after(&enter, &options).output().unwrap();
+    assert_code(&output, 7);
+    let lines: Vec<String> = String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(lines.len(), 4, "{lines:?} {}", said(&output));
+    assert_eq!((&*lines[0], &*lines[3]), (USER, "of the user"));
+    for line in &lines[1..3] {
+        let report: serde_json::Value = serde_json::from_str(line).unwrap();
+        let end = &report["end"];
+        assert_eq!(end["sender_tcp_congestion"], "bbr", "{end}");
+        // Twice 5 ms.
+        let rtt_us = end["streams"][0]["sender"]["min_rtt"].as_u64().unwrap();
+        assert!(rtt_us >= 10_000, "{end}");
+    }
+    assert_eq!(fs::read_to_string(&mine).unwrap(), "of the user\nwritten\n");
+    let table = said(&output);
+    assert!(table.starts_with("thalweg link "), "{table}");
+    assert_eq!(account.net.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_path_that_cannot_be_is_said_in_one_line() {
+    if !available() {
+        return;
+    }
+    let account = Account::new();
+    for (spec, words) in [
+        ("veth", "expected link:KEY=VALUE,..., as link:rate=100mbit"),
+        (
+            "link:rate",
+            "expected KEY=VALUE, as delay=20ms, found \"rate\"",
+        ),
+        ("link:rate=fast", "invalid value 'fast' for '--rate <RATE>'"),
+        ("link:speed=1", "unexpected argument '--speed' found"),
+    ] {
+        let output = account
+            .user(&["--wire", spec, "--", "true"])
+            .output()
+            .unwrap();
+        assert_code(&output, 2);
+        let said = said(&output);
+        let first = said.lines().next().unwrap();
+        assert!(
+            first.contains("--wire <link:SPEC>") && first.contains(words),
+            "{said}"
+        );
+    }
+    let jitter = ["--wire", "link:jitter=5ms", "--", "true"];
+    let text = one_line(account.user(&jitter), 2);
+    assert!(
+        text.contains("--jitter 5ms is more than --delay 0ms"),
+        "{text}"
+    );
+    let forbidden = account.user_after(&forbid(), &["--wire", "link:", "--", "true"]);
+    let text = one_line(forbidden, 3);
+    assert!(
+        text.contains("sysctl user.max_user_namespaces=10000"),
+        "{text}"
+    );
+    assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }

@@ -17,7 +17,7 @@ mod packet;
 pub mod quantity;
 mod ready;
 mod report;
-mod run;
+pub(crate) mod run;
 mod settings;
 pub(crate) mod signals;
 pub mod trace;

@@ -120,6 +120,23 @@ impl Ends {
         })
     }
 
+    /// Makes descriptors at the near end, by a child process. This process must have one thread.
+    pub(crate) fn at_near<const COUNT: usize>(
+        &self,
+        make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
+    ) -> Result<[OwnedFd; COUNT], Error> {
+        let entrance = self.entrance(&self.near)?;
+        let answer = by_a_child(|| {
+            let entered = entrance.enter();
+            entered.map_err(|error| ("enter a network namespace", error))?;
+            Ok(Built {
+                descriptors: make()?.into(),
+                has_v6: false,
+            })
+        })?;
+        answer.complete(self.user.is_some())
+    }
+
     /// What a child calls between fork and exec to be at an end. It makes system
     /// calls only.
     pub(crate) fn entrance(&self, end: &End) -> Result<Entrance, Error> {
@@ -242,10 +259,7 @@ pub(crate) fn in_a_namespace_of_ones_own<const COUNT: usize>(
             has_v6: false,
         })
     })?;
-    match answer {
-        Answer::Made { descriptors, .. } => complete(descriptors),
-        Answer::Failed { what, errno } => Err(explain(&what, errno, true)),
-    }
+    answer.complete(true)
 }
 
 fn complete<const COUNT: usize>(descriptors: Vec<OwnedFd>) -> Result<[OwnedFd; COUNT], Error> {
@@ -325,6 +339,15 @@ enum Answer {
         what: String,
         errno: i32,
     },
+}
+
+impl Answer {
+    fn complete<const COUNT: usize>(self, with_user: bool) -> Result<[OwnedFd; COUNT], Error> {
+        match self {
+            Self::Made { descriptors, .. } => complete(descriptors),
+            Self::Failed { what, errno } => Err(explain(&what, errno, with_user)),
+        }
+    }
 }
 
 fn answer(socket: &OwnedFd, built: Result<Built, Fault>) {

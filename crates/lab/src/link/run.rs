@@ -1,6 +1,6 @@
 //! Sets a link up, runs the commands on it, and takes it down.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
@@ -60,33 +60,8 @@ pub fn run(settings: &Settings, task: &Task) -> Result<Finished, Error> {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
     let signals = Signals::catch(&[])?;
-    let mut link = Link::up(directions)?;
-
-    if let Some(line) = &task.far {
-        let mut command = Command::new("sh");
-        command.arg("-c").arg(line).stdin(Stdio::null());
-        // Standard output belongs to the near command.
-        command.stdout(
-            io::stderr()
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(Error::system("cannot duplicate standard error"))?,
-        );
-        link.environment(&mut command);
-        let far = Child::spawn(
-            &mut command,
-            &link.ends,
-            &link.ends.far,
-            signals.before(),
-            Group::Own,
-        )?;
-        let far = link.far.insert(far);
-        if let Some(port) = task.far_port {
-            ready::wait(far, port, &signals)?;
-        }
-    } else if task.far_port.is_some() {
-        return Err(Error::Options("--far-port needs --far".to_owned()));
-    }
+    let mut link = Link::on(Ends::create()?, directions)?;
+    link.start_far(task.far.as_deref(), task.far_port, &signals)?;
 
     let mut command = Command::new(program);
     command.args(arguments);
@@ -113,7 +88,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// A link that is up. Dropped, it is taken down: first what runs on it, then the
 /// threads, and with the descriptors the devices and namespaces.
-struct Link {
+pub(crate) struct Link {
     began: Instant,
     ends: Ends,
     near: Option<Child>,
@@ -125,8 +100,8 @@ struct Link {
 }
 
 impl Link {
-    fn up(directions: [super::engine::Direction; 2]) -> Result<Self, Error> {
-        let ends = Ends::create()?;
+    /// Starts to carry packets between two ends.
+    pub(crate) fn on(ends: Ends, directions: [super::engine::Direction; 2]) -> Result<Self, Error> {
         let began = Instant::now();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let failed = EventFd::from_value_and_flags(0, flags)
@@ -162,18 +137,63 @@ impl Link {
         })
     }
 
-    fn environment(&self, command: &mut Command) {
-        command
-            .env("THALWEG_LINK_NEAR", NEAR.v4.to_string())
-            .env("THALWEG_LINK_FAR", FAR.v4.to_string());
-        if self.ends.has_v6 {
-            command
-                .env("THALWEG_LINK_NEAR6", NEAR.v6.to_string())
-                .env("THALWEG_LINK_FAR6", FAR.v6.to_string());
+    /// Starts a line for `sh -c` at the far end, if there is one, and waits until something
+    /// listens on this port there.
+    pub(crate) fn start_far(
+        &mut self,
+        line: Option<&OsStr>,
+        port: Option<u16>,
+        signals: &Signals,
+    ) -> Result<(), Error> {
+        let Some(line) = line else {
+            return match port {
+                None => Ok(()),
+                Some(_) => Err(Error::Options("--far-port needs --far".to_owned())),
+            };
+        };
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(line).stdin(Stdio::null());
+        // Standard output belongs to the near command.
+        command.stdout(
+            io::stderr()
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(Error::system("cannot duplicate standard error"))?,
+        );
+        self.environment(&mut command);
+        let far = Child::spawn(
+            &mut command,
+            &self.ends,
+            &self.ends.far,
+            signals.before(),
+            Group::Own,
+        )?;
+        let far = self.far.insert(far);
+        match port {
+            Some(port) => ready::wait(far, port, signals),
+            None => Ok(()),
         }
     }
 
-    fn down(mut self, settings: &Settings) -> Result<Report, Error> {
+    /// What the environment of both commands has.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut all = vec![
+            ("THALWEG_LINK_NEAR", NEAR.v4.to_string()),
+            ("THALWEG_LINK_FAR", FAR.v4.to_string()),
+        ];
+        if self.ends.has_v6 {
+            all.push(("THALWEG_LINK_NEAR6", NEAR.v6.to_string()));
+            all.push(("THALWEG_LINK_FAR6", FAR.v6.to_string()));
+        }
+        all
+    }
+
+    fn environment(&self, command: &mut Command) {
+        command.envs(self.variables());
+    }
+
+    /// Takes it down, and says what it did.
+    pub(crate) fn down(mut self, settings: &Settings) -> Result<Report, Error> {
         let far_command_failed = match &mut self.far {
             Some(far) => far
                 .status()?

@@ -1,6 +1,7 @@
 //! Starting the kernel: in its place, and for root as the first process of a process namespace, so
 //! that none of its processes outlives it, and it does not outlive this one.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
@@ -25,21 +26,29 @@ pub(super) const SEED: &str = "seed";
 /// Its length, bytes.
 pub(super) const SEED_BYTES: usize = 64;
 
-/// Starts the kernel, with this TAP device for its interface `vec0`; `binary` is this very
-/// program.
+/// What the kernel's interface `vec0` is attached to.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wire<'a> {
+    /// The TAP device of this name, which carries segments of 64 KiB.
+    Device(&'a str),
+    /// An open TAP device, which carries packets of this many bytes.
+    Open(&'a File, usize),
+}
+
+/// Starts the kernel; `binary` is this very program.
 pub(super) fn start(
     kernel: &Kernel,
     memory: Size,
     work: &Path,
     binary: &Path,
     contact: &Contact,
-    tap: &str,
+    wire: Wire<'_>,
 ) -> Result<Process, Error> {
     let seed = random::<SEED_BYTES>()?;
     let path = work.join(SEED);
     std::fs::write(&path, seed).map_err(Error::io("cannot write", &path))?;
     let path = work.join(CONSOLE);
-    let console = std::fs::File::create(&path).map_err(Error::io("cannot create", &path))?;
+    let console = File::create(&path).map_err(Error::io("cannot create", &path))?;
     let errors = console
         .try_clone()
         .map_err(Error::io("cannot create", &path))?;
@@ -49,13 +58,23 @@ pub(super) fn start(
         work,
     };
     let control = contact.device().as_raw_fd();
+    // A TAP device takes no vectors of packets, only one at a time.
+    let open = |device: &File, bytes: usize| {
+        format!("transport=fd,fd={},vec=0,mtu={bytes}", device.as_raw_fd())
+    };
+    let interface = match wire {
+        Wire::Device(name) => format!("transport=tap,ifname={name},depth=128,gro=1"),
+        Wire::Open(device, bytes) => open(device, bytes),
+    };
+    let handed: Vec<_> = match wire {
+        Wire::Device(_) => vec![control],
+        Wire::Open(device, _) => vec![control, device.as_raw_fd()],
+    };
     let devices = [
-        // Segments of 64 KiB in both directions.
-        format!("vec0:transport=tap,ifname={tap},depth=128,gro=1"),
-        // A TAP device takes no vectors of packets, only one at a time.
+        format!("vec0:{interface}"),
         format!(
-            "vec1:transport=fd,fd={control},vec=0,mtu={}",
-            super::control::MTU_BYTES
+            "vec1:{}",
+            open(contact.device(), super::control::MTU_BYTES as usize)
         ),
     ];
     let inside = [
@@ -101,10 +120,12 @@ pub(super) fn start(
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             // Open in this process throughout.
-            fcntl(
-                BorrowedFd::borrow_raw(control),
-                FcntlArg::F_SETFD(FdFlag::empty()),
-            )?;
+            for &descriptor in &handed {
+                fcntl(
+                    BorrowedFd::borrow_raw(descriptor),
+                    FcntlArg::F_SETFD(FdFlag::empty()),
+                )?;
+            }
             Ok(())
         });
     }
@@ -132,7 +153,7 @@ fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
 /// Has the process that is started be the first of a process namespace.
 fn in_process_namespace(start: impl FnOnce() -> Result<Process, Error>) -> Result<Process, Error> {
     let path = "/proc/self/ns/pid_for_children";
-    let before = std::fs::File::open(path).map_err(Error::io("cannot open", path))?;
+    let before = File::open(path).map_err(Error::io("cannot open", path))?;
     unshare(CloneFlags::CLONE_NEWPID).map_err(system("cannot create a process namespace"))?;
     let started = start();
     setns(&before, CloneFlags::CLONE_NEWPID).map_err(system("cannot leave a process namespace"))?;

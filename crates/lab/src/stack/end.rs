@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Bed;
+use super::boot::Wire;
 use super::contact::Contact;
 use super::control::Job;
 use super::place::Place;
@@ -55,5 +56,6 @@ pub fn run_end(end: &End, command: &[OsString], program: &Path) -> Result<u8, Er
         network: end.network.clone(),
         ..bed.job(command, &end.kernel)?
     };
-    bed.run(&end.kernel, end.memory, &job, &contact, &end.tap, first)
+    let wire = Wire::Device(&end.tap);
+    bed.run(&end.kernel, end.memory, &job, &contact, wire, first)
 }

@@ -24,6 +24,7 @@ mod keeper;
 mod learn;
 mod names;
 mod nat;
+mod path;
 mod place;
 mod prepared;
 mod publish;
@@ -42,6 +43,7 @@ use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
 use crate::guest::{self, Kind};
 use crate::host::tool;
+use crate::link::Report;
 use crate::link::signals::Signals;
 use crate::uml::{self, Kernel};
 use crate::units::Size;
@@ -51,6 +53,7 @@ pub use end::{End, INTERFACE, run_end};
 pub use inside::main as guest;
 use keeper::Keeper;
 pub use learn::{Rules, Store};
+pub use path::Emulated;
 pub use prepared::{remove, setup};
 pub use publish::Publish;
 use session::Session;
@@ -82,19 +85,29 @@ pub struct Options {
     pub kernel: Option<PathBuf>,
     /// Where an agent has what it knows, which learns from the command; none: there is no agent.
     pub store: Option<Arc<Store>>,
+    /// A path to a far end in place of the machine's network.
+    pub path: Option<Emulated>,
     /// A policy for the command's connections.
     pub rules: Option<Rules>,
     /// This very program.
     pub program: PathBuf,
 }
 
-/// Runs a program on a kernel of its own and returns its exit code: 128 plus the signal's number
-/// if one ended it. The caller has no other thread.
+/// What became of a command.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code, 128 plus the signal's number if one ended it.
+    pub exit: u8,
+    /// What the path did, if there was one.
+    pub report: Option<Report>,
+}
+
+/// Runs a program on a kernel of its own. The caller has no other thread.
 ///
 /// # Errors
 /// What the machine or the user lacks, a setting that the kernel does not take, a command that
 /// cannot be started. Everything that was set up is removed, here as after success.
-pub fn run(options: &Options) -> Result<u8, Error> {
+pub fn run(options: &Options) -> Result<Finished, Error> {
     let Some(program) = options.command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
     };
@@ -111,7 +124,6 @@ pub fn run(options: &Options) -> Result<u8, Error> {
     let policy = rules
         .map(|rules| rules.hand_in(bed.work.path()))
         .transpose()?;
-    let wire = Wire::create(&options.publish)?;
     let job = Job {
         congestion_control: options.congestion_control.clone(),
         congestion_controls: rules.map_or_else(Vec::new, |it| it.congestion_controls().to_vec()),
@@ -122,11 +134,20 @@ pub fn run(options: &Options) -> Result<u8, Error> {
             .into_iter()
             .chain(options.sysctls.iter().cloned())
             .collect(),
-        ends: Some(wire.ends()),
-        resolver: names::for_the_kernel(&wire)?,
         ..bed.job(&options.command, &kernel)?
     };
-    bed.run(&kernel, memory, &job, wire.contact(), wire.tap(), program)
+    if let Some(path) = &options.path {
+        return path.run(&bed, &kernel, memory, job, program);
+    }
+    let wire = Wire::create(&options.publish)?;
+    let job = Job {
+        ends: Some(wire.ends()),
+        resolver: names::for_the_kernel(&wire)?,
+        ..job
+    };
+    let device = boot::Wire::Device(wire.tap());
+    let exit = bed.run(&kernel, memory, &job, wire.contact(), device, program)?;
+    Ok(Finished { exit, report: None })
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }
 
@@ -211,11 +232,11 @@ impl Bed {
         memory: Size,
         job: &Job,
         contact: &Contact,
-        tap: &str,
+        wire: boot::Wire<'_>,
         program: &OsStr,
     ) -> Result<u8, Error> {
         let work = self.work.path();
-        let process = boot::start(kernel, memory, work, &self.binary, contact, tap)?;
+        let process = boot::start(kernel, memory, work, &self.binary, contact, wire)?;
         Session::new(process, contact, &self.signals, work, self.store.as_deref()).run(job, program)
     }
 }
