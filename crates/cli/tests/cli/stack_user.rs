@@ -374,7 +374,8 @@ fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
     }
     assert_eq!(fs::read_to_string(&mine).unwrap(), "of the user\nwritten\n");
     let table = said(&output);
-    assert!(table.starts_with("thalweg link "), "{table}");
+    // The far command may have its own last words there.
+    assert!(table.contains("thalweg link  "), "{table}");
     assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }
 
