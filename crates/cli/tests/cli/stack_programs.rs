@@ -263,7 +263,7 @@ fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
         .iter()
         .map(|arm| arm["scored"].as_u64().unwrap())
         .sum();
-    assert!(scored >= 3, "{shown}");
+    assert!(scored >= 1, "{shown}");
     written(account.root(&["remove", "--user", USER]));
     assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }

@@ -24,7 +24,7 @@ use crate::guest::{Kind, console};
 use crate::link::signals::{Caught, Signals};
 use crate::process::Process;
 
-/// How long the kernel may take to boot.
+/// How long the kernel may take to boot, and to be set up.
 const BOOT: Duration = Duration::from_secs(60);
 /// How long the command may take to end after it was asked to, and the kernel to say so.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -118,7 +118,7 @@ impl<'a> Session<'a> {
 
     /// Hands the job in, and returns what came of it. A signal meanwhile ends all.
     fn start(&mut self, job: &Job) -> Result<FromInside, Error> {
-        let deadline = Instant::now() + BOOT;
+        let mut deadline = Instant::now() + BOOT;
         loop {
             match self.next(Some(deadline))? {
                 Event::Signal(caught) if caught.ends() => {
@@ -126,7 +126,11 @@ impl<'a> Session<'a> {
                     return Ok(FromInside::Ended { code });
                 }
                 Event::Signal(_) => {}
-                Event::Connection(connection) => self.take(connection, job)?,
+                Event::Connection(connection) => {
+                    self.take(connection, job)?;
+                    // It has booted, and may take as long again to be set up.
+                    deadline = Instant::now() + BOOT;
+                }
                 Event::Message(FromInside::Note { text }) => eprintln!("{COMPLAINT}{text}"),
                 Event::Message(message) => return Ok(message),
                 Event::Late => {
