@@ -142,8 +142,12 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
         let second = Duration::from_secs(1);
         let clean = phase("clean", "0%", "0%", second);
         assert!(clean["acked"].as_u64() > Some(10_000), "{what}: {clean}");
-        let lossy = phase("loss", "5%", "1%", second * 3 / 2);
-        assert!(lossy["retransmitted"].as_u64() > Some(0), "{what}: {lossy}");
+        // At the lowest rate some 27 packets go in this time, and all of them may arrive.
+        let lost = (0..8).any(|_| {
+            let lossy = phase("loss", "5%", "1%", second * 3 / 2);
+            lossy["retransmitted"].as_u64() > Some(0)
+        });
+        assert!(lost, "{what}: nothing was sent again");
         // The time-out doubles, or this was no pause.
         let without = phase("no ACKs", "0%", "100%", WITHOUT_ACKS);
         assert!(without["backoff"].as_u64() > Some(0), "{what}: {without}");
