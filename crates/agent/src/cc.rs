@@ -366,11 +366,11 @@ fn draining(name: &str, used: Use) -> anyhow::Error {
 }
 
 fn check_name(name: &str) -> Result<()> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
         bail!(
             "{name:?} cannot be the name of a congestion control: expected 1 to {NAME_MAX} \
-             letters, digits and '_'; choose one with --name"
+             of a-z, 0-9 and _; choose one with --name"
         );
     }
     Ok(())

@@ -9,6 +9,7 @@ use std::time::Duration;
 use thalweg_core::{Mode, Params};
 use thalweg_policy::Prefix;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_units::grammar::size_text;
 
 mod error;
 mod reader;
@@ -16,9 +17,8 @@ mod reader;
 mod tests;
 
 pub use error::{ConfigError, Fault};
-pub use reader::{KeyDescription, is_arm_name};
+pub use reader::KeyDescription;
 use reader::{Section, Source};
-pub use thalweg_policy::units;
 
 /// Where the configuration is looked for if no file is named.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
@@ -348,8 +348,8 @@ impl Learning {
         let score_full =
             section.size("score_full", 1..=1 << 40, false, default.score_full_bytes)?;
         if score_full.value < score_min.value {
-            let min = units::size_text(score_min.value);
-            let full = units::size_text(score_full.value);
+            let min = size_text(score_min.value);
+            let full = size_text(score_full.value);
             return Err(match (score_full.span, score_min.span) {
                 (Some(span), _) => {
                     let expected = format!("at least score_min, \"{min}\"");

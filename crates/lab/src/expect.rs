@@ -10,11 +10,12 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::measure::{Unit, time};
-use crate::mode::{Mode, is_arm_name};
+use crate::mode::Mode;
 use crate::outcome::ModeOutcome;
 use crate::scenario::Fault;
 pub use crate::statistic::Statistic;
 use crate::statistic::{Query, Scope};
+use crate::units::grammar::is_congestion_control;
 use crate::units::{Delay, Rate};
 
 /// What a statistic is compared with.
@@ -333,7 +334,7 @@ impl Table {
                     "expected `arm`, the congestion control whose share it is".into(),
                 ));
             }
-            (Some(arm), Statistic::ArmShare) if !is_arm_name(arm.get_ref()) => {
+            (Some(arm), Statistic::ArmShare) if !is_congestion_control(arm.get_ref()) => {
                 return Err((
                     arm.span(),
                     format!(

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::scenario::{PolicyFile, Scenario};
+use crate::units::grammar::is_congestion_control;
 
 /// One thing to measure. Each gets its own pair of namespaces and cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,7 +78,9 @@ impl FromStr for Mode {
             "classic" => Ok(Self::Classic),
             "thalweg" => Ok(Self::Thalweg),
             _ => match text.split_once(':') {
-                Some(("fixed", arm)) if is_arm_name(arm) => Ok(Self::Fixed(arm.to_owned())),
+                Some(("fixed", arm)) if is_congestion_control(arm) => {
+                    Ok(Self::Fixed(arm.to_owned()))
+                }
                 Some(("policy", name)) if is_policy_name(name) => Ok(Self::Policy(name.to_owned())),
                 _ => Err(ModeError(text.to_owned())),
             },
@@ -96,15 +99,6 @@ impl<'de> serde::Deserialize<'de> for Mode {
         let text = String::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
-}
-
-/// Whether the kernel could know a congestion control by this name
-/// (`TCP_CA_NAME_MAX` is 16 with the terminating zero, linux/tcp.h).
-pub fn is_arm_name(name: &str) -> bool {
-    (1..16).contains(&name.len())
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
 /// Whether a scenario may call a policy so. The name becomes a part of those of files.

@@ -23,8 +23,8 @@ use toml::Spanned;
 
 use crate::error::Error;
 use crate::expect::{self, Expectation};
-use crate::mode::is_arm_name;
 use crate::ticks::{self, Timers};
+use crate::units::grammar::is_congestion_control;
 use crate::units::{Delay, Probability, Rate, Size};
 
 pub use arm::Arm;
@@ -716,7 +716,7 @@ impl SystemTable {
             system.hz = Some(hz.into_inner());
         }
         if let Some(name) = self.default_cc {
-            if !is_arm_name(name.get_ref()) {
+            if !is_congestion_control(name.get_ref()) {
                 return Err((
                     name.span(),
                     format!(

@@ -121,7 +121,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
         (path, "rate = 100", (3, 8), "expected a rate with its unit"),
         (
             path,
-            "rate = \"1gbit\"\nqueue = \"1gb\"",
+            "rate = \"1gbit\"\nqueue = \"5gb\"",
             (4, 9),
             "expected a size",
         ),

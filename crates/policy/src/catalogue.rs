@@ -10,8 +10,8 @@ mod keys;
 pub use keys::KEYS;
 
 use crate::Version;
-use crate::units::{duration_text, rate_text, size_text};
 use std::time::Duration;
+use thalweg_units::grammar::{self, duration_text, rate_text, size_text};
 
 /// When an operation is carried out; the numbers are those of `enum thalweg_stage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -204,6 +204,17 @@ impl Key {
         }
     }
 
+    /// What a value may be, with its units: for an error message.
+    pub(crate) fn expected_in_units(&self) -> String {
+        let units = match self.unit {
+            Unit::Bytes => grammar::SIZES,
+            Unit::Time(_) => grammar::TIMES,
+            Unit::Rate => grammar::RATES,
+            _ => return self.expected(),
+        };
+        format!("{} (units {units})", self.expected())
+    }
+
     /// What a value may be, in the words of an error message.
     pub fn expected(&self) -> String {
         let (least, most) = self.range;
@@ -236,9 +247,7 @@ impl Key {
                 rate_text(u64::from(least) * 8),
                 rate_text(u64::from(most) * 8)
             ),
-            Unit::Congestion => {
-                "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)".to_owned()
-            }
+            Unit::Congestion => grammar::CONGESTION_CONTROL.to_owned(),
             Unit::Device => {
                 "the name of a network device (1 to 15 characters, no spaces or /)".to_owned()
             }

@@ -15,7 +15,6 @@ mod error;
 mod model;
 mod parse;
 mod prefix;
-pub mod units;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};

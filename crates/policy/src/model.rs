@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::catalogue::{Key, Unit};
 use crate::error::Position;
 use crate::prefix::{Prefix, bits, is_ipv4};
-use crate::units::{duration_text, rate_text, share_text, size_text};
+use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
 
 /// Rules, in the order of the file.
 #[derive(Clone, Debug)]

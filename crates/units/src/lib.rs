@@ -4,10 +4,11 @@
 
 mod fault;
 pub mod file;
+pub mod grammar;
 pub mod memory;
 mod quantity;
 mod span;
 
 pub use fault::{FileError, one_line, position};
-pub use quantity::{Delay, Probability, Rate, Seconds, Size, scaled};
+pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

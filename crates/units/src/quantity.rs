@@ -6,6 +6,8 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::grammar::{self, RATES, SIZES};
+
 /// A probability, written as a percentage: `"5%"`, `"0.1%"`.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Default)]
 #[serde(transparent)]
@@ -46,8 +48,7 @@ impl std::str::FromStr for Probability {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || format!("expected a percentage from \"0%\" to \"100%\", found {text:?}");
-        let number = text.strip_suffix('%').ok_or_else(expected)?;
-        let percent = decimal(number).ok_or_else(expected)?;
+        let percent = grammar::multiple(text, "%").ok_or_else(expected)?;
         Self::from_fraction(percent / 100.0).ok_or_else(expected)
     }
 }
@@ -89,21 +90,19 @@ impl std::str::FromStr for Rate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, f64); 4] = [("kbit", 1e3), ("mbit", 1e6), ("gbit", 1e9), ("bit", 1.0)];
-        scaled(text, &UNITS)
-            .filter(|bps| (1e3..=1e12).contains(bps))
-            .map(|bps| Self(bps.round() as u64))
+        grammar::bits_per_s(text)
+            .filter(|bps| (1_000..=1_000_000_000_000).contains(bps))
+            .map(Self)
             .ok_or_else(|| {
                 format!(
-                    "expected a rate from \"1kbit\" to \"1000gbit\" \
-                     (units bit, kbit, mbit, gbit), found {text:?}"
+                    "expected a rate from \"1kbit\" to \"1000gbit\" (units {RATES}), found {text:?}"
                 )
             })
     }
 }
 
-/// A size in bytes, written as an integer or with a unit: `65536`, `"64kib"`,
-/// `"1mb"`. `kb`, `mb` are decimal, `kib`, `mib` binary.
+/// A size in bytes, written as an integer or with a unit: `65536`, `"64KiB"`,
+/// `"1MB"`. kB, MB, GB are decimal, KiB, MiB, GiB binary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Size(u64);
@@ -119,18 +118,17 @@ impl Size {
         self.0
     }
 
-    fn checked(bytes: f64, found: impl fmt::Debug) -> Result<Self, String> {
-        if (1.0..=4e9).contains(&bytes) {
-            Ok(Self(bytes.round() as u64))
-        } else {
-            Err(Self::expected(found))
-        }
+    fn checked(bytes: Option<u64>, found: impl fmt::Debug) -> Result<Self, String> {
+        bytes
+            .filter(|bytes| (1..=4_000_000_000).contains(bytes))
+            .map(Self)
+            .ok_or_else(|| Self::expected(found))
     }
 
     fn expected(found: impl fmt::Debug) -> String {
         format!(
             "expected a size from 1 to 4000000000 bytes, as an integer or with a unit \
-             (b, kb, mb, kib, mib), found {found:?}"
+             ({SIZES}), found {found:?}"
         )
     }
 }
@@ -155,15 +153,7 @@ impl std::str::FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const UNITS: [(&str, f64); 5] = [
-            ("kib", 1024.0),
-            ("mib", 1048576.0),
-            ("kb", 1e3),
-            ("mb", 1e6),
-            ("b", 1.0),
-        ];
-        let bytes = scaled(text, &UNITS).ok_or_else(|| Self::expected(text))?;
-        Self::checked(bytes, text)
+        Self::checked(grammar::bytes(text), text)
     }
 }
 
@@ -199,9 +189,9 @@ impl std::str::FromStr for Seconds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        scaled(text, &[("s", 1.0), ("m", 60.0)])
-            .filter(|seconds| seconds.fract() == 0.0 && (1.0..=3600.0).contains(seconds))
-            .map(|seconds| Self(seconds as u64))
+        grammar::duration(text)
+            .filter(|time| time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs()))
+            .map(|time| Self(time.as_secs()))
             .ok_or_else(|| {
                 format!(
                     "expected a time in whole seconds from \"1s\" to \"60m\" \
@@ -260,39 +250,13 @@ impl std::str::FromStr for Delay {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        scaled(text, &[("us", 1.0), ("ms", 1e3), ("s", 1e6)])
-            // Rounded: 0.3 ms is not exactly 300 of anything in binary.
-            .filter(|us| (0.0..=60e6).contains(us) && (us - us.round()).abs() < 1e-6)
-            .map(|us| Self(us.round() as u64))
+        grammar::duration(text)
+            .filter(|time| *time <= Duration::from_secs(60))
+            .map(|time| Self(time.as_micros() as u64))
             .ok_or_else(|| {
                 format!("expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}")
             })
     }
-}
-
-/// A plain decimal number: digits, at most one point. No sign, no exponent.
-fn decimal(text: &str) -> Option<f64> {
-    let plain = text
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let begins = text
-        .bytes()
-        .next()
-        .is_some_and(|byte| byte.is_ascii_digit());
-    let ends = text
-        .bytes()
-        .last()
-        .is_some_and(|byte| byte.is_ascii_digit());
-    (plain && begins && ends).then(|| text.parse().ok())?
-}
-
-/// A decimal number followed by one of the units. Longer units come first where
-/// one ends with another.
-pub fn scaled(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    units.iter().find_map(|(unit, factor)| {
-        let number = text.strip_suffix(unit)?;
-        decimal(number.trim_end_matches(' ')).map(|value| value * factor)
-    })
 }
 
 /// Reads a quantity from a TOML string, and says what was expected otherwise.
@@ -343,7 +307,7 @@ from_text!(Rate, "a rate such as \"100mbit\"", |value| Err(format!(
     "expected a rate with its unit such as \"100mbit\", found the integer {value}"
 )));
 from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
-    Size::checked(value as f64, value)
+    Size::checked(u64::try_from(value).ok(), value)
 });
 from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
     "expected a time with its unit such as \"1s\", found the integer {value}"
@@ -390,7 +354,7 @@ mod tests {
             assert_eq!(text.parse::<Rate>().unwrap().bps(), bps, "{text}");
         }
         for text in [
-            "", "1", "mbit", "1mbps", "0bit", "999bit", "2000gbit", "-1mbit", "1Mbit",
+            "", "1", "mbit", "1mbps", "0bit", "999bit", "2000gbit", "-1mbit",
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
@@ -416,7 +380,7 @@ mod tests {
                 bytes
             );
         }
-        for text in ["", "0b", "1gb", "5000mb", "kb", "1 kilobyte"] {
+        for text in ["", "0b", "0", "5gb", "5000mb", "kb", "1 kilobyte"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }
@@ -434,7 +398,7 @@ mod tests {
             let parsed: Delay = text.parse().unwrap();
             assert_eq!((parsed.us(), parsed.to_string().as_str()), (us, shown));
         }
-        for text in ["", "10", "61s", "-1ms", "1m", "ms", "1e3ms"] {
+        for text in ["", "10", "61s", "-1ms", "2m", "ms", "1e3ms"] {
             assert!(text.parse::<Delay>().is_err(), "{text}");
         }
     }

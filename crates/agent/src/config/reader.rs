@@ -10,18 +10,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_policy::{Prefix, PrefixError};
+use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
 use thalweg_units::memory::{TooMuch, check_toml};
 use thalweg_units::one_line;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Fault};
-use super::units::{duration_text, parse_duration, parse_size, size_text};
 
 /// Longest piece of a configuration that is repeated in an error, in characters.
 const QUOTE_MAX: usize = 60;
-/// Longest name of a congestion control (`TCP_CA_NAME_MAX` less the closing NUL).
-const ARM_NAME_MAX: usize = 15;
 
 /// What one key accepts; a row of the table in `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,8 +242,9 @@ impl<'s> Section<'s> {
             bounds.0, bounds.1
         );
         let show = |value: &Duration| format!("\"{}\"", duration_text(*value));
-        let read = self.take(key, &expected, default, show, |value| {
-            text(value).and_then(parse_duration).filter(|duration| {
+        let expected = (expected.as_str(), grammar::TIMES);
+        let read = self.take_in_units(key, expected, default, show, |value| {
+            text(value).and_then(grammar::duration).filter(|duration| {
                 range.contains(duration) || (zero.is_some() && duration.is_zero())
             })
         });
@@ -268,9 +267,10 @@ impl<'s> Section<'s> {
         let bounds = (size_text(*range.start()), size_text(*range.end()));
         let expected = format!("{kind} from \"{}\" to \"{}\"", bounds.0, bounds.1);
         let show = |value: &u64| format!("\"{}\"", size_text(*value));
-        self.take(key, &expected, default, show, |value| {
+        let expected = (expected.as_str(), grammar::SIZES);
+        self.take_in_units(key, expected, default, show, |value| {
             text(value)
-                .and_then(parse_size)
+                .and_then(grammar::bytes)
                 .filter(|size| range.contains(size) && (!power_of_two || size.is_power_of_two()))
         })
     }
@@ -341,7 +341,10 @@ impl<'s> Section<'s> {
         key: &'static str,
         default: Option<&str>,
     ) -> Result<Option<String>, ConfigError> {
-        let expected = format!("{}, or \"\" for none", arm_name_rule());
+        let expected = format!(
+            "{}, or \"\" for none",
+            grammar::CONGESTION_CONTROL.to_owned()
+        );
         let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
         let read = self.take(
             key,
@@ -350,7 +353,7 @@ impl<'s> Section<'s> {
             show,
             |value| match text(value)? {
                 "" => Some(None),
-                name => is_arm_name(name).then(|| Some(name.to_owned())),
+                name => is_congestion_control(name).then(|| Some(name.to_owned())),
             },
         );
         Ok(read?.value)
@@ -453,13 +456,15 @@ impl<'s> Section<'s> {
             let mut seen: Vec<&str> = Vec::new();
             for item in items {
                 let rule = match text(item.get_ref()) {
-                    Some(name) if !is_arm_name(name) => arm_name_rule(),
+                    Some(name) if !is_congestion_control(name) => {
+                        grammar::CONGESTION_CONTROL.to_owned()
+                    }
                     Some(name) if seen.contains(&name) => "each name once".to_owned(),
                     Some(name) => {
                         seen.push(name);
                         continue;
                     }
-                    None => arm_name_rule(),
+                    None => grammar::CONGESTION_CONTROL.to_owned(),
                 };
                 let found = describe(item.get_ref());
                 return Err(self.conflict(key, item.span().start, found, rule));
@@ -480,6 +485,18 @@ impl<'s> Section<'s> {
         &mut self,
         key: &'static str,
         expected: &str,
+        default: T,
+        show: impl Fn(&T) -> String,
+        parse: impl Fn(&DeValue<'_>) -> Option<T>,
+    ) -> Result<Read<T>, ConfigError> {
+        self.take_in_units(key, (expected, ""), default, show, parse)
+    }
+
+    /// The same for a quantity; its units are a part of the error alone.
+    fn take_in_units<T>(
+        &mut self,
+        key: &'static str,
+        (expected, units): (&str, &str),
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
@@ -505,6 +522,10 @@ impl<'s> Section<'s> {
             }),
             None => {
                 let found = describe(value.get_ref());
+                let mut expected = expected.to_owned();
+                if !units.is_empty() {
+                    expected += &format!(" (units {units})");
+                }
                 Err(self
                     .source
                     .fault(span.start, Some(full_name), found, expected))
@@ -521,18 +542,6 @@ fn is_group_name(text: &str) -> bool {
         && text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
-}
-
-/// Whether the kernel could know a congestion control by this name.
-pub fn is_arm_name(name: &str) -> bool {
-    let allowed = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-')
-    };
-    (1..=ARM_NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
-}
-
-fn arm_name_rule() -> String {
-    format!("the name of a congestion control (1 to {ARM_NAME_MAX} of a-z, 0-9, _ and -)")
 }
 
 fn is_path(text: &str, longest: usize) -> bool {

@@ -118,12 +118,14 @@ fn faults_say_where_and_what() {
         (
             "[learning]\nhalf_life = \"30 minutes\"",
             "t.toml:2:13: learning.half_life: found the string \"30 minutes\", \
-             expected a duration from \"1s\" to \"365d\", or \"0\": never",
+             expected a duration from \"1s\" to \"365d\", or \"0\": never \
+             (units ns, us, ms, s, m, h, d)",
         ),
         (
             "[events]\nring = \"3MiB\"",
             "t.toml:2:8: events.ring: found the string \"3MiB\", \
-             expected a power of two from \"64KiB\" to \"1GiB\"",
+             expected a power of two from \"64KiB\" to \"1GiB\" \
+             (units B, kB, MB, GB, KiB, MiB, GiB)",
         ),
         (
             "[arms]\nallow = [\"bbr\", \"Cubic\"]",

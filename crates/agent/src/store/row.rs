@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use thalweg_core::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
 
-use crate::config::is_arm_name;
+use thalweg_units::grammar::is_congestion_control;
 
 /// Most evidence any configuration allows, Q16 (`learning.memory` ends at 64).
 const WEIGHT_MAX_Q16: u32 = 64 << 16;
@@ -140,7 +140,7 @@ impl HostRow {
             return Some(("arms".to_owned(), why));
         }
         for (name, arm) in &self.arms {
-            if !is_arm_name(name) {
+            if !is_congestion_control(name) {
                 let why = "not the name of a congestion control".to_owned();
                 return Some((format!("arms.{name}"), why));
             }

@@ -6,9 +6,9 @@ use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use thalweg_agent::config::is_arm_name;
 use thalweg_agent::view::{Host, HostArm, Hosts};
 use thalweg_core::HostKey;
+use thalweg_units::grammar::is_congestion_control;
 
 use crate::options::Global;
 use crate::output;
@@ -60,7 +60,7 @@ impl FromStr for Filter {
             return Ok(Self::Within(key));
         }
         // Only an address has one of these.
-        if is_arm_name(text) {
+        if is_congestion_control(text) {
             return Ok(Self::Arm(text.to_owned()));
         }
         Err("expected an address, address/length, or the name of a congestion control".to_owned())

@@ -86,7 +86,7 @@ struct Set {
     #[arg(long, value_name = "RATE", requires = "work_conserving")]
     line_rate: Option<Rate>,
     /// Virtual queue beyond which packets get a CE mark, or TCP without ECN is told to slow
-    /// down: a time at the rate (us, ms, s), or bytes (b, kb, …).
+    /// down: a time at the rate (us, ms, s), or bytes (B, kB, …).
     ///
     /// Default: 5ms; with --edt 20ms.
     #[arg(long, value_name = "TIME|SIZE")]

@@ -62,14 +62,14 @@ pub struct PathOptions {
     /// Independent loss of what the far end sends.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reverse_loss: Probability,
-    /// What may wait for --rate or --trace: bytes (b, kb, mb, kib, mib), or a multiple of
+    /// What may wait for --rate or --trace: bytes (B, kB, MB, KiB, MiB), or a multiple of
     /// rate × 2 × delay, at least 15000 bytes. Default: 1bdp.
     #[arg(long, value_name = "SIZE|Nbdp")]
     queue: Option<QueueLimit>,
     /// Share of packets that skip --delay and so overtake others.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reorder: Probability,
-    /// Marks ECN-capable packets when more than this waits: bytes (b, kb, …), or time in the
+    /// Marks ECN-capable packets when more than this waits: bytes (B, kB, …), or time in the
     /// queue (us, ms, s). Default: never.
     #[arg(long, value_name = "SIZE|TIME")]
     ecn: Option<Threshold>,

@@ -36,7 +36,7 @@ pub struct Options {
     /// (IPv6 in brackets) at this address only. May be given several times.
     #[arg(long = "publish", value_name = "[ADDR:]PORT:PORT")]
     publish: Vec<Publish>,
-    /// Memory of the kernel and all that runs on it, 128mib to 4000mb (b, kb, mb, kib, mib).
+    /// Memory of the kernel and all that runs on it, 128mib to 4000mb (B, kB, MB, KiB, MiB).
     /// Default: 1 GiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::units::{self, Delay, Size};
+use crate::units::grammar::{self, SIZES};
+use crate::units::{Delay, Size};
 
 /// How much may wait before the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -46,7 +47,7 @@ impl FromStr for QueueLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(factor) = units::scaled(text, &[("bdp", 1.0)])
+        if let Some(factor) = grammar::multiple(text, "bdp")
             && (0.001..=1000.0).contains(&factor)
         {
             return Ok(Self::Bdp(factor));
@@ -54,7 +55,7 @@ impl FromStr for QueueLimit {
         text.parse().map(Self::Bytes).map_err(|_| {
             format!(
                 "expected a multiple of the bandwidth-delay product from \"0.001bdp\" to \
-                 \"1000bdp\", or a size with its unit (b, kb, mb, kib, mib) such as \"64kib\", \
+                 \"1000bdp\", or a size with its unit ({SIZES}) such as \"64kib\", \
                  found {text:?}"
             )
         })
@@ -79,7 +80,7 @@ impl FromStr for Threshold {
         let time = text.parse().map(Self::Time);
         size.or(time).map_err(|_: String| {
             format!(
-                "expected a size (units b, kb, mb, kib, mib) such as \"30kb\", or a time \
+                "expected a size (units {SIZES}) such as \"30kb\", or a time \
                  (units us, ms, s) such as \"1ms\", found {text:?}"
             )
         })
@@ -104,7 +105,7 @@ mod tests {
             let limit: QueueLimit = text.parse().unwrap();
             assert_eq!(limit.bytes(100_000_000, delay), bytes, "{text}");
         }
-        for text in ["", "1", "bdp", "0bdp", "2000bdp", "-1bdp", "1BDP", "5ms"] {
+        for text in ["", "1", "bdp", "0bdp", "2000bdp", "-1bdp", "1dbp", "5ms"] {
             let error = text.parse::<QueueLimit>().unwrap_err();
             assert!(error.contains("bandwidth-delay"), "{text}: {error}");
         }

@@ -9,7 +9,7 @@ use thalweg_units::one_line;
 use toml::Spanned;
 
 use super::Fault;
-use crate::mode::is_arm_name;
+use crate::units::grammar::is_congestion_control;
 use crate::units::{Delay, Rate};
 
 /// What a model file's name ends with.
@@ -58,7 +58,7 @@ pub(super) fn check(tables: Vec<Table>, folder: &Path) -> Result<Vec<Arm>, Fault
     let mut arms: Vec<Arm> = Vec::new();
     for table in tables {
         let name = table.name.get_ref();
-        if !is_arm_name(name) {
+        if !is_congestion_control(name) {
             let message = format!("expected the name of a congestion control, found {name:?}");
             return Err((table.name.span(), message));
         }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use super::Fault;
-use crate::mode::is_arm_name;
 use crate::outcome::INCUMBENT;
+use crate::units::grammar::is_congestion_control;
 use crate::units::{Delay, Seconds, Size};
 
 /// What is sent.
@@ -344,7 +344,7 @@ impl Table {
 
 impl AgainstTable {
     fn check(self) -> Result<Against, Fault> {
-        if !is_arm_name(self.cc.get_ref()) {
+        if !is_congestion_control(self.cc.get_ref()) {
             return Err((
                 self.cc.span(),
                 format!(

@@ -7,7 +7,7 @@ use super::reader::{Table, describe};
 use crate::catalogue::{Key, Unit};
 use crate::model::{Direction, Namespace, Ports, SamePrefix, Value};
 use crate::prefix::{Prefix, PrefixError};
-use crate::units::{parse_duration, parse_rate, parse_share, parse_size};
+use thalweg_units::grammar;
 
 pub(super) const PREFIX: &str =
     "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";
@@ -137,7 +137,7 @@ pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
 
 /// So many of 2^32.
 pub(super) fn share(value: &DeValue<'_>) -> Option<u64> {
-    value.as_str().and_then(parse_share)
+    value.as_str().and_then(grammar::share)
 }
 
 /// The value of a key.
@@ -148,7 +148,8 @@ pub(super) fn of(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> 
     let parsed = parse(key, value.get_ref());
     if parsed.is_none() {
         let found = describe(value.get_ref());
-        table.fault(value.span().start, Some(key.name), found, key.expected());
+        let expected = key.expected_in_units();
+        table.fault(value.span().start, Some(key.name), found, expected);
     }
     parsed
 }
@@ -159,15 +160,15 @@ fn parse(key: &Key, value: &DeValue<'_>) -> Option<Value> {
         Unit::Flag => u64::from(value.as_bool()?),
         Unit::Only => u64::from(value.as_bool().filter(|&on| on)?),
         Unit::Number => u64::try_from(whole(value)?).ok()?,
-        Unit::Bytes => parse_size(text?)?,
+        Unit::Bytes => grammar::bytes(text?)?,
         Unit::Time(us) => {
-            let micros = u64::try_from(parse_duration(text?)?.as_micros()).ok()?;
+            let micros = u64::try_from(grammar::duration(text?)?.as_micros()).ok()?;
             let us = u64::from(us);
             micros.is_multiple_of(us).then(|| micros / us)?
         }
-        Unit::Rate => parse_rate(text?)? / 8,
+        Unit::Rate => grammar::bits_per_s(text?)? / 8,
         Unit::Congestion => {
-            let name = text.filter(|name| is_congestion(name))?;
+            let name = text.filter(|name| grammar::is_congestion_control(name))?;
             return Some(Value::Text(name.to_owned()));
         }
         Unit::Device => {
@@ -202,7 +203,10 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
     let mut names: Vec<String> = Vec::new();
     let mut good = true;
     for item in items {
-        let name = item.get_ref().as_str().filter(|name| is_congestion(name));
+        let name = item
+            .get_ref()
+            .as_str()
+            .filter(|name| grammar::is_congestion_control(name));
         match name {
             Some(name) if !names.iter().any(|other| other == name) => names.push(name.to_owned()),
             _ => {
@@ -215,14 +219,6 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
     // The order says nothing.
     names.sort();
     good.then_some(Value::Names(names))
-}
-
-/// Whether the kernel could know a congestion control by this name.
-fn is_congestion(name: &str) -> bool {
-    let allowed = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-')
-    };
-    (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
 /// Whether the kernel could know a network device by this name (`dev_valid_name`).

@@ -169,7 +169,7 @@ fn settings_name_the_key() {
             "t.toml:6:1: rule \"web\": set: found the unknown key \"foo\", expected a key of the \
              table in docs/policy.md",
             "t.toml:7:10: rule \"web\": set.sndbuf: found the number 1, expected a size from \
-             \"2304B\" to \"1073741823B\"",
+             \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)",
             "t.toml:8:11: rule \"web\": set.nodelay: found the string \"yes\", expected true or \
              false",
         ],

@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use thalweg_policy::catalogue::stages;
-use thalweg_policy::units::share_text;
 use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Stage};
+use thalweg_units::grammar::share_text;
 
 use crate::failure::Failure;
 use crate::options::Global;
