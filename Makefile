@@ -71,6 +71,7 @@ tables: ## Repeat the published results: docs/results*.md (root; five hours; goe
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab tables
+	@$(binary) lab tables --tables scenarios/published/tables-stack.toml --cache lab-results/stack --out docs/results-stack.md
 	@$(binary) lab tables --tables scenarios/rate/tables.toml --cache lab-results/rate --out docs/results-rate.md
 	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
 	@$(binary) lab tables --tables scenarios/published/tables-qemu.toml --cache lab-results/qemu --out docs/results-qemu.md

@@ -1,4 +1,4 @@
-//! Compiles the loss and the round-trip time programs and generates their skeletons, and the
+//! Compiles the programs for loss, round-trip times and timers, and generates their skeletons, and the
 //! libraries that are preloaded into user-mode kernels and QEMU.
 
 use std::env;
@@ -16,7 +16,7 @@ fn main() {
     if Path::new(&multiarch).is_dir() {
         arguments.push(format!("-I{multiarch}"));
     }
-    for name in ["loss", "rtt"] {
+    for name in ["loss", "rtt", "timer"] {
         let source = format!("../../bpf/{name}.bpf.c");
         println!("cargo:rerun-if-changed={source}");
         SkeletonBuilder::new()
@@ -29,6 +29,7 @@ fn main() {
     if architecture == "x86_64" {
         build_library("src/uml/ptrace.c", &out.join("ptrace.so"));
         build_library("src/qemu/lockstep.c", &out.join("lockstep.so"));
+        build_library("src/stack/idle.c", &out.join("idle.so"));
         println!("cargo:rerun-if-changed=src/uml/xstate.c");
     }
 }

@@ -48,6 +48,7 @@ pub mod statistic;
 pub mod stats;
 pub mod table;
 pub mod ticks;
+pub mod timers;
 mod traffic;
 pub mod uml;
 pub mod virtual_kernel;

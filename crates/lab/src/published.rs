@@ -9,6 +9,7 @@
 mod compared;
 mod incast;
 mod simulated;
+mod timers;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -66,6 +67,7 @@ impl Document {
             Table::Grid { row, .. } => row.iter().map(|row| row.cell.len()).sum(),
             Table::Compared { row, .. } => row.len(),
             Table::Simulated { row, .. } => 2 * row.len(),
+            Table::Timers { row, .. } => row.len(),
         };
         self.table.iter().map(runs).sum()
     }
@@ -84,7 +86,18 @@ enum Table {
     Kernels {
         #[serde(flatten)]
         head: Head,
+        /// Whether processor time is shown.
+        #[serde(default)]
+        cpu: bool,
         row: Vec<KernelsRow>,
+    },
+    /// How late timers are.
+    Timers {
+        #[serde(flatten)]
+        head: Head,
+        /// File of the picture, beside the page.
+        picture: String,
+        row: Vec<timers::Row>,
     },
     /// Flows that meet in one queue, over how many they are.
     Incast {
@@ -146,7 +159,7 @@ struct PublishedTuned {
 #[serde(deny_unknown_fields)]
 struct KernelsRow {
     condition: String,
-    published: PublishedKernels,
+    published: Option<PublishedKernels>,
     mode: String,
     native: Run,
     userspace: Run,
@@ -231,7 +244,8 @@ pub fn make(options: &Options) -> Result<usize, Error> {
     for table in &document.table {
         match table {
             Table::Tuned { head, row } => page.tuned(head, row)?,
-            Table::Kernels { head, row } => page.kernels(head, row)?,
+            Table::Kernels { head, cpu, row } => page.kernels(head, *cpu, row)?,
+            Table::Timers { head, picture, row } => page.timers(head, picture, row)?,
             Table::Incast { head, sweep, row } => page.incast(head, sweep, row)?,
             Table::Grid { head, columns, row } => page.grid(head, columns, row)?,
             Table::Compared {
@@ -373,11 +387,19 @@ impl<'a> Page<'a> {
         Ok(())
     }
 
-    fn kernels(&mut self, head: &Head, rows: &[KernelsRow]) -> Result<(), Error> {
+    fn kernels(&mut self, head: &Head, cpu: bool, rows: &[KernelsRow]) -> Result<(), Error> {
         self.head(head);
-        self.body.push_str(
+        let (columns, line) = match cpu {
+            true => (
+                " s of processor a gigabit: native | in a process | of that its kernel |",
+                "---|---|---|",
+            ),
+            false => ("", ""),
+        };
+        let _ = write!(
+            self.body,
             "| condition | published: native | in a process | ratio | \
-             ours: native | in a process | ratio |\n|---|---|---|---|---|---|---|\n",
+             ours: native | in a process | ratio |{columns}\n|---|---|---|---|---|---|---|{line}\n",
         );
         let mut foot = Vec::new();
         for row in rows {
@@ -388,17 +410,27 @@ impl<'a> Page<'a> {
                 Ok(result) => goodputs(result, &row.mode),
                 Err(_) => Vec::new(),
             };
-            self.row(
-                &row.condition,
-                &[
-                    mbits(Some(row.published.native)),
-                    mbits(Some(row.published.userspace)),
-                    ratio(Some(row.published.userspace), Some(row.published.native)),
-                    shown(&native, &row.mode),
-                    shown(&userspace, &row.mode),
-                    own_ratio(&ours(&userspace), &ours(&native)),
-                ],
-            );
+            let published = row.published.as_ref();
+            let published = [
+                published.map(|it| it.native),
+                published.map(|it| it.userspace),
+            ];
+            let mut cells = vec![
+                mbits(published[0]),
+                mbits(published[1]),
+                ratio(published[1], published[0]),
+                shown(&native, &row.mode),
+                shown(&userspace, &row.mode),
+                own_ratio(&ours(&userspace), &ours(&native)),
+            ];
+            if cpu {
+                cells.extend([
+                    cpu_a_gigabit(&native, &row.mode, "machine_s"),
+                    cpu_a_gigabit(&userspace, &row.mode, "machine_s"),
+                    cpu_a_gigabit(&userspace, &row.mode, "stack_s"),
+                ]);
+            }
+            self.row(&row.condition, &cells);
         }
         self.foot(foot);
         Ok(())
@@ -465,7 +497,8 @@ impl<'a> Page<'a> {
         for file in parsed.arms.iter().filter_map(|arm| arm.file.as_deref()) {
             beside.push_str(&digest(file));
         }
-        let given = self.made(&slug(run, modes), arguments, &scenario, &beside, foot)?;
+        let inputs = read_text(&scenario)? + &beside;
+        let given = self.made(&slug(run, modes), arguments, &inputs, foot)?;
         if let Ok(result) = &given
             && let Some(kernel) = result["environment"]["kernel"].as_str()
         {
@@ -474,23 +507,21 @@ impl<'a> Page<'a> {
         Ok(given)
     }
 
-    /// The result of a command that has a scenario and `--out`, made now unless it is there
-    /// already. `beside` is what of other files it depends on.
+    /// The result of a command that takes `--out`, made now unless it is there already. `inputs`
+    /// is what of files it depends on.
     fn made(
         &mut self,
         name: &str,
         mut arguments: Vec<String>,
-        scenario: &Path,
-        beside: &str,
+        inputs: &str,
         foot: &mut Vec<String>,
     ) -> Result<Given, Error> {
         self.bar.inc(1);
-        let text = read_text(scenario)?;
         let directory = self.options.cache.join(name);
         let command = format!("thalweg {}", arguments.join(" "));
         arguments.extend(["--out".to_owned(), directory.display().to_string()]);
 
-        let stamp = format!("{} {command}\n{text}{beside}", env!("CARGO_PKG_VERSION"));
+        let stamp = format!("{} {command}\n{inputs}", env!("CARGO_PKG_VERSION"));
         let stamp_file = directory.join("stamp");
         let results = directory.join("results.json");
         let line = format!("- `{command}`");
@@ -606,6 +637,22 @@ fn goodputs(result: &Value, mode: &str) -> Vec<f64> {
         .iter()
         .filter_map(|connection| connection["goodput_bps"].as_f64())
         .collect()
+}
+
+/// The median over the connections of a mode: processor time over what was received, s a
+/// gigabit.
+fn cpu_a_gigabit(given: &Given, mode: &str, whose: &str) -> String {
+    let Ok(result) = given else {
+        return "not run".to_owned();
+    };
+    let traffic = &result["scenarios"][0]["scenario"]["traffic"];
+    let each = |connection: &Value| {
+        let gigabits = connection["goodput_bps"].as_f64()? * traffic["duration"].as_f64()? / 1e9;
+        let cpu_s = connection["cpu"][whose].as_f64()?;
+        (gigabits > 0.0).then_some(cpu_s / gigabits)
+    };
+    let all: Vec<f64> = connections(result, mode).iter().filter_map(each).collect();
+    stats::median(&all).map_or_else(|| "–".to_owned(), |median| format!("{median:.3}"))
 }
 
 fn last_half(all: &[f64]) -> &[f64] {
@@ -814,6 +861,61 @@ cell = [
         assert_eq!((make(&options).unwrap(), calls()), (0, 1));
         fs::write(at("p.toml"), policy.replace("10", "20")).unwrap();
         assert_eq!((make(&options).unwrap(), calls()), (0, 2));
+    }
+
+    #[test]
+    fn kernels_have_processor_time_and_timers_a_picture() {
+        let connection = json!({
+            "goodput_bps": 5e8, "cpu": { "machine_s": 2.0, "stack_s": 1.5 },
+        });
+        let result = json!({
+            "environment": {"kernel": "Linux 0.0"},
+            "scenarios": [{
+                "scenario": {"traffic": {"duration": 4}},
+                "modes": [{"mode": "fixed:bbr", "connections": [connection]}],
+            }],
+            "timers": {"kernel_us": [1.0, 4.0, 90.0], "program_us": [5.0, 6.0, 7.0]},
+        });
+        let script = format!(
+            "for last; do :; done\nmkdir -p \"$last\"\n\
+             cat >\"$last/results.json\" <<'E'\n{result}\nE\n"
+        );
+        let (directory, options) = bed(&script);
+        let tables = r#"
+[[table]]
+kind = "kernels"
+title = "T"
+note = "N"
+cpu = true
+[[table.row]]
+condition = "c"
+mode = "fixed:bbr"
+native = { scenario = "s.toml", backend = "host", connections = 1 }
+userspace = { scenario = "s.toml", backend = "link", connections = 1 }
+[[table]]
+kind = "timers"
+title = "late"
+note = "N"
+picture = "late.svg"
+[[table.row]]
+condition = "native"
+[[table.row]]
+condition = "busy"
+options = ["--early", "10"]
+"#;
+        fs::write(directory.path().join("tables.toml"), tables).unwrap();
+        assert_eq!(make(&options).unwrap(), 0);
+        let page = fs::read_to_string(&options.page).unwrap();
+        for line in [
+            "| c | – | – | – | 500 | 500 | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
+            "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
+            "- `thalweg lab timers --early 10`",
+            "![late](late.svg)",
+        ] {
+            assert!(page.contains(line), "{page}");
+        }
+        let picture = fs::read_to_string(directory.path().join("late.svg")).unwrap();
+        assert!(picture.contains(">busy</text>"), "{picture}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod calls;
 mod client;
 mod server;
 mod tcp;
+pub(crate) mod timers;
 pub(crate) mod turns;
 
 use std::net::SocketAddr;
@@ -42,6 +43,8 @@ pub enum Job {
     },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
+    /// Measure how late timers are, and say it on standard output.
+    Timers,
 }
 
 /// Does a job; a server does not return.
@@ -55,6 +58,10 @@ pub fn work(job: &Job) -> Result<(), Error> {
         Job::Serve { address } => server::serve(*address),
         Job::Send { result } => client::run(result),
         Job::Turns => turns::obey(),
+        Job::Timers => {
+            println!("{}", timers::measure()?);
+            Ok(())
+        }
     }
 }
 

@@ -63,6 +63,22 @@ enum Lab {
     /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
     /// says so. Needs no privilege.
     Compare(Compare),
+    /// Measure how late timers are; `tables` starts it.
+    #[command(hide = true)]
+    Timers {
+        /// On the kernel of `thalweg stack`.
+        #[arg(long)]
+        stack: bool,
+        /// With real-time priority on the machine.
+        #[arg(long)]
+        real_time: bool,
+        /// How much before its timers are due the kernel of a stack wakes, µs. Default: as ever.
+        #[arg(long, value_name = "US")]
+        early: Option<u32>,
+        /// Directory of the result.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// Make the traffic of a scenario; `run` starts it inside its hosts.
     #[command(hide = true, subcommand)]
     Worker(Worker),
@@ -82,6 +98,8 @@ enum Worker {
     },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
+    /// Measure how late timers are.
+    Timers,
 }
 
 #[derive(Debug, Args)]
@@ -182,12 +200,27 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Lab::BuildKernel { hz } => build_kernel(global, *hz),
         Lab::Kernels(what) => kernels::run(global, what),
         Lab::Compare(compare) => compare_runs(global, compare),
+        Lab::Timers {
+            stack,
+            real_time,
+            early,
+            out,
+        } => Ok(thalweg_lab::timers::measure(
+            &thalweg_lab::timers::Options {
+                stack: *stack,
+                real_time: *real_time,
+                early_us: *early,
+                out: out.clone(),
+                program: std::env::current_exe().context("cannot tell where this program is")?,
+            },
+        )?),
         Lab::Worker(job) => Ok(thalweg_lab::worker::work(&match job {
             Worker::Serve { address } => Job::Serve { address: *address },
             Worker::Send { result } => Job::Send {
                 result: result.clone(),
             },
             Worker::Turns => Job::Turns,
+            Worker::Timers => Job::Timers,
         })?),
         Lab::Guest { work } => Ok(thalweg_lab::guest::main(work)?),
     }

@@ -212,3 +212,29 @@ fn a_stack_is_refused_where_it_cannot_be() {
         assert!(said.contains(words), "{said}");
     }
 }
+
+#[test]
+fn the_timers_of_a_stack_are_measured() {
+    if !available() {
+        return;
+    }
+    let bed = Bed::new("");
+    let output = Command::new(THALWEG)
+        .args(["lab", "timers", "--stack", "--out"])
+        .arg(bed.path("out"))
+        .env("TMPDIR", bed.path("tmp"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let result = fs::read(bed.path("out").join("results.json")).unwrap();
+    let result: Value = serde_json::from_slice(&result).unwrap();
+    for whose in ["kernel_us", "program_us"] {
+        let late: Vec<f64> = serde_json::from_value(result["timers"][whose].clone()).unwrap();
+        assert_eq!(late.len(), 1001, "{whose}");
+        assert!(late[0] >= 0.0 && late.is_sorted(), "{whose}: {late:?}");
+        // Most are not later than a tick: they are timers of high resolution.
+        assert!(late[500] > 0.0 && late[500] < 10_000.0, "{whose}: {late:?}");
+    }
+    assert_eq!(names(&bed.path("tmp"), ""), Vec::<String>::new());
+}

@@ -15,8 +15,8 @@ use crate::error::Error;
 /// The variable of ld.so(8).
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Has a command start its program with a library preloaded. What the environment
-/// preloads stays, behind it. The library is a file in memory, which goes with the program.
+/// Has a command start its program with a library preloaded. What the environment, or an earlier
+/// call, preloads stays, behind it. The library is a file in memory, which goes with the program.
 ///
 /// # Errors
 /// [`Error::System`] where there is no such file to be had.
@@ -31,7 +31,12 @@ pub(crate) fn preload(command: &mut Command, name: &CStr, library: &[u8]) -> Res
         })
         .map_err(failed)?;
     let mut list = OsString::from(format!("/proc/self/fd/{}", library.as_raw_fd()));
-    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+    let own = command.get_envs().find(|(name, _)| *name == PRELOAD);
+    let others = match own {
+        Some((_, others)) => others.map(OsString::from),
+        None => std::env::var_os(PRELOAD),
+    };
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }

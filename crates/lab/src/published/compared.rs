@@ -424,6 +424,7 @@ mod tests {
         for list in [
             "published/tables.toml",
             "published/tables-qemu.toml",
+            "published/tables-stack.toml",
             "rate/tables.toml",
             "rate/tables-qemu.toml",
         ] {

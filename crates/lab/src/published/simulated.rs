@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_units::file::read_text;
 
 use super::compared::{Figure, Rounds, arm};
 use super::{Head, Page, Run, Spread};
@@ -111,7 +112,8 @@ impl Page<'_> {
             Some(super::digest(Path::new(file)))
         });
         let stamp = model.unwrap_or_default();
-        self.made(&name, words, &scenario, &stamp, foot)
+        let inputs = read_text(&scenario)? + &stamp;
+        self.made(&name, words, &inputs, foot)
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
@@ -25,6 +25,14 @@ use crate::units::Size;
 pub(super) const SEED: &str = "seed";
 /// Its length, bytes.
 pub(super) const SEED_BYTES: usize = 64;
+
+/// The variable that `idle.c` reads.
+pub(crate) const EARLY: &str = "THALWEG_EARLY_NS";
+/// That by which it is told where to note how late the kernel's timers are.
+pub(crate) const LATE: &str = "THALWEG_LATE_FILE";
+/// How much before its timers are due the kernel wakes, ns: what the machine takes to run it again,
+/// mostly.
+const EARLY_NS: u32 = 20_000;
 
 /// What the kernel's interface `vec0` is attached to.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +91,7 @@ pub(super) fn start(
         work.display().to_string(),
     ];
     let mut command = machine.command(binary, &devices, &inside)?;
+    in_time(&mut command)?;
     command
         .current_dir(work)
         // A kernel that was built for runs that can be repeated begins with this number.
@@ -136,6 +145,23 @@ pub(super) fn start(
         // An ordinary user has process namespaces only where other users' files are nobody's.
         start()
     }
+}
+
+/// Has the kernel's timers expire when they are due (`idle.c`). A variable that is set already
+/// stays, so that it can be measured.
+#[cfg(target_arch = "x86_64")]
+fn in_time(command: &mut Command) -> Result<(), Error> {
+    const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/idle.so"));
+    if std::env::var_os(EARLY).is_none() {
+        command.env(EARLY, EARLY_NS.to_string());
+    }
+    crate::guest::preload::preload(command, c"thalweg-idle.so", LIBRARY)
+}
+
+/// User-mode Linux is for x86 alone.
+#[cfg(not(target_arch = "x86_64"))]
+fn in_time(_command: &mut Command) -> Result<(), Error> {
+    Ok(())
 }
 
 /// Random bytes of the machine.

@@ -47,6 +47,7 @@ use crate::link::Report;
 use crate::link::signals::Signals;
 use crate::uml::{self, Kernel};
 use crate::units::Size;
+pub(crate) use boot::{EARLY, LATE};
 use contact::Contact;
 use control::{Job, Terminal};
 pub use end::{End, INTERFACE, run_end};

@@ -1,0 +1,130 @@
+//! How late timers are: of this machine's kernel, or of one that is a process.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use serde_json::json;
+use thalweg_units::file::replace;
+
+use crate::error::Error;
+use crate::interrupt;
+use crate::run;
+use crate::stack;
+use crate::worker::timers::{self, Lateness};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// On the kernel of `thalweg stack`.
+    pub stack: bool,
+    /// The machine runs it before all that is not real-time (`SCHED_FIFO`).
+    pub real_time: bool,
+    /// How much before its timers are due the kernel of a stack wakes, µs; none: as ever.
+    pub early_us: Option<u32>,
+    /// Directory of the result.
+    pub out: PathBuf,
+    /// This very program.
+    pub program: PathBuf,
+}
+
+/// Measures, and writes `results.json`: how late timers were, µs, from the least to the
+/// greatest in a thousand steps.
+///
+/// # Errors
+/// Where it cannot be measured, as without the right to real-time priority, or not be written.
+pub fn measure(options: &Options) -> Result<(), Error> {
+    let _signals = interrupt::Guard::install()?;
+    let mut command = Command::new(&options.program);
+    if options.stack {
+        command.args(["stack", "--"]).arg(&options.program);
+    }
+    command
+        .args(["lab", "worker", "timers"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    // What a kernel that is a process does not say is seen from outside.
+    let mut late = record()?;
+    if options.stack {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), late.as_raw_fd());
+        command.env(stack::LATE, path);
+    }
+    if let Some(early_us) = options.early_us {
+        command.env(stack::EARLY, (u64::from(early_us) * 1000).to_string());
+    }
+    if options.real_time {
+        // SAFETY: between fork and exec only sched_setscheduler(2) is called.
+        unsafe {
+            command.pre_exec(|| {
+                let priority = libc::sched_param { sched_priority: 1 };
+                match libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            });
+        }
+    }
+    let output = command
+        .output()
+        .map_err(Error::system(if options.real_time {
+            "cannot measure timers with real-time priority (root has it)"
+        } else {
+            "cannot measure timers"
+        }))?;
+    interrupt::check()?;
+    let mut lateness: Lateness = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::system("no timers were measured")(error.into()))?;
+    if options.stack {
+        lateness.kernel_us = timers::quantiles(&recorded(&mut late)?);
+    }
+    let kernel =
+        nix::sys::utsname::uname().map_err(|errno| Error::system("uname")(errno.into()))?;
+    let document = json!({
+        "environment": {
+            "kernel": kernel.release().to_string_lossy(),
+            "command": run::own_command(),
+        },
+        "timers": lateness,
+    });
+    fs::create_dir_all(&options.out).map_err(Error::io("cannot create", &options.out))?;
+    let file = options.out.join("results.json");
+    replace(&file, format!("{document:#}\n").as_bytes()).map_err(Error::io("cannot write", file))
+}
+
+/// A file in memory for what `stack/idle.c` notes: a count, and the last 4,096 figures, ns.
+fn record() -> Result<fs::File, Error> {
+    memfd_create(c"thalweg-timers", MFdFlags::MFD_CLOEXEC)
+        .map_err(io::Error::from)
+        .and_then(|file| {
+            let file = fs::File::from(file);
+            file.set_len(RECORD_BYTES as u64).map(|()| file)
+        })
+        .map_err(Error::system("cannot create a file in memory"))
+}
+
+const RECORD_BYTES: usize = 8 * (1 + 4096);
+
+/// What is noted there, µs.
+fn recorded(file: &mut fs::File) -> Result<Vec<f64>, Error> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)
+        .map_err(Error::system("cannot read what was measured"))?;
+    let mut words = bytes
+        .chunks_exact(8)
+        .map(|word| i64::from_ne_bytes(word.try_into().expect("eight bytes")));
+    let count = words.next().unwrap_or(0);
+    if count <= 0 {
+        return Err(Error::system("the kernel's timers")(io::Error::other(
+            "none was noted",
+        )));
+    }
+    Ok(words
+        .take(count as usize)
+        .map(|ns| ns as f64 / 1e3)
+        .collect())
+}

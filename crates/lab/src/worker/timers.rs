@@ -1,0 +1,168 @@
+//! How late timers of high resolution are, from 1 µs to 10 ms ahead: those of the kernel by
+//! themselves (`bpf/timer.bpf.c`), and the sleep of a program.
+
+use std::mem::MaybeUninit;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::ProgramInput;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use nix::libc;
+use serde::{Deserialize, Serialize};
+
+use super::now_ns;
+use crate::error::Error;
+use crate::guest::system::is_user_mode;
+use crate::stats;
+
+#[allow(
+    missing_docs,
+    unused_imports,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/timer.skel.rs"));
+}
+
+/// How far ahead timers are set, µs.
+const AHEAD_US: [u64; 13] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000,
+];
+/// How often each.
+const ROUNDS: usize = 200;
+/// How long all of them may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Parts that a distribution is told in.
+const PARTS: usize = 1000;
+
+/// How late timers were, µs, in a thousand steps from the least to the greatest.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Lateness {
+    /// The kernel's, until its callback runs; empty on a user-mode kernel, which takes no callbacks
+    /// in BPF.
+    pub(crate) kernel_us: Vec<f64>,
+    /// A program's sleep, until it has read the clock.
+    pub(crate) program_us: Vec<f64>,
+}
+
+/// Measures both and returns a line of JSON.
+pub(super) fn measure() -> Result<String, Error> {
+    let lateness = Lateness {
+        kernel_us: match is_user_mode() {
+            true => Vec::new(),
+            false => quantiles(&kernel(ROUNDS)?),
+        },
+        program_us: quantiles(&program(ROUNDS)?),
+    };
+    serde_json::to_string(&lateness)
+        .map_err(|error| Error::system("what was measured")(error.into()))
+}
+
+pub(crate) fn quantiles(us: &[f64]) -> Vec<f64> {
+    (0..=PARTS)
+        .filter_map(|part| stats::quantile(us, part as f64 / PARTS as f64))
+        .collect()
+}
+
+fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
+    let failed = |error: libbpf_rs::Error| {
+        Error::system("cannot measure the kernel's timers (as root, on Linux 5.15 or newer)")(
+            std::io::Error::other(error),
+        )
+    };
+    let wanted = rounds * AHEAD_US.len();
+    let mut storage = MaybeUninit::uninit();
+    let mut open = skeleton::TimerSkelBuilder::default()
+        .open(&mut storage)
+        .map_err(failed)?;
+    let settings = open.maps.rodata_data.as_deref_mut();
+    let settings = settings.expect("the program has constants");
+    for (ns, us) in settings.ahead_ns.iter_mut().zip(AHEAD_US) {
+        *ns = us * 1000;
+    }
+    settings.kinds = AHEAD_US.len() as u32;
+    settings.wanted = wanted as u32;
+    let skeleton = open.load().map_err(failed)?;
+    let frame = [0; 64];
+    let input = ProgramInput {
+        data_in: Some(&frame),
+        ..Default::default()
+    };
+    let refused = skeleton.progs.begin.test_run(input).map_err(failed)?;
+    if refused.return_value != 0 {
+        return Err(failed(libbpf_rs::Error::from_raw_os_error(libc::EINVAL)));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let results = skeleton.maps.bss_data.as_deref();
+    let results = results.expect("the program has variables");
+    // SAFETY: the kernel writes to it meanwhile.
+    let expired = || unsafe { std::ptr::read_volatile(&raw const results.expired) } as usize;
+    while expired() < wanted {
+        if Instant::now() >= deadline {
+            return Err(Error::system("the kernel's timers")(
+                std::io::ErrorKind::TimedOut.into(),
+            ));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    let late = results.late_ns.iter().take(wanted);
+    Ok(late.map(|ns| *ns as f64 / 1e3).collect())
+}
+
+fn program(rounds: usize) -> Result<Vec<f64>, Error> {
+    // What is measured is not how much later timers may be.
+    // SAFETY: takes integers.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let mut late_us = Vec::new();
+    for _ in 0..rounds {
+        for ahead_us in AHEAD_US {
+            let moment_ns = now_ns() + ahead_us * 1000;
+            sleep_until(moment_ns)?;
+            late_us.push(now_ns().saturating_sub(moment_ns) as f64 / 1e3);
+        }
+    }
+    Ok(late_us)
+}
+
+fn sleep_until(moment_ns: u64) -> Result<(), Error> {
+    let moment = libc::timespec {
+        tv_sec: (moment_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (moment_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: reads a structure that lives throughout; the time that is left is not asked for.
+    let code = unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_MONOTONIC,
+            libc::TIMER_ABSTIME,
+            &raw const moment,
+            std::ptr::null_mut(),
+        )
+    };
+    match code {
+        0 => Ok(()),
+        code => Err(Error::system("clock_nanosleep")(
+            std::io::Error::from_raw_os_error(code),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeping_programs_wake_after_the_moment() {
+        let late_us = program(5).unwrap();
+        assert_eq!(late_us.len(), 5 * AHEAD_US.len());
+        // Nobody wakes at the very moment, and a sleep that is none at all would be late by nothing.
+        assert!(
+            late_us.iter().all(|us| (0.001..10e6).contains(us)),
+            "{late_us:?}"
+        );
+        let quantiles = quantiles(&late_us);
+        assert_eq!(quantiles.len(), PARTS + 1);
+        assert!(quantiles.is_sorted());
+    }
+}
