@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 
 use crate::stack::{HOST, HOST_V6, MACHINE, Net, available, written};
+use crate::support::THALWEG;
 
 const MACHINE_V6: &str = "2001:db8:5::1";
 
@@ -253,4 +254,41 @@ fn nothing_leaves_under_another_address_or_enters_the_loopback() {
     }
     let heard = loopback.recv_from(&mut [0; 16]);
     assert_eq!(heard.unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
+fn what_the_machine_lacks_is_named_with_the_remedy() {
+    if !available() {
+        return;
+    }
+    let net = Net::new();
+    let hide = |program: &str| {
+        // Programs are looked for in the system's directories as well, links followed.
+        format!(
+            "for place in /usr/sbin /usr/bin /sbin /bin; do \
+             [ ! -f $place/{program} ] || mount --bind /dev/null $place/{program}; done"
+        )
+    };
+    for (hidden, words) in [
+        (
+            hide("linux.uml"),
+            "no linux.uml: install the package user-mode-linux (apt-get install user-mode-linux)",
+        ),
+        (
+            hide("nft"),
+            "no nft: install the package nftables (apt-get install nftables)",
+        ),
+        (
+            "mount -t tmpfs none /dev/net".to_owned(),
+            "cannot open /dev/net/tun: No such file or directory (os error 2); the kernel's TUN \
+             driver is not there; as root: modprobe tun",
+        ),
+    ] {
+        let mut command = net.on_the_machine("sh");
+        command.args(["-c", &format!("{hidden}; exec \"$@\""), "sh", THALWEG]);
+        let output = command.args(["stack", "--", "true"]).output().unwrap();
+        let said = refused(&output, 3);
+        assert!(said.contains(words), "{said}");
+        assert_eq!(net.leftovers(), Vec::<String>::new());
+    }
 }
