@@ -292,3 +292,22 @@ fn what_the_machine_lacks_is_named_with_the_remedy() {
         assert_eq!(net.leftovers(), Vec::<String>::new());
     }
 }
+
+#[test]
+fn limits_are_the_callers() {
+    if !available() {
+        return;
+    }
+    let net = Net::new();
+    let mut command = net.on_the_machine("prlimit");
+    command.args([
+        "--nofile=333:4444",
+        "--core=0:7168",
+        "--nproc=2222",
+        THALWEG,
+    ]);
+    let script = "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; ulimit -Su";
+    command.args(["stack", "--", "bash", "-c", script]);
+    let expected = ["333", "4444", "0", "7", "2222", ""].join("\n");
+    assert_eq!(written(command), expected);
+}

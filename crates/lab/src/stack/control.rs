@@ -33,6 +33,8 @@ pub(super) struct Job {
     pub(super) group: u32,
     pub(super) groups: Vec<u32>,
     pub(super) umask: u32,
+    /// Soft and hard limit by number (getrlimit(2)).
+    pub(super) limits: Vec<(u64, u64)>,
     pub(super) host_name: OsString,
     /// Modules to insert, in this order.
     pub(super) modules: Vec<PathBuf>,

@@ -478,6 +478,7 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
     let groups: Vec<Gid> = job.groups.iter().map(|&it| Gid::from_raw(it)).collect();
     let (user, group) = (Uid::from_raw(job.user), Gid::from_raw(job.group));
     let umask = job.umask;
+    let limits = limits(job);
     let terminal = (0..3).find(|&it| job.streams.is_terminal(it));
     let terminal = terminal.filter(|_| job.terminal.is_some());
     // SAFETY: between fork and exec only system calls are made.
@@ -493,6 +494,11 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
             {
                 return Err(io::Error::last_os_error());
             }
+            for (number, limit) in (0..).zip(&limits) {
+                if libc::setrlimit(number, limit) != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
             nix::unistd::setgroups(&groups)?;
             nix::unistd::setgid(group)?;
             nix::unistd::setuid(user)?;
@@ -501,6 +507,22 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
         });
     }
     Ok(command.spawn()?.id())
+}
+
+/// The command's limits, as far as this kernel allows them.
+fn limits(job: &Job) -> Vec<libc::rlimit> {
+    let most = fs::read_to_string("/proc/sys/fs/nr_open").unwrap_or_default();
+    let most: u64 = most.trim().parse().unwrap_or(libc::RLIM_INFINITY);
+    let mut limits: Vec<_> = job
+        .limits
+        .iter()
+        .map(|&(rlim_cur, rlim_max)| libc::rlimit { rlim_cur, rlim_max })
+        .collect();
+    if let Some(files) = limits.get_mut(libc::RLIMIT_NOFILE as usize) {
+        files.rlim_cur = files.rlim_cur.min(most);
+        files.rlim_max = files.rlim_max.min(most);
+    }
+    limits
 }
 
 /// A stream of the command, and the connection that it crosses.

@@ -37,6 +37,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nix::libc;
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use crate::error::Error;
@@ -208,6 +209,7 @@ impl Bed {
             group: getegid().as_raw(),
             groups: groups()?,
             umask: umask(),
+            limits: limits()?,
             host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
             modules: kernel.modules.clone(),
             congestion_control: None,
@@ -278,6 +280,22 @@ fn umask() -> u32 {
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
         .unwrap_or(0o022)
+}
+
+/// This process's limits, in the order of their numbers.
+fn limits() -> Result<Vec<(u64, u64)>, Error> {
+    (0..=libc::RLIMIT_RTTIME)
+        .map(|number| {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the call fills a structure that lives throughout.
+            let read = unsafe { libc::getrlimit(number, &raw mut limit) };
+            nix::errno::Errno::result(read).map_err(system("cannot read this process's limits"))?;
+            Ok((limit.rlim_cur, limit.rlim_max))
+        })
+        .collect()
 }
 
 fn system(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
