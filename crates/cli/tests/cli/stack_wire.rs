@@ -4,12 +4,17 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, UdpSocket};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::stack::{HOST, HOST_V6, MACHINE, Net, available, written};
-use crate::support::THALWEG;
+use crate::support::{THALWEG, wait_for};
 
 const MACHINE_V6: &str = "2001:db8:5::1";
 
@@ -310,4 +315,46 @@ fn limits_are_the_callers() {
     command.args(["stack", "--", "bash", "-c", script]);
     let expected = ["333", "4444", "0", "7", "2222", ""].join("\n");
     assert_eq!(written(command), expected);
+}
+
+#[test]
+fn a_job_that_is_stopped_stops_inside() {
+    if !available() {
+        return;
+    }
+    let net = Net::new();
+    let script = "while cat /proc/uptime; do sleep 0.1; done";
+    let mut child = net
+        .stack(&[], &["sh", "-c", script])
+        // A job of a shell: a process group whose parent is in another.
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut uptime_s = || {
+        let line = lines.next().unwrap().unwrap();
+        line.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let before_s = uptime_s();
+    let pid = Pid::from_raw(child.id() as i32);
+    kill(pid, Signal::SIGTSTP).unwrap();
+    wait_for("the stop", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.contains(") T ").then_some(())
+    });
+    // Time in which nothing shall happen inside.
+    thread::sleep(Duration::from_secs(2));
+    kill(pid, Signal::SIGCONT).unwrap();
+    let mut last_s = before_s;
+    let longest_s = (0..20).fold(0.0f64, |longest_s, _| {
+        let now_s = uptime_s();
+        let gap_s = now_s - last_s;
+        last_s = now_s;
+        longest_s.max(gap_s)
+    });
+    assert!(longest_s > 1.5, "{longest_s}");
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(net.leftovers(), Vec::<String>::new());
 }

@@ -38,6 +38,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::libc;
+use nix::sys::signal::Signal;
 use nix::unistd::{getegid, geteuid, getgroups};
 
 use crate::error::Error;
@@ -170,7 +171,7 @@ impl Bed {
         let binary =
             fs::canonicalize(program).map_err(Error::io("cannot find this program", program))?;
         // Caught from here on, so that whatever comes ends in order.
-        let signals = Signals::catch(&[nix::sys::signal::Signal::SIGWINCH])?;
+        let signals = Signals::catch(&[Signal::SIGWINCH, Signal::SIGTSTP])?;
         workdir::remove_stale();
         let work = WorkDir::create()?;
         for (what, path, remedy) in [

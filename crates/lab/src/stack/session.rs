@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::contact::Contact;
@@ -241,6 +242,27 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Stops with the command, and goes on with it.
+    fn stop(&self) -> Result<(), Error> {
+        let tell = |signal: Signal| {
+            self.send(&ToInside::Signal {
+                number: signal as i32,
+                to_group: true,
+            })
+        };
+        // By itself the kernel would not stop what has no shell inside.
+        tell(Signal::SIGSTOP)?;
+        let own: SigSet = [Signal::SIGTSTP].into_iter().collect();
+        let stop = || {
+            raise(Signal::SIGTSTP)?;
+            // Takes effect here, and is over once somebody has this process go on.
+            sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&own), None)?;
+            sigprocmask(SigmaskHow::SIG_BLOCK, Some(&own), None)
+        };
+        stop().map_err(super::system("cannot stop"))?;
+        tell(Signal::SIGCONT)
+    }
+
     fn send(&self, message: &ToInside) -> Result<(), Error> {
         match &self.messages {
             Some(messages) => control::send(messages, message).map_err(broken()),
@@ -255,6 +277,10 @@ impl<'a> Session<'a> {
                 return Ok(Event::Message(message));
             }
             if let Some(caught) = self.signals.next()? {
+                if caught.number == libc::SIGTSTP {
+                    self.stop()?;
+                    continue;
+                }
                 return Ok(Event::Signal(caught));
             }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
