@@ -124,7 +124,12 @@ fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2], flags: &str)
 /// Puts translation in force that lasts until it is [removed](forget). Questions for names that
 /// come to the machine's end of the wire go to this resolver.
 pub(super) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> Result<(), Error> {
-    let mut commands = rules(device, ends, &[None, None], "");
+    let mut ends = *ends;
+    if let Some(v6) = &mut ends.v6 {
+        // Whether the machine passes packets on may change.
+        v6.is_gateway = true;
+    }
+    let mut commands = rules(device, &ends, &[None, None], "");
     if let Some(resolver) = resolver {
         commands.push(format!(
             "add chain ip {device} names {{ type nat hook prerouting priority dstnat; }}"
