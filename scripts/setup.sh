@@ -144,6 +144,23 @@ install_qemu() {
 	note "no $qemu here: the tests that run a stock kernel are skipped"
 }
 
+# A server for a test. Installed, the package would start it on port 80.
+unpack_nginx() {
+	local place=${CARGO_TARGET_DIR:-target}/nginx work
+	if command -v nginx >/dev/null || [[ -x $place/usr/sbin/nginx ]]; then return; fi
+	apt_offers nginx || return 0
+	note "unpacking nginx in $place"
+	work=$(mktemp -d)
+	if (cd "$work" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download nginx && dpkg-deb -x nginx_*.deb unpacked); then
+		mkdir -p "${place%/*}"
+		# Another call may have been first.
+		mv -T "$work/unpacked" "$place" 2>/dev/null || [[ -x $place/usr/sbin/nginx ]]
+	else
+		note 'nginx cannot be fetched: its test fails where tests must run'
+	fi
+	rm -rf "$work"
+}
+
 install_kernel_sources() {
 	local missing
 	if ! install_if_offered "$kernel_sources"; then
@@ -209,6 +226,7 @@ install_rust_components() {
 install_packages
 install_user_mode_linux
 install_qemu
+unpack_nginx
 case $with in
 --kernel) install_kernel_sources ;;
 --fuzz) install_fuzzing ;;
