@@ -503,6 +503,9 @@ impl<'a> Page<'a> {
             && let Some(kernel) = result["environment"]["kernel"].as_str()
         {
             push_new(&mut self.kernels, format!("{}: {kernel}", run.backend));
+            if let Some(stack) = result["environment"]["stack"].as_str() {
+                push_new(&mut self.kernels, format!("in a process: {stack}"));
+            }
         }
         Ok(given)
     }
@@ -869,7 +872,7 @@ cell = [
             "goodput_bps": 5e8, "cpu": { "machine_s": 2.0, "stack_s": 1.5 },
         });
         let result = json!({
-            "environment": {"kernel": "Linux 0.0"},
+            "environment": {"kernel": "Linux 0.0", "stack": "user-mode Linux 0.1"},
             "scenarios": [{
                 "scenario": {"traffic": {"duration": 4}},
                 "modes": [{"mode": "fixed:bbr", "connections": [connection]}],
@@ -911,6 +914,7 @@ options = ["--early", "10"]
             "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
             "- `thalweg lab timers --early 10`",
             "![late](late.svg)",
+            "- in a process: user-mode Linux 0.1",
         ] {
             assert!(page.contains(line), "{page}");
         }
