@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -218,15 +217,32 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         text.contains("a stack of the user 54321 runs on thalweg-s") && text.contains("end it"),
         "{text}"
     );
-    // Others of the same number of a name that no stack but these would have.
-    let others: Vec<_> = net.within(&net.machine, || {
-        (0..4)
-            .filter_map(|number| {
-                let name = format!("thalweg-stack-{number}");
-                UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).ok()
-            })
-            .collect()
+    let namespace = net.within(&net.machine, || {
+        fs::metadata("/proc/thread-self/ns/net").unwrap().ino()
     });
+    let locks = || {
+        let all = fs::read_dir("/run/thalweg-stack").unwrap();
+        let mut paths: Vec<PathBuf> = all.map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.to_string_lossy().contains(&format!("/{namespace}-")));
+        paths
+    };
+    // No other user can take a wire away.
+    assert_eq!(locks().len(), 4);
+    for path in locks() {
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!(
+            (found.mode() & 0o777, found.uid().to_string()),
+            (0o600, USER.to_owned())
+        );
+    }
+    let place = fs::metadata("/run/thalweg-stack").unwrap();
+    assert_eq!((place.mode() & 0o022, place.uid()), (0, 0));
+    // Two more of hers.
+    let others: Vec<_> = locks()
+        .iter()
+        .map(|path| fs::File::open(path).unwrap())
+        .filter_map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).ok())
+        .collect();
     assert_eq!(others.len(), 2);
     let text = one_line(account.user(&["--", "true"]), 2);
     assert!(
@@ -252,6 +268,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
     });
     written(account.root(&["remove", "--user", USER]));
     assert_eq!(net.leftovers(), Vec::<String>::new());
+    assert_eq!(locks(), Vec::<PathBuf>::new());
 }
 
 #[test]

@@ -4,15 +4,19 @@
 //! it. They last until they are removed or the machine is restarted. The kernel runs as the user,
 //! so that it can do on this machine what the user can.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::unistd::{User, geteuid};
 
 use super::control::Ends;
-use super::wire::{self, Device, Number, may_administrate};
+use super::wire::{self, Number, may_administrate};
 use super::{check_tools, ip, names, nat, system};
 use crate::error::Error;
 use crate::link::signals::Signals;
@@ -20,6 +24,8 @@ use crate::link::tun;
 
 /// How many are prepared for a user.
 const EACH: usize = 4;
+/// Files that who uses a wire has locked; each is of the wire's user, and no other can open it.
+const LOCKS: &str = "/run/thalweg-stack";
 /// Where the system says what a device is.
 const DEVICES: &str = "/sys/class/net";
 
@@ -43,7 +49,7 @@ pub fn setup(user: &str) -> Result<usize, Error> {
             Ok(number) => made.push(number),
             Err(error) => {
                 for number in made {
-                    take_away(&number)?;
+                    take_away(number)?;
                 }
                 return Err(error);
             }
@@ -67,13 +73,15 @@ pub fn remove(user: &str) -> Result<(), Error> {
     let _signals = Signals::catch(&[])?;
     let mut held = Vec::new();
     for number in numbers {
-        held.push(Number::hold(number).ok_or_else(|| {
+        let lock = Lock::take(number)?.ok_or_else(|| {
             Error::Options(format!(
-                "a stack of the user {user} runs on thalweg-s{number}: end it first"
+                "a stack of the user {user} runs on {}: end it first",
+                number.device()
             ))
-        })?);
+        })?;
+        held.push((number, lock));
     }
-    held.iter().try_for_each(take_away)
+    held.iter().try_for_each(|(number, _)| take_away(*number))
 }
 
 /// The user's number, if the caller may prepare anything.
@@ -96,11 +104,11 @@ fn may_prepare(user: &str) -> Result<u32, Error> {
 
 /// Prepares one.
 fn prepare(uid: u32) -> Result<Number, Error> {
-    let number = Number::take()?;
+    let (number, device) =
+        Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
     let name = number.device();
     let mut ends = number.ends(&wire::routes()?)?;
-    ip(&[format!("tuntap add dev {name} mode tap user {uid}")])?;
-    let device = Device::new(name.clone());
+    Lock::make(number, uid)?;
     device.bring_up(&mut ends)?;
     // What is inside is another's than the machine's, and gives it no routes.
     device.set("ipv4", "accept_redirects", "0")?;
@@ -116,16 +124,58 @@ fn prepare(uid: u32) -> Result<Number, Error> {
     Ok(number)
 }
 
-fn take_away(number: &Number) -> Result<(), Error> {
+fn take_away(number: Number) -> Result<(), Error> {
     let name = number.device();
     ip(&[format!("link delete dev {name}")])?;
-    nat::forget(&name)
+    nat::forget(&name)?;
+    let path = Lock::path(number)?;
+    fs::remove_file(&path).map_err(Error::io("cannot remove", path))
+}
+
+/// A wire is used by the process that has this, which the system takes back when it ends.
+#[derive(Debug)]
+pub(super) struct Lock(#[expect(dead_code, reason = "held")] Flock<File>);
+
+impl Lock {
+    /// The file. Numbers are a network namespace's.
+    fn path(number: Number) -> Result<PathBuf, Error> {
+        let here = "/proc/thread-self/ns/net";
+        let namespace = fs::metadata(here).map_err(Error::io("cannot read", here))?;
+        Ok(Path::new(LOCKS).join(format!("{}-{}", namespace.ino(), number.device())))
+    }
+
+    /// Makes the file for a user.
+    fn make(number: Number, uid: u32) -> Result<(), Error> {
+        let path = Self::path(number)?;
+        let made = fs::create_dir_all(LOCKS).and_then(|()| {
+            // Of a namespace that is gone.
+            let _ = fs::remove_file(&path);
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
+            fchown(&file, Some(uid), None)
+        });
+        made.map_err(Error::io("cannot create", path))
+    }
+
+    /// None if another process has it.
+    fn take(number: Number) -> Result<Option<Self>, Error> {
+        let path = Self::path(number)?;
+        let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Self(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(Error::io("cannot lock", path)(errno.into())),
+        }
+    }
 }
 
 /// The numbers of those that are prepared for a user.
-fn of(uid: u32) -> Result<Vec<u32>, Error> {
+fn of(uid: u32) -> Result<Vec<Number>, Error> {
     let entries = fs::read_dir(DEVICES).map_err(Error::io("cannot read", DEVICES))?;
-    let mut numbers: Vec<u32> = entries
+    let mut numbers: Vec<Number> = entries
         .flatten()
         .filter_map(|entry| {
             let number = Number::of(entry.file_name().to_str()?)?;
@@ -139,7 +189,7 @@ fn of(uid: u32) -> Result<Vec<u32>, Error> {
 }
 
 /// Takes one of this user's that nobody uses, and its addresses.
-pub(super) fn take() -> Result<(Number, Ends), Error> {
+pub(super) fn take() -> Result<(Number, Lock, Ends), Error> {
     let numbers = of(geteuid().as_raw())?;
     if numbers.is_empty() {
         return Err(Error::Missing(
@@ -149,8 +199,14 @@ pub(super) fn take() -> Result<(Number, Ends), Error> {
                 .to_owned(),
         ));
     }
-    let number = numbers.iter().find_map(|&number| Number::hold(number));
-    let Some(number) = number else {
+    let mut free = None;
+    for &number in &numbers {
+        if let Some(lock) = Lock::take(number)? {
+            free = Some((number, lock));
+            break;
+        }
+    }
+    let Some((number, lock)) = free else {
         return Err(Error::Options(format!(
             "the {} stacks that are prepared for this user run already: end one",
             numbers.len()
@@ -166,12 +222,12 @@ pub(super) fn take() -> Result<(Number, Ends), Error> {
         };
         Error::Missing(format!("cannot {what} ({name}): {why}; {remedy}"))
     })?;
-    let ends = ends(&number)?;
-    Ok((number, ends))
+    let ends = ends(number)?;
+    Ok((number, lock, ends))
 }
 
 /// The addresses of one that is prepared.
-fn ends(number: &Number) -> Result<Ends, Error> {
+fn ends(number: Number) -> Result<Ends, Error> {
     let name = number.device();
     let all = getifaddrs().map_err(system("cannot read the machine's addresses"))?;
     let addresses: Vec<IpAddr> = all

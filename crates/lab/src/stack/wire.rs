@@ -9,8 +9,6 @@
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
@@ -20,7 +18,7 @@ use super::control::{Ends, EndsV6};
 use super::ip;
 use super::nat::Nat;
 use super::place::Place;
-use super::prepared;
+use super::prepared::{self, Lock};
 use super::publish::{Ports, Publish};
 use crate::error::Error;
 use crate::host::tool;
@@ -52,7 +50,7 @@ pub(super) struct Wire {
     contact: Contact,
     ends: Ends,
     tap: String,
-    _number: Number,
+    _lock: Option<Lock>,
 }
 
 /// What root makes for one wire.
@@ -76,16 +74,18 @@ impl Wire {
         if !may_administrate() {
             return Self::take(publish);
         }
-        let number = Number::take()?;
-        let device = number.device();
-        let mut ends = number.ends(&routes()?)?;
         let contact = Contact::create(Place::create()?)?;
         let process = std::process::id();
-        if let Some(place) = contact.place() {
+        let place = contact.place();
+        let (number, device) = Number::claim(|device| {
+            let make = format!("link add dev outside type veth peer name {device} netns {process}");
+            place.map_or(Ok(()), |place| place.within(|| ip(&[make])))
+        })?;
+        let mut ends = number.ends(&routes()?)?;
+        if let Some(place) = place {
             place.within(|| {
                 ip(&[
                     format!("tuntap add dev {TAP} mode tap"),
-                    format!("link add dev outside type veth peer name {device} netns {process}"),
                     "link add dev join type bridge mcast_snooping 0".to_owned(),
                     format!("link set dev {TAP} master join addrgenmode none up"),
                     "link set dev outside master join addrgenmode none up".to_owned(),
@@ -94,7 +94,6 @@ impl Wire {
                 ])
             })?;
         }
-        let device = Device(device);
         device.bring_up(&mut ends)?;
         let name = &device.0;
         let published = Ports::of(publish, &ends)?;
@@ -119,13 +118,13 @@ impl Wire {
             contact,
             ends,
             tap: TAP.to_owned(),
-            _number: number,
+            _lock: None,
         })
     }
 
     /// Takes one that root has prepared for this user.
     fn take(publish: &[Publish]) -> Result<Self, Error> {
-        let (number, ends) = prepared::take()?;
+        let (number, lock, ends) = prepared::take()?;
         if !publish.is_empty() {
             return Err(Error::Missing(
                 "--publish: this user may not publish ports: run it as root (sudo thalweg stack …)"
@@ -137,7 +136,7 @@ impl Wire {
             contact: Contact::create_as_user()?,
             ends,
             tap: number.device(),
-            _number: number,
+            _lock: Some(lock),
         })
     }
 
@@ -167,23 +166,25 @@ pub(super) fn may_administrate() -> bool {
     effective.unwrap_or(0) & NEEDED == NEEDED
 }
 
-/// A number that no other stack of this network namespace has; the system gives it back when
-/// this process ends, however it does.
-#[derive(Debug)]
-pub(super) struct Number {
-    number: u32,
-    _held: UnixListener,
-}
+/// The number of a wire, by which its device and tables are called and addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Number(u32);
 
 impl Number {
-    pub(super) fn take() -> Result<Self, Error> {
-        for number in 0..MOST {
-            let Some(taken) = Self::hold(number) else {
+    /// The first whose device can be made: the name is another's otherwise. So nobody who has no right to
+    /// make devices can take one away.
+    pub(super) fn claim(make: impl Fn(&str) -> Result<(), Error>) -> Result<(Self, Device), Error> {
+        let there = |name: &str| if_nametoindex(name).is_ok();
+        for number in (0..MOST).map(Self) {
+            let name = number.device();
+            if there(&name) {
                 continue;
-            };
-            // The device of a stack that was killed may still be about to go.
-            if if_nametoindex(taken.device().as_str()).is_err() {
-                return Ok(taken);
+            }
+            match make(&name) {
+                Ok(()) => return Ok((number, Device(name))),
+                // Another was first.
+                Err(_) if there(&name) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(Error::Options(format!(
@@ -191,31 +192,20 @@ impl Number {
         )))
     }
 
-    /// Takes this one, unless somebody has it.
-    pub(super) fn hold(number: u32) -> Option<Self> {
-        // An abstract address (unix(7)) is one network namespace's.
-        let address = SocketAddr::from_abstract_name(format!("thalweg-stack-{number}"));
-        let held = UnixListener::bind_addr(&address.ok()?).ok()?;
-        Some(Self {
-            number,
-            _held: held,
-        })
-    }
-
     /// The number in the name of a device.
-    pub(super) fn of(device: &str) -> Option<u32> {
-        device.strip_prefix(DEVICE)?.parse().ok()
+    pub(super) fn of(device: &str) -> Option<Self> {
+        device.strip_prefix(DEVICE)?.parse().ok().map(Self)
     }
 
     /// The name of the device on the machine, of its tables as well.
     pub(super) fn device(&self) -> String {
-        format!("{DEVICE}{}", self.number)
+        format!("{DEVICE}{}", self.0)
     }
 
     /// Addresses that no route of the machine leads to.
     pub(super) fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
         let free = RANGES.iter().find_map(|range| {
-            let first = range.to_bits() + 8 * self.number;
+            let first = range.to_bits() + 8 * self.0;
             let used = routes.iter().any(|&(address, prefix)| {
                 let mask = u32::MAX
                     .checked_shl(32 - u32::from(prefix.min(PREFIX_V4)))
@@ -236,7 +226,7 @@ impl Number {
     pub(super) fn ends_from(&self, first: u32) -> Ends {
         let v6 = |host: u16| {
             let mut segments = RANGE_V6.segments();
-            segments[3] |= self.number as u16;
+            segments[3] |= self.0 as u16;
             segments[7] = host;
             Ipv6Addr::from(segments)
         };
@@ -283,11 +273,6 @@ fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
 pub(super) struct Device(String);
 
 impl Device {
-    /// One that exists.
-    pub(super) fn new(name: String) -> Self {
-        Self(name)
-    }
-
     /// Leaves it where it is.
     pub(super) fn keep(self) {
         std::mem::forget(self);
@@ -380,19 +365,10 @@ impl Drop for Device {
 mod tests {
     use super::*;
 
-    fn number(number: u32) -> Number {
-        let name = format!("thalweg-test-{}-{number}", std::process::id());
-        let address = SocketAddr::from_abstract_name(name).unwrap();
-        Number {
-            number,
-            _held: UnixListener::bind_addr(&address).unwrap(),
-        }
-    }
-
     #[test]
     fn addresses_are_where_no_route_leads() {
         let inside = |routes: &str, it: u32| {
-            let ends = number(it).ends(&destinations(routes)).unwrap();
+            let ends = Number(it).ends(&destinations(routes)).unwrap();
             (ends.inside.to_string(), ends.v6.unwrap().inside.to_string())
         };
         let plain = "default via 192.0.2.1 dev eth0\n192.0.2.0/24 dev eth0 scope link\n";
@@ -410,13 +386,13 @@ mod tests {
         assert_eq!(inside(host, 0).0, "198.19.0.2");
         assert_eq!(inside(host, 13).0, "100.127.0.106");
         let most = format!("{shared}198.18.0.0/15 dev x\nunreachable 10.0.0.0/8\n");
-        assert!(number(20).ends(&destinations(&most)).is_err());
+        assert!(Number(20).ends(&destinations(&most)).is_err());
         let tunnel = "0.0.0.0/1 dev tun0\n128.0.0.0/1 dev tun0\n";
         assert_eq!(destinations(tunnel), []);
     }
 
     #[test]
     fn numbers_have_names_that_fit() {
-        assert_eq!(number(MOST - 1).device().len(), 13);
+        assert_eq!(Number(MOST - 1).device().len(), 13);
     }
 }
