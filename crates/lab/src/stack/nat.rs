@@ -46,17 +46,7 @@ impl Nat {
         ends: &Ends,
         published: &[Option<Ports>; 2],
     ) -> Result<Self, Error> {
-        let mut process = Process::spawn(
-            tool::command("nft")
-                .arg("-i")
-                .stdin(Stdio::piped())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped()),
-        )?;
-        let child = process.child_mut();
-        let (Some(mut input), Some(mut answers)) = (child.stdin.take(), child.stderr.take()) else {
-            unreachable!("both were asked for");
-        };
+        let (process, mut input, mut answers) = start(&["-i"])?;
         let mut commands = rules(device, ends, published, "{ flags owner; }").join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
         // Where it has ended before it read all, its own words say why.
@@ -163,19 +153,25 @@ pub(super) fn forget(device: &str) -> Result<(), Error> {
     run(&commands)
 }
 
-/// Executes commands, all or none.
-fn run(commands: &[String]) -> Result<(), Error> {
+/// Starts `nft`, which reads commands and complains.
+fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error> {
     let mut process = Process::spawn(
         tool::command("nft")
-            .args(["-f", "-"])
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped()),
     )?;
     let child = process.child_mut();
-    let (Some(mut input), Some(mut answers)) = (child.stdin.take(), child.stderr.take()) else {
-        unreachable!("both were asked for");
-    };
+    match (child.stdin.take(), child.stderr.take()) {
+        (Some(input), Some(answers)) => Ok((process, input, answers)),
+        _ => unreachable!("both were asked for"),
+    }
+}
+
+/// Executes commands, all or none.
+fn run(commands: &[String]) -> Result<(), Error> {
+    let (mut process, mut input, mut answers) = start(&["-f", "-"])?;
     let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
     drop(input);
     let mut said = String::new();
