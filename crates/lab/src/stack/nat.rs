@@ -171,7 +171,7 @@ fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error
 
 /// Executes commands, all or none.
 fn run(commands: &[String]) -> Result<(), Error> {
-    let (mut process, mut input, mut answers) = start(&["-f", "-"])?;
+    let (_process, mut input, mut answers) = start(&["-f", "-"])?;
     let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
     drop(input);
     let mut said = String::new();
