@@ -148,7 +148,7 @@ install_qemu() {
 unpack_nginx() {
 	local place=${CARGO_TARGET_DIR:-target}/nginx work
 	if command -v nginx >/dev/null || [[ -x $place/usr/sbin/nginx ]]; then return; fi
-	apt_offers nginx || return 0
+	if ! apt_offers nginx && ((EUID == 0)); then apt_update; fi
 	note "unpacking nginx in $place"
 	work=$(mktemp -d)
 	if (cd "$work" && apt-get -qq -o APT::Sandbox::User="$(id -un)" download nginx && dpkg-deb -x nginx_*.deb unpacked); then

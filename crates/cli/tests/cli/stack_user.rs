@@ -236,7 +236,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         );
     }
     let place = fs::metadata("/run/thalweg-stack").unwrap();
-    assert_eq!((place.mode() & 0o022, place.uid()), (0, 0));
+    assert_eq!((place.mode() & 0o777, place.uid()), (0o755, 0));
     // Two more of hers.
     let others: Vec<_> = locks()
         .iter()

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -148,6 +148,8 @@ impl Lock {
     fn make(number: Number, uid: u32) -> Result<(), Error> {
         let path = Self::path(number)?;
         let made = fs::create_dir_all(LOCKS).and_then(|()| {
+            // Whatever the umask is: users go through it, and root alone writes there.
+            fs::set_permissions(LOCKS, fs::Permissions::from_mode(0o755))?;
             // Of a namespace that is gone.
             let _ = fs::remove_file(&path);
             let file = OpenOptions::new()

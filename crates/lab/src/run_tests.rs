@@ -1,0 +1,73 @@
+
+use super::*;
+
+#[test]
+fn a_command_to_repeat_has_no_report() {
+    for (words, left) in [
+        ("lab run a.toml --out b --seed 1", "lab run a.toml --seed 1"),
+        ("lab run --out=b a.toml", "lab run a.toml"),
+        ("lab run --out --out a.toml --out", "lab run a.toml"),
+    ] {
+        let words: Vec<String> = without_out(words.split(' ').map(str::to_owned)).collect();
+        assert_eq!(words.join(" "), left);
+    }
+}
+
+#[test]
+fn rounds_rotate_and_references_may_be_rare() {
+    let modes = [Mode::Baseline, Mode::Thalweg, Mode::Fixed("bbr".into())];
+    let turns = schedule(&modes, 4, 2);
+    let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
+    assert_eq!(
+        order,
+        [
+            (0, 0),
+            (0, 1),
+            (0, 2),
+            (1, 1),
+            (2, 2),
+            (2, 0),
+            (2, 1),
+            (3, 1)
+        ]
+    );
+    assert_eq!(schedule(&modes, 4, 1).len(), 12);
+    // A policy learns nothing: it has the turns of a reference.
+    let modes = [Mode::Policy("clamp".into()), Mode::Thalweg];
+    let turns = schedule(&modes, 3, 2);
+    let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();
+    assert_eq!(order, [(0, 0), (0, 1), (1, 1), (2, 0), (2, 1)]);
+}
+
+#[test]
+fn contradictions_are_refused_before_anything_is_done() {
+    let file = vec![PathBuf::from("/nonexistent.toml")];
+    for options in [
+        Options::default(),
+        Options {
+            scenarios: file.clone(),
+            modes: vec![],
+            ..Options::default()
+        },
+        Options {
+            scenarios: file.clone(),
+            reference_every: 0,
+            ..Options::default()
+        },
+        Options {
+            scenarios: file.clone(),
+            connections: Some(0),
+            ..Options::default()
+        },
+    ] {
+        assert!(
+            matches!(run(&options), Err(Error::Options(_))),
+            "{options:?}"
+        );
+    }
+    let options = Options {
+        scenarios: file,
+        ..Options::default()
+    };
+    assert!(matches!(run(&options), Err(Error::Read(_))));
+}
