@@ -56,7 +56,7 @@ fuzz: ## Fuzz the arithmetic that runs in the kernel, two minutes (SECONDS_EACH=
 	@scripts/setup.sh --fuzz
 	@scripts/fuzz.sh --seconds $(SECONDS_EACH)
 
-kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/kernels.md (three minutes after the build)
+kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/reference/kernels.md (three minutes after the build)
 	@scripts/setup.sh
 	@$(rust) cargo build --locked -p thalweg-cli -p thalweg-bench
 	@for package in linux-image-cloud-amd64 linux-image-6.12-cloud-amd64; do \
@@ -67,15 +67,15 @@ kernels: ## Try everything on Debian's kernels, in QEMU, and on this one: docs/k
 bench: ## Run the benchmarks
 	@$(rust) scripts/bench.sh
 
-tables: ## Repeat the published results: docs/results*.md (root; five hours; goes on where it stopped)
+tables: ## Repeat the published results: docs/measurements (root; five hours; goes on where it stopped)
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab tables
-	@$(binary) lab tables --tables scenarios/published/tables-stack.toml --cache lab-results/stack --out docs/results-stack.md
-	@$(binary) lab tables --tables scenarios/rate/tables.toml --cache lab-results/rate --out docs/results-rate.md
+	@$(binary) lab tables --tables scenarios/published/tables-stack.toml --cache lab-results/stack --out docs/measurements/results-stack.md
+	@$(binary) lab tables --tables scenarios/rate/tables.toml --cache lab-results/rate --out docs/measurements/results-rate.md
 	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
-	@$(binary) lab tables --tables scenarios/published/tables-qemu.toml --cache lab-results/qemu --out docs/results-qemu.md
-	@$(binary) lab tables --tables scenarios/rate/tables-qemu.toml --cache lab-results/rate-qemu --out docs/results-rate-qemu.md
+	@$(binary) lab tables --tables scenarios/published/tables-qemu.toml --cache lab-results/qemu --out docs/measurements/results-qemu.md
+	@$(binary) lab tables --tables scenarios/rate/tables-qemu.toml --cache lab-results/rate-qemu --out docs/measurements/results-rate-qemu.md
 	@scripts/tables-datacenter.sh
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * rate: the learned rate controller as a congestion control. Once per round trip
- * a model (docs/model.md) sees how long the queue and how high the rate is, and
+ * a model (docs/reference/model.md) sees how long the queue and how high the rate is, and
  * multiplies the rate by 0.83 to 1.2. The arithmetic is thalweg_network.h's; what
  * is here makes measurements of what TCP knows, and says what else moves the rate.
- * docs/cc.md has it in words, with the reasons.
+ * docs/guide/cc.md has it in words, with the reasons.
  *
  * What the model sees is not that of one simulated network, but fits its terms:
  *  - the line rate is a reference, the same for all flows (settings);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Makes proportional.safetensors: a rule written by hand, as a network. Nothing is trained.
 
-The rule holds the signal at its target (docs/model.md), as ADPG does:
+The rule holds the signal at its target (docs/reference/model.md), as ADPG does:
 
     u = tanh(GAIN * error + DAMP * (error - previous error))
 

@@ -10,7 +10,7 @@
 #                          times as many to simulate, and they decide in Python
 # DCQCN, which does so with thousands of flows, is left to "--cc dcqcn": a
 # simulated second takes minutes then.
-# They are written to docs/, or to the directory TABLES_OUT. Goes on where it
+# They are written to docs/measurements, or to the directory TABLES_OUT. Goes on where it
 # stopped, as long as simulator and models are the same. Arguments are added to
 # those of python -m thalweg.evaluate below: "--duration 0.01" shows within
 # minutes that all works.
@@ -22,7 +22,7 @@ source scripts/python-env.sh
 scripts/python-native.sh
 python_env_make
 python=$(python_env)/bin/python
-out=${TABLES_OUT:-docs}
+out=${TABLES_OUT:-docs/measurements}
 models=()
 for file in models/adpg-*.safetensors; do
 	[[ -e $file ]] && models+=(--model "$file")

@@ -68,14 +68,14 @@ for name in "${names[@]}"; do
 	adpg-strict) adpg "$name" --target 0.02 --smoothness 0.3 ;;
 	adpg-loose) adpg "$name" --target 0.06 --smoothness 0.3 ;;
 	adpg-plus)
-		# One decision seen, and answers for what comes next: docs/adpg.md, "A lucky seed?".
+		# One decision seen, and answers for what comes next: docs/measurements/adpg.md, "A lucky seed?".
 		adpg "$name" --target 0.033 --features 'error,error_change' --history 1 --gamma 0.9 \
 			--smoothness 0.02
 		;;
 	adpg-plus-tree) tree "$name" adpg-plus ;;
 	adpg-lstm) adpg "$name" --target 0.033 --network lstm --hidden 16 --smoothness 0.1 ;;
 	# The target of adpg-plus. The error's scale is 1 / target and the future counts less than in
-	# ADPG: with its own settings of both all three fall silent (docs/adpg.md, "What the baselines
+	# ADPG: with its own settings of both all three fall silent (docs/measurements/adpg.md, "What the baselines
 	# learned").
 	reinforce)
 		baseline "$name" reinforce "${error[@]}" --learning-rate 1e-2 --gamma 0.5 \

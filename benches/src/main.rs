@@ -10,7 +10,7 @@
 //! thalweg-bench cc       kernel time per call of congestion controls in BPF, and their goodput
 //! thalweg-bench limit    what a limited cgroup sends, against the rate that was set; requests beside bulk
 //! thalweg-bench instructions   what each costs in instructions, in QEMU; needs no root
-//! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/kernels.md)
+//! thalweg-bench kernels        what works on which kernel, in QEMU and on this one (docs/reference/kernels.md)
 //! thalweg-bench model    time per decision of the learned rate controller; needs no root
 //! ```
 //!
@@ -88,13 +88,13 @@ enum What {
     /// What works on Debian's kernels in QEMU and on this one, and what the verifier makes of it.
     Kernels {
         /// A kernel, of `thalweg lab kernels list`, or the file of its image; may be given several
-        /// times. Those of docs/kernels.md, and this machine's own.
+        /// times. Those of docs/reference/kernels.md, and this machine's own.
         #[arg(long)]
         kernel: Vec<OsString>,
         /// Only this feature, by its name in the page; may be given several times. All.
         #[arg(long)]
         feature: Vec<String>,
-        /// Write docs/kernels.md instead of comparing.
+        /// Write docs/reference/kernels.md instead of comparing.
         #[arg(long)]
         write: bool,
         /// The results as JSON.

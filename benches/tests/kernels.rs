@@ -1,4 +1,4 @@
-//! What docs/kernels.md says, against the kernels that it is about.
+//! What docs/reference/kernels.md says, against the kernels that it is about.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::os::unix::process::CommandExt;

@@ -237,7 +237,7 @@ enum thalweg_sample_flag {
 	THALWEG_SAMPLE_BUSY_TIME = 1 << 0,
 };
 
-/* Everything settable about the learner; documented in docs/configuration.md. */
+/* Everything settable about the learner; documented in docs/reference/configuration.md. */
 struct thalweg_params {
 	__u32 mode; /* enum thalweg_mode */
 	__u32 dry_run; /* 0 or 1 */

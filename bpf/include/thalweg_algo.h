@@ -2,7 +2,7 @@
 /*
  * The learner's arithmetic, freestanding: no helpers, no clock, no randomness
  * of its own. It compiles for BPF and natively. crates/core is the documented
- * reference of the same arithmetic and docs/learner.md says it in words; the
+ * reference of the same arithmetic and docs/reference/learner.md says it in words; the
  * vectors in tests/vectors/ keep the three bit-identical.
  *
  * Masks such as `arm & THALWEG_ARM_MASK` are there for the verifier: callers

@@ -2,7 +2,7 @@
 /*
  * The part of thalweg_abi.h that concerns the learned rate controller (included
  * there, under its rules): a model as user space writes it into a map, and what
- * thalweg_network.h remembers of a flow. docs/model.md says what it means.
+ * thalweg_network.h remembers of a flow. docs/reference/model.md says what it means.
  *
  * User space has checked a model before the kernel sees it; the limits are those
  * of crates/core/src/rate.

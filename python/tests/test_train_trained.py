@@ -124,7 +124,7 @@ def test_an_lstm_as_a_file_is_the_one_that_was_trained(tmp_path):
     policy = adpg.train(settings)
     checkpoint_file = tmp_path / "run" / "checkpoint.safetensors"
     made = model.read(export.export(checkpoint_file, "remembers", tmp_path))
-    # As docs/model.md has it: gates in the order input, forget, candidate, output.
+    # As docs/reference/model.md has it: gates in the order input, forget, candidate, output.
     lstm, rng = made.policy, np.random.default_rng(1)
     h, c = np.zeros((3, 16)), np.zeros((3, 16))
     state = np.zeros((3, 32), np.float32)

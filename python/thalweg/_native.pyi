@@ -14,7 +14,7 @@ from thalweg.sim import Outcome
 class Scenario:
     """What is simulated: a network, its hosts, who sends how much to whom.
 
-    It cannot be changed and can be pickled. ``docs/sim.md`` describes the file.
+    It cannot be changed and can be pickled. ``docs/reference/sim.md`` describes the file.
     """
 
     @staticmethod
@@ -69,7 +69,7 @@ class Scenario:
 class Learned:
     """A model file that decides for every flow, within the simulator.
 
-    model: path of the file; docs/model.md defines it, with what it sees and how it decides.
+    model: path of the file; docs/reference/model.md defines it, with what it sees and how it decides.
     inference: what computes the action: ``"float"``, ``"int8"`` (the quantised network, as in the
         kernel) or ``"tree"``. None: the network in floating point where the file has one, else its
         trees.

@@ -6,7 +6,7 @@ see. What flows see depends on who decides, so after the first round, in which t
 the trees do, and the network says what it would have done (DAgger: Ross, Gordon, Bagnell 2011, "A
 reduction of imitation learning and structured prediction to no-regret online learning").
 
-Inputs and thresholds are the integers of docs/model.md: a tree that was trained here decides in
+Inputs and thresholds are the integers of docs/reference/model.md: a tree that was trained here decides in
 the simulator and in the kernel bit for bit as :func:`thalweg.fixed.infer_forest` does.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The learned rate controller in integers, for arrays of flows: what the kernel computes.
 
-docs/model.md says it in words. The vectors of tests/vectors/network.py keep this, the Rust
+docs/reference/model.md says it in words. The vectors of tests/vectors/network.py keep this, the Rust
 crate `thalweg-core` and the C header bit-identical. Everything is int64; nothing here rounds
 through floating point but the square root, which is put right in integers.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The model file: what it holds, reading and writing it. docs/model.md describes the format.
+"""The model file: what it holds, reading and writing it. docs/reference/model.md describes the format.
 
 The Rust crate `thalweg-model` reads the same files and checks them more closely;
 `thalweg model check FILE` asks it.
@@ -254,7 +254,7 @@ def check(model: Model) -> None:
 
 
 def _check_run(field: str, run: Any) -> None:
-    """An entry of `evaluation.runs`; docs/model.md describes it."""
+    """An entry of `evaluation.runs`; docs/reference/model.md describes it."""
     good = isinstance(run, dict) and run.keys() == RUN.keys()
     found = sorted(run) if isinstance(run, dict) else type(run).__name__
     _expect(good, field, found, f"these keys: {', '.join(sorted(RUN))}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Golden vectors of the integer networks, from the words of docs/model.md.
+"""Golden vectors of the integer networks, from the words of docs/reference/model.md.
 
 Plain Python integers, which cannot overflow, so every bound that the other implementations
 rely on is asserted here. It shares no code with them, nor with python/thalweg.
@@ -52,7 +52,7 @@ def rounded_shift(value, shift):
 
 
 def log2_q16(x):
-    """As docs/learner.md: a parabola between powers of two."""
+    """As docs/reference/learner.md: a parabola between powers of two."""
     whole = x.bit_length() - 1
     fraction = ((x << (64 - whole)) & ((1 << 64) - 1)) >> 48
     chord = (fraction * ((1 << 16) - fraction)) >> 16

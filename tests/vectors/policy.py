@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Golden vectors of policies: policy.json. Policies as TOML, flows, and the rule each flow gets.
 
-This is an implementation of its own, on Python's `ipaddress`, written from what docs/policy.md
+This is an implementation of its own, on Python's `ipaddress`, written from what docs/reference/policy.md
 says about the order of rules, not from the code. Half of the policies are random, from few
 enough words that several rules hold for most flows. A set in which some condition never
 decides, or some step of the order never does, is refused.

@@ -1,5 +1,5 @@
 //! Which kernel does what: Debian's in QEMU and the machine's own, everything tried on each
-//! ([`probe`]), and docs/kernels.md written of it ([`page`]).
+//! ([`probe`]), and docs/reference/kernels.md written of it ([`page`]).
 
 mod page;
 pub mod probe;
@@ -33,7 +33,7 @@ const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../models/adpg-plus.safetensors"
 );
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kernels.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/kernels.md");
 
 /// A kernel and what came of it.
 #[derive(Serialize)]
@@ -106,11 +106,13 @@ pub fn run(
     match differs {
         Compared::Same => Ok(true),
         Compared::Elsewhere(why) => {
-            eprintln!("docs/kernels.md is not compared: {why}");
+            eprintln!("docs/reference/kernels.md is not compared: {why}");
             Ok(true)
         }
         Compared::Stale(line) => {
-            eprintln!("docs/kernels.md is stale: expected {line:?} (make kernels writes it anew)");
+            eprintln!(
+                "docs/reference/kernels.md is stale: expected {line:?} (make kernels writes it anew)"
+            );
             Ok(false)
         }
     }

@@ -1,4 +1,4 @@
-//! docs/kernels.md, and the same on a terminal.
+//! docs/reference/kernels.md, and the same on a terminal.
 
 use std::fmt::Write;
 

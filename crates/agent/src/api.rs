@@ -1,4 +1,4 @@
-//! The local API: HTTP and JSON over a Unix socket. `docs/api.md` lists it.
+//! The local API: HTTP and JSON over a Unix socket. `docs/reference/api.md` lists it.
 //!
 //! One thread answers. What may take long, because it walks all hosts or asks the store, runs
 //! beside it, and no client can hold that up by reading slowly: lists are made a page at a time,

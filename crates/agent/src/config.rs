@@ -1,6 +1,6 @@
 //! The configuration: one TOML file, parsed into types; absent keys have their defaults.
 //!
-//! `docs/configuration.md` explains each key. A fault names file, line and column, what was
+//! `docs/reference/configuration.md` explains each key. A fault names file, line and column, what was
 //! found and what was expected, and nothing of the file takes effect.
 
 use std::path::{Path, PathBuf};

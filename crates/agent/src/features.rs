@@ -1,5 +1,5 @@
 //! What Thalweg does, and what each of it needs of the kernel: the one table that
-//! `thalweg doctor` and docs/kernels.md are made from.
+//! `thalweg doctor` and docs/reference/kernels.md are made from.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};

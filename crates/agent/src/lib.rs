@@ -1,6 +1,6 @@
 //! The agent: loads the kernel programs, keeps what they learn, answers questions.
 //!
-//! `docs/` has a page a task; ARCHITECTURE.md has the map.
+//! `docs/guide` has a page a task; ARCHITECTURE.md has the map.
 
 #[macro_use]
 mod faults;

@@ -1,7 +1,7 @@
 //! What this process may do: capabilities that it needs, gives up, and uses for a moment.
 //!
 //! The agent keeps three capabilities in force, and two more at hand, which are raised around the
-//! few steps that need them. `docs/security.md` has the table.
+//! few steps that need them. `docs/reference/security.md` has the table.
 
 use anyhow::{Context, Result};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};

@@ -101,7 +101,7 @@ pub enum Command {
     Policy(commands::policy::What),
     /// Look into model files of the learned rate controller: show, check.
     ///
-    /// Needs no agent and no privilege. docs/model.md describes the format.
+    /// Needs no agent and no privilege. docs/reference/model.md describes the format.
     #[command(subcommand)]
     Model(commands::model::What),
     /// Measure congestion controls on this machine's own TCP stack.
@@ -119,20 +119,20 @@ pub enum Command {
     /// unmodified: with this machine's files, this directory, environment, user, standard streams
     /// and signals; its TCP connections end in that kernel and go through this machine's address
     /// (NAT). Needs root, or once `stack setup` by root; --wire link:SPEC needs neither. The exit
-    /// code is the command's; 126 and 127 mean that it cannot be started or found. docs/stack.md
+    /// code is the command's; 126 and 127 mean that it cannot be started or found. docs/guide/stack.md
     /// tells what is as on this machine and what is not.
     Stack(Box<commands::stack::Options>),
     /// Limit what a cgroup sends: set, change, list, show and remove.
     ///
     /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting
-    /// it again changes the one that is there, at once. docs/limit.md tells what to expect.
+    /// it again changes the one that is there, at once. docs/guide/limit.md tells what to expect.
     Limit(commands::limit::Options),
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]
     Sim(commands::sim::What),
     /// Load congestion controls in BPF, replace and remove them while connections use them.
     ///
-    /// The learner takes up what is loaded as one more choice. docs/cc.md has the details.
+    /// The learner takes up what is loaded as one more choice. docs/guide/cc.md has the details.
     Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),

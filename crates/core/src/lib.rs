@@ -6,7 +6,7 @@
 //! arguments: nothing here reads a clock, draws a number or does I/O.
 //!
 //! Two modes: [`Mode::Classic`] is the published connection tuner of bpftune, faults
-//! included, kept for comparison; [`Mode::Thalweg`] is the default. `docs/learner.md` says
+//! included, kept for comparison; [`Mode::Thalweg`] is the default. `docs/reference/learner.md` says
 //! both in words.
 #![forbid(unsafe_code)]
 

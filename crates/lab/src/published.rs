@@ -1,4 +1,4 @@
-//! The published results beside ours: `docs/results.md`.
+//! The published results beside ours: `docs/measurements/results.md`.
 //!
 //! A file lists tables; each row has the published figures and the laboratory runs that
 //! repeat them. [`make`] runs what has no result yet, by the very command that the page then

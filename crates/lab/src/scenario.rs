@@ -1,5 +1,5 @@
 //! A scenario: a path, its traffic, and the outcome that is expected, as a TOML
-//! file. `docs/lab.md` documents every key.
+//! file. `docs/reference/lab.md` documents every key.
 //!
 //! Parsing is strict: an unknown key, a malformed quantity or a contradiction is
 //! an error with file, line, column and what was expected, and nothing runs.

@@ -58,7 +58,7 @@ fn keys_are_those_of_files_and_none_is_missing_or_twice() {
         assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
     }
     // The page for users has a row for each.
-    let page = include_str!("../../../docs/lab.md");
+    let page = include_str!("../../../docs/reference/lab.md");
     for key in keys {
         assert!(page.contains(&format!("| `{key}` |")), "{key}");
     }

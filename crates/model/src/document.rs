@@ -145,7 +145,11 @@ impl Document {
             // serde_json ends its messages with the place.
             let message = error.to_string();
             let found = message.split(" at line ").next().unwrap_or_default();
-            Fault::new(place, found, "a document as docs/model.md describes it")
+            Fault::new(
+                place,
+                found,
+                "a document as docs/reference/model.md describes it",
+            )
         })?;
         document.check()?;
         Ok(document)
@@ -196,7 +200,7 @@ impl Document {
             return Ok(Vec::new());
         };
         let runs: Vec<Run> = serde_json::from_value(found.clone()).map_err(|error| {
-            let expected = "a list of runs as docs/model.md describes them";
+            let expected = "a list of runs as docs/reference/model.md describes them";
             Fault::new("evaluation.runs", error, expected)
         })?;
         for (number, run) in runs.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! Model files of the learned rate controller.
 //!
-//! A model file is a safetensors file with a document of metadata; `docs/model.md` describes
+//! A model file is a safetensors file with a document of metadata; `docs/reference/model.md` describes
 //! both. [`ModelFile`] is one that was checked throughout: sizes, shapes, types, ranges, and
 //! that its quantised numbers are those of its floating-point ones. What runs in integers is in
 //! [`thalweg_core::rate`]; what runs in floating point is here, for training and simulation.

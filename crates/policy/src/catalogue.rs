@@ -1,5 +1,5 @@
 //! Everything a rule can set: one table, from which parsing, checks, warnings, the compiled
-//! form and the table in `docs/policy.md` come.
+//! form and the table in `docs/reference/policy.md` come.
 //!
 //! Levels and names are those of the UAPI (`asm-generic/socket.h`, `linux/tcp.h`,
 //! `linux/in.h`, `linux/in6.h`, `linux/bpf.h`), ranges those of `net/core/filter.c`,
@@ -259,7 +259,7 @@ impl Key {
     }
 }
 
-/// The table of `docs/policy.md`.
+/// The table of `docs/reference/policy.md`.
 pub fn markdown() -> String {
     let mut text = "| Key | Accepts | Set at | Also at | Kernel option | Since | Effect |\n\
                     |---|---|---|---|---|---|---|\n"

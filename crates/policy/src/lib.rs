@@ -1,6 +1,6 @@
 //! Policies: which TCP parameters a flow is given.
 //!
-//! A [`Policy`] is parsed from TOML; `docs/policy.md` explains the file. [`Policy::decide`] is
+//! A [`Policy`] is parsed from TOML; `docs/reference/policy.md` explains the file. [`Policy::decide`] is
 //! the readable meaning of it, [`Policy::warnings`] says what is probably not meant, and
 //! [`Policy::compile`] turns it into [`Compiled`], the tables of
 //! `bpf/include/thalweg_policy_abi.h`. Nothing here reads a file or asks the kernel.

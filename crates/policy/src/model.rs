@@ -1,6 +1,6 @@
 //! What a policy says, and which rule a flow gets: the semantics in its readable form.
 //!
-//! `docs/policy.md` says the same in words; [`crate::Compiled`] must agree.
+//! `docs/reference/policy.md` says the same in words; [`crate::Compiled`] must agree.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;

@@ -311,8 +311,10 @@ fn keys(
     for (name, at, value) in table.drain() {
         let Some(key) = catalogue::key(&name) else {
             let expected = match nearest(&name) {
-                Some(near) => format!("a key of the table in docs/policy.md, perhaps `{near}`"),
-                None => "a key of the table in docs/policy.md".to_owned(),
+                Some(near) => {
+                    format!("a key of the table in docs/reference/policy.md, perhaps `{near}`")
+                }
+                None => "a key of the table in docs/reference/policy.md".to_owned(),
             };
             table.fault(
                 at,

@@ -7,7 +7,7 @@ decision pending, the others have not. ``Step.decisions.probe_lost`` and ``info[
 which of the two it is. What all environments share:
 
 - Observation, float32[features.size], each number in [-1, 1]: the features of the last decisions, the
-  oldest first, as :mod:`thalweg.features` defines them for training and ``docs/model.md`` for model
+  oldest first, as :mod:`thalweg.features` defines them for training and ``docs/reference/model.md`` for model
   files, in the same order and with the same sign and limits (model files round to 15 bits). Unless
   told otherwise: action and error of two decisions, with offset 1 and target 0.05.
 - Action, float32[1] in [-1, 1]: u multiplies the rate by 1 + 0.2u, or by 1 / (1 - 0.2u) where u is

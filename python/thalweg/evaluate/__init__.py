@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Rate controllers judged: the published tables, ours beside them.
 
-``python -m thalweg.evaluate TABLE... --model FILE``; ``docs/evaluation.md`` describes it.
+``python -m thalweg.evaluate TABLE... --model FILE``; ``docs/guide/evaluation.md`` describes it.
 """
 
 from thalweg.evaluate.cells import Cell, Contender, Store

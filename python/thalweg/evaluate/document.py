@@ -18,7 +18,7 @@ def document(tables: Sequence[Measured], pictures: Sequence[tuple[str, str]], co
         "# Rate controllers: published figures and ours\n",
         f"Written by `{command}`; not to be edited. Published: Tessler et al., Analytic "
         "Deterministic Policy Gradient with Application to Datacenter Congestion Control. Ours: "
-        "the packet simulator ([sim.md](sim.md)), mean ± standard deviation over the seeds.\n",
+        "the packet simulator ([sim.md](../reference/sim.md)), mean ± standard deviation over the seeds.\n",
         "SU: switch utilisation. FR: least rate of a flow over the greatest. QL: mean waiting "
         "time in switches. **Bold**: no other entry of the same side dominates it, that is, is "
         "better in one figure and worse in none, where figures within 5 % are alike. *loss*: "

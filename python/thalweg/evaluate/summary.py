@@ -43,7 +43,7 @@ def summary(
     warmup_s: float = WARMUP_S,
     seeds: Sequence[int] = SEEDS,
 ) -> list[dict[str, Any]]:
-    """Entries of ``evaluation.runs`` of docs/model.md, one for each scenario and inference: means
+    """Entries of ``evaluation.runs`` of docs/reference/model.md, one for each scenario and inference: means
     over the seeds."""
     runs = []
     for inference in inferences(model.read(file)):

@@ -1,6 +1,6 @@
 """Training of learned rate controllers: one file per algorithm.
 
-Each runs as a module, for example ``python -m thalweg.train.adpg --help``; ``docs/training.md``
+Each runs as a module, for example ``python -m thalweg.train.adpg --help``; ``docs/guide/training.md``
 says what to do with them.
 
 What is learned does not depend on the processor: see :data:`PINNED`.

@@ -3,7 +3,7 @@
 After "Proximal Policy Optimization Algorithms" (Schulman et al., 2017): clipped objective,
 generalised advantage estimates, several passes over each set of rollouts in minibatches. Its critic
 cannot tell from one flow's observation what the others do, and drawn actions keep flows from
-settling: whether it learns to send at all hangs on the scale of the error (docs/adpg.md, "What the
+settling: whether it learns to send at all hangs on the scale of the error (docs/measurements/adpg.md, "What the
 baselines learned").
 """
 

@@ -1,7 +1,7 @@
 //! Takes keys out of a parsed TOML document, each with its type, range and position.
 //!
 //! Every key is asked for exactly once, so the list of keys, what each expects and its
-//! default are recorded on the way: `docs/configuration.md` is tested against that record.
+//! default are recorded on the way: `docs/reference/configuration.md` is tested against that record.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ use super::error::{ConfigError, Fault};
 /// Longest piece of a configuration that is repeated in an error, in characters.
 const QUOTE_MAX: usize = 60;
 
-/// What one key accepts; a row of the table in `docs/configuration.md`.
+/// What one key accepts; a row of the table in `docs/reference/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted name.

@@ -252,7 +252,7 @@ fn valid_configurations_are_accepted() {
 
 #[test]
 fn the_documentation_has_every_key() {
-    let page = include_str!("../../../../docs/configuration.md");
+    let page = include_str!("../../../../docs/reference/configuration.md");
     let mut documented: Vec<(String, String, String)> = Vec::new();
     for line in page.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();

@@ -95,7 +95,9 @@ fn virtual_time() -> Result<Check> {
         }
         Err(Error::Preconditions(lines)) => {
             let line = lines.first().map_or("", String::as_str);
-            let (found, fix) = line.split_once(": ").unwrap_or((line, "see docs/lab.md"));
+            let (found, fix) = line
+                .split_once(": ")
+                .unwrap_or((line, "see docs/reference/lab.md"));
             (CheckState::Degraded, found.to_owned(), Some(fix.to_owned()))
         }
         // A cache that another user's HOME names, for one.

@@ -115,7 +115,11 @@ struct Tables {
     #[arg(long, value_name = "DIR", default_value = "lab-results/published")]
     cache: PathBuf,
     /// Page to write.
-    #[arg(long, value_name = "FILE", default_value = "docs/results.md")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "docs/measurements/results.md"
+    )]
     out: PathBuf,
 }
 

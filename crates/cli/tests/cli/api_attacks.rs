@@ -15,9 +15,9 @@ use crate::support::{self, Bed, plain, privileged};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Most connections that the agent holds (docs/api.md).
+/// Most connections that the agent holds (docs/reference/api.md).
 const CONNECTIONS: usize = 64;
-/// A bound for machines that are slow and busy; docs/api.md has what is measured.
+/// A bound for machines that are slow and busy; docs/reference/api.md has what is measured.
 const PROMPT: Duration = Duration::from_secs(2);
 /// The agent's memory, KiB.
 const RESIDENT_KIB: u64 = 64 * 1024;

@@ -398,7 +398,7 @@ fn the_doctor_speaks_json_and_tables() {
 
 #[test]
 fn the_page_has_every_command_and_exit_code() {
-    let page = include_str!("../../../../docs/cli.md");
+    let page = include_str!("../../../../docs/reference/cli.md");
     let help = Agent::absent().run(&["--help"]).ok();
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names: Vec<&str> = commands

@@ -1,5 +1,5 @@
 //! Random policies on real connections: what the sockets of both ends have is what the policy says,
-//! by the library, by `thalweg policy test`, and by the words of docs/policy.md.
+//! by the library, by `thalweg policy test`, and by the words of docs/reference/policy.md.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -97,7 +97,7 @@ fn check_names_places_and_fails_for_faults_alone() {
             "bad.toml:4:18: error: rule \"r\": set.sndbuf: found the number 1, expected a size \
              from \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)\n\
              bad.toml:4:21: error: rule \"r\": set: found the unknown key \"foo\", expected a key \
-             of the table in docs/policy.md\nbad.toml: 2 faults\nfirst.toml:11:"
+             of the table in docs/reference/policy.md\nbad.toml: 2 faults\nfirst.toml:11:"
         ),
         "{}",
         bad.out

@@ -46,7 +46,7 @@ mod tests {
         }
     }
 
-    /// The two formulas of docs/model.md for every action, the multiplier found by comparing.
+    /// The two formulas of docs/reference/model.md for every action, the multiplier found by comparing.
     #[test]
     fn both_directions_round_to_nearest() {
         for action in -32767..=32767i16 {

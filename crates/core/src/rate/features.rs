@@ -498,7 +498,7 @@ mod tests {
         ]
     }
 
-    /// The quotient and the root of docs/model.md in 128 bits, without floating point.
+    /// The quotient and the root of docs/reference/model.md in 128 bits, without floating point.
     fn by_the_formulas(measurement: &Measurement) -> (u64, u64) {
         let of = |value: u64, least, most| u128::from(value).clamp(least, most);
         let longest = u128::from(MAX_RTT_NS);

@@ -1,6 +1,6 @@
 //! The learned rate controller in integers: features, networks, trees, the next rate.
 //!
-//! `docs/model.md` says it in words; `bpf/include/thalweg_network.h` is what runs in the
+//! `docs/reference/model.md` says it in words; `bpf/include/thalweg_network.h` is what runs in the
 //! kernel, `python/thalweg/fixed.py` what quantisation is judged by. Vectors made by
 //! `tests/vectors/network.py` keep all of them bit-identical. Nothing overflows: each module
 //! names the bounds it relies on.

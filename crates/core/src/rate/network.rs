@@ -645,7 +645,7 @@ mod tests {
         }
     }
 
-    /// The formulas of docs/model.md, in 128 bits and one number after the other.
+    /// The formulas of docs/reference/model.md, in 128 bits and one number after the other.
     fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
         let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
         let Scale { multiplier, shift } = network.input();

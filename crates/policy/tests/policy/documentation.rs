@@ -1,17 +1,17 @@
-//! `docs/policy.md` agrees with the program.
+//! `docs/reference/policy.md` agrees with the program.
 
 use thalweg_policy::catalogue::{KEYS, markdown};
 
 use crate::{compile, parse};
 
-const PAGE: &str = include_str!("../../../../docs/policy.md");
+const PAGE: &str = include_str!("../../../../docs/reference/policy.md");
 
 #[test]
 fn the_table_of_keys_is_the_catalogue() {
     let table = markdown();
     assert!(
         PAGE.contains(&table),
-        "docs/policy.md must contain this table:\n{table}"
+        "docs/reference/policy.md must contain this table:\n{table}"
     );
 }
 
@@ -21,7 +21,7 @@ fn every_trap_is_explained() {
         let line = format!("- `{}`: {}\n", key.name, key.trap.unwrap());
         assert!(
             PAGE.contains(&line),
-            "docs/policy.md must contain this line:\n{line}"
+            "docs/reference/policy.md must contain this line:\n{line}"
         );
     }
 }

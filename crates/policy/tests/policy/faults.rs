@@ -165,9 +165,9 @@ fn settings_name_the_key() {
          1\nnodelay = \"yes\"\n",
         &[
             "t.toml:5:1: rule \"web\": set: found the unknown key \"sndbuff\", expected a key of \
-             the table in docs/policy.md, perhaps `sndbuf`",
+             the table in docs/reference/policy.md, perhaps `sndbuf`",
             "t.toml:6:1: rule \"web\": set: found the unknown key \"foo\", expected a key of the \
-             table in docs/policy.md",
+             table in docs/reference/policy.md",
             "t.toml:7:10: rule \"web\": set.sndbuf: found the number 1, expected a size from \
              \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)",
             "t.toml:8:11: rule \"web\": set.nodelay: found the string \"yes\", expected true or \

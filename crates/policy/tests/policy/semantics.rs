@@ -1,4 +1,4 @@
-//! Which rule a flow gets: each sentence of `docs/policy.md` about it.
+//! Which rule a flow gets: each sentence of `docs/reference/policy.md` about it.
 
 use thalweg_policy::{FlowKind, Namespace};
 

@@ -1,4 +1,4 @@
-//! The shared vectors, made by `tests/vectors/policy.py` from the words of `docs/policy.md`.
+//! The shared vectors, made by `tests/vectors/policy.py` from the words of `docs/reference/policy.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,7 +3,7 @@
 //! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1 and §6:
 //! at each answered probe the flow's round-trip time and rate become features, a network (or
 //! trees) turns those of the last decisions into an action, and the action multiplies the rate.
-//! Features, target and scales are the file's; `docs/model.md` defines them. They are computed in
+//! Features, target and scales are the file's; `docs/reference/model.md` defines them. They are computed in
 //! integers as the kernel does it, whatever the network computes in, so there is one definition.
 
 use std::fmt;

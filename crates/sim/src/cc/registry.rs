@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_all_parameters() {
-        let manual = include_str!("../../../../docs/controllers.md");
+        let manual = include_str!("../../../../docs/reference/controllers.md");
         for kind in Kind::ALL {
             let name = format!("`{kind}`");
             let section = (manual.split("\n## "))

@@ -1,6 +1,6 @@
 //! What is simulated: a network, its hosts, and who sends how much to whom.
 //!
-//! `docs/sim.md` documents every key of the file.
+//! `docs/reference/sim.md` documents every key of the file.
 
 mod check;
 mod file;

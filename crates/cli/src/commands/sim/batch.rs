@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Debug, Args)]
 pub struct Common {
     /// A controller, as NAME or NAME:parameter=value,…; may be given several times. Default:
-    /// dcqcn, hpcc, swift and proportional. docs/controllers.md lists them all.
+    /// dcqcn, hpcc, swift and proportional. docs/reference/controllers.md lists them all.
     #[arg(long, value_name = "NAME", value_parser = |text: &str| text.parse::<Spec>())]
     pub cc: Vec<Spec>,
     /// Seeds; 1 to N are run.

@@ -1,4 +1,4 @@
-//! Model files for tests, written by hand (docs/model.md).
+//! Model files for tests, written by hand (docs/reference/model.md).
 
 use serde_json::{Map, Value, json};
 
