@@ -1,0 +1,62 @@
+"""Every relative link of the written pages leads to a file, and its anchor to a heading."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("models/*.md")])
+FENCE = re.compile(r"^ *(```|~~~).*?^ *\1", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """Of headings as GitHub forms them, and of `<a id="…">`."""
+    text = prose(page)
+    found = set(re.findall(r'<a id="([^"]+)">', text))
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        name = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        # A second heading of the same words has a number.
+        count = sum(1 for other in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", other))
+        found.add(f"{name}-{count}" if count else name)
+    return found
+
+
+def faults(page: Path) -> list[str]:
+    """The links of a page that lead nowhere."""
+    found = []
+    for link in LINK.findall(prose(page)):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" in link:
+            continue
+        if not target.exists():
+            found.append(f"{link}: no such file")
+        elif anchor and anchor not in anchors(target):
+            found.append(f"{link}: no such heading")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    assert faults(page) == []
+
+
+def test_what_leads_nowhere_is_found(tmp_path):
+    (tmp_path / "other.md").write_text("# A `b` c\n\n<a id=\"d\"></a>\n\n```\n# no heading\n```\n")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](other.md#a-b-c) [b](other.md#d) [c](#x) [d](no.md) [e](other.md#no-heading)\n"
+        "```\n[f](gone.md)\n```\n[g](https://example.org/x#y)\n"
+    )
+    assert faults(page) == [
+        "#x: no such heading",
+        "no.md: no such file",
+        "other.md#no-heading: no such heading",
+    ]
