@@ -16,9 +16,10 @@ SECONDS_EACH ?= 60
 COUNT ?= 20
 
 binary := $(CARGO_TARGET_DIR)/release/thalweg
+mdbook := $(CARGO_TARGET_DIR)/mdbook/bin/mdbook
 rust := source scripts/rust-env.sh; rust_use;
 
-.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train lint fmt clean install uninstall
+.PHONY: help setup build demo test test-all repeat faults fuzz kernels bench tables train docs lint fmt clean install uninstall
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -80,6 +81,12 @@ tables: ## Repeat the published results: docs/measurements (root; five hours; go
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
 	@scripts/train.sh
+
+docs: build ## Write docs/reference/cli.md, and the book of all pages to target/book (brings mdbook, minutes the first time)
+	@$(binary) manual --markdown docs/reference
+	@$(rust) [[ -x $(mdbook) ]] || cargo install --locked --quiet mdbook --version 0.5.4 \
+		--no-default-features --features search --root $(CARGO_TARGET_DIR)/mdbook
+	@$(mdbook) build --dest-dir $(abspath $(CARGO_TARGET_DIR))/book
 
 lint: ## Run the checks alone: format, lints, licences
 	@scripts/lint.sh

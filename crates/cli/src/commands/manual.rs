@@ -1,6 +1,8 @@
 //! `thalweg manual`: the manual pages, from the same words as `--help`.
 //!
-//! Hidden: `make install` calls it. Nothing has to be kept in step by hand.
+//! Hidden: `make install` and `make docs` call it. Nothing has to be kept in step by hand.
+
+mod markdown;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -36,6 +38,9 @@ const FILES: [(&str, &str); 4] = [
 pub struct Options {
     /// Directory for the pages; it is made if it does not exist.
     directory: PathBuf,
+    /// Write one page in Markdown, cli.md, instead.
+    #[arg(long)]
+    markdown: bool,
 }
 
 /// Writes a page for the command and one for each sub-command: `thalweg.1`,
@@ -47,6 +52,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut command = Cli::command().disable_help_subcommand(true);
     // Gives sub-commands their whole names and the options that go with all.
     command.build();
+    if options.markdown {
+        let path = directory.join("cli.md");
+        let page = markdown::page(&command);
+        return replace(&path, page).with_context(|| format!("cannot write {}", path.display()));
+    }
     let pages = names(&command);
     write_pages(&command, &pages, directory)
 }
@@ -160,6 +170,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         run(&Options {
             directory: directory.path().join("man1"),
+            markdown: false,
         })
         .unwrap();
         let page = |name: &str| fs::read_to_string(directory.path().join("man1").join(name));
