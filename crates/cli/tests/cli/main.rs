@@ -33,6 +33,7 @@ mod limit;
 mod link;
 mod many_hosts;
 mod model;
+mod pages;
 mod policy;
 mod policy_crash;
 mod policy_differential;
