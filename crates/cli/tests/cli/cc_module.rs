@@ -195,7 +195,7 @@ fn htcp_fills_a_queue_as_the_module_does() {
 }
 
 /// The fate of the n-th packet is the same. H-TCP's growth goes by the time since the last congestion and its
-/// cut by the rate, which the module measures in another way (docs/guide/cc.md).
+/// cut by the rate, which the module measures in another way (docs/measurements/cc.md).
 fn losses_cost_as_much_as_with_the_module() {
     for (program, share) in [("dctcp", 0.01), ("htcp", 0.2)] {
         for seed in 1..=3 {

@@ -17,7 +17,7 @@ use thalweg_core::rate::{Flow, Measurement, next_rate};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_model::ModelFile;
 
-/// bytes/s; docs/guide/cc.md: 200 kbit/s.
+/// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: u64 = 25_000;
 
 fn shipped() -> PathBuf {
@@ -276,7 +276,7 @@ fn traced_decisions_are_those_of_the_reference() {
 
 /// What arrives bounds the rates only of flows that can tell how much it is: where a base round
 /// trip has less than 16 KiB, two ACKs more or less are most of it, and a bound by it would keep
-/// the rich rich and cut the poor by chance (docs/guide/cc.md).
+/// the rich rich and cut the poor by chance (docs/reference/cc.md).
 fn what_arrives_bounds_only_rates_that_it_tells() {
     let held = |rate: &str, label: &str, tag: &str| {
         let mut options = deep(label);

@@ -10,7 +10,7 @@ use crate::support::{self, Bed, manifest_path, plain};
 use thalweg_lab::host::{Side, WireKind};
 use thalweg_lab::scenario::{Aqm, PathModel};
 
-/// bytes/s; docs/guide/cc.md: 200 kbit/s.
+/// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: f64 = 25_000.0;
 /// Flows that start in each other's queue know the path's length after the next common probe.
 const PROBES_S: f64 = 5.0;
