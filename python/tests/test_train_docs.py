@@ -1,4 +1,4 @@
-"""What docs/guide/training.md says of the flags is what they are."""
+"""What docs/reference/training.md says of the flags is what they are."""
 
 import dataclasses
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from thalweg.features import FEATURES
 from thalweg.train.adpg import Settings
 
-TEXT = (Path(__file__).parents[2] / "docs" / "guide" / "training.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "training.md").read_text()
 
 
 def test_every_flag_is_in_the_documentation_with_its_default():
     for field in dataclasses.fields(Settings):
         name = "--" + field.name.replace("_", "-")
         lines = [line for line in TEXT.splitlines() if line.startswith(f"| `{name}` |")]
-        assert len(lines) == 1, f"{name}: {len(lines)} rows in docs/guide/training.md"
+        assert len(lines) == 1, f"{name}: {len(lines)} rows in docs/reference/training.md"
         default = lines[0].split("|")[2].strip()
         if isinstance(field.default, bool):
             assert default == ("on" if field.default else "off"), name
