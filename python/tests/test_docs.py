@@ -1,9 +1,11 @@
-"""Every relative link of the written pages leads to a file, and its anchor to a heading."""
+"""Links of the written pages lead somewhere, and the block that makes a model runs."""
 
 import re
 from pathlib import Path
 
 import pytest
+
+from thalweg import model
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("models/*.md")])
@@ -60,3 +62,11 @@ def test_what_leads_nowhere_is_found(tmp_path):
         "no.md: no such file",
         "other.md#no-heading: no such heading",
     ]
+
+
+def test_the_block_of_the_page_on_models_makes_one(tmp_path, monkeypatch):
+    page = (ROOT / "docs/reference/model.md").read_text()
+    block = page.split("## Making one")[1].split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "docs/reference/model.md", "exec"), {})
+    assert model.read("mine.safetensors").policy.quantised is not None
