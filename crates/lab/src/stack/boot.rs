@@ -7,12 +7,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns, unshare};
-use nix::unistd::Pid;
+use nix::sched::{CloneFlags, setns, unshare};
 
 use super::contact::Contact;
 use super::system;
@@ -35,9 +33,6 @@ pub(crate) const LATE: &str = "THALWEG_LATE_FILE";
 /// How much before its timers are due the kernel wakes, ns: what the machine takes to run it again,
 /// mostly.
 const EARLY_NS: u32 = 20_000;
-
-/// Of sched_setaffinity(2): the calling thread.
-const THIS: Pid = Pid::from_raw(0);
 
 /// What the kernel's interface `vec0` is attached to.
 #[derive(Debug, Clone, Copy)]
@@ -112,15 +107,11 @@ pub(super) fn start(
         .transpose()
         .map_err(Error::system("cannot duplicate a descriptor"))?;
     let privileged = place.is_some();
-    let processor = processor();
     let this = interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
-    // SAFETY: between fork and exec only system calls are made: sched_setaffinity(2), setns(2),
-    // prctl(2), poll(2) and fcntl(2).
+    // SAFETY: between fork and exec only system calls are made: setns(2), prctl(2), poll(2) and
+    // fcntl(2).
     unsafe {
         command.pre_exec(move || {
-            if let Some(processor) = &processor {
-                sched_setaffinity(THIS, processor)?;
-            }
             if let Some(place) = &place {
                 setns(place, CloneFlags::CLONE_NEWNET)?;
             }
@@ -173,21 +164,6 @@ fn in_time(_command: &mut Command) -> Result<(), Error> {
     Ok(())
 }
 
-/// One of the processors that this process may use, for the kernel and all that runs on it. They take
-/// turns at each system call of a program (ptrace), and to wake another processor for that takes
-/// longer than the call. Nothing in it runs side by side anyway. Kernels of one process get
-/// different ones, as far as there are; those of several may meet. None where that cannot be asked.
-fn processor() -> Option<CpuSet> {
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    let allowed = sched_getaffinity(THIS).ok()?;
-    let all = (0..CpuSet::count()).filter(|&it| allowed.is_set(it) == Ok(true));
-    let all: Vec<usize> = all.collect();
-    let turn = TURN.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize;
-    let mut one = CpuSet::new();
-    one.set(*all.get(turn % all.len().max(1))?).ok()?;
-    Some(one)
-}
-
 /// Random bytes of the machine.
 fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
     let mut bytes = [0; BYTES];
@@ -208,27 +184,4 @@ fn in_process_namespace(start: impl FnOnce() -> Result<Process, Error>) -> Resul
     let started = start();
     setns(&before, CloneFlags::CLONE_NEWPID).map_err(system("cannot leave a process namespace"))?;
     started
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_kernel_gets_one_processor() {
-        let members = |set: &CpuSet| -> Vec<usize> {
-            (0..CpuSet::count())
-                .filter(|&it| set.is_set(it) == Ok(true))
-                .collect()
-        };
-        let allowed = members(&sched_getaffinity(THIS).unwrap());
-        let mut given: Vec<usize> = Vec::new();
-        for _ in &allowed {
-            let one = members(&processor().unwrap());
-            assert_eq!(one.len(), 1);
-            given.extend(one);
-        }
-        given.sort_unstable();
-        assert_eq!(given, allowed);
-    }
 }

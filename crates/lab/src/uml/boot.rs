@@ -5,10 +5,12 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::libc;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, Pid, access};
 
 use super::{Kernel, ptrace};
 use crate::error::Error;
@@ -19,6 +21,8 @@ use crate::units::Size;
 
 /// The kernel's first process, a link in the work directory.
 const INIT: &str = "thalweg";
+/// Of sched_setaffinity(2): the calling thread.
+const THIS: Pid = Pid::from_raw(0);
 
 /// A kernel, its memory, and the directory that it works in.
 #[derive(Debug, Clone, Copy)]
@@ -102,6 +106,7 @@ impl Machine<'_> {
             .map_err(Error::io("cannot create a link in", self.work))?;
         let mut command = Command::new(&self.kernel.program);
         without_randomization(&mut command);
+        on_one_processor(&mut command);
         if !self.kernel.sets_all_state {
             ptrace::wrap(&mut command)?;
         }
@@ -150,9 +155,53 @@ fn without_randomization(command: &mut Command) {
     }
 }
 
+/// Has the kernel and all that runs on it use one processor of the machine. They take turns at
+/// each system call of a program (ptrace), and waking another processor takes longer than the call.
+/// Nothing in such a kernel runs side by side anyway.
+fn on_one_processor(command: &mut Command) {
+    let Some(processor) = processor() else {
+        return;
+    };
+    // SAFETY: between fork and exec only sched_setaffinity(2) is called.
+    unsafe {
+        command.pre_exec(move || Ok(sched_setaffinity(THIS, &processor)?));
+    }
+}
+
+/// One of the processors that this process may use. Kernels of one process get different ones, as
+/// far as there are; those of several may meet. None where the processors are not known.
+fn processor() -> Option<CpuSet> {
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let allowed = sched_getaffinity(THIS).ok()?;
+    let all = (0..CpuSet::count()).filter(|&it| allowed.is_set(it) == Ok(true));
+    let all: Vec<usize> = all.collect();
+    let turn = TURN.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize;
+    let mut one = CpuSet::new();
+    one.set(*all.get(turn % all.len().max(1))?).ok()?;
+    Some(one)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kernel_gets_one_processor() {
+        let members = |set: &CpuSet| -> Vec<usize> {
+            (0..CpuSet::count())
+                .filter(|&it| set.is_set(it) == Ok(true))
+                .collect()
+        };
+        let allowed = members(&sched_getaffinity(THIS).unwrap());
+        let mut given: Vec<usize> = Vec::new();
+        for _ in &allowed {
+            let one = members(&processor().unwrap());
+            assert_eq!(one.len(), 1);
+            given.extend(one);
+        }
+        given.sort_unstable();
+        assert_eq!(given, allowed);
+    }
 
     fn kernel() -> Kernel {
         Kernel {
