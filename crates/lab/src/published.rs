@@ -538,7 +538,9 @@ impl<'a> Page<'a> {
             }
             if let Err(why) = self.start(&arguments)? {
                 self.failures += 1;
-                push_new(foot, format!("{line}: not run: {why}\n"));
+                let home = std::env::var("HOME").unwrap_or_default();
+                let said = without_home(&why, &home);
+                push_new(foot, format!("{line}: not run: {said}\n"));
                 return Ok(Err(why));
             }
             fs::write(&stamp_file, stamp).map_err(Error::io("cannot write", stamp_file))?;
@@ -660,6 +662,15 @@ fn cpu_a_gigabit(given: &Given, mode: &str, whose: &str) -> String {
 
 fn last_half(all: &[f64]) -> &[f64] {
     &all[all.len() / 2..]
+}
+
+/// A message for a page: the reader's home is another.
+fn without_home(message: &str, home: &str) -> String {
+    let home = home.trim_end_matches('/');
+    if home.is_empty() {
+        return message.to_owned();
+    }
+    message.replace(&format!("{home}/"), "~/")
 }
 
 fn median_mbits(goodputs: &[f64]) -> String {

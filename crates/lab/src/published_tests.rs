@@ -220,3 +220,11 @@ fn a_fault_in_the_list_has_a_place() {
     assert!(error.contains("tables.toml:"), "{error}");
     assert!(!options.page.exists());
 }
+
+#[test]
+fn a_page_names_nobodys_home() {
+    let said = |home| without_home("no kernel in /home/me/.cache: build it", home);
+    assert_eq!(said("/home/me"), "no kernel in ~/.cache: build it");
+    assert_eq!(said("/home/me/"), said("/home/me"));
+    assert_eq!(said(""), "no kernel in /home/me/.cache: build it");
+}
