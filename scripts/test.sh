@@ -37,23 +37,38 @@ else
 	scripts/lint.sh || status=1
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-printf '\n== cargo test %s\n' "${arguments[*]}"
+logs=$(mktemp --directory)
+side=
+trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null; rm -rf "$logs"' EXIT
 # They wait for each other's traffic more than for a processor.
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
 export RUST_TEST_THREADS
 # What is started in the background ignores SIGINT, and so would what the tests interrupt.
 interruptible=(env --default-signal=INT)
-"${interruptible[@]}" cargo test "${arguments[@]}" | tee "$log" || status=1
 
 marker='not slow'
 if $slow; then marker=slow; fi
-printf '\n== pytest -m "%s"\n' "$marker"
-if python_env_make && scripts/python-native.sh; then
-	"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker" | tee --append "$log" || status=1
+python_tests() {
+	printf '\n== pytest -m "%s"\n' "$marker"
+	python_env_make && scripts/python-native.sh &&
+		"${interruptible[@]}" "$(python_env)/bin/python" -m pytest --quiet -m "$marker"
+}
+
+printf '\n== cargo test %s\n' "${arguments[*]}"
+if $slow; then
+	"${interruptible[@]}" cargo test "${arguments[@]}" | tee "$logs/rust" || status=1
+	python_tests | tee "$logs/python" || status=1
 else
-	status=1
+	"${interruptible[@]}" cargo test "${arguments[@]}" --no-run || exit 1
+	# Most Rust tests wait for traffic; those in Python compute meanwhile.
+	set -m
+	python_tests >"$logs/python" 2>&1 &
+	side=$!
+	set +m
+	"${interruptible[@]}" cargo test "${arguments[@]}" | tee "$logs/rust" || status=1
+	wait "$side" || status=1
+	side=
+	cat "$logs/python"
 fi
 
 # Cargo sums up each test binary, pytest once at its end; this adds the sums.
@@ -68,5 +83,5 @@ awk '
 		}
 	}
 	END { printf "\ntotal: %d passed, %d failed, %d skipped\n", passed, failed, ignored }
-' "$log"
+' "$logs/rust" "$logs/python"
 exit "$status"
