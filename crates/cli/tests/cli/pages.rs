@@ -72,6 +72,11 @@ fn runs(label: &str, page: &str, least: usize) {
 }
 
 #[test]
+fn the_first_screen_works() {
+    runs("pg-readme", include_str!("../../../../README.md"), 1);
+}
+
+#[test]
 fn an_operators_first_commands_work() {
     runs(
         "pg-operator",
