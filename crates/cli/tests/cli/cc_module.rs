@@ -153,7 +153,7 @@ fn both(program: &str, link: &str, flows: u32, seconds: u32) -> [Result; 2] {
     for (who, it) in ["BPF", "module"].iter().zip(&both) {
         println!(
             "{program} in {who}, {flows} flows, {link}: {:.2} Mbit/s, {:.1} ms, marked {:.2} %, \
-             sent again {:.3} %, least share {:.2}",
+             retransmitted {:.3} %, least share {:.2}",
             it.bps / 1e6,
             it.rtt_ms,
             it.marked * 100.0,

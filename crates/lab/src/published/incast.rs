@@ -79,7 +79,7 @@ const FIGURES: [Figure; 8] = [
         of: |flows| mbits(flows, Some(STREAMS)),
     },
     Figure {
-        name: "sent again, %",
+        name: "retransmitted, %",
         digits: 3,
         drawn: true,
         of: sent_again,
@@ -246,7 +246,7 @@ mod tests {
         // The second round has no stream.
         assert_eq!(text("streams, Mbit/s"), "40 [40 … 40]");
         // 40 of 4000 segments, none of 2000.
-        assert_eq!(text("sent again, %"), "0.500 [0.000 … 1.000]");
+        assert_eq!(text("retransmitted, %"), "0.500 [0.000 … 1.000]");
         assert_eq!(text("10 kB call, median, ms"), "6.0 [3.0 … 9.0]");
     }
 
