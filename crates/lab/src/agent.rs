@@ -8,12 +8,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use thalweg_process::Process;
+use thalweg_process::interrupt::OnSignal;
 
 use crate::error::Error;
 use crate::http;
-use crate::interrupt::OnSignal;
 use crate::mode::Mode;
-use crate::process::Process;
 
 /// The agent's socket in its directory.
 const SOCKET: &str = "agent.sock";

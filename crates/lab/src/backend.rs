@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use thalweg_process::interrupt;
 
 use crate::error::Error;
 use crate::host::WireKind;
@@ -16,7 +17,7 @@ use crate::scenario::Scenario;
 use crate::ticks::{self, Ticks, Timers};
 use crate::units::Rate;
 use crate::virtual_kernel::{self, Time};
-use crate::{host, interrupt, kernels, qemu, report, table, uml};
+use crate::{host, kernels, qemu, report, table, uml};
 
 /// The kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -11,14 +11,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc;
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
 use crate::guest::{self, Kind};
 use crate::host::cgroup::Cgroup;
 use crate::host::{Pair, Side, tool};
-use crate::interrupt::{self, OnSignal};
 use crate::mode::Mode;
-use crate::process::{self, Process};
 use crate::run::Options;
 use crate::scenario::{End, Qdisc, Scenario};
 use crate::stack;
@@ -120,7 +120,7 @@ impl Stacks {
         let entrance = cgroup.entrance()?;
         let mut command = tool::command(&options.agent_binary.to_string_lossy());
         command.args(["stack", "end", &end, "--"]).args(words);
-        process::tie(&mut command);
+        thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only write(2) is called, of one byte of a constant, to a
         // descriptor that the closure owns.
         unsafe {

@@ -21,24 +21,12 @@ pub enum Error {
     /// A file that was named could not be read.
     #[error(transparent)]
     Read(#[from] thalweg_units::file::ReadError),
-    /// A file or device could not be used.
-    #[error("{what} {path}: {why}", path = .path.display())]
-    Io {
-        /// What was tried, as "cannot read".
-        what: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The system's answer.
-        why: io::Error,
-    },
-    /// A system call that names no file failed.
-    #[error("{what}: {why}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// The system's answer.
-        why: io::Error,
-    },
+    /// A process or the system failed, or a signal came; everything has been removed.
+    #[error(transparent)]
+    Process(#[from] thalweg_process::Error),
+    /// The link between two hosts, or before a stack.
+    #[error(transparent)]
+    Link(#[from] thalweg_link::Error),
     /// A command of iproute2 failed.
     #[error("`{command}` failed ({status}): {stderr}")]
     Command {
@@ -100,23 +88,9 @@ pub enum Error {
         /// What went wrong, in the command's own words where there are any.
         why: String,
     },
-    /// A trace is not one.
-    #[error(transparent)]
-    Trace(#[from] crate::link::trace::TraceError),
-    /// This machine or user may not have a link.
+    /// This machine or user may not have it.
     #[error("{0}")]
     Missing(String),
-    /// A command cannot be started on a link.
-    #[error("cannot start {}: {why}", .program.to_string_lossy())]
-    Start {
-        /// The program.
-        program: std::ffi::OsString,
-        /// The system's answer.
-        why: io::Error,
-    },
-    /// The command at the far end of a link is not ready.
-    #[error("the command at the far end: {0}")]
-    Far(String),
     /// A kernel of its own ended before it was told to.
     #[error("{kind} ended unexpectedly ({status}), saying {line:?}{}",
             .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
@@ -152,9 +126,6 @@ pub enum Error {
     /// The options contradict each other.
     #[error("{0}")]
     Options(String),
-    /// SIGINT or SIGTERM came; everything has been removed.
-    #[error("interrupted; everything that was set up has been removed")]
-    Interrupted,
 }
 
 /// Why something does not work on this machine, and what would help.
@@ -167,16 +138,25 @@ pub struct Remedy {
 }
 
 impl Error {
+    /// Whether SIGINT or SIGTERM came, and nothing failed.
+    pub fn is_interruption(&self) -> bool {
+        use thalweg_process::Error::Interrupted;
+        matches!(
+            self,
+            Self::Process(Interrupted) | Self::Link(thalweg_link::Error::Process(Interrupted))
+        )
+    }
+
     pub(crate) fn io(
         what: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |why| Self::Io { what, path, why }
+        let failed = thalweg_process::Error::io(what, path);
+        move |why| failed(why).into()
     }
 
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        move |why| Self::System { what, why }
+        let failed = thalweg_process::Error::system(what);
+        move |why| failed(why).into()
     }
 }

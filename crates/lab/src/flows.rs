@@ -8,10 +8,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use thalweg_process::Process;
+
 use crate::error::Error;
 use crate::host::{Pair, Side};
 use crate::outcome::{Connection, INCUMBENT};
-use crate::process::Process;
 use crate::scenario::{INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};

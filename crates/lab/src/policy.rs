@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use thalweg_process::Process;
+use thalweg_process::interrupt::OnSignal;
 
 use crate::agent::{Places, configuration};
 use crate::error::Error;
-use crate::interrupt::OnSignal;
-use crate::process::Process;
 use crate::scenario::PolicyFile;
 
 /// How long a command may take.

@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::Value;
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
 use thalweg_units::file::{Draft, read_text};
 use thalweg_units::memory::check_toml;
 use thalweg_units::one_line;
 
 use crate::compare;
 use crate::error::Error;
-use crate::interrupt::{self, OnSignal};
-use crate::process::Process;
 use crate::scenario::{Scenario, ScenarioError, position};
 use crate::stats;
 
@@ -574,7 +574,7 @@ impl<'a> Page<'a> {
                 Ok(None) => {}
                 Err(error) => {
                     run.terminate(PATIENCE);
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         };

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use thalweg_process::interrupt;
 use thalweg_units::file::replace;
 
 use crate::agent::{self, Agent, Places};
@@ -18,7 +19,6 @@ use crate::error::Error;
 use crate::expect;
 use crate::flows;
 use crate::host::{self, Pair, PairOptions, Remote, Side, preflight, stale};
-use crate::interrupt;
 use crate::mode::{self, Mode};
 use crate::outcome::{
     Connection, Cpu, Environment, FORMAT, ModeOutcome, Outcome, RemoteOutcome, ScenarioOutcome,

@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::json;
+use thalweg_process::interrupt;
 use thalweg_units::file::replace;
 
 use crate::error::Error;
-use crate::interrupt;
 use crate::run;
 use crate::stack;
 use crate::worker::timers::{self, Lateness};

@@ -9,14 +9,14 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::ends;
 use crate::error::Error;
 use crate::host::cgroup::Cgroup;
 use crate::host::{Pair, Remote, Side};
-use crate::interrupt::{self, OnSignal};
 use crate::outcome::Connection;
-use crate::process::Process;
 use crate::units::Seconds;
 use crate::worker;
 
@@ -217,7 +217,7 @@ pub(crate) fn wait(
         process.wait_until(started + pause.after, OnSignal::Fail)?;
         (pause.act)()?;
     }
-    process.wait_until(deadline, OnSignal::Fail)
+    Ok(process.wait_until(deadline, OnSignal::Fail)?)
 }
 
 /// Opens one connection that sends for the given time, from the pair's client or from a stack,

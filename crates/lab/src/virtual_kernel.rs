@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::poll::PollFlags;
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::cache::{self, Scratch};
 use crate::error::Error;
 use crate::host::tool;
-use crate::interrupt::{self, OnSignal};
-use crate::process::Process;
 use crate::ticks;
 use crate::uml::{self, Kernel};
 

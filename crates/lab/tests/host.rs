@@ -394,7 +394,7 @@ fn nothing_is_left_after_an_error() {
                 assert_eq!(name, "nosuch");
                 assert!(why.contains("modprobe tcp_nosuch"), "{why}");
             }
-            ("nosysctl", Error::System { .. }) => {
+            ("nosysctl", Error::Process(_)) => {
                 assert!(error.to_string().contains("net.ipv4.nosuch"))
             }
             (

@@ -444,7 +444,7 @@ fn long_run_process() {
     );
     options.agent_binary = fake_agent(&directory, "obeys");
     match run(&options) {
-        Err(Error::Interrupted) => std::process::exit(42),
+        Err(error) if error.is_interruption() => std::process::exit(42),
         other => panic!("{other:?}"),
     }
 }

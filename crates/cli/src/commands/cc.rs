@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_agent::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
 use thalweg_agent::privileges::MissingPrivilege;
-use thalweg_lab::units::{Delay, Rate};
+use thalweg_units::{Delay, Rate};
 
 use crate::failure::Failure;
 use crate::options::Global;

@@ -40,7 +40,7 @@ fn user_mode_kernel() -> Result<Check> {
             let found = format!("linux.uml {} boots{how}", trial.version);
             (CheckState::Ok, found, None)
         }
-        Err(error @ Error::Interrupted) => return Err(error.into()),
+        Err(error) if error.is_interruption() => return Err(error.into()),
         Err(Error::Preconditions(missing)) => {
             let fix = "install the package user-mode-linux, where the system has it (Debian)";
             // What is missing, without what to install.

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use thalweg_agent::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
 use thalweg_agent::privileges::MissingPrivilege;
-use thalweg_lab::link::quantity::Threshold;
-use thalweg_lab::units::Rate;
+use thalweg_link::quantity::Threshold;
+use thalweg_units::Rate;
 
 use crate::failure::Failure;
 use crate::options::Global;

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use thalweg_lab::Error;
-use thalweg_lab::link::quantity::{QueueLimit, Threshold};
-use thalweg_lab::link::{self, Report, Settings, Task};
-use thalweg_lab::units::{Delay, Probability, Rate};
+use thalweg_link::quantity::{QueueLimit, Threshold};
+use thalweg_link::{self as link, Error, Report, Settings, Task};
 use thalweg_units::file::Draft;
+use thalweg_units::{Delay, Probability, Rate};
 
 use crate::failure::Failure;
 use crate::options::Global;

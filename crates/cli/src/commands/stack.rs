@@ -9,11 +9,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use thalweg_agent::store::check_document;
-use thalweg_lab::link::Settings;
+use thalweg_lab::Error;
 use thalweg_lab::stack::{self, Publish, Rules, Store};
-use thalweg_lab::units::Size;
+use thalweg_link::Settings;
+use thalweg_units::Size;
 
-use crate::commands::link::{self, PathOptions, classified};
+use crate::commands::link::{self, PathOptions};
 use crate::commands::policy;
 use crate::failure::Failure;
 use crate::options::Global;
@@ -238,6 +239,16 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         drop(std::io::stderr().write_all(link::text(global, report)?.as_bytes()));
     }
     exit(finished.exit)
+}
+
+/// Gives an error the exit code that is documented for it, the same as of a link.
+fn classified(error: Error) -> anyhow::Error {
+    link::classified(match error {
+        Error::Link(error) => error,
+        Error::Options(why) => thalweg_link::Error::Options(why),
+        Error::Missing(why) => thalweg_link::Error::Missing(why),
+        other => return other.into(),
+    })
 }
 
 fn exit(code: u8) -> Result<()> {

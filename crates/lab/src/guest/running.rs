@@ -6,10 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
+
 use super::{Kind, channel, console};
 use crate::error::Error;
-use crate::interrupt::{self, OnSignal};
-use crate::process::Process;
 use crate::progress::Message;
 
 /// What the kernel writes on its console, in the work directory.

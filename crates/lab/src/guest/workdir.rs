@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use nix::poll::PollFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
 use crate::host::PREFIX;
 use crate::host::stale;
-use crate::interrupt::{self, OnSignal};
 
 /// How long the processes of a killed kernel may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
-use crate::interrupt::{self, OnSignal};
 
 /// A directory of the unified hierarchy; dropped, what runs in it is killed and
 /// it is removed.

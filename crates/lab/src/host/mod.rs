@@ -30,13 +30,13 @@ pub use congestion::available as available_congestion_controls;
 pub use preflight::{missing, missing_for};
 pub use remote::Remote;
 
-use crate::error::Error;
-use crate::process;
-use crate::scenario::{PathModel, Qdisc, System};
 use cgroup::Cgroup;
 use loss::LossCounters;
 use netns::Namespace;
 use rtt::RoundTrips;
+
+use crate::error::Error;
+use crate::scenario::{PathModel, Qdisc, System};
 
 /// What every name begins with; the process's id and a serial number follow.
 pub(crate) const PREFIX: &str = "thalweg-lab-";
@@ -316,7 +316,7 @@ impl Pair {
         let namespace = namespace.handle()?;
         let entrance = self.cgroup.entrance()?;
         let mut command = tool::command(program);
-        process::tie(&mut command);
+        thalweg_process::tie(&mut command);
         // SAFETY: between fork and exec only setns(2) and write(2) are called,
         // both async-signal-safe, on descriptors that the closure owns.
         unsafe {

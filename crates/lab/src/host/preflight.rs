@@ -7,11 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 use nix::libc;
+use thalweg_link::tun;
 
 use super::{WireKind, cgroup, tool};
 use crate::arms;
 use crate::error::Error;
-use crate::link::tun;
 use crate::mode::Mode;
 use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
 use crate::ticks::Ticks;

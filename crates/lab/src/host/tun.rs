@@ -1,20 +1,20 @@
 //! The wire that this process forwards: a TUN device at each host, and the engine
-//! of [`crate::link`] in between. It gives delay on kernels without netem, and rate
+//! of [`thalweg_link`] in between. It gives delay on kernels without netem, and rate
 //! and queue exact to the nanosecond, up to what one thread a direction can carry.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use thalweg_link::engine::{Capacity, Direction};
+use thalweg_link::forward::Forwarder;
+use thalweg_link::quantity::Threshold;
+use thalweg_link::tun;
 
 use super::netns::Namespace;
 use super::tool::run;
 use super::veth::{self, Ends};
 use crate::error::Error;
-use crate::link::engine::{Capacity, Direction};
-use crate::link::forward::Forwarder;
-use crate::link::quantity::Threshold;
-use crate::link::tun;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
 use crate::units::Probability;
 

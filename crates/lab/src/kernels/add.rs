@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
 
 use super::{IMAGE, PACKAGE, Package, image, modules_in, place};
 use crate::cache::Scratch;
 use crate::error::Error;
 use crate::host::tool;
-use crate::interrupt::{self, OnSignal};
-use crate::process::Process;
 
 /// How long apt may take for a download.
 const LIMIT: Duration = Duration::from_secs(1800);

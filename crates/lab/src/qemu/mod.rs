@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use initial::Needs;
+use thalweg_process::interrupt;
 use thalweg_report::escape;
 
 use crate::backend::Finished;
@@ -25,7 +26,6 @@ use crate::guest::running::{CONSOLE, Running};
 use crate::guest::workdir::{self, WorkDir};
 use crate::guest::{self, CHANNEL, Job, Kind, REPORTS, Task};
 use crate::host::tool;
-use crate::interrupt;
 use crate::kernels::Stock;
 use crate::modules::{self, Tree};
 use crate::report;

@@ -11,13 +11,12 @@ use std::process::{Command, Stdio};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
+use thalweg_process::{Process, interrupt};
 
 use super::contact::Contact;
 use super::system;
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
-use crate::interrupt;
-use crate::process::Process;
 use crate::uml::{Kernel, Machine};
 use crate::units::Size;
 
@@ -138,7 +137,7 @@ pub(super) fn start(
             Ok(())
         });
     }
-    let mut start = || Process::spawn_tied(&mut command);
+    let mut start = || Ok(Process::spawn_tied(&mut command)?);
     if privileged {
         in_process_namespace(start)
     } else {

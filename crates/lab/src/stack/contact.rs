@@ -5,13 +5,13 @@ use std::fs::File;
 use std::net::TcpListener;
 
 use nix::libc;
+use thalweg_link::namespace::in_a_namespace_of_ones_own;
+use thalweg_link::tun;
 
 use super::control;
 use super::ip;
 use super::place::Place;
 use crate::error::Error;
-use crate::link::namespace::in_a_namespace_of_ones_own;
-use crate::link::tun;
 
 /// This process's end of what the command does not see.
 const CONTROL: &str = "control";

@@ -10,11 +10,11 @@ use nix::poll::PollFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, setsid};
+use thalweg_process::interrupt::{self, OnSignal};
 
 use super::system;
 use crate::error::Error;
 use crate::guest::workdir;
-use crate::interrupt::{self, OnSignal};
 
 /// How long it waits at a time.
 const LONG: Duration = Duration::from_secs(3600);

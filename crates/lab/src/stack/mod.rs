@@ -40,13 +40,13 @@ use std::sync::Arc;
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::unistd::{getegid, geteuid, getgroups};
+use thalweg_link::Report;
+use thalweg_process::signals::Signals;
 
 use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
 use crate::guest::{self, Kind};
 use crate::host::tool;
-use crate::link::Report;
-use crate::link::signals::Signals;
 use crate::uml::{self, Kernel};
 use crate::units::Size;
 pub(crate) use boot::{EARLY, LATE};

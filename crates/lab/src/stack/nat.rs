@@ -15,12 +15,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{ChildStderr, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
+use thalweg_process::Process;
+use thalweg_process::interrupt::OnSignal;
+
 use super::control::Ends;
 use super::publish::Ports;
 use crate::error::Error;
 use crate::host::tool;
-use crate::interrupt::OnSignal;
-use crate::process::Process;
 
 /// A table that is nowhere: asked for it, `nft` answers at once on standard error, which it does
 /// not buffer, and so says that what came before is done.

@@ -14,6 +14,10 @@ use std::fs::{self, File};
 use std::net::Ipv4Addr;
 
 use nix::libc;
+use thalweg_link::Settings;
+use thalweg_link::namespace::{Ends, FAR, NEAR};
+use thalweg_link::run::Link;
+use thalweg_link::tun::{self, Fault, MTU_BYTES, NAME};
 
 use super::boot::Wire;
 use super::contact::Contact;
@@ -23,10 +27,6 @@ use super::place::Place;
 use super::wire::may_administrate;
 use super::{Bed, Finished, ip};
 use crate::error::Error;
-use crate::link::Settings;
-use crate::link::namespace::{Ends, FAR, NEAR};
-use crate::link::run::Link;
-use crate::link::tun::{self, Fault, MTU_BYTES, NAME};
 use crate::uml::Kernel;
 use crate::units::Size;
 

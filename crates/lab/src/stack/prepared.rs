@@ -14,13 +14,13 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::unistd::{User, geteuid};
+use thalweg_link::tun;
+use thalweg_process::signals::Signals;
 
 use super::control::Ends;
 use super::wire::{self, Number, may_administrate};
 use super::{check_tools, ip, names, nat, system};
 use crate::error::Error;
-use crate::link::signals::Signals;
-use crate::link::tun;
 
 /// How many are prepared for a user.
 const EACH: usize = 4;

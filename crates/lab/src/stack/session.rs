@@ -14,6 +14,8 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
 use nix::sys::socket::{setsockopt, sockopt};
+use thalweg_process::Process;
+use thalweg_process::signals::{Caught, Signals};
 
 use super::contact::Contact;
 use super::control::{self, FromInside, Job, ToInside};
@@ -22,8 +24,6 @@ use super::terminal::{self, Raw};
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
 use crate::guest::{Kind, console};
-use crate::link::signals::{Caught, Signals};
-use crate::process::Process;
 
 /// How long the kernel may take to boot, and to be set up.
 const BOOT: Duration = Duration::from_secs(60);
@@ -92,10 +92,11 @@ impl<'a> Session<'a> {
         match self.start(job)? {
             FromInside::Started => {}
             FromInside::NotStarted { errno } => {
-                return Err(Error::Start {
+                return Err(thalweg_link::Error::Start {
                     program: program.to_owned(),
                     why: io::Error::from_raw_os_error(errno),
-                });
+                }
+                .into());
             }
             FromInside::Failed { why } => return Err(failed_inside(why)),
             FromInside::Ended { code } => return Ok(code),

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use thalweg_process::interrupt;
+
 use super::boot::Machine;
 use super::{Kernel, check_visible, version};
 use crate::error::Error;
 use crate::guest::workdir::{self, WorkDir};
 use crate::guest::{Job, Kind, LEAST_MEMORY, Task, console};
-use crate::interrupt;
 use crate::progress::Message;
 
 /// How long it may take to boot.

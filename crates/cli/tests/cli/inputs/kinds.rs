@@ -7,7 +7,7 @@ use thalweg_agent::cc::Program;
 use thalweg_agent::config::Config;
 use thalweg_agent::store::check_document;
 use thalweg_lab::compare;
-use thalweg_lab::link::trace::Trace;
+use thalweg_link::trace::Trace;
 use thalweg_model::ModelFile;
 use thalweg_policy::Policy;
 use thalweg_units::file;

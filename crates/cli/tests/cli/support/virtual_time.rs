@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use thalweg_lab::kernels;
 use thalweg_lab::qemu::{self, Program};
-use thalweg_lab::{Error, kernels};
 
 use super::{THALWEG, manifest_path, stock};
 
@@ -90,7 +90,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     let said = match executed {
         Ok(said) => said,
         // As it would have ended this process, but for the guest that had to end first.
-        Err(Error::Interrupted) => std::process::exit(130),
+        Err(error) if error.is_interruption() => std::process::exit(130),
         Err(error) => panic!("{error}"),
     };
     println!("{said}");

@@ -17,7 +17,7 @@ use crate::interrupt::{self, OnSignal};
 /// A running child in a process group of its own. Dropped, it and its group are
 /// killed and it is reaped.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     ended: OwnedFd,
     status: Option<ExitStatus>,
@@ -25,7 +25,7 @@ pub(crate) struct Process {
 
 /// Makes the kernel kill the child when the *thread* that starts it ends, and
 /// puts it into a process group of its own, away from the terminal's signals.
-pub(crate) fn tie(command: &mut Command) {
+pub fn tie(command: &mut Command) {
     command.process_group(0);
     let parent = std::process::id();
     // SAFETY: between fork and exec only prctl(2) and getppid(2) are called,
@@ -46,13 +46,13 @@ pub(crate) fn tie(command: &mut Command) {
 
 impl Process {
     /// Starts the command, tied to this thread.
-    pub(crate) fn spawn(command: &mut Command) -> Result<Self, Error> {
+    pub fn spawn(command: &mut Command) -> Result<Self, Error> {
         tie(command);
         Self::spawn_tied(command)
     }
 
     /// Starts a command on which [`tie`] was called already.
-    pub(crate) fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
+    pub fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
         let failed = |command: &Command| {
             Error::system(format!(
                 "cannot start {}",
@@ -74,17 +74,18 @@ impl Process {
         }
     }
 
-    pub(crate) fn child_mut(&mut self) -> &mut Child {
+    /// The child itself, for its pipes.
+    pub fn child_mut(&mut self) -> &mut Child {
         &mut self.child
     }
 
     /// Becomes readable when it has ended.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
     /// Waits for the end until the deadline; `None` if it still runs then.
-    pub(crate) fn wait_until(
+    pub fn wait_until(
         &mut self,
         deadline: Instant,
         on_signal: OnSignal,
@@ -102,12 +103,12 @@ impl Process {
     }
 
     /// The exit status if it has ended.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.wait_until(Instant::now(), OnSignal::KeepWaiting)
     }
 
     /// Asks it to end by SIGTERM, and kills it if it does not within the time.
-    pub(crate) fn terminate(&mut self, patience: Duration) {
+    pub fn terminate(&mut self, patience: Duration) {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + patience;
         if !matches!(
@@ -119,7 +120,7 @@ impl Process {
     }
 
     /// Kills it and its process group, and reaps it.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if self.status.is_none() {
             self.signal(Signal::SIGKILL);
             self.status = self.child.wait().ok();

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use nix::poll::PollFlags;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use thalweg_process::interrupt::{self, OnSignal};
 
-use super::namespace::{End, Ends};
 use crate::error::Error;
-use crate::interrupt::{self, OnSignal};
+use crate::namespace::{End, Ends};
 
 /// How long a process that was asked to end may take.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::engine::{Capacity, Direction};
-use super::quantity::{QueueLimit, Threshold};
-use super::trace::Trace;
+use thalweg_units::{Delay, Probability, Rate};
+
+use crate::engine::{Capacity, Direction};
 use crate::error::Error;
-use crate::units::{Delay, Probability, Rate};
+use crate::quantity::{QueueLimit, Threshold};
+use crate::trace::Trace;
 
 /// A path. The default is one that changes nothing.
 #[derive(Debug, Clone, Default)]
@@ -108,7 +109,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::Size;
+    use thalweg_units::Size;
 
     fn refused(settings: &Settings) -> String {
         settings.directions().unwrap_err().to_string()

@@ -10,38 +10,40 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::libc;
 
 /// The device through which the kernel lends TUN devices.
-pub(crate) const DEVICE: &str = "/dev/net/tun";
+pub const DEVICE: &str = "/dev/net/tun";
 
 /// Largest IP packet on the link, in bytes.
-pub(crate) const MTU_BYTES: usize = 1500;
+pub const MTU_BYTES: usize = 1500;
 
 /// The device's name, the same at both ends.
-pub(crate) const NAME: &str = "thalweg0";
+pub const NAME: &str = "thalweg0";
 
 /// Packets that may wait for this process to read them. It is generous because
 /// what is dropped there is not part of the path that was asked for.
-pub(crate) const WAITING_PACKETS: u32 = 10_000;
+pub const WAITING_PACKETS: u32 = 10_000;
 
 const PREFIX_V4: u8 = 24;
 const PREFIX_V6: u32 = 64;
 
 /// The addresses of one end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Addresses {
-    pub(crate) v4: Ipv4Addr,
-    pub(crate) v6: Ipv6Addr,
+pub struct Addresses {
+    /// Of IPv4, in a /24.
+    pub v4: Ipv4Addr,
+    /// Of IPv6, in a /64.
+    pub v6: Ipv6Addr,
     /// Whether it sends all of IPv4 to the other end. The other end then knows no
     /// way, and says so.
-    pub(crate) sends_all: bool,
+    pub sends_all: bool,
 }
 
 /// A system call that failed, and what it was for.
-pub(crate) type Fault = (&'static str, io::Error);
+pub type Fault = (&'static str, io::Error);
 
 /// Creates the device with its addresses, brings it and the loopback up, and
 /// sets its routes. Returns the descriptor that carries its packets,
 /// and whether the kernel has IPv6.
-pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
+pub fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
     let device = open()?;
     let v4 = socket(libc::AF_INET).map_err(|error| ("open a socket", error))?;
     up(&v4, "lo").map_err(|error| ("bring the loopback up", error))?;
@@ -61,12 +63,12 @@ pub(crate) fn create(addresses: Addresses) -> Result<(OwnedFd, bool), Fault> {
 }
 
 /// Opens /dev/net/tun for a device of this name in the calling thread's namespace.
-pub(crate) fn attach(name: &str) -> Result<File, Fault> {
+pub fn attach(name: &str) -> Result<File, Fault> {
     attach_as(name, libc::IFF_TUN)
 }
 
 /// The same for a device of packets (`IFF_TUN`) or of Ethernet frames (`IFF_TAP`).
-pub(crate) fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
+pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
     let file = File::options()
         .read(true)
         .write(true)
@@ -81,7 +83,7 @@ pub(crate) fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
 }
 
 /// What helps where [`DEVICE`] cannot be opened.
-pub(crate) fn advice(errno: i32) -> &'static str {
+pub fn advice(errno: i32) -> &'static str {
     match errno {
         libc::EACCES | libc::EPERM => {
             "this user may not open it; as root: chmod 0666 /dev/net/tun (the usual mode)"

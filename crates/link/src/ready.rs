@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use thalweg_process::signals::Signals;
 
-use super::child::Child;
-use super::signals::Signals;
+use crate::child::Child;
 use crate::error::Error;
 
 /// How long it may take.
@@ -44,7 +44,9 @@ pub(crate) fn wait(far: &mut Child, port: u16, signals: &Signals) -> Result<(), 
             PollFd::new(signals.descriptor(), PollFlags::POLLIN),
         ];
         match poll(&mut watched, PollTimeout::from(INTERVAL_MS)) {
-            Ok(_) if watched[1].any() == Some(true) => return Err(Error::Interrupted),
+            Ok(_) if watched[1].any() == Some(true) => {
+                return Err(thalweg_process::Error::Interrupted.into());
+            }
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(Error::system("poll")(io::Error::from(errno))),
         }

@@ -6,24 +6,26 @@
 //! talks to.
 //!
 //! [`engine`] decides each packet's fate and knows neither clock nor I/O;
-//! `forward` gives it both, one thread a direction.
+//! [`forward`] gives it both, one thread a direction. Nothing here knows BPF, the laboratory or a
+//! congestion control.
 
 mod accuracy;
 mod child;
 pub mod engine;
-pub(crate) mod forward;
-pub(crate) mod namespace;
+mod error;
+pub mod forward;
+pub mod namespace;
 mod packet;
 pub mod quantity;
 mod ready;
 mod report;
-pub(crate) mod run;
+pub mod run;
 mod settings;
-pub(crate) mod signals;
 pub mod trace;
-pub(crate) mod tun;
+pub mod tun;
 
 pub use accuracy::Percentiles;
+pub use error::Error;
 pub use report::{Direction, ERROR_TARGET_US, FORMAT, Report};
 pub use run::{Finished, Task, run};
 pub use settings::Settings;

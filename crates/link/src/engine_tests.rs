@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use thalweg_units::Size;
+
 use super::*;
-use crate::units::Size;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;

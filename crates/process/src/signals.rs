@@ -23,29 +23,34 @@ const CAUGHT: [Signal; 6] = [
 /// it restores the mask that was there before. What came until then has had its
 /// effect: the command has ended, and everything is removed.
 #[derive(Debug)]
-pub(crate) struct Signals {
+pub struct Signals {
     before: SigSet,
     descriptor: SignalFd,
 }
 
 /// A signal that came.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Caught {
-    pub(crate) number: i32,
+pub struct Caught {
+    /// Its number.
+    pub number: i32,
     /// A process sent it to this one. What a key of the terminal causes goes to
     /// the whole process group, the command included.
-    pub(crate) to_us_alone: bool,
+    pub to_us_alone: bool,
 }
 
 impl Caught {
     /// Whether it asks for the end.
-    pub(crate) fn ends(self) -> bool {
+    pub fn ends(self) -> bool {
         ![libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH].contains(&self.number)
     }
 }
 
 impl Signals {
-    pub(crate) fn catch(further: &[Signal]) -> Result<Self, Error> {
+    /// Blocks them in this thread, and in those that it starts from here.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn catch(further: &[Signal]) -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot catch signals")(errno.into());
         let caught: SigSet = CAUGHT.iter().chain(further).copied().collect();
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
@@ -56,16 +61,17 @@ impl Signals {
     }
 
     /// The mask that children get.
-    pub(crate) fn before(&self) -> SigSet {
+    pub fn before(&self) -> SigSet {
         self.before
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    /// Readable when a signal has come.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
     /// The next signal that came, if any.
-    pub(crate) fn next(&self) -> Result<Option<Caught>, Error> {
+    pub fn next(&self) -> Result<Option<Caught>, Error> {
         let read = self
             .descriptor
             .read_signal()

@@ -4,9 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-
-use crate::units::grammar::{self, SIZES};
-use crate::units::{Delay, Size};
+use thalweg_units::grammar::{self, SIZES};
+use thalweg_units::{Delay, Size};
 
 /// How much may wait before the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

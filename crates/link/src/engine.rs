@@ -10,11 +10,11 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use serde::Serialize;
+use thalweg_units::{Delay, Probability, Rate};
 
-use super::packet;
-use super::quantity::Threshold;
-use super::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES, Trace};
-use crate::units::{Delay, Probability, Rate};
+use crate::packet;
+use crate::quantity::Threshold;
+use crate::trace::{OPPORTUNITY_BYTES, OVERHEAD_BYTES, Trace};
 
 /// However long the delay and high the rate, no more bytes than this are kept.
 pub const MEMORY_BYTES: u64 = 512 << 20;

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use thalweg_process::signals::Signals;
 
-use super::child::{self, Child, Group};
-use super::forward::{Forwarder, Passage};
-use super::namespace::{Ends, FAR, NEAR};
-use super::ready;
-use super::report::{self, Report};
-use super::settings::Settings;
-use super::signals::Signals;
+use crate::child::{self, Child, Group};
 use crate::error::Error;
+use crate::forward::{Forwarder, Passage};
+use crate::namespace::{Ends, FAR, NEAR};
+use crate::ready;
+use crate::report::{self, Report};
+use crate::settings::Settings;
 
 /// How long the command may take to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,7 +88,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// A link that is up. Dropped, it is taken down: first what runs on it, then the
 /// threads, and with the descriptors the devices and namespaces.
-pub(crate) struct Link {
+pub struct Link {
     began: Instant,
     ends: Ends,
     near: Option<Child>,
@@ -101,7 +101,7 @@ pub(crate) struct Link {
 
 impl Link {
     /// Starts to carry packets between two ends.
-    pub(crate) fn on(ends: Ends, directions: [super::engine::Direction; 2]) -> Result<Self, Error> {
+    pub fn on(ends: Ends, directions: [crate::engine::Direction; 2]) -> Result<Self, Error> {
         let began = Instant::now();
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let failed = EventFd::from_value_and_flags(0, flags)
@@ -139,7 +139,7 @@ impl Link {
 
     /// Starts a line for `sh -c` at the far end, if there is one, and waits until something
     /// listens on this port there.
-    pub(crate) fn start_far(
+    pub fn start_far(
         &mut self,
         line: Option<&OsStr>,
         port: Option<u16>,
@@ -176,7 +176,7 @@ impl Link {
     }
 
     /// What the environment of both commands has.
-    pub(crate) fn variables(&self) -> Vec<(&'static str, String)> {
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut all = vec![
             ("THALWEG_LINK_NEAR", NEAR.v4.to_string()),
             ("THALWEG_LINK_FAR", FAR.v4.to_string()),
@@ -193,7 +193,7 @@ impl Link {
     }
 
     /// Takes it down, and says what it did.
-    pub(crate) fn down(mut self, settings: &Settings) -> Result<Report, Error> {
+    pub fn down(mut self, settings: &Settings) -> Result<Report, Error> {
         let far_command_failed = match &mut self.far {
             Some(far) => far
                 .status()?
@@ -206,7 +206,7 @@ impl Link {
             far.wait(2 * Duration::from_nanos(settings.delay.ns()) + FAREWELL);
         }
         self.clear();
-        let unread = |end: &super::namespace::End| {
+        let unread = |end: &crate::namespace::End| {
             end.unread()
                 .map_err(Error::system("cannot read the counters of the TUN device"))
         };

@@ -44,10 +44,14 @@ static GUARDS: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::ne
 /// While it lives, SIGINT and SIGTERM set a flag instead of ending the process.
 /// The last one that is dropped restores what was there before the first.
 #[derive(Debug)]
-pub(crate) struct Guard(());
+pub struct Guard(());
 
 impl Guard {
-    pub(crate) fn install() -> Result<Self, Error> {
+    /// Begins to handle them. Guards may overlap.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn install() -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot handle SIGINT and SIGTERM")(errno.into());
         let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, before) = &mut *guards;
@@ -105,7 +109,7 @@ fn restore(before: &mut Vec<(Signal, SigAction)>) {
 }
 
 /// Fails if SIGINT or SIGTERM came.
-pub(crate) fn check() -> Result<(), Error> {
+pub fn check() -> Result<(), Error> {
     if REQUESTED.load(Ordering::SeqCst) {
         Err(Error::Interrupted)
     } else {
@@ -115,14 +119,16 @@ pub(crate) fn check() -> Result<(), Error> {
 
 /// Whether waiting ends when SIGINT or SIGTERM comes. Clean-up itself must not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnSignal {
+pub enum OnSignal {
+    /// It ends with [`Error::Interrupted`].
     Fail,
+    /// It goes on.
     KeepWaiting,
 }
 
 /// Waits until the descriptor reports one of the events (`Ok(true)`) or the
 /// deadline has passed (`Ok(false)`).
-pub(crate) fn wait(
+pub fn wait(
     fd: BorrowedFd<'_>,
     events: PollFlags,
     deadline: Instant,
@@ -150,7 +156,7 @@ pub(crate) fn wait(
 }
 
 /// A descriptor that becomes readable when the process ends (Linux 5.3).
-pub(crate) fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: takes two integers; on success the descriptor is new and ours.
     unsafe {

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
 
-use super::accuracy::Percentiles;
-use super::engine::Counters;
+use crate::accuracy::Percentiles;
+use crate::engine::Counters;
 
 /// Raised whenever the meaning or name of a field changes.
 pub const FORMAT: u32 = 1;

@@ -22,18 +22,18 @@ use nix::sys::socket::{
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getegid, geteuid};
 
-use super::tun::{self, Addresses, Fault};
 use crate::error::Error;
+use crate::tun::{self, Addresses, Fault};
 
 /// Where the command runs.
-pub(crate) const NEAR: Addresses = Addresses {
+pub const NEAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 2),
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 2),
     sends_all: true,
 };
 
 /// The other end.
-pub(crate) const FAR: Addresses = Addresses {
+pub const FAR: Addresses = Addresses {
     v4: Ipv4Addr::new(100, 64, 0, 1),
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 1),
     sends_all: false,
@@ -48,20 +48,23 @@ const DESCRIPTORS: usize = 7;
 
 /// Both ends of a link.
 #[derive(Debug)]
-pub(crate) struct Ends {
+pub struct Ends {
     /// None where the caller is privileged and needs none.
     user: Option<OwnedFd>,
-    pub(crate) near: End,
-    pub(crate) far: End,
-    pub(crate) has_v6: bool,
+    /// Where the command runs.
+    pub near: End,
+    /// The other end.
+    pub far: End,
+    /// Whether the kernel has IPv6.
+    pub has_v6: bool,
 }
 
 /// One end: a namespace and the device in it.
 #[derive(Debug)]
-pub(crate) struct End {
+pub struct End {
     namespace: OwnedFd,
     /// Each read is a packet that the end sent, each write one that it gets.
-    pub(crate) device: File,
+    pub device: File,
     /// The namespace's own /proc/net/dev.
     counters: File,
 }
@@ -71,7 +74,7 @@ impl Ends {
     ///
     /// # Errors
     /// [`Error::Missing`] where the machine does not allow it, with what to do.
-    pub(crate) fn create() -> Result<Self, Error> {
+    pub fn create() -> Result<Self, Error> {
         let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads != 1 {
             return Err(Error::Options(format!(
@@ -121,7 +124,7 @@ impl Ends {
     }
 
     /// Makes descriptors at the near end, by a child process. This process must have one thread.
-    pub(crate) fn at_near<const COUNT: usize>(
+    pub fn at_near<const COUNT: usize>(
         &self,
         make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
     ) -> Result<[OwnedFd; COUNT], Error> {
@@ -139,7 +142,7 @@ impl Ends {
 
     /// What a child calls between fork and exec to be at an end. It makes system
     /// calls only.
-    pub(crate) fn entrance(&self, end: &End) -> Result<Entrance, Error> {
+    pub fn entrance(&self, end: &End) -> Result<Entrance, Error> {
         let copy = |fd: &OwnedFd| {
             fd.try_clone()
                 .map_err(Error::system("cannot duplicate a descriptor"))
@@ -153,14 +156,14 @@ impl Ends {
 
 impl End {
     /// The namespace's device and inode: what tells it from others.
-    pub(crate) fn identity(&self) -> io::Result<(u64, u64)> {
+    pub fn identity(&self) -> io::Result<(u64, u64)> {
         let metadata = File::from(self.namespace.try_clone()?).metadata()?;
         Ok((metadata.dev(), metadata.ino()))
     }
 
     /// Packets that the kernel dropped because this process did not read them in
     /// time.
-    pub(crate) fn unread(&self) -> io::Result<u64> {
+    pub fn unread(&self) -> io::Result<u64> {
         let mut text = String::new();
         let mut counters = &self.counters;
         counters.rewind()?;
@@ -181,14 +184,14 @@ fn sent_but_dropped(text: &str) -> Option<u64> {
 
 /// The way into one end.
 #[derive(Debug)]
-pub(crate) struct Entrance {
+pub struct Entrance {
     user: Option<OwnedFd>,
     network: OwnedFd,
 }
 
 impl Entrance {
     /// Moves the calling process there; async-signal-safe.
-    pub(crate) fn enter(&self) -> io::Result<()> {
+    pub fn enter(&self) -> io::Result<()> {
         if let Some(user) = &self.user {
             setns(user.as_fd(), CloneFlags::CLONE_NEWUSER)?;
         }
@@ -246,7 +249,7 @@ struct Built {
 ///
 /// # Errors
 /// [`Error::Missing`] where the machine does not allow it, with what to do.
-pub(crate) fn in_a_namespace_of_ones_own<const COUNT: usize>(
+pub fn in_a_namespace_of_ones_own<const COUNT: usize>(
     make: impl FnOnce() -> Result<[OwnedFd; COUNT], Fault>,
 ) -> Result<[OwnedFd; COUNT], Error> {
     let plan = Mapping::own();

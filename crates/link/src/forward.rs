@@ -11,37 +11,39 @@ use std::time::Instant;
 use nix::libc;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::accuracy::{Histogram, Percentiles};
-use super::engine::{Counters, Direction, Engine};
-use super::tun::MTU_BYTES;
+use crate::accuracy::{Histogram, Percentiles};
+use crate::engine::{Counters, Direction, Engine};
 use crate::error::Error;
+use crate::tun::MTU_BYTES;
 
 /// No more packets are read in a row, so that departures get their turn.
 const BATCH: usize = 16;
 
 /// What one direction did.
 #[derive(Debug)]
-pub(crate) struct Passage {
-    pub(crate) counters: Counters,
-    pub(crate) error: Percentiles,
+pub struct Passage {
+    /// What became of the packets.
+    pub counters: Counters,
+    /// How late they left.
+    pub error: Percentiles,
     /// From the first to the last departure, in nanoseconds.
-    pub(crate) active_ns: u64,
+    pub active_ns: u64,
     /// Packets that the other end did not take: its device was down.
-    pub(crate) refused: u64,
+    pub refused: u64,
     /// Whether the thread ran with real-time priority.
-    pub(crate) realtime: bool,
+    pub realtime: bool,
 }
 
 /// A running direction. Dropped, it stops.
 #[derive(Debug)]
-pub(crate) struct Forwarder {
+pub struct Forwarder {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<io::Result<Passage>>>,
 }
 
 impl Forwarder {
     /// Starts to forward. `failed` is written to if it ends by itself.
-    pub(crate) fn start(
+    pub fn start(
         name: &str,
         direction: Direction,
         from: File,
@@ -74,7 +76,7 @@ impl Forwarder {
     }
 
     /// Stops it and says what it did.
-    pub(crate) fn finish(mut self) -> Result<Passage, Error> {
+    pub fn finish(mut self) -> Result<Passage, Error> {
         self.stop_and_join()
             .unwrap_or_else(|| Err(io::Error::other("the thread was joined before")))
             .map_err(Error::system("forwarding packets failed"))

@@ -1,0 +1,44 @@
+//! What can go wrong between this process, its children and the system.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or device could not be used.
+    #[error("{what} {path}: {why}", path = .path.display())]
+    Io {
+        /// What was tried, as "cannot read".
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's answer.
+        why: io::Error,
+    },
+    /// A system call that names no file failed.
+    #[error("{what}: {why}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's answer.
+        why: io::Error,
+    },
+    /// SIGINT or SIGTERM came; everything has been removed.
+    #[error("interrupted; everything that was set up has been removed")]
+    Interrupted,
+}
+
+impl Error {
+    /// For `map_err`: what was tried, and on which file.
+    pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |why| Self::Io { what, path, why }
+    }
+
+    /// For `map_err`: what was tried.
+    pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |why| Self::System { what, why }
+    }
+}
