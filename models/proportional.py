@@ -16,7 +16,6 @@ numbers only, so each term that can have either sign takes two; the second layer
 import sys
 
 import numpy as np
-
 from thalweg import model, quantize
 
 TARGET, OFFSET = 0.1, 1.0

@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/rust-env.sh
 source scripts/rust-env.sh
+# shellcheck source=scripts/python-env.sh
+source scripts/python-env.sh
 rust_use
 
 failed=()
@@ -38,6 +40,15 @@ elif command -v clang-format >/dev/null; then
 	check 'C format' clang-format --dry-run --Werror "${c_sources[@]}"
 else
 	left_out+=('C format (no clang-format)')
+fi
+
+if python_env_make; then
+	python=$(python_env)/bin
+	check 'Python format' "$python/ruff" format --quiet --check .
+	check 'Python lints' "$python/ruff" check --quiet .
+	check 'Python types' "$python/mypy" --no-error-summary
+else
+	failed+=('Python (no environment)')
 fi
 
 check 'licences' scripts/check-licences.sh

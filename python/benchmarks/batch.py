@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from thalweg.sim import Batch, Scenario
 
 #: Flows, simulations side by side, simulated microseconds.

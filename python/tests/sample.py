@@ -8,7 +8,6 @@ usage: PYTHONPATH=python python3 python/tests/sample.py   writes it
 import pathlib
 
 import numpy as np
-
 from thalweg import fixed, quantize
 from thalweg.model import Feature, Layer, Mlp, Model, Training, write
 

@@ -2,7 +2,6 @@
 """A small model for tests: the proportional rule as a network, which nobody had to train."""
 
 import numpy as np
-
 from thalweg import quantize
 from thalweg.model import Feature, Layer, Mlp, Model, Training, write
 

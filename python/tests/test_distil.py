@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import standin
 from sim_support import many_to_one
-
 from thalweg import distil, fixed, model
 from thalweg.sim import Learned, run
 

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from thalweg import model
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +50,7 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_what_leads_nowhere_is_found(tmp_path):
-    (tmp_path / "other.md").write_text("# A `b` c\n\n<a id=\"d\"></a>\n\n```\n# no heading\n```\n")
+    (tmp_path / "other.md").write_text('# A `b` c\n\n<a id="d"></a>\n\n```\n# no heading\n```\n')
     page = tmp_path / "page.md"
     page.write_text(
         "[a](other.md#a-b-c) [b](other.md#d) [c](#x) [d](no.md) [e](other.md#no-heading)\n"

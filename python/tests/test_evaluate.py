@@ -9,7 +9,6 @@ import pickle
 
 import pytest
 import standin
-
 from thalweg.evaluate import document, plots, published, tables
 from thalweg.evaluate.__main__ import main
 from thalweg.evaluate.cells import Cell, Contender, Store

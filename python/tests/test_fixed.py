@@ -6,7 +6,6 @@ import pathlib
 
 import numpy as np
 import pytest
-
 from thalweg import fixed
 from thalweg.model import Forest, Quantised, QuantisedLayer
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import sample
 from safetensors.numpy import save_file
-
 from thalweg import quantize
 from thalweg.model import (
     Feature,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Quantisation: close to floating point, and what cannot be quantised is refused."""
 
+import itertools
+
 import numpy as np
 import pytest
-
 from thalweg import fixed, quantize
 from thalweg.model import Layer, Mlp, ModelError
 
@@ -16,7 +17,7 @@ def random_mlp(seed, sizes, bias=False, size=1.0):
                 (size * random.normal(0, columns**-0.5, (rows, columns))).astype(np.float32),
                 random.normal(0, 0.2, rows).astype(np.float32) if bias else None,
             )
-            for columns, rows in zip(sizes[:-1], sizes[1:], strict=True)
+            for columns, rows in itertools.pairwise(sizes)
         ]
     )
 

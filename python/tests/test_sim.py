@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import standin
 from sim_support import many_to_one
-
 from thalweg import fixed, quantize
 from thalweg.sim import Batch, Learned, Scenario, controllers, run
 
@@ -299,7 +298,7 @@ def test_models_that_cannot_be_used_are_refused(tmp_path):
     file = standin.file(tmp_path)
     for arguments, words in [
         (("tree",), "stand-in.safetensors: `inference` is tree; the file has float, int8"),
-        (("int4",), "inference: expected float, int8 or tree, found \"int4\""),
+        (("int4",), 'inference: expected float, int8 or tree, found "int4"'),
         ((None, -1.0), "`target` is -1"),
         ((None, None, 2.0), "`initial_fraction` is 2"),
     ]:

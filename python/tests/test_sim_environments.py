@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import standin
 from sim_support import many_to_one
-
 from thalweg.features import FeatureSet, Signal
 from thalweg.sim import Learned, run
 
@@ -137,7 +136,7 @@ def test_lost_probes_are_told():
         known = 0.04 - np.maximum(d.rtt_s / 12e-6 - 1, 0) * np.sqrt(d.rate)
         error = np.where(d.probe_lost, -1, np.clip(0.5 * known, -1, 1))
         np.testing.assert_allclose(step.observation[:, 3], error, rtol=1e-4, atol=1e-5)
-        reward = -np.where(d.probe_lost, np.minimum(known, -1), known) ** 2
+        reward = -(np.where(d.probe_lost, np.minimum(known, -1), known) ** 2)
         reward = np.where([key in decided for key in step.key], reward, 0)
         np.testing.assert_allclose(step.reward, reward, rtol=1e-3, atol=1e-6)
         decided.update(step.key)
@@ -169,7 +168,7 @@ def test_what_a_model_in_the_simulator_sees(tmp_path):
 def test_bad_actions_are_refused():
     environment = VectorFlows(scenario())
     with pytest.raises(RuntimeError, match="before reset"):
-        environment.batch
+        _ = environment.batch
     n = len(environment.reset([1]).key)
     for action, words in [
         (np.zeros(n + 1), "expected the shape"),

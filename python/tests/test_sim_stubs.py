@@ -6,7 +6,6 @@ import inspect
 from pathlib import Path
 
 import pytest
-
 import thalweg
 from thalweg import _native
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from sim_support import many_to_one
-
 from thalweg import _native
 from thalweg.sim import Learned, run, simulator
 from thalweg.sweep import Plan, Store, SweepError

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-
 from thalweg.features import multiplier
 from thalweg.train import adpg, checkpoint, loop, scenarios
 from thalweg.train.adpg import Settings
@@ -183,9 +182,7 @@ def test_over_many_decisions_of_many_flows_it_points_uphill(float64):
     g = adpg.advantages(error.astype(np.float32), lengths, 0.9).astype(float)
     mask = np.repeat((np.arange(steps) < steps - 1)[None].astype(float), len(start), 0)
     analytic = -np.asarray(
-        jax.grad(
-            lambda v: adpg.loss(build(v), observation, np.zeros((6, 0)), g, mask, 0.0)
-        )(vector)
+        jax.grad(lambda v: adpg.loss(build(v), observation, np.zeros((6, 0)), g, mask, 0.0))(vector)
     )
     assert cosine(analytic, differences(reward, np.asarray(vector))) > 0.5
 
@@ -525,5 +522,3 @@ def test_evaluations_are_in_the_curve(tmp_path):
     for flows in (2, 4, 8):
         assert 0 < float(last[f"su_fluid_{flows}"]) <= 100.001
         assert 0 < float(last[f"fr_fluid_{flows}"]) <= 100
-
-

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from thalweg.train import aurora, checkpoint, ppo, reinforce
 from thalweg.train.collect import Collected
 from thalweg.train.fluid import Bottleneck, FluidBatch
@@ -36,9 +35,7 @@ def on_task(module, algorithm, name, law, copies, length, sets, hidden, scale=1.
 @pytest.mark.slow
 def test_reinforce_balances_the_pole():
     algorithm = reinforce.Algorithm(learning_rate=1e-2)
-    first, last = on_task(
-        reinforce, algorithm, "CartPole-v1", Discrete(2), 32, 500, 40, (32, 16)
-    )
+    first, last = on_task(reinforce, algorithm, "CartPole-v1", Discrete(2), 32, 500, 40, (32, 16))
     assert first < 40  # a random policy lasts some twenty steps
     assert last > 200
 
@@ -125,8 +122,13 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
 def test_runs_on_flows_are_determined_and_go_on(tmp_path, module, actions):
     def run(name, updates):
         settings = module.Settings(
-            output=str(tmp_path / name), actions=actions, copies=2, duration_s=0.5e-3,
-            rollout=8, updates=updates, quiet=True,
+            output=str(tmp_path / name),
+            actions=actions,
+            copies=2,
+            duration_s=0.5e-3,
+            rollout=8,
+            updates=updates,
+            quiet=True,
         )
         module.METHOD.train(settings)
         return (tmp_path / name / "curves.csv").read_bytes()
@@ -168,7 +170,9 @@ def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
     # If that is so from the beginning, the settings are at fault.
     with pytest.raises(ValueError, match="too few to learn from; lengthen them"):
         reinforce.METHOD.train(
-            reinforce.Settings(output=str(tmp_path / "new"), scenarios=("fluid:2",), copies=2, quiet=True),
+            reinforce.Settings(
+                output=str(tmp_path / "new"), scenarios=("fluid:2",), copies=2, quiet=True
+            ),
             make,
         )
 

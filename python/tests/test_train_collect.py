@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 import pytest
-
 from thalweg.train import adpg
 from thalweg.train.adpg import Settings
 from thalweg.train.collect import Collector, LocalPool, RayPool
@@ -34,9 +33,16 @@ class Interleaved:
         self._count[key] += 1
         ones = np.ones(len(key), np.float32)
         return Given(
-            env=key * 0, flow=key, key=key, time_s=number.astype(float),
-            rtt_s=(1000 * key + number).astype(np.float32), base_rtt_s=ones, rate=ones,
-            acked_bytes=ones, marked_bytes=ones, lost_bytes=ones,
+            env=key * 0,
+            flow=key,
+            key=key,
+            time_s=number.astype(float),
+            rtt_s=(1000 * key + number).astype(np.float32),
+            base_rtt_s=ones,
+            rate=ones,
+            acked_bytes=ones,
+            marked_bytes=ones,
+            lost_bytes=ones,
             probe_lost=ones < 0,
         )
 
@@ -63,7 +69,8 @@ class Recorder:
 
     def decide(self, d):
         return np.ones(len(d.key), np.float32), {
-            "told": d.rtt_s, "at": np.stack([d.key, d.time_s], 1),
+            "told": d.rtt_s,
+            "at": np.stack([d.key, d.time_s], 1),
         }
 
 

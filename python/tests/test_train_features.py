@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from thalweg import fixed
 from thalweg.features import FeatureSet, Observer, Signal, multiplier
 

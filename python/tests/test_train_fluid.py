@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from thalweg.train.environment import Batch
 from thalweg.train.fluid import Bottleneck, FluidBatch
 
@@ -33,9 +32,7 @@ def test_waiting_grows_with_the_square_root_of_the_flows_at_full_load():
 def test_without_noise_waiting_is_the_mean_of_the_noisy():
     # At 70 % load, where the mean is no longer that of full load.
     def mean(noise):
-        scenario = Bottleneck(
-            16, start_rate=(0.7 / 16, 0.7 / 16), duration_s=40e-3, noise=noise
-        )
+        scenario = Bottleneck(16, start_rate=(0.7 / 16, 0.7 / 16), duration_s=40e-3, noise=noise)
         batch = FluidBatch([scenario] * 4, range(4))
         run(batch)
         return np.mean([batch.outcome(env)["ql_us"] for env in range(4)])

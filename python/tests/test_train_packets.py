@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from thalweg import model, quantize
 from thalweg.features import Signal, multiplier
 from thalweg.train import adpg, export, scenarios

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sim_support import many_to_one
-
 from thalweg import model
 from thalweg.evaluate import summary
 from thalweg.evaluate.__main__ import main

@@ -214,9 +214,7 @@ def _lightgbm_nodes(root: dict[str, Any]) -> list[_Node]:
             return own
         nodes.append(_Node(0, 0.0, 0, 0, 0.0))
         left, right = add(part["left_child"]), add(part["right_child"])
-        nodes[own] = _Node(
-            int(part["split_feature"]), float(part["threshold"]), left, right, 0.0
-        )
+        nodes[own] = _Node(int(part["split_feature"]), float(part["threshold"]), left, right, 0.0)
         return own
 
     add(root)
@@ -240,9 +238,13 @@ def _forest(trees: Sequence[Sequence[_Node]], base: float) -> Forest:
             threshold = max(-32768, min(32767, int(np.floor(node.threshold))))
             rows.append((node.feature, threshold, start + node.left, start + node.right, 0))
     columns = list(zip(*rows, strict=True))
-    types = (np.uint8, np.int16, np.uint16, np.uint16, np.int32)
+    feature, limit, left, right, leaf = columns
     return Forest(
-        *(np.array(column, kind) for column, kind in zip(columns, types, strict=True)),
+        np.array(feature, np.uint8),
+        np.array(limit, np.int16),
+        np.array(left, np.uint16),
+        np.array(right, np.uint16),
+        np.array(leaf, np.int32),
         np.array(roots, np.uint16),
     )
 
@@ -279,7 +281,9 @@ def distil(
     wanted, found = answer(unseen), policy(unseen)
     rms = float(np.sqrt(np.mean(((found - wanted) / 32768.0) ** 2)))
     deviation = float(np.std(wanted / 32768.0))
-    say(f"on what the trees see: {rms:.4f} off (root mean square) of actions that spread {deviation:.4f}")
+    say(
+        f"on what the trees see: {rms:.4f} off (root mean square) of actions that spread {deviation:.4f}"
+    )
     return dataclasses.replace(
         model,
         name=f"{model.name[:50]}-{'tree' if shape.trees == 1 else 'trees'}",
@@ -331,8 +335,7 @@ def main(words: Sequence[str] | None = None) -> int:
         shape = Shape(options.trees, leaves, options.library, options.seed)
         files = options.scenario or [Path(f"scenarios/sim/{name}.toml") for name in SCENARIOS]
         scenarios = [
-            Scenario.load(file).replace(duration_s=options.duration, warmup_s=0.0)
-            for file in files
+            Scenario.load(file).replace(duration_s=options.duration, warmup_s=0.0) for file in files
         ]
         model = distil(
             read(options.model),

@@ -72,9 +72,7 @@ class Signal:
     def value(self, infl: ArrayLike, rate: ArrayLike) -> Floats:
         """The signal s, at least 0."""
         infl = np.asarray(infl, np.float32)
-        return np.maximum(infl - np.float32(self.offset), 0) * np.sqrt(
-            np.asarray(rate, np.float32)
-        )
+        return np.maximum(infl - np.float32(self.offset), 0) * np.sqrt(np.asarray(rate, np.float32))
 
     def error(self, s: ArrayLike) -> Floats:
         """The signed error: positive where the flow should send faster."""
@@ -110,7 +108,7 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     # Target minus signal.
     "error": lambda m: m.target - m.s,
     # The rate in doublings from the line rate down, divided by 16.
-    "log_rate": lambda m: np.log2(m.rate) / np.float32(16),
+    "log_rate": lambda m: np.divide(np.log2(m.rate), 16, dtype=np.float32),
     # The waiting in base round-trip times.
     "queue": lambda m: m.infl - 1,
     # How much the signal fell since the decision before.
@@ -217,7 +215,7 @@ class Observer:
         """
         lost = np.zeros(len(key), np.bool_) if probe_lost is None else probe_lost
         signal = self.features.signal
-        infl = np.asarray(rtt_s, np.float32) / np.asarray(base_rtt_s, np.float32)
+        infl: Floats = np.divide(rtt_s, base_rtt_s, dtype=np.float32)
         rate = np.asarray(rate, np.float32)
         s = signal.value(infl, rate)
         before = self._signal[key]

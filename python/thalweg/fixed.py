@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,9 +93,7 @@ class Flows:
     count: int
 
     def __post_init__(self) -> None:
-        self.inputs: Integers = np.zeros(
-            (self.count, len(self.features) * self.history), np.int64
-        )
+        self.inputs: Integers = np.zeros((self.count, len(self.features) * self.history), np.int64)
         self.action: Integers = np.zeros(self.count, np.int64)
         self.signal: Integers = np.zeros(self.count, np.int64)
         self.decided: NDArray[np.bool_] = np.zeros(self.count, np.bool_)
@@ -130,7 +128,7 @@ class Flows:
         error = np.clip(self.target_q24 - signal, -LIMIT_Q24, LIMIT_Q24)
         previous = np.where(self.decided[at], self.signal[at], signal)
         change = np.clip(previous - signal, -LIMIT_Q24, LIMIT_Q24)
-        columns = {
+        columns: dict[str, Callable[[int], Integers]] = {
             "action": lambda _: self.action[at],
             "error": lambda scale: _scaled(error, scale, 25),
             "log_rate": lambda scale: _scaled(log2_q16(share) - (48 << 16), scale, 21),
@@ -157,7 +155,7 @@ def tanh_q15(z_q12: Integers) -> Integers:
 
 def infer_mlp(network: Quantised, inputs: Integers) -> Integers:
     """Actions in Q15 [n] for inputs in Q15 [n, inputs]."""
-    shift = np.int64(network.input_shift)
+    shift = int(network.input_shift)
     values = np.clip(rounded_shift(inputs * np.int64(network.input_multiplier), shift), -127, 127)
     for number, layer in enumerate(network.layers):
         last = number == len(network.layers) - 1

@@ -364,14 +364,19 @@ def _policy(
     if kind == "tree":
         return Forest(**{f.name: left.pop(f"tree.{f.name}") for f in dataclasses.fields(Forest)})
     if kind == "lstm":
-        parts = [left.pop(f"lstm.{name}") for name in ("weight_input", "weight_hidden", "bias")]
-        return Lstm(layer("fc"), *parts, layer("output"))
+        inputs, hidden_weights, bias = (
+            left.pop(f"lstm.{name}") for name in ("weight_input", "weight_hidden", "bias")
+        )
+        return Lstm(layer("fc"), inputs, hidden_weights, bias, layer("output"))
     _expect(kind == "mlp", "kind", kind, "mlp, lstm or tree")
     policy = Mlp([layer(f"layers.{i}") for i in range(hidden + 1)])
     if amax is not None:
         parts_q = [
             QuantisedLayer(
-                *(left.pop(f"layers.{i}.{n}") for n in ("weight_q", "bias_q", "scale", "multiplier")),
+                left.pop(f"layers.{i}.weight_q"),
+                left.pop(f"layers.{i}.bias_q"),
+                left.pop(f"layers.{i}.scale"),
+                left.pop(f"layers.{i}.multiplier"),
                 number(f"layers.{i}.shift"),
             )
             for i in range(hidden + 1)

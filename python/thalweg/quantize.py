@@ -23,9 +23,7 @@ def infer_float(mlp: Mlp, inputs: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.tanh(_forward(mlp, inputs)[-1][:, 0])
 
 
-def calibrate(
-    mlp: Mlp, inputs: NDArray[np.floating], percentile: float = 100.0
-) -> list[float]:
+def calibrate(mlp: Mlp, inputs: NDArray[np.floating], percentile: float = 100.0) -> list[float]:
     """The largest magnitude that enters each layer, for sample inputs [n, inputs].
 
     `percentile` below 100 leaves so much of the sample out of the range: what is beyond it
@@ -93,7 +91,8 @@ def _forward(mlp: Mlp, inputs: NDArray[np.floating]) -> list[NDArray[np.float64]
     for layer in mlp.layers:
         weight = layer.weight.astype(np.float64)
         # Term by term: `@` orders its sums by the processor.
-        values = sum(values[:, i, None] * weight[:, i] for i in range(weight.shape[1]))
+        terms = (values[:, i, None] * weight[:, i] for i in range(weight.shape[1]))
+        values = sum(terms, np.zeros(weight.shape[0]))
         if layer.bias is not None:
             values = values + layer.bias
         outputs.append(values)

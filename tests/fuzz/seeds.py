@@ -30,7 +30,9 @@ def learner_step(step: dict) -> bytes:
     """One step in the life of a record."""
     if step["op"] == "connect":
         randoms = [(draw, 4) for draw in step["random"]]
-        return joined((0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8))
+        return joined(
+            (0, 1), (step["system_arm"], 1), (step["allowed"], 2), *randoms, (step["now_ns"], 8)
+        )
     if step["op"] == "score":
         sizes = [8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 1, 1]
         sample = zip(step["sample"], sizes, strict=True)
@@ -62,16 +64,24 @@ def network_seed(network: dict, sequence: dict) -> bytes:
         seed += joined((KINDS.index(kind), 1), (scale_q16 - 1, 4))
     seed += joined((network["target_q24"], 4), (network["offset_q16"], 4))
     if network["kind"] == "mlp":
-        seed += joined((0, 1), (network["input"]["multiplier"], 4), (network["input"]["shift"] - 8, 1))
+        seed += joined(
+            (0, 1), (network["input"]["multiplier"], 4), (network["input"]["shift"] - 8, 1)
+        )
         seed += joined((len(network["layers"]) - 1, 1))
         for layer in network["layers"]:
             seed += joined((len(layer["weights"]) - 1, 1), (layer["shift"] - 8, 1))
-            for row, bias, multiplier in zip(layer["weights"], layer["bias"], layer["multipliers"], strict=True):
-                seed += joined((bias + (1 << 24), 4), (multiplier, 4), *((weight, 1) for weight in row))
+            for row, bias, multiplier in zip(
+                layer["weights"], layer["bias"], layer["multipliers"], strict=True
+            ):
+                seed += joined(
+                    (bias + (1 << 24), 4), (multiplier, 4), *((weight, 1) for weight in row)
+                )
     else:
         seed += joined((1, 1), (len(network["nodes"]) - 1, 2))
         for which, threshold, left, right, value in network["nodes"]:
-            seed += joined((value + (1 << 20), 4), (threshold, 2), (left, 2), (right, 2), (which, 1))
+            seed += joined(
+                (value + (1 << 20), 4), (threshold, 2), (left, 2), (right, 2), (which, 1)
+            )
         seed += joined((len(network["roots"]) - 1, 1), *((root, 2) for root in network["roots"]))
     for rtt_ns, rate, *_ in sequence["steps"]:
         seed += joined((0, 1), (rtt_ns, 8), (sequence["base_rtt_ns"], 8), (rate, 8))

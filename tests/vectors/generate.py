@@ -71,8 +71,11 @@ def main(arguments):
         committed = path.read_text() if path.exists() else ""
         if committed != text:
             line = first_difference(committed, text)
-            print(f"{name} differs from what generate.py makes, from line {line} on; "
-                  "run tests/vectors/generate.py and explain the change", file=sys.stderr)
+            print(
+                f"{name} differs from what generate.py makes, from line {line} on; "
+                "run tests/vectors/generate.py and explain the change",
+                file=sys.stderr,
+            )
             status = 1
     return status
 

@@ -2,9 +2,33 @@
 """Sequences of connections that take every branch of the learner: see generate.py."""
 
 from learner import (
-    ARMS, ARM_FIELDS, CLASSIC, FIN_LOCAL, FIN_REMOTE, HOST_FIELDS, NO_ARM, ONE, RESET,
-    SAMPLE_FIELDS, SWITCH, THALWEG, TIMEOUT, U32, U64, change, connect, covered, empty_host,
-    end_trial, fits, fnv1a, host_bytes, host_out, members, require, score,
+    ARM_FIELDS,
+    ARMS,
+    CLASSIC,
+    FIN_LOCAL,
+    FIN_REMOTE,
+    HOST_FIELDS,
+    NO_ARM,
+    ONE,
+    RESET,
+    SAMPLE_FIELDS,
+    SWITCH,
+    THALWEG,
+    TIMEOUT,
+    U32,
+    U64,
+    change,
+    connect,
+    covered,
+    empty_host,
+    end_trial,
+    fits,
+    fnv1a,
+    host_bytes,
+    host_out,
+    members,
+    require,
+    score,
 )
 
 
@@ -78,18 +102,31 @@ def bulk(r, arm, noise):
     segs = size // 1448 + 1
     srtt = r.between(20_000, 20_000 + 1_000 * noise)
     return sample_of(
-        bytes=size, duration_us=size * 10**6 // per_second + 1,
-        rate_delivered_bytes=14_480, rate_interval_us=14_480 * 10**6 // per_second + 1,
-        srtt_us=srtt, min_rtt_us=r.between(18_000, srtt), segs_out=segs,
-        retrans=segs // r.between(20, 2_000), flags=r.below(2),
-        end=r.pick([FIN_LOCAL, FIN_REMOTE, RESET, SWITCH]))
+        bytes=size,
+        duration_us=size * 10**6 // per_second + 1,
+        rate_delivered_bytes=14_480,
+        rate_interval_us=14_480 * 10**6 // per_second + 1,
+        srtt_us=srtt,
+        min_rtt_us=r.between(18_000, srtt),
+        segs_out=segs,
+        retrans=segs // r.between(20, 2_000),
+        flags=r.below(2),
+        end=r.pick([FIN_LOCAL, FIN_REMOTE, RESET, SWITCH]),
+    )
 
 
 def equal(r, arm, noise):
     """The same transfer on every arm: ties."""
-    return sample_of(bytes=2_000_000, duration_us=1_000_000, rate_delivered_bytes=14_480,
-                     rate_interval_us=7_240, srtt_us=30_000, min_rtt_us=25_000,
-                     segs_out=1_400, retrans=3)
+    return sample_of(
+        bytes=2_000_000,
+        duration_us=1_000_000,
+        rate_delivered_bytes=14_480,
+        rate_interval_us=7_240,
+        srtt_us=30_000,
+        min_rtt_us=25_000,
+        segs_out=1_400,
+        retrans=3,
+    )
 
 
 def overflowing(r, arm, noise):
@@ -119,8 +156,12 @@ def odd(r, arm, noise):
     if kind == 0:
         sample["bytes"] = r.below(200_000)
     elif kind == 1:
-        sample.update(bytes=r.below(200_000), end=r.pick([TIMEOUT, TIMEOUT, SWITCH]),
-                      segs_out=r.between(30, 34), retrans=r.between(0, 12))
+        sample.update(
+            bytes=r.below(200_000),
+            end=r.pick([TIMEOUT, TIMEOUT, SWITCH]),
+            segs_out=r.between(30, 34),
+            retrans=r.between(0, 12),
+        )
     elif kind in (2, 3):
         sample["duration_us"] *= r.between(15, 19)
         sample["retrans"] = sample["segs_out"] // 256 + r.below(2)
@@ -160,9 +201,20 @@ def seconds(low, high):
 class Plan:
     """One sequence: parameters and where its steps are drawn from."""
 
-    def __init__(self, name, samples=bulk, masks=(0xF,), systems=(0,), noise=50,
-                 elapse=seconds(0, 60), first_ns=10**12, steps=100, back=False, start=None,
-                 **changes):
+    def __init__(
+        self,
+        name,
+        samples=bulk,
+        masks=(0xF,),
+        systems=(0,),
+        noise=50,
+        elapse=seconds(0, 60),
+        first_ns=10**12,
+        steps=100,
+        back=False,
+        start=None,
+        **changes,
+    ):
         self.name = name
         self.samples = samples
         self.masks = masks
@@ -221,18 +273,39 @@ def plans():
         Plan("defaults, bbr to the rescue", rescue_arm=1, noise=200),
         Plan("equal arms", samples=equal, rescue_arm=2, systems=(0, 3)),
         Plan("equal arms, system's own not in the table", samples=equal, systems=(NO_ARM,)),
-        Plan("equal arms, all of them known as well as can be", samples=equal,
-             systems=(NO_ARM, 3), idle_shift=31, half_life_ns=0, weight_max_q16=ONE),
+        Plan(
+            "equal arms, all of them known as well as can be",
+            samples=equal,
+            systems=(NO_ARM, 3),
+            idle_shift=31,
+            half_life_ns=0,
+            weight_max_q16=ONE,
+        ),
         Plan("dctcp only with ECN", masks=(0xF, 0x7, 0x7, 0x7), rescue_arm=3, noise=200),
         Plan("arms that overflow a queue", samples=overflowing, noise=200, rescue_arm=1),
-        Plan("arms that overflow a queue, and other defaults", samples=overflowing,
-             systems=(0, 1, 3, NO_ARM), masks=(0xF, 0xE), rescue_arm=2, loss_min_segs=10),
+        Plan(
+            "arms that overflow a queue, and other defaults",
+            samples=overflowing,
+            systems=(0, 1, 3, NO_ARM),
+            masks=(0xF, 0xE),
+            rescue_arm=2,
+            loss_min_segs=10,
+        ),
         Plan("a bottleneck that is full", samples=queueing, noise=300),
-        Plan("a bottleneck that is full at times", samples=queueing, noise=300, systems=(0, 2),
-             half_life_ns=minute),
+        Plan(
+            "a bottleneck that is full at times",
+            samples=queueing,
+            noise=300,
+            systems=(0, 2),
+            half_life_ns=minute,
+        ),
         Plan("trials one after the other", elapse=lambda r: r.below(11 * 10**9)),
-        Plan("trials that do not end", elapse=lambda r: r.below(2 * 10**9), masks=(0xFF,),
-             rescue_arm=5),
+        Plan(
+            "trials that do not end",
+            elapse=lambda r: r.below(2 * 10**9),
+            masks=(0xFF,),
+            rescue_arm=5,
+        ),
         Plan("one arm", masks=(1,)),
         Plan("one arm, the last", masks=(0x8000,), systems=(15, 0)),
         Plan("two arms", masks=(0x3,)),
@@ -247,8 +320,13 @@ def plans():
         Plan("exploration free of gaps", gap_scale=0, noise=300),
         Plan("exploration falls at once", gap_scale=U32, noise=300),
         Plan("short, paused and timed out", samples=odd),
-        Plan("short, paused and timed out, two arms", samples=odd, masks=(0x3,),
-             score_min_bytes=100_000, score_full_bytes=4 * 1024 * 1024),
+        Plan(
+            "short, paused and timed out, two arms",
+            samples=odd,
+            masks=(0x3,),
+            score_min_bytes=100_000,
+            score_full_bytes=4 * 1024 * 1024,
+        ),
         Plan("rates that jump", samples=jumping, masks=(0x3,)),
         Plan("rates that jump, little memory", samples=jumping, weight_max_q16=ONE // 2 - 1),
         Plan("memory of one measurement", weight_max_q16=ONE, noise=100),
@@ -258,36 +336,76 @@ def plans():
         Plan("idle arms lose half", idle_shift=1),
         Plan("idle arms lose nothing to speak of", idle_shift=31),
         Plan("half-life of a minute", half_life_ns=minute, elapse=seconds(0, 100)),
-        Plan("half-lives of silence", half_life_ns=minute,
-             elapse=lambda r: r.pick([0, minute, 31 * minute, 32 * minute, hour, 40 * hour])),
+        Plan(
+            "half-lives of silence",
+            half_life_ns=minute,
+            elapse=lambda r: r.pick([0, minute, 31 * minute, 32 * minute, hour, 40 * hour]),
+        ),
         Plan("half-life of a nanosecond", half_life_ns=1, elapse=lambda r: r.below(40)),
         Plan("half-life longer than any clock", half_life_ns=U64),
         Plan("a clock that runs back", half_life_ns=minute, back=True),
-        Plan("a clock that starts at 0", first_ns=0, elapse=lambda r: r.below(3) * minute,
-             half_life_ns=minute),
-        Plan("a clock near its end", first_ns=U64 - 10**12, elapse=lambda r: r.below(10**10),
-             half_life_ns=10**9),
+        Plan(
+            "a clock that starts at 0",
+            first_ns=0,
+            elapse=lambda r: r.below(3) * minute,
+            half_life_ns=minute,
+        ),
+        Plan(
+            "a clock near its end",
+            first_ns=U64 - 10**12,
+            elapse=lambda r: r.below(10**10),
+            half_life_ns=10**9,
+        ),
         Plan("latency above all", latency_weight_q16=U32, latency_guard_us=U32),
         Plan("latency ignored", latency_weight_q16=0, latency_guard_us=0, noise=200),
-        Plan("latency without guard", latency_weight_q16=ONE, latency_guard_us=0,
-             samples=corners),
+        Plan("latency without guard", latency_weight_q16=ONE, latency_guard_us=0, samples=corners),
         Plan("everything is scored", score_min_bytes=0, score_full_bytes=0, samples=odd),
         Plan("nothing is scored", score_min_bytes=U64, score_full_bytes=U64, samples=odd),
         Plan("full weight out of reach", score_full_bytes=U64, samples=corners),
         Plan("loss rule at once", loss_shift=63, loss_min_segs=0, noise=200, rescue_arm=2),
         Plan("loss rule never", loss_shift=0, loss_min_segs=U32, rescue_arm=1),
         Plan("one field at its end", samples=corners, rescue_arm=0, systems=anyone),
-        Plan("all fields extreme", samples=extreme, masks=(0xFFFF,), systems=anyone,
-             score_min_bytes=0, rescue_arm=15),
-        Plan("all fields extreme, four arms", samples=extreme, systems=anyone,
-             score_min_bytes=1, latency_weight_q16=ONE * 100, half_life_ns=1),
+        Plan(
+            "all fields extreme",
+            samples=extreme,
+            masks=(0xFFFF,),
+            systems=anyone,
+            score_min_bytes=0,
+            rescue_arm=15,
+        ),
+        Plan(
+            "all fields extreme, four arms",
+            samples=extreme,
+            systems=anyone,
+            score_min_bytes=1,
+            latency_weight_q16=ONE * 100,
+            half_life_ns=1,
+        ),
         Plan("counters full", start=full_counters()),
-        Plan("every field full", start=full_host(), samples=corners, masks=(0xFFFF,),
-             systems=anyone, rescue_arm=7),
-        Plan("every field full, no arm harmful", start=full_host(harmful=0), samples=corners,
-             masks=(0xFFFF,), systems=anyone, rescue_arm=7, steps=40),
-        Plan("rates that jump, evidence just enough to clip", samples=jumping,
-             weight_max_q16=ONE // 2, idle_shift=31, half_life_ns=0),
+        Plan(
+            "every field full",
+            start=full_host(),
+            samples=corners,
+            masks=(0xFFFF,),
+            systems=anyone,
+            rescue_arm=7,
+        ),
+        Plan(
+            "every field full, no arm harmful",
+            start=full_host(harmful=0),
+            samples=corners,
+            masks=(0xFFFF,),
+            systems=anyone,
+            rescue_arm=7,
+            steps=40,
+        ),
+        Plan(
+            "rates that jump, evidence just enough to clip",
+            samples=jumping,
+            weight_max_q16=ONE // 2,
+            idle_shift=31,
+            half_life_ns=0,
+        ),
     ]
 
 
@@ -316,9 +434,16 @@ def sequence(plan, seed):
                 random[1] -= random[1] % 20
             arm, reason, propensity = connect(host, system_arm, allowed, params, random, now_ns)
             last = arm if arm < ARMS else last
-            step = {"op": "connect", "system_arm": system_arm, "allowed": allowed,
-                    "random": random, "now_ns": now_ns, "arm": arm, "reason": reason,
-                    "propensity_q16": propensity}
+            step = {
+                "op": "connect",
+                "system_arm": system_arm,
+                "allowed": allowed,
+                "random": random,
+                "now_ns": now_ns,
+                "arm": arm,
+                "reason": reason,
+                "propensity_q16": propensity,
+            }
         elif kind < 17:
             now_ns = min(now_ns + plan.elapse(r), U64)
             if plan.back and r.one_in(3):
@@ -329,10 +454,17 @@ def sequence(plan, seed):
             if trial:
                 end_trial(host)
             outcome, weight, cost = score(host, scored_arm, system_arm, sample, params, now_ns)
-            step = {"op": "score", "arm": scored_arm, "system_arm": system_arm, "trial": trial,
-                    "now_ns": now_ns,
-                    "sample": [fits(sample[n], b) for n, b in SAMPLE_FIELDS.items()],
-                    "outcome": outcome, "weight_q16": weight, "cost": cost}
+            step = {
+                "op": "score",
+                "arm": scored_arm,
+                "system_arm": system_arm,
+                "trial": trial,
+                "now_ns": now_ns,
+                "sample": [fits(sample[n], b) for n, b in SAMPLE_FIELDS.items()],
+                "outcome": outcome,
+                "weight_q16": weight,
+                "cost": cost,
+            }
         else:
             current = r.pick([last, r.pick(members(plan.masks[0])), system_arm])
             segs = r.wide(32) if r.one_in(4) else r.between(0, 1_000)
@@ -341,9 +473,18 @@ def sequence(plan, seed):
             random = r.u32()
             changed = change(host, current, system_arm, segs, retrans, allowed, params, random)
             arm, reason, propensity = changed or (NO_ARM, 0, 0)
-            step = {"op": "change", "current": current, "system_arm": system_arm, "segs": segs,
-                    "retrans": retrans, "allowed": allowed, "random": random, "arm": arm,
-                    "reason": reason, "propensity_q16": propensity}
+            step = {
+                "op": "change",
+                "current": current,
+                "system_arm": system_arm,
+                "segs": segs,
+                "retrans": retrans,
+                "allowed": allowed,
+                "random": random,
+                "arm": arm,
+                "reason": reason,
+                "propensity_q16": propensity,
+            }
         step["host"] = fnv1a(host_bytes(host))
         steps.append(step)
     out["steps"] = steps
@@ -352,19 +493,55 @@ def sequence(plan, seed):
 
 
 BRANCHES = [
-    "rate divides first", "cost saturates", "classic term saturates", "weight of a time-out",
-    "skipped small", "small, but broken off", "paused by a time-out", "paused by losses",
-    "skipped application-limited", "clock behind", "forgot all", "forgot some",
-    "tie won by the system", "tie won by index", "handicap decides", "classic tie",
-    "classic epsilon", "warm-up", "untried", "untried, fruitless so far", "explored", "greedy", "greedy, not the system's",
-    "classic loss rule", "loss rule waits", "loss rule has no arm", "loss rule: no advantage",
-    "loss rule moves", "loss rule: the draw is to stay", "withdrawn",
-    "stays away from the system's arm", "no system arm to compare with",
-    "an arm makes losses", "losses that chance explains", "an arm takes from others", "a queue without losses",
+    "rate divides first",
+    "cost saturates",
+    "classic term saturates",
+    "weight of a time-out",
+    "skipped small",
+    "small, but broken off",
+    "paused by a time-out",
+    "paused by losses",
+    "skipped application-limited",
+    "clock behind",
+    "forgot all",
+    "forgot some",
+    "tie won by the system",
+    "tie won by index",
+    "handicap decides",
+    "classic tie",
+    "classic epsilon",
+    "warm-up",
+    "untried",
+    "untried, fruitless so far",
+    "explored",
+    "greedy",
+    "greedy, not the system's",
+    "classic loss rule",
+    "loss rule waits",
+    "loss rule has no arm",
+    "loss rule: no advantage",
+    "loss rule moves",
+    "loss rule: the draw is to stay",
+    "withdrawn",
+    "stays away from the system's arm",
+    "no system arm to compare with",
+    "an arm makes losses",
+    "losses that chance explains",
+    "an arm takes from others",
+    "a queue without losses",
     "a deep queue without losses",
-    "base RTT of the half-life before", "many segments count as 8192", "rescue arm first", "trials enough",
-    "no trial for long", "system's own arm not measured", "a time-out and nothing beside it",
-    "a time-out bounded by the best known", "clip worse", "clip better", "too little evidence to clip", "weight cap",
+    "base RTT of the half-life before",
+    "many segments count as 8192",
+    "rescue arm first",
+    "trials enough",
+    "no trial for long",
+    "system's own arm not measured",
+    "a time-out and nothing beside it",
+    "a time-out bounded by the best known",
+    "clip worse",
+    "clip better",
+    "too little evidence to clip",
+    "weight cap",
     "idle loss",
 ]
 
@@ -374,5 +551,8 @@ def sequences():
     all_of_them = [sequence(plan, 1000 + n) for n, plan in enumerate(plans())]
     missing = [branch for branch in BRANCHES if not covered[branch]]
     require(not missing, f"no sequence reaches: {', '.join(missing)}")
-    return {"sample_fields": list(SAMPLE_FIELDS), "arm_fields": list(ARM_FIELDS),
-            "sequences": all_of_them}
+    return {
+        "sample_fields": list(SAMPLE_FIELDS),
+        "arm_fields": list(ARM_FIELDS),
+        "sequences": all_of_them,
+    }

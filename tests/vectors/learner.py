@@ -336,6 +336,7 @@ def trials(host, now_ns):
 
 def first_trial_shares(host, system_arm, allowed, untried, params):
     """By arm without evidence: half of the connections, the rescue arm first if much is lost."""
+
     def hope(i):
         state = host["arms"][i]
         fruitless = min(max(state["chosen"] - state["scored"], 0), FRUITLESS_MAX)
@@ -358,8 +359,11 @@ def first_trial_shares(host, system_arm, allowed, untried, params):
 
 def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
     best = best_arm(host, allowed, system_arm)
-    unknown = (system_arm < ARMS and allowed >> system_arm & 1
-               and host["arms"][system_arm]["weight_q16"] == 0)
+    unknown = (
+        system_arm < ARMS
+        and allowed >> system_arm & 1
+        and host["arms"][system_arm]["weight_q16"] == 0
+    )
     if best == NO_ARM or host["scored"] < params["warm_up"] or unknown:
         covered["warm-up"] += 1
         covered["system's own arm not measured"] += best != NO_ARM and bool(unknown)
@@ -382,8 +386,9 @@ def thalweg_decide(host, system_arm, allowed, params, random, now_ns):
             share = first_trials[i]
         else:
             gap = judged(host, i, system_arm) - lowest
-            share = explore_share(gap, host["arms"][i]["weight_q16"], len(arms),
-                                  params["gap_scale"])
+            share = explore_share(
+                gap, host["arms"][i]["weight_q16"], len(arms), params["gap_scale"]
+            )
         if top - share <= ticket < top:
             pick, reason, propensity = i, UNTRIED if i in untried else EXPLORE, share
             covered["untried" if i in untried else "explored"] += 1
@@ -572,9 +577,20 @@ def host_bytes(host):
     put(0, 32)  # seq_head
     put(host["connections"], 32)
     put(0, 64)  # tag
-    for name in ("seen_ns", "forgot_ns", "max_rate", "trial_ns", "min_rtt_us", "scored",
-                 "switched", "harmful", "queue_q16", "base_rtt_us", "last_base_rtt_us",
-                 "trials"):
+    for name in (
+        "seen_ns",
+        "forgot_ns",
+        "max_rate",
+        "trial_ns",
+        "min_rtt_us",
+        "scored",
+        "switched",
+        "harmful",
+        "queue_q16",
+        "base_rtt_us",
+        "last_base_rtt_us",
+        "trials",
+    ):
         put(host[name], HOST_FIELDS[name])
     for arm in host["arms"]:
         for name, bits in ARM_FIELDS.items():

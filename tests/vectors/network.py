@@ -13,6 +13,7 @@ usage: network.py          writes network.json
        network.py --all    prints the whole set
 """
 
+import itertools
 import json
 import math
 import pathlib
@@ -85,9 +86,7 @@ def new_flow():
 
 def observe(network, flow, rtt_ns, base_rtt_ns, rate, line_rate):
     """Moves the history on by one decision; returns the inputs, oldest first."""
-    inflation, share, signal = measure(
-        rtt_ns, base_rtt_ns, rate, line_rate, network["offset_q16"]
-    )
+    inflation, share, signal = measure(rtt_ns, base_rtt_ns, rate, line_rate, network["offset_q16"])
     error = clamp(network["target_q24"] - signal, -LIMIT_Q24, LIMIT_Q24)
     change = 0
     if flow["signal"] is not None:
@@ -265,7 +264,7 @@ def mlp(seed, name, features, history, widths, bias=False, extreme=False, target
         "input": {"multiplier": multiplier, "shift": shift},
         "layers": [
             random_layer(random, rows, columns, number == len(widths), bias, extreme)
-            for number, (columns, rows) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+            for number, (columns, rows) in enumerate(itertools.pairwise(sizes))
         ],
     }
     if bias:

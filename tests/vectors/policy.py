@@ -20,8 +20,18 @@ import sys
 FILE = pathlib.Path(__file__).with_name("policy.json")
 
 PREFIXES = [
-    "10.0.0.0/8", "10.0.0.0/12", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3", "0.0.0.0/0",
-    "192.168.0.0/16", "::/0", "::/1", "2001:db8::/32", "2001:db8::/44", "2001:db8:1::/48",
+    "10.0.0.0/8",
+    "10.0.0.0/12",
+    "10.1.0.0/16",
+    "10.1.2.0/24",
+    "10.1.2.3",
+    "0.0.0.0/0",
+    "192.168.0.0/16",
+    "::/0",
+    "::/1",
+    "2001:db8::/32",
+    "2001:db8::/44",
+    "2001:db8:1::/48",
     "2001:db8:1::1",
 ]
 ADDRESSES = {
@@ -100,7 +110,7 @@ def holds(conditions, flow):
         remote_length = max(remote_length, bits)
     for key in ("remote_port", "local_port"):
         if key in conditions:
-            if key == "remote_port" and listener or not in_range(conditions[key], flow[key]):
+            if (key == "remote_port" and listener) or not in_range(conditions[key], flow[key]):
                 return key
     if "direction" in conditions:
         if (conditions["direction"] == "active") != (flow["kind"] == "active"):
@@ -143,7 +153,7 @@ def text(name, rules):
     for rule in rules:
         lines += ["[[rule]]", f'name = "{rule["name"]}"']
         if rule["match"]:
-            lines.append(f'match = {toml(rule["match"])}')
+            lines.append(f"match = {toml(rule['match'])}")
         mark = int(rule["name"][1:]) + 1
         lines += ["never = true" if rule["never"] else f"set = {{ mark = {mark} }}", ""]
     return "\n".join(lines)
@@ -285,8 +295,19 @@ def build():
             rules.append(rule(place, random_match(draw), draw.random() < 0.15))
         add(f"random {number}", rules)
     for step in [
-        "remote", "local", "same_prefix", "remote_port", "local_port", "direction", "cgroup",
-        "netns", "sample", "never", "longer remote", "longer local", "earlier in the file",
+        "remote",
+        "local",
+        "same_prefix",
+        "remote_port",
+        "local_port",
+        "direction",
+        "cgroup",
+        "netns",
+        "sample",
+        "never",
+        "longer remote",
+        "longer local",
+        "earlier in the file",
     ]:
         if decided.get(step, 0) < 10:
             sys.exit(f"error: {step!r} decides {decided.get(step, 0)} times only")

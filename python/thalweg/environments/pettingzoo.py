@@ -116,7 +116,10 @@ class _Flows:
         return {} if self._step is None else dict(zip(self._pending(), self._step.observation))
 
     def _blank(self) -> dict[str, Observation]:
-        return {agent: np.zeros(self._vector.features.size, np.float32) for agent in self.possible_agents}
+        return {
+            agent: np.zeros(self._vector.features.size, np.float32)
+            for agent in self.possible_agents
+        }
 
     def _idle(self) -> dict[str, dict[str, Any]]:
         return {agent: {"pending": False} for agent in self.possible_agents}

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from thalweg import files
 from thalweg.evaluate import document, plots, published, summary, tables
@@ -89,7 +89,7 @@ def arguments() -> argparse.ArgumentParser:
         action="append",
         metavar="NAME",
         help="a controller of the simulator, as NAME or NAME:parameter=value,...; may be given "
-        f"several times, \"none\" for no other than the models; default: {', '.join(BASELINES)}",
+        f'several times, "none" for no other than the models; default: {", ".join(BASELINES)}',
     )
     parser.add_argument(
         "--seeds",
@@ -102,7 +102,7 @@ def arguments() -> argparse.ArgumentParser:
         "--jobs", type=_positive, default=os.cpu_count(), help="simulations at a time"
     )
     parser.add_argument(
-        "--ray", metavar="ADDRESS", help="run on this Ray cluster; \"local\": on a fresh one here"
+        "--ray", metavar="ADDRESS", help='run on this Ray cluster; "local": on a fresh one here'
     )
     parser.add_argument(
         "--sizes", type=_sizes, default=(), metavar="N,...", help="sizes; default: those published"
@@ -119,8 +119,7 @@ def arguments() -> argparse.ArgumentParser:
         type=_factors,
         default=SWEEP,
         metavar="X,...",
-        help="what the target is multiplied by in the sweep; default "
-        + ",".join(map(str, SWEEP)),
+        help="what the target is multiplied by in the sweep; default " + ",".join(map(str, SWEEP)),
     )
     parser.add_argument(
         "--curves", type=Path, metavar="CSV", help="draw the curves of this training run, too"
@@ -256,9 +255,7 @@ def plan(options: argparse.Namespace) -> list[tables.Job]:
         seeds = range(1, options.seeds.get(name, options.seeds.get(None, 5)) + 1)
         scenarios = options.checkout / "scenarios/sim"
         duration = options.duration.get(name, options.duration.get(None))
-        job = tables.Job(
-            name, figures[name], contenders, seeds, scenarios, options.sizes, duration
-        )
+        job = tables.Job(name, figures[name], contenders, seeds, scenarios, options.sizes, duration)
         jobs.append(job)
     return jobs
 
@@ -380,7 +377,7 @@ def _trace(checkout: Path, name: str, seconds: float) -> Scenario:
     return scenario.replace(duration_s=seconds, warmup_s=0.0)
 
 
-def _plain(done: Sequence[tables.Measured]) -> list[dict]:
+def _plain(done: Sequence[tables.Measured]) -> list[dict[str, Any]]:
     """Tables as JSON has them; what is not a number is null."""
     return [
         {

@@ -22,8 +22,9 @@ Row = dict[str, float | None]
 class Outside(Protocol):
     """Who decides outside the simulator, such as :class:`thalweg.train.trained.Trained`."""
 
-    #: Different whenever its decisions may be.
-    identity: str
+    @property
+    def identity(self) -> str:
+        """Different whenever its decisions may be."""
 
     def run(self, scenario: Scenario, seed: int) -> Outcome:
         """The scenario under its control."""
@@ -90,8 +91,8 @@ def row(outcome: Outcome) -> Row:
         "queue_p99_us": outcome.queue_latency.p99_us,
         "dropped_gbps": outcome.dropped_gbps,
         "dropped_percent": outcome.dropped_percent,
-        "recovery_s": long_short and long_short.recovery_s,
-        "long_gbps": long_short and long_short.long_gbps,
+        "recovery_s": None if long_short is None else long_short.recovery_s,
+        "long_gbps": None if long_short is None else long_short.long_gbps,
         "decisions": outcome.counts.decisions,
     }
 

@@ -53,9 +53,7 @@ def section(table: Measured) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _published(
-    figures: tuple[float, ...] | None, loss: bool, count: int, good: bool
-) -> list[str]:
+def _published(figures: tuple[float, ...] | None, loss: bool, count: int, good: bool) -> list[str]:
     if figures is None:
         return ["loss" if loss else NOTHING] + [NOTHING] * (count - 1)
     return [_bold(f"{figure:g}", good) for figure in figures]

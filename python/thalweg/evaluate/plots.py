@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def training(curves: Path, file: Path) -> None:
     _save(figure, file)
 
 
-def _pyplot():
+def _pyplot() -> Any:
     try:
         import matplotlib
     except ModuleNotFoundError as missing:
@@ -96,6 +97,6 @@ def _pyplot():
     return pyplot
 
 
-def _save(figure, file: Path) -> None:
+def _save(figure: Any, file: Path) -> None:
     figure.savefig(file, metadata={"Date": None})
     _pyplot().close(figure)

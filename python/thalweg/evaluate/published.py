@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: The figures, from the root of a checkout.
 FIGURES = Path("crates/cli/src/commands/sim/published.toml")
@@ -76,7 +77,7 @@ def load(checkout: Path) -> dict[str, PublishedTable]:
     return {name: _table(table) for name, table in content.items()}
 
 
-def _table(table: dict) -> PublishedTable:
+def _table(table: dict[str, Any]) -> PublishedTable:
     rows = []
     for row in table["row"]:
         entries = {
@@ -107,8 +108,6 @@ def dominates(
     return better
 
 
-def undominated(
-    statistics: Sequence[str], entries: Sequence[Sequence[float] | None]
-) -> list[bool]:
+def undominated(statistics: Sequence[str], entries: Sequence[Sequence[float] | None]) -> list[bool]:
     """For each entry, whether no other dominates it."""
     return [not any(dominates(statistics, other, own) for other in entries) for own in entries]

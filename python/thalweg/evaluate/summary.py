@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from thalweg import model
-from thalweg.sim import Learned, Scenario, run
+from thalweg.sim import Learned, Outcome, Scenario, run
 
 #: Scenarios of ``scenarios/sim``, simulated seconds, those of them that are not measured, seeds.
 SCENARIOS = ("many-to-one-128", "many-to-one-1024", "many-to-one-8192")
@@ -54,7 +54,7 @@ def summary(
             )
             outcomes = [run(scenario, learned, seed) for seed in seeds]
 
-            def mean(figure: str, outcomes=outcomes) -> float:
+            def mean(figure: str, outcomes: list[Outcome] = outcomes) -> float:
                 return round(statistics.fmean(getattr(one, figure) for one in outcomes), 4)
 
             runs.append(

@@ -251,5 +251,7 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
     published = [
         (line.published is not None or line.published_loss, line.published) for line in part.lines
     ]
-    ours = [(line.ours is not None, line.ours and figures(line.ours)) for line in part.lines]
+    ours = [
+        (line.ours is not None, figures(line.ours) if line.ours else None) for line in part.lines
+    ]
     return judge(published), judge(ours)

@@ -82,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _follow(store: Store, cells: Sequence[Cell], finished: Iterable[tuple[Cell, dict[str, Any] | Exception]]) -> int:
+def _follow(
+    store: Store, cells: Sequence[Cell], finished: Iterable[tuple[Cell, dict[str, Any] | Exception]]
+) -> int:
     """Stores what finishes and says how long the rest will take: how many failed."""
     begin = time.monotonic()
     # By simulated time: what of all differs most, and is known.

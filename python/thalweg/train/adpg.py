@@ -39,7 +39,7 @@ from thalweg.train import loop, scenarios
 from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
 from thalweg.train.environment import Decisions, MakeBatch
 from thalweg.train.flags import flag
-from thalweg.train.networks import Acting, Lstm, Mlp, Policy
+from thalweg.train.networks import Acting, Lstm, Mlp, Policy, Traced
 from thalweg.train.rollouts import outcomes
 
 
@@ -121,8 +121,13 @@ class Deterministic:
         else:
             self._acting.load(policy)
 
+    def _loaded(self) -> Acting:
+        if self._acting is None:
+            raise RuntimeError("a policy is needed: load() before memory() and decide()")
+        return self._acting
+
     def memory(self) -> NDArray[np.float32]:
-        return self._acting.state
+        return self._loaded().state
 
     def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
         observation, error, _ = self._observer.observe(
@@ -132,7 +137,7 @@ class Deterministic:
             decisions.rate,
             decisions.probe_lost,
         )
-        u = self._acting.act(decisions.key, observation)
+        u = self._loaded().act(decisions.key, observation)
         self._observer.acted(decisions.key, u)
         return multiplier(u), {"observation": observation, "error": error}
 
@@ -194,7 +199,16 @@ def optimiser(settings: Settings) -> optax.GradientTransformation:
 
 
 @eqx.filter_jit
-def _update(policy, state, optimise, observation, memory, g, mask, smoothness):
+def _update(
+    policy: Policy,
+    state: optax.OptState,
+    optimise: optax.GradientTransformation,
+    observation: Traced,
+    memory: Traced,
+    g: Traced,
+    mask: Traced,
+    smoothness: float,
+) -> tuple[Policy, optax.OptState, Array, Array]:
     value, gradient = eqx.filter_value_and_grad(loss)(
         policy, observation, memory, g, mask, smoothness
     )
@@ -281,12 +295,16 @@ def _learn(
         settings.smoothness,
     )
     seen = error[rollouts.mask()]
-    return policy, state, {
-        "objective": float(value),
-        "gradient": float(norm),
-        "error": float(seen.mean()),
-        "error_size": float(np.abs(seen).mean()),
-    }
+    return (
+        policy,
+        state,
+        {
+            "objective": float(value),
+            "gradient": float(norm),
+            "error": float(seen.mean()),
+            "error_size": float(np.abs(seen).mean()),
+        },
+    )
 
 
 def _run(settings: Settings) -> None:

@@ -77,7 +77,7 @@ def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.nd
     try:
         with safe_open(path, "np") as file:
             head = json.loads((file.metadata() or {}).get("thalweg_checkpoint", "null"))
-            found = {name: file.get_tensor(name) for name in file.keys()}
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no iterator)
     except (SafetensorError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path}: not a checkpoint: {error}") from error
     except OSError as error:
@@ -117,10 +117,12 @@ def settings(path: Path, of: type[Tree], stored: dict[str, Any]) -> Tree:
     """Settings of a run, of the dataclass ``of``, as :func:`thalweg.train.flags.as_json` wrote
     them. Raises CheckpointError for those of another program."""
     try:
-        return of(**{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in stored.items()
-        })
+        return of(
+            **{
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in stored.items()
+            }
+        )
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: settings: {error}") from error
 

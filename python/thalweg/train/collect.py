@@ -174,8 +174,8 @@ class RayPool:
         import ray
 
         self._ray = ray
-        actor = ray.remote(num_cpus=1)(_RemoteCollector)
-        self._actors = [actor.remote(make) for _ in range(workers)]
+        actor: Any = ray.remote(num_cpus=1)(_RemoteCollector)
+        self._actors: list[Any] = [actor.remote(make) for _ in range(workers)]
 
     def start(self, seeds: NDArray[np.int64]) -> None:
         shares = np.split(seeds, len(self._actors))

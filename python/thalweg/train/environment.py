@@ -18,29 +18,51 @@ from numpy.typing import NDArray
 class Decisions(Protocol):
     """Decisions that wait for an answer, n of them; a flow appears at most once."""
 
-    #: Simulation, int32[n].
-    env: NDArray[np.int32]
-    #: Flow within its simulation, int32[n].
-    flow: NDArray[np.int32]
-    #: Flow among all of the batch, 0 up to ``Batch.flows``, int32[n].
-    key: NDArray[np.int32]
-    #: Simulated time, seconds, float64[n].
-    time_s: NDArray[np.float64]
-    #: Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after it
-    #: left its loss was known.
-    rtt_s: NDArray[np.float32]
-    #: Round-trip time through empty queues, seconds, float32[n].
-    base_rtt_s: NDArray[np.float32]
-    #: The flow's rate as a fraction of its line rate, in (0, 1], float32[n].
-    rate: NDArray[np.float32]
-    #: Acknowledged, of those marked, and lost since the flow's last answer, bytes, float32[n].
-    #: Where the probe was lost 0, 0 and the probe itself; the next answer tells of all since the
-    #: last.
-    acked_bytes: NDArray[np.float32]
-    marked_bytes: NDArray[np.float32]
-    lost_bytes: NDArray[np.float32]
-    #: Whether the decision is due to a lost probe, not to an answer, bool[n].
-    probe_lost: NDArray[np.bool_]
+    @property
+    def env(self) -> NDArray[np.int32]:
+        """Simulation, int32[n]."""
+
+    @property
+    def flow(self) -> NDArray[np.int32]:
+        """Flow within its simulation, int32[n]."""
+
+    @property
+    def key(self) -> NDArray[np.int32]:
+        """Flow among all of the batch, 0 up to ``Batch.flows``, int32[n]."""
+
+    @property
+    def time_s(self) -> NDArray[np.float64]:
+        """Simulated time, seconds, float64[n]."""
+
+    @property
+    def rtt_s(self) -> NDArray[np.float32]:
+        """Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after
+        it left its loss was known."""
+
+    @property
+    def base_rtt_s(self) -> NDArray[np.float32]:
+        """Round-trip time through empty queues, seconds, float32[n]."""
+
+    @property
+    def rate(self) -> NDArray[np.float32]:
+        """The flow's rate as a fraction of its line rate, in (0, 1], float32[n]."""
+
+    @property
+    def acked_bytes(self) -> NDArray[np.float32]:
+        """Acknowledged since the flow's last answer, bytes, float32[n]. Where the probe was lost
+        0: the next answer tells of all since the last."""
+
+    @property
+    def marked_bytes(self) -> NDArray[np.float32]:
+        """Marked of those acknowledged, bytes, float32[n]."""
+
+    @property
+    def lost_bytes(self) -> NDArray[np.float32]:
+        """Lost since the flow's last answer, bytes, float32[n]; a lost probe itself."""
+
+    @property
+    def probe_lost(self) -> NDArray[np.bool_]:
+        """Whether the decision is due to a lost probe, not to an answer, bool[n]."""
 
 
 @dataclass(frozen=True, eq=False)

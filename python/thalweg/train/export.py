@@ -85,12 +85,14 @@ def export(
     settings, policy, state = load(path)
     if isinstance(policy, Lstm):
         made_of: model.Mlp | model.Lstm = _lstm(policy)
-    else:
+    elif isinstance(policy, Mlp):
         made_of = _layers(policy)
         seen = observations(settings, policy, rows)
         made_of.quantised = quantize.quantise(
             made_of, quantize.calibrate(made_of, seen, percentile)
         )
+    else:
+        raise TypeError(f"a policy of {type(policy).__name__}: files hold Mlp and Lstm")
     features = settings.feature_set()
     made = model.Model(
         name=name,

@@ -39,7 +39,7 @@ class Curves:
         csv.writer(text).writerows([self._columns, *kept])
         files.replace(path, text.getvalue().encode())
         self._path = path
-        self._file = open(path, "a", newline="")
+        self._file = open(path, "a", newline="")  # noqa: SIM115 (until close)
         self._writer = csv.writer(self._file)
 
     def add(self, update: int, values: Mapping[str, float]) -> None:

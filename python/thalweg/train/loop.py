@@ -83,9 +83,7 @@ def train(
         episode, update, decisions = found["episode"], found["update"], found["decisions"]
     commit = checkpoint.source_commit()
     with (
-        log.Curves(
-            directory / "curves.csv", ("episode", "decisions", *columns), update
-        ) as curves,
+        log.Curves(directory / "curves.csv", ("episode", "decisions", *columns), update) as curves,
         log.progress(settings.updates, update, settings.quiet) as bar,
     ):
         while update < settings.updates:
@@ -156,7 +154,7 @@ def main(
 ) -> int:
     """The command line of an algorithm: reads the settings and has ``run`` train by them. The exit
     code: 0, 1 where something failed, 130 if interrupted."""
-    chosen = flags.parse(settings, arguments, (about or "").split("\n")[0])
+    chosen: Any = flags.parse(settings, arguments, (about or "").split("\n")[0])
     if not PINNED:
         print("note: with this jaxlib, weights depend on the processor", file=sys.stderr)
     began = time.monotonic()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -22,6 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+
+#: An array of NumPy where a compiled function is called, of JAX inside of it.
+Traced = Any
 
 
 class Policy(Protocol):
@@ -73,8 +76,7 @@ class Mlp(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         gains = [2.0**0.5] * (len(sizes) - 2) + [last_gain]
         self.weights = [
-            orthogonal(k, o, i, gain)
-            for k, i, o, gain in zip(keys, sizes[:-1], sizes[1:], gains)
+            orthogonal(k, o, i, gain) for k, i, o, gain in zip(keys, sizes[:-1], sizes[1:], gains)
         ]
 
     @property
@@ -192,8 +194,7 @@ class Dense(eqx.Module):
         keys = jax.random.split(key, len(sizes) - 1)
         gains = [2.0**0.5] * (len(sizes) - 2) + [last_gain]
         self.weights = [
-            orthogonal(k, o, i, gain)
-            for k, i, o, gain in zip(keys, sizes[:-1], sizes[1:], gains)
+            orthogonal(k, o, i, gain) for k, i, o, gain in zip(keys, sizes[:-1], sizes[1:], gains)
         ]
         self.biases = [jnp.zeros(o) for o in sizes[1:]]
 

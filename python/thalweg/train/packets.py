@@ -37,7 +37,8 @@ class PacketBatch:
             raise ValueError(f"start: {start} is no range within (0, 1]")
         self._batch = Batch(list(scenarios), list(seeds), initial=start[0], jobs=jobs)
         rng = np.random.default_rng(list(seeds))
-        drawn = np.exp(rng.uniform(*np.log(start), self._batch.flows))
+        low, high = np.log(start)
+        drawn = np.exp(rng.uniform(low, high, self._batch.flows))
         # The last bits of exp are the processor's: single precision leaves them out.
         self._start = drawn.astype(np.float32).astype(np.float64)
         self._started = np.zeros(self._batch.flows, np.bool_)

@@ -23,6 +23,7 @@ from thalweg.train import baseline
 from thalweg.train.baseline import ErrorSettings
 from thalweg.train.collect import Collected
 from thalweg.train.flags import flag
+from thalweg.train.networks import Traced
 from thalweg.train.rollouts import outcomes
 from thalweg.train.stochastic import ActorCritic
 
@@ -67,9 +68,7 @@ def estimate(
     return advantage, advantage + value
 
 
-def loss(
-    policy: ActorCritic, batch: dict[str, Array], settings: Algorithm
-) -> tuple[Array, Array]:
+def loss(policy: ActorCritic, batch: dict[str, Array], settings: Algorithm) -> tuple[Array, Array]:
     """The clipped objective, and how far the policy has moved (an estimate of its KL divergence).
 
     ``batch`` holds n decisions: observation, action, log_prob, advantage, target (of the critic).
@@ -89,7 +88,13 @@ def loss(
 
 
 @eqx.filter_jit
-def _step(policy, state, optimise, batch, settings):
+def _step(
+    policy: ActorCritic,
+    state: optax.OptState,
+    optimise: optax.GradientTransformation,
+    batch: dict[str, Traced],
+    settings: Algorithm,
+) -> tuple[ActorCritic, optax.OptState, Array, Array]:
     (value, moved), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
         policy, batch, settings
     )
@@ -140,11 +145,15 @@ def learn(
             policy, state, value, moved = _step(policy, state, optimise, batch, settings)
             values.append(value)
             moves.append(moved)
-    return policy, state, {
-        "objective": float(np.mean(values)),
-        "moved": float(np.mean(moves)),
-        "reward": float(outcomes(rollouts["reward"])[counts].mean()),
-    }
+    return (
+        policy,
+        state,
+        {
+            "objective": float(np.mean(values)),
+            "moved": float(np.mean(moves)),
+            "reward": float(outcomes(rollouts["reward"])[counts].mean()),
+        },
+    )
 
 
 #: What :mod:`thalweg.train.trained` and the command line know of it.

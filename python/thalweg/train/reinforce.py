@@ -21,6 +21,7 @@ from thalweg.train import baseline
 from thalweg.train.baseline import ErrorSettings
 from thalweg.train.collect import Collected
 from thalweg.train.flags import flag
+from thalweg.train.networks import Traced
 from thalweg.train.rollouts import outcomes
 from thalweg.train.stochastic import ActorCritic
 
@@ -72,7 +73,14 @@ def loss(
 
 
 @eqx.filter_jit
-def _step(policy, state, optimise, batch, weight, entropy_weight):
+def _step(
+    policy: ActorCritic,
+    state: optax.OptState,
+    optimise: optax.GradientTransformation,
+    batch: dict[str, Traced],
+    weight: Traced,
+    entropy_weight: float,
+) -> tuple[ActorCritic, optax.OptState, Array]:
     value, gradient = eqx.filter_value_and_grad(loss)(policy, batch, weight, entropy_weight)
     change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
     return eqx.apply_updates(policy, change), state, value

@@ -22,9 +22,7 @@ class Rollouts:
         float32.
     """
 
-    def __init__(
-        self, keys: int, capacity: int, fields: Mapping[str, tuple[int, ...]]
-    ) -> None:
+    def __init__(self, keys: int, capacity: int, fields: Mapping[str, tuple[int, ...]]) -> None:
         self.capacity = capacity
         self.length = np.zeros(keys, np.int64)
         self._data = {

@@ -130,7 +130,7 @@ class ActorCritic(eqx.Module):
 
 @functools.cache
 def _compiled(structure: jax.tree_util.PyTreeDef) -> Callable[..., tuple[Array, Array, Array]]:
-    def draw(leaves: list[Array], observation: Array, uniform: Array):
+    def draw(leaves: list[Array], observation: Array, uniform: Array) -> tuple[Array, Array, Array]:
         policy = jax.tree.unflatten(structure, leaves)
         outputs = policy.actor(observation)
         action = policy.law.draw(outputs, policy.log_std, uniform)
@@ -250,9 +250,7 @@ class Stochastic:
     """The agent of :mod:`thalweg.train.collect` that draws its actions, or, with ``explore``
     off, takes the likeliest."""
 
-    def __init__(
-        self, encoder: Encoder, law: Discrete | Gaussian, explore: bool = True
-    ) -> None:
+    def __init__(self, encoder: Encoder, law: Discrete | Gaussian, explore: bool = True) -> None:
         self._encoder, self._explore = encoder, explore
         self.fields = record_fields(encoder.size, law)
 
@@ -290,14 +288,22 @@ class ControlTask:
     ``done``."""
 
     def __init__(
-        self, name: str, copies: int, length: int, law: Discrete | Gaussian, seed: int,
+        self,
+        name: str,
+        copies: int,
+        length: int,
+        law: Discrete | Gaussian,
+        seed: int,
         reward_scale: float = 1.0,
     ) -> None:
         self._tasks = gymnasium.vector.SyncVectorEnv(
             [functools.partial(gymnasium.make, name) for _ in range(copies)],
             autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
         )
-        self.size = int(np.prod(self._tasks.single_observation_space.shape))
+        shape = self._tasks.single_observation_space.shape
+        if shape is None:
+            raise ValueError(f"{name}: its observations have no one shape")
+        self.size = int(np.prod(shape))
         self._length, self._law, self._scale = length, law, reward_scale
         self._sampler = Sampler(seed)
         self._observation = self._tasks.reset(seed=seed)[0]
@@ -324,10 +330,13 @@ class ControlTask:
                 done=self._done,
             )
             space = self._tasks.single_action_space
+            step: NDArray[Any]
             if isinstance(space, gymnasium.spaces.Discrete):
                 step = action[:, 0].astype(np.int64)
-            else:
+            elif isinstance(space, gymnasium.spaces.Box):
                 step = np.clip(action, -1, 1) * space.high  # all known tasks are symmetric
+            else:
+                raise TypeError(f"actions are of {space}; expected Discrete or Box")
             self._observation, self._reward, ended, cut, _ = self._tasks.step(step)
             self._done = (ended | cut).astype(np.float64)
             self._running += self._reward

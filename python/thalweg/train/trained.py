@@ -20,7 +20,6 @@ from thalweg.train import aurora, checkpoint, ppo, reinforce
 from thalweg.train.collect import Diverged
 from thalweg.train.stochastic import ActorCritic
 
-
 #: By the name that checkpoints have.
 ALGORITHMS = {one.METHOD.name: one.METHOD for one in (reinforce, ppo, aurora)}
 
