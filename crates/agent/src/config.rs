@@ -1,7 +1,7 @@
 //! The configuration: one TOML file, parsed into types; absent keys have their defaults.
 //!
 //! `docs/reference/configuration.md` explains each key. A fault names file, line and column, what was
-//! found and what was expected, and nothing of the file takes effect.
+//! found and what was expected, all of them are told, and nothing of the file takes effect.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,9 +16,11 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ConfigError, Fault};
+pub use error::ConfigError;
 pub use reader::KeyDescription;
 use reader::{Section, Source};
+use thalweg_units::Faults;
+use thalweg_units::reader::text;
 
 /// Where the configuration is looked for if no file is named.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
@@ -187,30 +189,31 @@ impl Config {
 
     /// Parses what a file holds; `file` serves for messages alone.
     pub fn parse_bytes(bytes: &[u8], file: &Path) -> Result<Self, ConfigError> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => Self::parse(text, file),
-            Err(error) => {
-                let (valid, rest) = bytes.split_at(error.valid_up_to());
-                // The valid part is text by the contract of `valid_up_to`.
-                let valid = String::from_utf8_lossy(valid);
-                let byte = rest.first().copied().unwrap_or_default();
-                let found = format!("the byte 0x{byte:02x}");
-                Err(Source::new(file, &valid).fault(valid.len(), None, found, "UTF-8 text"))
-            }
-        }
+        Ok(Self::parse(text(bytes, file)?, file)?)
     }
 
     /// Parses a text; `file` serves for messages alone.
-    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
-        Self::read(&Source::new(file, text))
+    ///
+    /// # Errors
+    /// All faults of the text.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
+        Ok(Self::describe(text, file)?.0)
+    }
+
+    /// The same, and for every key, in the order of the documentation, what it accepts, what it
+    /// has, and from where.
+    ///
+    /// # Errors
+    /// As [`Config::parse`].
+    pub fn describe(text: &str, file: &Path) -> Result<(Self, Vec<KeyDescription>), Faults> {
+        let source = Source::new(file, text);
+        source.read(Self::read)
     }
 
     /// What every key accepts and its default, in the order of the documentation.
     pub fn keys() -> Vec<KeyDescription> {
-        let source = Source::new(Path::new(""), "");
-        let read = Self::read(&source);
-        debug_assert!(read.is_ok(), "the defaults are valid");
-        source.into_keys()
+        let described = Self::describe("", Path::new(""));
+        described.map(|(_, keys)| keys).unwrap_or_default()
     }
 
     /// The parameters of the learner. `rescue_arm` stays `None`: which slot
@@ -236,22 +239,19 @@ impl Config {
         }
     }
 
-    fn read(source: &Source<'_>) -> Result<Self, ConfigError> {
-        let mut root = source.parse()?;
+    fn read(root: &mut Section<'_>) -> Self {
         let modes = [Mode::Thalweg, Mode::Classic].map(|mode| (mode.name(), mode));
-        let config = Self {
-            mode: root.word("mode", &modes, Params::default().mode)?,
-            dry_run: root.boolean("dry_run", false)?,
-            cgroup: root.path_or_auto("cgroup")?,
-            paths: Paths::read(root.section("paths")?)?,
-            arms: Arms::read(root.section("arms")?)?,
-            hosts: Hosts::read(root.section("hosts")?)?,
-            learning: Learning::read(root.section("learning")?)?,
-            events: Events::read(root.section("events")?)?,
-            snapshot: Snapshot::read(root.section("snapshot")?)?,
-        };
-        root.finish()?;
-        Ok(config)
+        Self {
+            mode: root.word("mode", &modes, Params::default().mode),
+            dry_run: root.boolean("dry_run", false),
+            cgroup: root.path_or_auto("cgroup"),
+            paths: root.section("paths", Paths::read),
+            arms: root.section("arms", Arms::read),
+            hosts: root.section("hosts", Hosts::read),
+            learning: root.section("learning", Learning::read),
+            events: root.section("events", Events::read),
+            snapshot: root.section("snapshot", Snapshot::read),
+        }
     }
 }
 
@@ -266,103 +266,99 @@ impl Default for Config {
 }
 
 impl Paths {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
-        let paths = Self {
-            pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg")?,
-            state: section.path("state", PATH_MAX, "/var/lib/thalweg")?,
-            socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock")?,
-            socket_group: section.group_or_none("socket_group")?,
-        };
-        section.finish()?;
-        Ok(paths)
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            pin: section.path("pin", PATH_MAX, "/sys/fs/bpf/thalweg"),
+            state: section.path("state", PATH_MAX, "/var/lib/thalweg"),
+            socket: section.path("socket", SOCKET_PATH_MAX, "/run/thalweg/agent.sock"),
+            socket_group: section.group_or_none("socket_group"),
+        }
     }
 }
 
 impl Arms {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
-        let allow = section.arms_or_auto("allow", 1..=ARMS_MAX)?;
-        let deny = section.arms("deny", 0..=64, &[])?;
+    fn read(section: &mut Section<'_>) -> Self {
+        let allow = section.arms_or_auto("allow", 1..=ARMS_MAX);
+        let deny = section.arms("deny", 0..=64, &[]);
         let arms = Self {
             allow: allow.value,
             deny: deny.value,
             load: section
-                .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])?
+                .arms("load", 0..=64, &["bbr", "htcp", "dctcp"])
                 .value,
-            needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"])?.value,
-            ecn_prefixes: section.prefixes("ecn_prefixes", ECN_PREFIXES_MAX)?,
+            needs_ecn: section.arms("needs_ecn", 0..=64, &["dctcp"]).value,
+            ecn_prefixes: section.prefixes("ecn_prefixes", ECN_PREFIXES_MAX),
         };
-        if let (Some(names), Some(span)) = (&arms.allow, deny.span)
+        if let (Some(names), Some(at)) = (&arms.allow, deny.at)
+            && allow.is_sound
+            && deny.is_sound
             && !names.iter().any(|name| arms.permits(name))
         {
             let found = "every name of arms.allow".to_owned();
             let expected = "at least one of them left".to_owned();
-            return Err(section.conflict("deny", span.start, found, expected));
+            section.conflict("deny", at, found, expected);
         }
-        section.finish()?;
-        Ok(arms)
+        arms
     }
 }
 
 impl Hosts {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
-        let hosts = Self {
-            max: section.integer("max", 64..=16_777_216, 65_536)?,
-            ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32)?,
-            ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64)?,
-            user_namespaces: section.boolean("user_namespaces", false)?,
-        };
-        section.finish()?;
-        Ok(hosts)
+    fn read(section: &mut Section<'_>) -> Self {
+        Self {
+            max: section.integer("max", 64..=16_777_216, 65_536),
+            ipv4_prefix: section.integer("ipv4_prefix", 8..=32, 32),
+            ipv6_prefix: section.integer("ipv6_prefix", 16..=128, 64),
+            user_namespaces: section.boolean("user_namespaces", false),
+        }
     }
 }
 
 impl Learning {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+    fn read(section: &mut Section<'_>) -> Self {
         let default = Params::default();
         let of_q16 = |value: u32| f64::from(value) / f64::from(thalweg_core::ONE_Q16);
         let guard = Duration::from_micros(default.latency_guard_us.into());
         let half_life = Duration::from_nanos(default.half_life_ns);
 
-        let warm_up = section.integer("warm_up", 0..=1000, default.warm_up)?;
-        let gap_scale = section.integer("gap_scale", 1..=1 << 20, default.gap_scale)?;
-        let memory = section.number("memory", 1.0..=64.0, of_q16(default.weight_max_q16))?;
-        let staleness_shift = section.integer("staleness_shift", 1..=31, default.idle_shift)?;
+        let warm_up = section.integer("warm_up", 0..=1000, default.warm_up);
+        let gap_scale = section.integer("gap_scale", 1..=1 << 20, default.gap_scale);
+        let memory = section.number("memory", 1.0..=64.0, of_q16(default.weight_max_q16));
+        let staleness_shift = section.integer("staleness_shift", 1..=31, default.idle_shift);
         let half_life = section.duration(
             "half_life",
             Duration::from_secs(1)..=365 * DAY,
             Some("never"),
             half_life,
-        )?;
+        );
         let latency_weight = section.number(
             "latency_weight",
             0.0..=4.0,
             of_q16(default.latency_weight_q16),
-        )?;
+        );
         let latency_guard = section.duration(
             "latency_guard",
             Duration::from_micros(1)..=Duration::from_secs(10),
             Some("none"),
             guard,
-        )?;
-        let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes)?;
-        let score_full =
-            section.size("score_full", 1..=1 << 40, false, default.score_full_bytes)?;
-        if score_full.value < score_min.value {
+        );
+        let score_min = section.size("score_min", 0..=1 << 40, false, default.score_min_bytes);
+        let score_full = section.size("score_full", 1..=1 << 40, false, default.score_full_bytes);
+        if score_full.value < score_min.value && score_full.is_sound && score_min.is_sound {
             let min = size_text(score_min.value);
             let full = size_text(score_full.value);
-            return Err(match (score_full.span, score_min.span) {
-                (Some(span), _) => {
+            match score_full.at {
+                Some(at) => {
                     let expected = format!("at least score_min, \"{min}\"");
-                    section.conflict("score_full", span.start, format!("\"{full}\""), expected)
+                    section.conflict("score_full", at, format!("\"{full}\""), expected);
                 }
-                (None, span) => {
-                    let at = span.map_or(0, |span| span.start);
+                None => {
+                    let at = score_min.at.unwrap_or(0);
                     let expected = format!("at most score_full, \"{full}\"");
-                    section.conflict("score_min", at, format!("\"{min}\""), expected)
+                    section.conflict("score_min", at, format!("\"{min}\""), expected);
                 }
-            });
+            }
         }
-        let learning = Self {
+        Self {
             warm_up,
             gap_scale,
             memory,
@@ -372,49 +368,44 @@ impl Learning {
             latency_guard,
             score_min_bytes: score_min.value,
             score_full_bytes: score_full.value,
-            loss_shift: section.integer("loss_shift", 1..=16, default.loss_shift)?,
+            loss_shift: section.integer("loss_shift", 1..=16, default.loss_shift),
             loss_min_segments: section.integer(
                 "loss_min_segments",
                 1..=1_000_000,
                 default.loss_min_segs,
-            )?,
-            rescue: section.arm_or_none("rescue", Some("bbr"))?,
-        };
-        section.finish()?;
-        Ok(learning)
+            ),
+            rescue: section.arm_or_none("rescue", Some("bbr")),
+        }
     }
 }
 
 impl Events {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+    fn read(section: &mut Section<'_>) -> Self {
         let logs = [
             ("changes", EventLog::Changes),
             ("all", EventLog::All),
             ("none", EventLog::None),
         ];
-        let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20)?;
-        let events = Self {
+        let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20);
+        Self {
             // The range ends far below 2^32.
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
-            retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY)?,
-            retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000)?,
-            log: section.word("log", &logs, EventLog::Changes)?,
-            log_rate: section.integer("log_rate", 1..=100_000, 10)?,
-        };
-        section.finish()?;
-        Ok(events)
+            retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY),
+            retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000),
+            log: section.word("log", &logs, EventLog::Changes),
+            log_rate: section.integer("log_rate", 1..=100_000, 10),
+        }
     }
 }
 
 impl Snapshot {
-    fn read(mut section: Section<'_>) -> Result<Self, ConfigError> {
+    fn read(section: &mut Section<'_>) -> Self {
         let interval = section.duration(
             "interval",
             Duration::from_secs(1)..=DAY,
             None,
             Duration::from_secs(30),
-        )?;
-        section.finish()?;
-        Ok(Self { interval })
+        );
+        Self { interval }
     }
 }

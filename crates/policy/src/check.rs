@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::catalogue::{self, Stage};
-use crate::error::Position;
 use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is_below};
 use crate::prefix::{Prefix, mask};
+use thalweg_units::Position;
 
 /// Something that is probably not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use thalweg_abi::raw;
 
 use crate::catalogue::{Does, Stage};
 use crate::compiled::{About, Compiled, NamespaceUse};
-use crate::error::{Fault, Faults};
 use crate::model::{Action, Conditions, Direction, Namespace, Policy, Ports, Rule, Value};
 use crate::prefix::{MAPPED, Prefix};
+use thalweg_units::{Fault, Faults};
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;

@@ -11,7 +11,6 @@ mod check;
 mod compile;
 mod compiled;
 mod diff;
-mod error;
 mod model;
 mod parse;
 mod prefix;
@@ -20,12 +19,12 @@ pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
 pub use compiled::{About, Compiled, NamespaceUse};
 pub use diff::{Change, ChangedRule, Difference};
-pub use error::{Fault, Faults, Position};
 pub use model::{
     Action, Condition, Conditions, Direction, Flow, FlowKind, Namespace, Policy, Ports, Precedence,
     Rule, SamePrefix, Value, parse_cgroup,
 };
 pub use prefix::{Prefix, PrefixError};
+pub use thalweg_units::{Fault, Faults, Position};
 
 /// A kernel version, such as 6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::catalogue::{Key, Unit};
-use crate::error::Position;
 use crate::prefix::{Prefix, bits, is_ipv4};
+use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
 
 /// Rules, in the order of the file.
@@ -425,7 +425,8 @@ const CGROUP_MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 const CGROUP_MAX: usize = 4095;
 
 /// The path of a cgroup below the root of the hierarchy, from that or from its directory:
-/// `/system.slice` or `/sys/fs/cgroup/system.slice`. `None` if it is neither.
+/// `/system.slice`, the same without the first slash, or `/sys/fs/cgroup/system.slice`. `None` if it
+/// is none of them.
 pub fn parse_cgroup(text: &str) -> Option<String> {
     let below = |mount: &&str| {
         text.strip_prefix(mount)
@@ -435,12 +436,11 @@ pub fn parse_cgroup(text: &str) -> Option<String> {
     let path = path.unwrap_or(text);
     let path = path.strip_suffix('/').unwrap_or(path);
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let path = path.strip_prefix('/').unwrap_or(path);
     let good = text.len() <= CGROUP_MAX
         && !text.chars().any(char::is_control)
-        && path
-            .strip_prefix('/')
-            .is_some_and(|rest| rest.split('/').all(part));
-    good.then(|| path.to_owned())
+        && path.split('/').all(part);
+    good.then(|| format!("/{path}"))
 }
 
 /// Whether a cgroup is another or lies below it.

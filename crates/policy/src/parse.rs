@@ -3,8 +3,6 @@
 //! Rules are read one after the other, so that a large policy takes the memory of its rules and
 //! not that of its whole text as TOML.
 
-mod document;
-mod reader;
 mod value;
 
 use std::collections::HashMap;
@@ -14,10 +12,11 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::catalogue::{self, Key, Stage};
-use crate::error::Faults;
 use crate::model::{Action, Conditions, Policy, Rule};
-use document::Document;
-use reader::{Reader, Table};
+use thalweg_units::reader::{self, Document, Reader, Table};
+use thalweg_units::{Faults, nearest};
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
 
 /// Operations of one rule (`THALWEG_POLICY_MAX_OPS`).
 pub(crate) const OPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_OPS as usize;
@@ -33,35 +32,16 @@ impl Policy {
     /// Faults, in the order of the text, up to a hundred. Of a text that is not UTF-8 nothing is
     /// looked at, of a part that is not TOML nothing else; parts end before each `[[rule]]`.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Faults> {
-        match std::str::from_utf8(bytes) {
-            Ok(text) => {
-                let document = Document::new(file, text);
-                let policy = read(&document);
-                policy
-                    .filter(|_| document.is_clean())
-                    .ok_or_else(|| document.take_faults())
-            }
-            Err(error) => {
-                let (valid, rest) = bytes.split_at(error.valid_up_to());
-                // The valid part is text by the contract of `valid_up_to`.
-                let valid = String::from_utf8_lossy(valid);
-                let document = Document::new(file, &valid);
-                let byte = rest.first().copied().unwrap_or_default();
-                document.fault(
-                    document.position(valid.len()),
-                    None,
-                    format!("the byte 0x{byte:02x}"),
-                    "UTF-8 text",
-                );
-                Err(document.take_faults())
-            }
-        }
+        let document = Document::new(file, reader::text(bytes, file)?);
+        read(&document)
+            .filter(|_| document.is_clean())
+            .ok_or_else(|| document.take_faults())
     }
 }
 
 /// The policy, which may not be whole where there are faults.
 fn read(document: &Document<'_>) -> Option<Policy> {
-    let starts = document.rules();
+    let starts = rules(document.text);
     if let Some(&at) = starts.get(RULES_MAX) {
         document.fault(
             document.position(at),
@@ -144,6 +124,44 @@ fn read(document: &Document<'_>) -> Option<Policy> {
         }
     }
     Some(policy)
+}
+
+/// Where each line begins that can only be the header of a rule, `[[rule]]`. From one to the
+/// next the text is TOML by itself. (Quoted, the name may stand in a list as well.)
+fn rules(text: &str) -> Vec<usize> {
+    use TokenKind::{Atom, LeftSquareBracket, RightSquareBracket};
+    const HEADER: [TokenKind; 5] = [
+        LeftSquareBracket,
+        LeftSquareBracket,
+        Atom,
+        RightSquareBracket,
+        RightSquareBracket,
+    ];
+    let mut rules = Vec::new();
+    // How much of a header the line is so far; `None` where it is something else.
+    let mut seen = Some(0);
+    let mut at = 0;
+    for token in Source::new(text).lex() {
+        let span = token.span();
+        match (token.kind(), seen) {
+            (TokenKind::Newline, _) => seen = Some(0),
+            (TokenKind::Whitespace, _) => {}
+            (kind, Some(place))
+                if HEADER.get(place) == Some(&kind)
+                    && (kind != Atom || text[span.start()..span.end()] == *"rule") =>
+            {
+                if place == 0 {
+                    at = span.start();
+                }
+                if place + 1 == HEADER.len() {
+                    rules.push(at);
+                }
+                seen = Some(place + 1);
+            }
+            _ => seen = None,
+        }
+    }
+    rules
 }
 
 const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
@@ -310,7 +328,7 @@ fn keys(
     }
     for (name, at, value) in table.drain() {
         let Some(key) = catalogue::key(&name) else {
-            let expected = match nearest(&name) {
+            let expected = match nearest(&name, catalogue::KEYS.iter().map(|key| key.name)) {
                 Some(near) => {
                     format!("a key of the table in docs/reference/policy.md, perhaps `{near}`")
                 }
@@ -341,31 +359,4 @@ fn keys(
             actions.push((at, action));
         }
     }
-}
-
-/// The key that a word was probably meant to be.
-fn nearest(word: &str) -> Option<&'static str> {
-    let close = |key: &&Key| distance(word, key.name) <= 1 + key.name.len() / 5;
-    let near = catalogue::KEYS.iter().filter(close);
-    near.min_by_key(|key| distance(word, key.name))
-        .map(|key| key.name)
-}
-
-/// Edit distance; long words are not looked at.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    if a.len() > 40 {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = corner + usize::from(x != y);
-            corner = row[j + 1];
-            row[j + 1] = change.min(corner + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

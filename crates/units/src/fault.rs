@@ -29,6 +29,100 @@ impl fmt::Display for FileError {
     }
 }
 
+/// A place in a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+}
+
+/// One fault in a configuration or a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The file.
+    pub file: PathBuf,
+    /// Where.
+    pub at: Position,
+    /// What the fault is about, as the dotted name of a key.
+    pub key: Option<String>,
+    /// What stands there.
+    pub found: String,
+    /// What may stand there.
+    pub expected: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { line, column } = self.at;
+        write!(f, "{}:{line}:{column}: ", self.file.display())?;
+        if let Some(key) = &self.key {
+            write!(f, "{key}: ")?;
+        }
+        write!(f, "found {}, expected {}", self.found, self.expected)
+    }
+}
+
+/// All faults of a text, in its order; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults(pub Vec<Fault>);
+
+impl std::error::Error for Faults {}
+
+/// One a line.
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Faults {
+    /// The first in one line, with the command that tells the others.
+    pub fn first(&self, command: &str) -> String {
+        match &self.0[..] {
+            [] => "a fault that is not known".to_owned(),
+            [fault] => fault.to_string(),
+            [fault, others @ ..] => {
+                let (count, file) = (others.len(), fault.file.display());
+                format!("{fault} ({count} more: `{command} {file}`)")
+            }
+        }
+    }
+}
+
+/// Longest part of a line that [`excerpt`] shows, in characters.
+const EXCERPT: usize = 90;
+
+/// The line of a place in a text with a mark below the place, two lines; empty where there is no such line.
+pub fn excerpt(text: &str, at: Position) -> String {
+    let Some(line) = text.lines().nth(at.line.saturating_sub(1)) else {
+        return String::new();
+    };
+    // A fault far to the right is shown with what stands before it.
+    let skipped = at.column.saturating_sub(EXCERPT);
+    let shown: String = line
+        .chars()
+        .skip(skipped)
+        .take(EXCERPT)
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
+        .collect();
+    let before = at.column.saturating_sub(skipped + 1);
+    format!("  | {}\n  | {}^\n", shown.trim_end(), " ".repeat(before))
+}
+
 /// Line and column, counted from 1, of a byte offset.
 pub fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
@@ -62,6 +156,7 @@ pub fn one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
     use super::*;
 
     #[test]
@@ -69,6 +164,44 @@ mod tests {
         assert_eq!(one_line("a\nb\x1b[2J\u{9b}µ\n"), "a, b\\u{1b}[2J\\u{9b}µ");
         assert_eq!(one_line(&"µ".repeat(400)), "µ".repeat(400));
         assert_eq!(one_line(&"µ".repeat(401)), "µ".repeat(400) + "…");
+    }
+
+    #[test]
+    fn excerpts_show_the_place() {
+        let text = "a = 1\n\tµs = 2  \n";
+        let at = |line, column| excerpt(text, Position { line, column });
+        assert_eq!(at(1, 5), "  | a = 1\n  |     ^\n");
+        assert_eq!(at(2, 7), "  |  µs = 2\n  |       ^\n");
+        assert_eq!(at(9, 1), "");
+        let long = format!("{}!", "x".repeat(500));
+        let shown = excerpt(
+            &long,
+            Position {
+                line: 1,
+                column: 501,
+            },
+        );
+        assert!(
+            shown.starts_with("  | xxx") && shown.contains("x!\n"),
+            "{shown}"
+        );
+        let (line, mark) = shown.split_once('\n').unwrap();
+        assert_eq!(line.len() + 1, mark.len(), "{shown}");
+    }
+
+    #[test]
+    fn of_several_faults_the_first_is_told() {
+        let fault = |line| Fault {
+            file: "f.toml".into(),
+            at: Position { line, column: 1 },
+            key: None,
+            found: "x".into(),
+            expected: "y".into(),
+        };
+        let one = Faults(vec![fault(1)]).first("check");
+        assert_eq!(one, "f.toml:1:1: found x, expected y");
+        let two = Faults(vec![fault(1), fault(2)]).first("check");
+        assert_eq!(two, format!("{one} (1 more: `check f.toml`)"));
     }
 
     #[test]

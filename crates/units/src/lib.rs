@@ -6,9 +6,12 @@ mod fault;
 pub mod file;
 pub mod grammar;
 pub mod memory;
+mod near;
 mod quantity;
+pub mod reader;
 mod span;
 
-pub use fault::{FileError, one_line, position};
+pub use fault::{Fault, Faults, FileError, Position, excerpt, one_line, position};
+pub use near::nearest;
 pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

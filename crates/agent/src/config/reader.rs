@@ -1,27 +1,22 @@
-//! Takes keys out of a parsed TOML document, each with its type, range and position.
+//! Takes the keys of a configuration out of TOML, each with its type, range and place.
 //!
-//! Every key is asked for exactly once, so the list of keys, what each expects and its
-//! default are recorded on the way: `docs/reference/configuration.md` is tested against that record.
+//! Every key is asked for exactly once, so the list of keys, what each expects, its default and
+//! what it has are recorded on the way: `docs/reference/configuration.md` is tested against that record.
 
 use std::cell::RefCell;
 use std::fmt::Display;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
-use thalweg_units::memory::{TooMuch, check_toml};
-use thalweg_units::one_line;
+use thalweg_units::reader::{Document, Reader, Table, describe, whole};
+use thalweg_units::{Faults, nearest};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::error::{ConfigError, Fault};
-
-/// Longest piece of a configuration that is repeated in an error, in characters.
-const QUOTE_MAX: usize = 60;
-
-/// What one key accepts; a row of the table in `docs/reference/configuration.md`.
+/// What one key accepts and has; a row of the table in `docs/reference/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted name.
@@ -30,152 +25,92 @@ pub struct KeyDescription {
     pub expected: String,
     /// Its default, as TOML.
     pub default: String,
+    /// Its value, as TOML.
+    pub value: String,
+    /// The line of the file that gives the value; `None`: it is the default.
+    pub line: Option<usize>,
 }
 
-/// The text of a configuration and where it came from.
+/// The text of a configuration, and what was asked of it.
 pub(super) struct Source<'a> {
-    file: &'a Path,
-    text: &'a str,
+    document: Document<'a>,
     keys: RefCell<Vec<KeyDescription>>,
 }
 
-/// A value and its place in the text; no place where it is the default.
+/// A value and its place in the text; no place where it is not there.
 pub(super) struct Read<T> {
+    /// The default where there is a fault.
     pub value: T,
-    pub span: Option<Range<usize>>,
+    pub at: Option<usize>,
+    pub is_sound: bool,
 }
 
 /// The keys of one table that have not been taken yet.
 pub(super) struct Section<'s> {
-    source: &'s Source<'s>,
-    /// Empty for the root.
-    name: &'static str,
-    entries: DeTable<'s>,
-    known: Vec<String>,
+    keys: &'s RefCell<Vec<KeyDescription>>,
+    reader: &'s Reader<'s>,
+    table: Table<'s>,
 }
 
 impl<'a> Source<'a> {
     pub fn new(file: &'a Path, text: &'a str) -> Self {
         Self {
-            file,
-            text,
+            document: Document::new(file, text),
             keys: RefCell::default(),
         }
     }
 
-    /// What was asked for.
-    pub fn into_keys(self) -> Vec<KeyDescription> {
-        self.keys.into_inner()
-    }
-
-    /// The root table.
-    pub fn parse<'s>(&'s self) -> Result<Section<'s>, ConfigError> {
-        check_toml(self.text)
-            .map_err(|TooMuch { at, found }| self.fault(at, None, found, TooMuch::EXPECTED))?;
-        let entries = DeTable::parse(self.text).map_err(|error| self.syntax_error(&error))?;
-        Ok(Section {
-            source: self,
-            name: "",
-            entries: entries.into_inner(),
-            known: Vec::new(),
-        })
-    }
-
-    /// A fault at a place in the text.
-    pub fn fault(
-        &self,
-        at: usize,
-        key: Option<String>,
-        found: String,
-        expected: impl Into<String>,
-    ) -> ConfigError {
-        let mut at = at.min(self.text.len());
-        while !self.text.is_char_boundary(at) {
-            at -= 1;
+    /// What is read from the root table, and what was asked for.
+    pub fn read<T>(
+        self,
+        read: impl FnOnce(&mut Section<'_>) -> T,
+    ) -> Result<(T, Vec<KeyDescription>), Faults> {
+        let reader = Reader::new(&self.document, 0..self.document.text.len());
+        let value = reader.root().map(|table| {
+            let mut root = Section {
+                keys: &self.keys,
+                reader: &reader,
+                table,
+            };
+            let value = read(&mut root);
+            root.table.finish();
+            value
+        });
+        match value.filter(|_| self.document.is_clean()) {
+            Some(value) => Ok((value, self.keys.into_inner())),
+            None => Err(self.document.take_faults()),
         }
-        let before = &self.text[..at];
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        ConfigError::Invalid(Fault {
-            file: self.file.to_path_buf(),
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
-            key,
-            found,
-            expected: expected.into(),
-        })
-    }
-
-    fn syntax_error(&self, error: &toml::de::Error) -> ConfigError {
-        let span = error.span().unwrap_or(self.text.len()..self.text.len());
-        let piece = self.text.get(span.clone()).unwrap_or_default();
-        let message = one_line(error.message());
-        let found = match piece.lines().next() {
-            None | Some("") if span.start >= self.text.len() => "the end of the file".to_owned(),
-            None | Some("") => "the end of the line".to_owned(),
-            Some(piece) => quoted(piece),
-        };
-        self.fault(span.start, None, found, format!("valid TOML ({message})"))
     }
 }
 
 impl<'s> Section<'s> {
-    /// Dotted name of a key of this table.
-    pub fn full_name(&self, key: &str) -> String {
-        if self.name.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.name)
-        }
-    }
-
-    /// Takes a table; one that is absent is empty.
-    pub fn section(&mut self, name: &'static str) -> Result<Section<'s>, ConfigError> {
-        self.known.push(format!("[{name}]"));
-        let entries = match self.entries.remove(name) {
-            None => DeTable::new(),
-            Some(value) => {
-                let at = value.span().start;
-                match value.into_inner() {
-                    DeValue::Table(entries) => entries,
-                    other => {
-                        let expected = format!("a table, [{name}]");
-                        let found = describe(&other);
-                        return Err(self
-                            .source
-                            .fault(at, Some(name.to_owned()), found, expected));
-                    }
-                }
-            }
+    /// Reads a table; one that is absent is empty.
+    pub fn section<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Section<'s>) -> T,
+    ) -> T {
+        let at = self.table.at;
+        let empty = || {
+            let path = format!("{name}.");
+            self.reader.table(String::new(), path, DeTable::new(), at)
         };
-        Ok(Section {
-            source: self.source,
-            name,
-            entries,
-            known: Vec::new(),
-        })
-    }
-
-    /// Refuses the keys that nobody asked for; the first of them in the text is named.
-    pub fn finish(self) -> Result<(), ConfigError> {
-        let unknown = self.entries.keys().min_by_key(|key| key.span().start);
-        let Some(unknown) = unknown else {
-            return Ok(());
+        let mut section = Section {
+            keys: self.keys,
+            reader: self.reader,
+            table: self.table.sub(name).unwrap_or_else(empty),
         };
-        let name = (!self.name.is_empty()).then(|| format!("[{}]", self.name));
-        let found = format!("the unknown key {}", quoted(unknown.get_ref()));
-        let expected = format!("one of {}", self.known.join(", "));
-        Err(self
-            .source
-            .fault(unknown.span().start, name, found, expected))
+        let value = read(&mut section);
+        section.table.finish();
+        value
     }
 
     /// A fault of a key's value that is found by comparing it with another.
-    pub fn conflict(&self, key: &str, at: usize, found: String, expected: String) -> ConfigError {
-        self.source
-            .fault(at, Some(self.full_name(key)), found, expected)
+    pub fn conflict(&self, key: &str, at: usize, found: String, expected: String) {
+        self.table.fault(at, Some(key), found, expected);
     }
 
-    pub fn boolean(&mut self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
+    pub fn boolean(&mut self, key: &'static str, default: bool) -> bool {
         let read = self.take(
             key,
             "true or false",
@@ -186,15 +121,10 @@ impl<'s> Section<'s> {
                 _ => None,
             },
         );
-        Ok(read?.value)
+        read.value
     }
 
-    pub fn integer<T>(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<T>,
-        default: T,
-    ) -> Result<T, ConfigError>
+    pub fn integer<T>(&mut self, key: &'static str, range: RangeInclusive<T>, default: T) -> T
     where
         T: Copy + PartialOrd + Display + TryFrom<i64>,
     {
@@ -204,15 +134,10 @@ impl<'s> Section<'s> {
                 .and_then(|value| T::try_from(value).ok())
                 .filter(|value| range.contains(value))
         });
-        Ok(read?.value)
+        read.value
     }
 
-    pub fn number(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<f64>,
-        default: f64,
-    ) -> Result<f64, ConfigError> {
+    pub fn number(&mut self, key: &'static str, range: RangeInclusive<f64>, default: f64) -> f64 {
         let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
         let show = |value: &f64| format!("{value:?}");
         let read = self.take(key, &expected, default, show, |value| {
@@ -222,7 +147,7 @@ impl<'s> Section<'s> {
             };
             number.filter(|number| range.contains(number))
         });
-        Ok(read?.value)
+        read.value
     }
 
     /// A duration; `zero` says what 0 means where it is allowed besides the range.
@@ -232,7 +157,7 @@ impl<'s> Section<'s> {
         range: RangeInclusive<Duration>,
         zero: Option<&str>,
         default: Duration,
-    ) -> Result<Duration, ConfigError> {
+    ) -> Duration {
         let bounds = (duration_text(*range.start()), duration_text(*range.end()));
         let zero_text = zero
             .map(|zero| format!(", or \"0\": {zero}"))
@@ -242,13 +167,13 @@ impl<'s> Section<'s> {
             bounds.0, bounds.1
         );
         let show = |value: &Duration| format!("\"{}\"", duration_text(*value));
-        let expected = (expected.as_str(), grammar::TIMES);
-        let read = self.take_in_units(key, expected, default, show, |value| {
+        let expected = (expected.as_str(), &*format!(" (units {})", grammar::TIMES));
+        let read = self.take_with_hint(key, expected, default, show, |value| {
             text(value).and_then(grammar::duration).filter(|duration| {
                 range.contains(duration) || (zero.is_some() && duration.is_zero())
             })
         });
-        Ok(read?.value)
+        read.value
     }
 
     /// A size in bytes.
@@ -258,7 +183,7 @@ impl<'s> Section<'s> {
         range: RangeInclusive<u64>,
         power_of_two: bool,
         default: u64,
-    ) -> Result<Read<u64>, ConfigError> {
+    ) -> Read<u64> {
         let kind = if power_of_two {
             "a power of two"
         } else {
@@ -267,8 +192,8 @@ impl<'s> Section<'s> {
         let bounds = (size_text(*range.start()), size_text(*range.end()));
         let expected = format!("{kind} from \"{}\" to \"{}\"", bounds.0, bounds.1);
         let show = |value: &u64| format!("\"{}\"", size_text(*value));
-        let expected = (expected.as_str(), grammar::SIZES);
-        self.take_in_units(key, expected, default, show, |value| {
+        let expected = (expected.as_str(), &*format!(" (units {})", grammar::SIZES));
+        self.take_with_hint(key, expected, default, show, |value| {
             text(value)
                 .and_then(grammar::bytes)
                 .filter(|size| range.contains(size) && (!power_of_two || size.is_power_of_two()))
@@ -281,7 +206,7 @@ impl<'s> Section<'s> {
         key: &'static str,
         words: &[(&str, T)],
         default: T,
-    ) -> Result<T, ConfigError> {
+    ) -> T {
         let all: Vec<String> = words
             .iter()
             .map(|(word, _)| format!("\"{word}\""))
@@ -291,37 +216,41 @@ impl<'s> Section<'s> {
             word.map(|(word, _)| format!("\"{word}\""))
                 .unwrap_or_default()
         };
-        let read = self.take(key, &all.join(" or "), default, show, |value| {
+        let near = match self.table.peek(key) {
+            Some(DeValue::String(found)) => nearest(found, words.iter().map(|(word, _)| *word)),
+            _ => None,
+        };
+        let hint = near.map_or_else(String::new, |near| format!("; perhaps \"{near}\""));
+        let expected = (&*all.join(" or "), &*hint);
+        let read = self.take_with_hint(key, expected, default, show, |value| {
             let found = text(value)?;
             words
                 .iter()
                 .find(|(word, _)| *word == found)
                 .map(|(_, value)| *value)
         });
-        Ok(read?.value)
+        read.value
     }
 
     /// An absolute path of at most `longest` bytes.
-    pub fn path(
-        &mut self,
-        key: &'static str,
-        longest: usize,
-        default: &str,
-    ) -> Result<PathBuf, ConfigError> {
+    pub fn path(&mut self, key: &'static str, longest: usize, default: &str) -> PathBuf {
         let expected = format!("an absolute path of at most {longest} bytes");
         let default = PathBuf::from(default);
-        let show = |value: &PathBuf| format!("\"{}\"", value.display());
+        let show = |value: &PathBuf| string(&value.to_string_lossy());
         let read = self.take(key, &expected, default, show, |value| {
             text(value)
                 .filter(|text| is_path(text, longest))
                 .map(PathBuf::from)
         });
-        Ok(read?.value)
+        read.value
     }
 
     /// An absolute path, or `None` for `auto`.
-    pub fn path_or_auto(&mut self, key: &'static str) -> Result<Option<PathBuf>, ConfigError> {
-        let show = |_: &Option<PathBuf>| "\"auto\"".to_owned();
+    pub fn path_or_auto(&mut self, key: &'static str) -> Option<PathBuf> {
+        let show = |value: &Option<PathBuf>| match value {
+            None => string("auto"),
+            Some(path) => string(&path.to_string_lossy()),
+        };
         let read = self.take(
             key,
             "\"auto\" or an absolute path",
@@ -332,15 +261,11 @@ impl<'s> Section<'s> {
                 path => is_path(path, 4095).then(|| Some(PathBuf::from(path))),
             },
         );
-        Ok(read?.value)
+        read.value
     }
 
     /// The name of a congestion control, or `None` for the empty string.
-    pub fn arm_or_none(
-        &mut self,
-        key: &'static str,
-        default: Option<&str>,
-    ) -> Result<Option<String>, ConfigError> {
+    pub fn arm_or_none(&mut self, key: &'static str, default: Option<&str>) -> Option<String> {
         let expected = format!(
             "{}, or \"\" for none",
             grammar::CONGESTION_CONTROL.to_owned()
@@ -356,11 +281,11 @@ impl<'s> Section<'s> {
                 name => is_congestion_control(name).then(|| Some(name.to_owned())),
             },
         );
-        Ok(read?.value)
+        read.value
     }
 
     /// The name of a group of users, or `None` for the empty string.
-    pub fn group_or_none(&mut self, key: &'static str) -> Result<Option<String>, ConfigError> {
+    pub fn group_or_none(&mut self, key: &'static str) -> Option<String> {
         let expected =
             "the name of a group (1 to 32 of a-z, A-Z, 0-9, _, - and .), or \"\" for none";
         let show = |value: &Option<String>| format!("\"{}\"", value.as_deref().unwrap_or(""));
@@ -368,44 +293,28 @@ impl<'s> Section<'s> {
             "" => Some(None),
             name => is_group_name(name).then(|| Some(name.to_owned())),
         });
-        Ok(read?.value)
+        read.value
     }
 
     /// A list of IPv4 and IPv6 prefixes, each once.
-    pub fn prefixes(&mut self, key: &'static str, most: usize) -> Result<Vec<Prefix>, ConfigError> {
-        let expected = format!("a list of at most {most} prefixes, each once");
-        // An element's fault has a place of its own, so it is looked for first.
-        if let Some(value) = self.entries.get(key)
-            && let DeValue::Array(items) = value.get_ref()
-        {
-            let mut seen: Vec<Prefix> = Vec::new();
-            for item in items {
-                let rule = match text(item.get_ref()).map(Prefix::parse) {
-                    Some(Ok(prefix)) if seen.contains(&prefix) => "each prefix once".to_owned(),
-                    Some(Ok(prefix)) => {
-                        seen.push(prefix);
-                        continue;
-                    }
-                    Some(Err(PrefixError::HostBits(prefix))) => {
-                        format!("no bits beyond the length, \"{prefix}\"")
-                    }
-                    Some(Err(PrefixError::Malformed)) | None => {
-                        "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
-                    }
-                };
-                let found = describe(item.get_ref());
-                return Err(self.conflict(key, item.span().start, found, rule));
-            }
-        }
-        let show = |_: &Vec<Prefix>| "[]".to_owned();
-        let read = self.take(key, &expected, Vec::new(), show, |value| match value {
-            DeValue::Array(items) if items.len() <= most => items
-                .iter()
-                .map(|item| Prefix::parse(text(item.get_ref())?).ok())
-                .collect(),
-            _ => None,
-        });
-        Ok(read?.value)
+    pub fn prefixes(&mut self, key: &'static str, most: usize) -> Vec<Prefix> {
+        let list = List {
+            expected: format!("a list of at most {most} prefixes, each once"),
+            once: "each prefix once",
+            count: 0..=most,
+            auto: false,
+            item: |text| match Prefix::parse(text) {
+                Ok(prefix) => Ok(prefix),
+                Err(PrefixError::HostBits(prefix)) => {
+                    Err(format!("no bits beyond the length, \"{prefix}\""))
+                }
+                Err(PrefixError::Malformed) => {
+                    Err("a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned())
+                }
+            },
+        };
+        let read = self.list(key, list, Some(Vec::new()));
+        read.value.unwrap_or_default()
     }
 
     /// A list of congestion controls, each once.
@@ -414,13 +323,14 @@ impl<'s> Section<'s> {
         key: &'static str,
         count: RangeInclusive<usize>,
         default: &[&str],
-    ) -> Result<Read<Vec<String>>, ConfigError> {
+    ) -> Read<Vec<String>> {
         let default = default.iter().map(|name| (*name).to_owned()).collect();
-        let read = self.arm_list(key, count, false, Some(default))?;
-        Ok(Read {
+        let read = self.list(key, arm_list(count, false), Some(default));
+        Read {
             value: read.value.unwrap_or_default(),
-            span: read.span,
-        })
+            at: read.at,
+            is_sound: read.is_sound,
+        }
     }
 
     /// A list of congestion controls, each once, or `None` for `auto`.
@@ -428,59 +338,50 @@ impl<'s> Section<'s> {
         &mut self,
         key: &'static str,
         count: RangeInclusive<usize>,
-    ) -> Result<Read<Option<Vec<String>>>, ConfigError> {
-        self.arm_list(key, count, true, None)
+    ) -> Read<Option<Vec<String>>> {
+        self.list(key, arm_list(count, true), None)
     }
 
-    fn arm_list(
+    fn list<T: PartialEq + Display>(
         &mut self,
         key: &'static str,
-        count: RangeInclusive<usize>,
-        auto: bool,
-        default: Option<Vec<String>>,
-    ) -> Result<Read<Option<Vec<String>>>, ConfigError> {
-        let auto_text = if auto { "\"auto\" or " } else { "" };
-        let expected = format!(
-            "{auto_text}a list of {} to {} names of congestion controls, each once",
-            count.start(),
-            count.end()
-        );
-        let show = |value: &Option<Vec<String>>| match value {
-            None => "\"auto\"".to_owned(),
-            Some(names) => format!("{names:?}"),
+        list: List<T>,
+        default: Option<Vec<T>>,
+    ) -> Read<Option<Vec<T>>> {
+        let show = |value: &Option<Vec<T>>| match value {
+            None => string("auto"),
+            Some(items) => {
+                let items: Vec<String> = items.iter().map(|it| string(&it.to_string())).collect();
+                format!("[{}]", items.join(", "))
+            }
         };
-        // An element's fault has a place of its own, so it is looked for first.
-        if let Some(value) = self.entries.get(key)
-            && let DeValue::Array(items) = value.get_ref()
-        {
-            let mut seen: Vec<&str> = Vec::new();
+        self.read(key, &list.expected, default, show, |value| {
+            let items = match value.get_ref() {
+                DeValue::String(word) if list.auto && word == "auto" => return Ok(None),
+                DeValue::Array(items) => items,
+                _ => return Err(vec![Wrong::new(value, &*list.expected)]),
+            };
+            let mut read = Vec::new();
+            let mut wrong = Vec::new();
             for item in items {
-                let rule = match text(item.get_ref()) {
-                    Some(name) if !is_congestion_control(name) => {
-                        grammar::CONGESTION_CONTROL.to_owned()
-                    }
-                    Some(name) if seen.contains(&name) => "each name once".to_owned(),
-                    Some(name) => {
-                        seen.push(name);
-                        continue;
-                    }
-                    None => grammar::CONGESTION_CONTROL.to_owned(),
-                };
-                let found = describe(item.get_ref());
-                return Err(self.conflict(key, item.span().start, found, rule));
+                // What is no text is told what a text would have been.
+                match (list.item)(text(item.get_ref()).unwrap_or_default()) {
+                    Ok(it) if read.contains(&it) => wrong.push(Wrong::new(item, list.once)),
+                    Ok(it) => read.push(it),
+                    Err(expected) => wrong.push(Wrong::new(item, expected)),
+                }
             }
-        }
-        self.take(key, &expected, default, show, |value| match value {
-            DeValue::String(word) if auto && word == "auto" => Some(None),
-            DeValue::Array(items) if count.contains(&items.len()) => {
-                let names = items.iter().filter_map(|item| text(item.get_ref()));
-                Some(Some(names.map(str::to_owned).collect()))
+            if !list.count.contains(&items.len()) {
+                wrong.push(Wrong::new(value, &*list.expected));
             }
-            _ => None,
+            if wrong.is_empty() {
+                Ok(Some(read))
+            } else {
+                Err(wrong)
+            }
         })
     }
 
-    /// Takes one key: records it, and parses its value if there is one.
     fn take<T>(
         &mut self,
         key: &'static str,
@@ -488,50 +389,116 @@ impl<'s> Section<'s> {
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
-    ) -> Result<Read<T>, ConfigError> {
-        self.take_in_units(key, (expected, ""), default, show, parse)
+    ) -> Read<T> {
+        self.take_with_hint(key, (expected, ""), default, show, parse)
     }
 
-    /// The same for a quantity; its units are a part of the error alone.
-    fn take_in_units<T>(
+    /// The same with a hint that is a part of the error alone.
+    fn take_with_hint<T>(
         &mut self,
         key: &'static str,
-        (expected, units): (&str, &str),
+        (expected, hint): (&str, &str),
         default: T,
         show: impl Fn(&T) -> String,
         parse: impl Fn(&DeValue<'_>) -> Option<T>,
-    ) -> Result<Read<T>, ConfigError> {
-        self.known.push(key.to_owned());
-        let full_name = self.full_name(key);
-        self.source.keys.borrow_mut().push(KeyDescription {
-            key: full_name.clone(),
-            expected: expected.to_owned(),
-            default: show(&default),
-        });
-        let Some(value): Option<Spanned<DeValue<'_>>> = self.entries.remove(key) else {
-            return Ok(Read {
-                value: default,
-                span: None,
-            });
-        };
-        let span = value.span();
-        match parse(value.get_ref()) {
-            Some(value) => Ok(Read {
-                value,
-                span: Some(span),
-            }),
-            None => {
-                let found = describe(value.get_ref());
-                let mut expected = expected.to_owned();
-                if !units.is_empty() {
-                    expected += &format!(" (units {units})");
+    ) -> Read<T> {
+        self.read(key, expected, default, show, |value| {
+            let expected = format!("{expected}{hint}");
+            parse(value.get_ref()).ok_or_else(|| vec![Wrong::new(value, expected)])
+        })
+    }
+
+    /// Takes one key: records it, and parses its value if there is one.
+    fn read<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        default: T,
+        show: impl Fn(&T) -> String,
+        parse: impl FnOnce(&Spanned<DeValue<'_>>) -> Result<T, Vec<Wrong>>,
+    ) -> Read<T> {
+        let default_text = show(&default);
+        let value = self.table.take(key);
+        let at = value.as_ref().map(|value| value.span().start);
+        let (value, is_sound) = match value.map(|value| parse(&value)) {
+            None => (default, true),
+            Some(Ok(value)) => (value, true),
+            Some(Err(wrong)) => {
+                for Wrong {
+                    at,
+                    found,
+                    expected,
+                } in wrong
+                {
+                    self.table.fault(at, Some(key), found, expected);
                 }
-                Err(self
-                    .source
-                    .fault(span.start, Some(full_name), found, expected))
+                (default, false)
             }
+        };
+        self.keys.borrow_mut().push(KeyDescription {
+            key: self.table.key(key),
+            expected: expected.to_owned(),
+            default: default_text,
+            value: show(&value),
+            line: at.map(|at| self.reader.position(at).line),
+        });
+        Read {
+            value,
+            at,
+            is_sound,
         }
     }
+}
+
+/// A value that is not accepted.
+struct Wrong {
+    at: usize,
+    found: String,
+    expected: String,
+}
+
+impl Wrong {
+    fn new(value: &Spanned<DeValue<'_>>, expected: impl Into<String>) -> Self {
+        Self {
+            at: value.span().start,
+            found: describe(value.get_ref()),
+            expected: expected.into(),
+        }
+    }
+}
+
+/// A list whose elements are texts, each once.
+struct List<T> {
+    expected: String,
+    /// What is expected where an element is there again.
+    once: &'static str,
+    count: RangeInclusive<usize>,
+    /// Whether "auto" is accepted instead.
+    auto: bool,
+    /// One element, or what was expected.
+    item: fn(&str) -> Result<T, String>,
+}
+
+fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
+    let or = if auto { "\"auto\" or " } else { "" };
+    let (least, most) = (count.start(), count.end());
+    List {
+        expected: format!(
+            "{or}a list of {least} to {most} names of congestion controls, each once"
+        ),
+        once: "each name once",
+        count,
+        auto,
+        item: |text| match is_congestion_control(text) {
+            true => Ok(text.to_owned()),
+            false => Err(grammar::CONGESTION_CONTROL.to_owned()),
+        },
+    }
+}
+
+/// A text as TOML; those that are accepted have no control characters.
+fn string(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// Whether a text can be the name of a group (useradd(8), with capitals and dots as in names of
@@ -553,32 +520,4 @@ fn text<'v>(value: &'v DeValue<'_>) -> Option<&'v str> {
         DeValue::String(text) => Some(text),
         _ => None,
     }
-}
-
-fn whole(value: &DeValue<'_>) -> Option<i64> {
-    match value {
-        DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
-        _ => None,
-    }
-}
-
-fn describe(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::String(text) => format!("the string {}", quoted(text)),
-        DeValue::Integer(number) => format!("the number {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
-        DeValue::Boolean(value) => value.to_string(),
-        DeValue::Datetime(date) => format!("the date {date}"),
-        DeValue::Array(items) => format!("a list of {}", items.len()),
-        DeValue::Table(_) => "a table".to_owned(),
-    }
-}
-
-/// A piece of the text in quotes, control characters escaped, cut where it is long.
-pub(super) fn quoted(piece: &str) -> String {
-    let mut short: String = piece.chars().take(QUOTE_MAX).collect();
-    if short.len() < piece.len() {
-        short.push('…');
-    }
-    format!("{short:?}")
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use thalweg_core::{Mode, Params};
 
-use super::{Config, ConfigError, EventLog, Fault};
+use thalweg_units::{Fault, Faults};
+
+use super::{Config, ConfigError, EventLog};
 
 mod generate;
 
@@ -14,13 +16,14 @@ use generate::{FULL, Random, malformed, valid};
 /// Malformed and valid configurations to try.
 const GENERATED: usize = 1000;
 
-fn parse(text: &str) -> Result<Config, ConfigError> {
+fn parse(text: &str) -> Result<Config, Faults> {
     Config::parse(text, Path::new("t.toml"))
 }
 
+/// The first fault.
 fn fault(text: &[u8]) -> Fault {
     match Config::parse_bytes(text, Path::new("t.toml")) {
-        Err(ConfigError::Invalid(fault)) => fault,
+        Err(ConfigError::Invalid(Faults(mut faults))) => faults.remove(0),
         other => panic!("{other:?} from\n{}", String::from_utf8_lossy(text)),
     }
 }
@@ -107,13 +110,13 @@ fn faults_say_where_and_what() {
         ),
         (
             "[hosts]\nmaximum = 9",
-            "t.toml:2:1: [hosts]: found the unknown key \"maximum\", \
-             expected one of max, ipv4_prefix, ipv6_prefix, user_namespaces",
+            "t.toml:2:1: hosts: found the unknown key \"maximum\", \
+             expected one of max, ipv4_prefix, ipv6_prefix, user_namespaces; perhaps `max`",
         ),
         (
             "\n[learn]\n",
             "t.toml:2:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, \
-             [paths], [arms], [hosts], [learning], [events], [snapshot]",
+             [paths], [arms], [hosts], [learning], [events], [snapshot]; perhaps `learning`",
         ),
         (
             "[learning]\nhalf_life = \"30 minutes\"",
@@ -171,12 +174,95 @@ fn faults_say_where_and_what() {
 }
 
 #[test]
+fn all_faults_are_told_at_once() {
+    let text = "mode = \"clasic\"\n\
+                moed = 1\n\
+                [hosts]\n\
+                max = 12\n\
+                [arms]\n\
+                allow = [\"bbr\", \"Cubic\", 3, \"bbr\"]\n\
+                deny = [\"bbr\"]\n\
+                [learning]\n\
+                half_live = \"1h\"\n\
+                score_min = \"2GiB\"\n\
+                score_full = \"1kib\"\n\
+                [learn]\n\
+                [event]\n\
+                ring = 3\n";
+    let name = "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)";
+    let expected = format!(
+        "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\"\n\
+         t.toml:2:1: found the unknown key \"moed\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         [learning], [events], [snapshot]; perhaps `mode`\n\
+         t.toml:4:7: hosts.max: found the number 12, expected a whole number from 64 to 16777216\n\
+         t.toml:6:17: arms.allow: found the string \"Cubic\", expected {name}\n\
+         t.toml:6:26: arms.allow: found the number 3, expected {name}\n\
+         t.toml:6:29: arms.allow: found the string \"bbr\", expected each name once\n\
+         t.toml:9:1: learning: found the unknown key \"half_live\", expected one of warm_up, gap_scale, memory, \
+         staleness_shift, half_life, latency_weight, latency_guard, score_min, score_full, loss_shift, \
+         loss_min_segments, rescue; perhaps `half_life`\n\
+         t.toml:11:14: learning.score_full: found \"1KiB\", expected at least score_min, \"2GiB\"\n\
+         t.toml:12:2: found the unknown key \"learn\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         [learning], [events], [snapshot]; perhaps `learning`\n\
+         t.toml:13:2: found the unknown key \"event\", expected one of mode, dry_run, cgroup, [paths], [arms], [hosts], \
+         [learning], [events], [snapshot]; perhaps `events`"
+    );
+    let faults = parse(text).unwrap_err();
+    assert_eq!(faults.to_string(), expected);
+    let first = "t.toml:1:8: mode: found the string \"clasic\", expected \"thalweg\" or \"classic\"; perhaps \"classic\" \
+                 (9 more: `thalweg config check t.toml`)";
+    assert_eq!(ConfigError::from(faults).to_string(), first);
+}
+
+#[test]
+fn the_sample_has_every_key_with_its_default() {
+    let sample = include_str!("../../../../packaging/thalweg.toml");
+    assert_eq!(parse(sample).unwrap(), Config::default());
+    // Without the marks it sets every key, to the default.
+    let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+    let set: String = sample
+        .lines()
+        .map(|line| format!("{}\n", if is_key(&line) { &line[1..] } else { line }))
+        .collect();
+    let (config, keys) = Config::describe(&set, Path::new("t.toml")).unwrap();
+    assert_eq!(config, Config::default());
+    for key in keys {
+        assert!(key.line.is_some(), "{} is not in the sample", key.key);
+        assert_eq!(key.value, key.default, "{}", key.key);
+    }
+}
+
+#[test]
+fn every_value_is_described_with_its_line() {
+    let (config, keys) = Config::describe(FULL, Path::new("t.toml")).unwrap();
+    let mut again = String::new();
+    let mut table = String::new();
+    for key in &keys {
+        let (section, name) = key.key.rsplit_once('.').unwrap_or(("", &key.key));
+        if section != table {
+            again += &format!("[{section}]\n");
+            table = section.to_owned();
+        }
+        again += &format!("{name} = {}\n", key.value);
+        let line = FULL.lines().nth(key.line.unwrap() - 1).unwrap();
+        assert!(line.starts_with(&format!("{name} = ")), "{key:?}: {line}");
+    }
+    assert_eq!(parse(&again).unwrap(), config);
+    for key in Config::keys() {
+        assert_eq!((key.line, &key.value), (None, &key.default));
+    }
+    let odd = "cgroup = '/a\"b\\c'";
+    let (_, keys) = Config::describe(odd, Path::new("t.toml")).unwrap();
+    assert_eq!(keys[2].value, "\"/a\\\"b\\\\c\"");
+}
+
+#[test]
 fn columns_count_characters() {
     let text = "[paths]\nstate = \"/ü\"\n\"ß\" = 1\n";
     let fault = fault(text.as_bytes());
-    assert_eq!((fault.line, fault.column), (3, 1));
+    assert_eq!((fault.at.line, fault.at.column), (3, 1));
     let after = self::fault("cgroup = \"/üüü\" x".as_bytes());
-    assert_eq!((after.line, after.column), (1, 17));
+    assert_eq!((after.at.line, after.at.column), (1, 17));
 }
 
 #[test]
@@ -218,15 +304,15 @@ fn malformed_configurations_are_refused_at_the_right_line() {
         *kinds.entry(case.kind).or_default() += 1;
         let fault = fault(&case.text);
         let shown = String::from_utf8_lossy(&case.text);
-        assert_eq!(fault.line, case.line, "{}: {fault}\n{shown}", case.kind);
-        let line = shown.lines().nth(fault.line - 1).unwrap_or_default();
+        assert_eq!(fault.at.line, case.line, "{}: {fault}\n{shown}", case.kind);
+        let line = shown.lines().nth(fault.at.line - 1).unwrap_or_default();
         let width = line.chars().count() + 1;
         assert!(
-            (1..=width).contains(&fault.column),
+            (1..=width).contains(&fault.at.column),
             "{}: {fault}\n{shown}",
             case.kind
         );
-        let place = format!("t.toml:{}:{}: ", fault.line, fault.column);
+        let place = format!("t.toml:{}:{}: ", fault.at.line, fault.at.column);
         let message = fault.to_string();
         assert!(message.starts_with(&place), "{message}");
         assert!(

@@ -184,7 +184,7 @@ fn what_takes_much_memory_is_read_within_bounds() {
             "",
             "[[rule]]\na=1\n",
             &["--config", "FILE", "status"],
-            bound,
+            "64 MiB of memory",
         ),
         (
             "{\"format\":1,\"environment\":",

@@ -3,11 +3,11 @@
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::reader::{Table, describe};
 use crate::catalogue::{Key, Unit};
 use crate::model::{Direction, Namespace, Ports, SamePrefix, Value};
 use crate::prefix::{Prefix, PrefixError};
 use thalweg_units::grammar;
+use thalweg_units::reader::{Table, describe, quoted, whole};
 
 pub(super) const PREFIX: &str =
     "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";
@@ -104,7 +104,7 @@ pub(super) fn same_prefix(table: &mut Table<'_>) -> Option<SamePrefix> {
             "ipv6" => (&mut same.ipv6, 128),
             "ipv4" => (&mut same.ipv4, 32),
             other => {
-                let found = format!("the unknown key {}", super::reader::quoted(other));
+                let found = format!("the unknown key {}", quoted(other));
                 table.fault(key.span().start, Some(KEY), found, "ipv6 or ipv4");
                 continue;
             }
@@ -230,11 +230,4 @@ fn is_device(name: &str) -> bool {
         && !name
             .bytes()
             .any(|byte| bad(byte) || matches!(byte, b'/' | b':'))
-}
-
-fn whole(value: &DeValue<'_>) -> Option<i64> {
-    match value {
-        DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
-        _ => None,
-    }
 }

@@ -209,7 +209,13 @@ fn a_cgroup_is_told_by_its_path_or_its_directory() {
         ("/sys/fs/cgroup", Some("/sys/fs/cgroup")),
         ("/sys/fs/cgroup/../a", None),
         ("/sys/fs/cgroup/", None),
-        ("a", None),
+        ("a", Some("/a")),
+        (
+            "system.slice/nginx.service",
+            Some("/system.slice/nginx.service"),
+        ),
+        ("sys/../a", None),
+        ("", None),
         ("//", None),
     ] {
         assert_eq!(

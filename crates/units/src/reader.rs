@@ -1,23 +1,134 @@
-//! Takes keys out of a part of a policy.
+//! Takes keys out of TOML: every fault is found, and each has its place.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::path::Path;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use thalweg_units::memory::{TooMuch, check_toml_within};
-use thalweg_units::one_line;
+use crate::fault::{Fault, Faults, Position, one_line, position};
+use crate::memory::{TooMuch, check_toml_within};
+use crate::near::nearest;
 
-use super::document::Document;
-use crate::error::Position;
+/// Most faults that are told.
+const FAULTS_MAX: usize = 100;
 
-/// Longest piece of a policy that is repeated in an error, in characters.
+/// The whole text, and what was found wrong with it.
+pub struct Document<'a> {
+    /// Serves for messages alone.
+    pub file: &'a Path,
+    /// The text.
+    pub text: &'a str,
+    /// Where each line begins.
+    lines: Vec<u32>,
+    faults: RefCell<Vec<Fault>>,
+}
+
+impl<'a> Document<'a> {
+    /// A text without faults so far.
+    pub fn new(file: &'a Path, text: &'a str) -> Self {
+        // A file has 16 MiB at most, and perhaps as many lines: of the size that is needed, since
+        // one that grows has up to twice that.
+        let mut lines = Vec::with_capacity(text.matches('\n').count() + 1);
+        lines.push(0);
+        lines.extend(text.match_indices('\n').map(|(at, _)| at as u32 + 1));
+        Self {
+            file,
+            text,
+            lines,
+            faults: RefCell::default(),
+        }
+    }
+
+    /// Line and column of a byte.
+    pub fn position(&self, at: usize) -> Position {
+        let mut at = at.min(self.text.len());
+        while !self.text.is_char_boundary(at) {
+            at -= 1;
+        }
+        let line = self.lines.partition_point(|&start| start as usize <= at);
+        // The first line begins at 0, so at least one does not begin after `at`.
+        let start = self.lines[line - 1] as usize;
+        Position {
+            line,
+            column: self.text[start..at].chars().count() + 1,
+        }
+    }
+
+    /// Adds a fault.
+    pub fn fault(
+        &self,
+        at: Position,
+        key: Option<String>,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+    ) {
+        let mut faults = self.faults.borrow_mut();
+        if faults.len() < FAULTS_MAX {
+            faults.push(Fault {
+                file: self.file.to_path_buf(),
+                at,
+                key,
+                found: found.into(),
+                expected: expected.into(),
+            });
+        } else if faults.len() == FAULTS_MAX {
+            faults.push(Fault {
+                file: self.file.to_path_buf(),
+                at,
+                key: None,
+                found: format!("more than {FAULTS_MAX} faults"),
+                expected: "fewer: the rest is not looked at".to_owned(),
+            });
+        }
+    }
+
+    /// Whether no more faults are told.
+    pub fn is_full(&self) -> bool {
+        self.faults.borrow().len() > FAULTS_MAX
+    }
+
+    /// Whether there is no fault so far.
+    pub fn is_clean(&self) -> bool {
+        self.faults.borrow().is_empty()
+    }
+
+    /// The faults, in the order of the text.
+    pub fn take_faults(&self) -> Faults {
+        let mut faults = self.faults.take();
+        faults.sort_by_key(|fault| fault.at);
+        Faults(faults)
+    }
+}
+
+/// What a file holds as text; `file` serves for messages alone.
+///
+/// # Errors
+/// The first byte that is not UTF-8.
+pub fn text<'b>(bytes: &'b [u8], file: &Path) -> Result<&'b str, Faults> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let (valid, rest) = bytes.split_at(error.valid_up_to());
+        // The valid part is text by the contract of `valid_up_to`.
+        let (line, column) = position(&String::from_utf8_lossy(valid), valid.len());
+        let byte = rest.first().copied().unwrap_or_default();
+        Faults(vec![Fault {
+            file: file.to_path_buf(),
+            at: Position { line, column },
+            key: None,
+            found: format!("the byte 0x{byte:02x}"),
+            expected: "UTF-8 text".to_owned(),
+        }])
+    })
+}
+
+/// Longest piece of a text that is repeated in an error, in characters.
 const QUOTE_MAX: usize = 60;
 /// Most memory for one part while it is read, in bytes: a rule of 65,536 prefixes takes less.
 const MEMORY_MAX: u64 = 64 << 20;
 
-/// A part of a policy that is TOML by itself. Places are those in it.
-pub(super) struct Reader<'a> {
+/// A part of a text that is TOML by itself. Places are those in it.
+pub struct Reader<'a> {
     document: &'a Document<'a>,
     text: &'a str,
     /// Where it begins in the whole.
@@ -25,19 +136,27 @@ pub(super) struct Reader<'a> {
 }
 
 /// The keys of one table that have not been taken yet.
-pub(super) struct Table<'s> {
+pub struct Table<'s> {
     reader: &'s Reader<'s>,
     /// `rule "NAME": `, or empty for the root.
     label: String,
     /// Dotted name within the rule, with a dot at the end; empty for the rule itself.
     path: String,
     entries: DeTable<'s>,
-    known: Vec<&'static str>,
+    known: Vec<Known>,
     /// Where the table begins.
     pub at: usize,
 }
 
+/// A key that was asked for.
+#[derive(Clone, Copy)]
+struct Known {
+    key: &'static str,
+    is_table: bool,
+}
+
 impl<'a> Reader<'a> {
+    /// A part of a text.
     pub fn new(document: &'a Document<'a>, part: Range<usize>) -> Self {
         Self {
             document,
@@ -77,6 +196,7 @@ impl<'a> Reader<'a> {
             .then(|| self.table(String::new(), String::new(), root.into_inner(), at))
     }
 
+    /// Keys of a table: `label` tells of what, `path` is its dotted name.
     pub fn table<'s>(
         &'s self,
         label: String,
@@ -94,10 +214,12 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Line and column, in the whole text, of a byte of this part.
     pub fn position(&self, at: usize) -> Position {
         self.document.position(self.start + at)
     }
 
+    /// Adds a fault.
     pub fn fault(
         &self,
         at: usize,
@@ -108,6 +230,7 @@ impl<'a> Reader<'a> {
         self.fault_at(self.position(at), key, found, expected);
     }
 
+    /// The same, at a place in the whole text.
     pub fn fault_at(
         &self,
         at: Position,
@@ -130,6 +253,7 @@ impl<'s> Table<'s> {
         format!("{}{}{key}", self.label, self.path)
     }
 
+    /// Whether no key is left.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -150,12 +274,17 @@ impl<'s> Table<'s> {
         self.reader.fault(at, name, found, expected);
     }
 
+    /// A fault of the table as a whole.
     pub fn fault_here(&self, found: &str, expected: &str) {
         self.fault(self.at, None, found, expected);
     }
 
+    /// Takes a key with whatever it has.
     pub fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'s>>> {
-        self.known.push(key);
+        self.known.push(Known {
+            key,
+            is_table: false,
+        });
         self.entries.remove(key)
     }
 
@@ -173,9 +302,18 @@ impl<'s> Table<'s> {
         all
     }
 
+    /// Looks at the value of a key that has not been taken yet.
+    pub fn peek(&self, key: &str) -> Option<&DeValue<'s>> {
+        self.entries.get(key).map(Spanned::get_ref)
+    }
+
     /// Takes a table.
     pub fn sub(&mut self, key: &'static str) -> Option<Table<'s>> {
-        let value = self.take(key)?;
+        let value = self.take(key);
+        if let Some(known) = self.known.last_mut() {
+            known.is_table = true;
+        }
+        let value = value?;
         let at = value.span().start;
         match value.into_inner() {
             DeValue::Table(entries) => Some(self.reader.table(
@@ -185,7 +323,11 @@ impl<'s> Table<'s> {
                 at,
             )),
             other => {
-                self.fault(at, Some(key), describe(&other), "a table");
+                let expected = match self.header(key) {
+                    header if header == key => "a table".to_owned(),
+                    header => format!("a table, {header}"),
+                };
+                self.fault(at, Some(key), describe(&other), expected);
                 None
             }
         }
@@ -216,7 +358,7 @@ impl<'s> Table<'s> {
         expected: &str,
     ) -> Option<T> {
         if !self.entries.contains_key(key) {
-            self.known.push(key);
+            self.take(key);
             self.fault(
                 self.at,
                 Some(key),
@@ -265,17 +407,46 @@ impl<'s> Table<'s> {
         all
     }
 
+    /// How the header of a table within this one is written.
+    fn header(&self, key: &str) -> String {
+        if self.label.is_empty() && self.path.is_empty() {
+            format!("[{key}]")
+        } else {
+            key.to_owned()
+        }
+    }
+
     /// Refuses the keys that nobody asked for.
     pub fn finish(mut self) {
-        let known: Vec<&str> = self.known.clone();
+        let known = std::mem::take(&mut self.known);
+        let names: Vec<String> = known
+            .iter()
+            .map(|known| match known.is_table {
+                true => self.header(known.key),
+                false => known.key.to_owned(),
+            })
+            .collect();
         for (name, at, _) in self.drain() {
+            let mut expected = format!("one of {}", names.join(", "));
+            if let Some(near) = nearest(&name, known.iter().map(|known| known.key)) {
+                expected += &format!("; perhaps `{near}`");
+            }
             let found = format!("the unknown key {}", quoted(&name));
-            self.fault(at, None, found, format!("one of {}", known.join(", ")));
+            self.fault(at, None, found, expected);
         }
     }
 }
 
-pub(super) fn describe(value: &DeValue<'_>) -> String {
+/// A whole number.
+pub fn whole(value: &DeValue<'_>) -> Option<i64> {
+    match value {
+        DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
+        _ => None,
+    }
+}
+
+/// A value in words.
+pub fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => format!("the string {}", quoted(text)),
         DeValue::Integer(number) => format!("the number {number}"),
@@ -288,7 +459,7 @@ pub(super) fn describe(value: &DeValue<'_>) -> String {
 }
 
 /// A piece of the text in quotes, control characters escaped, cut where it is long.
-pub(super) fn quoted(piece: &str) -> String {
+pub fn quoted(piece: &str) -> String {
     let mut short: String = piece.chars().take(QUOTE_MAX).collect();
     if short.len() < piece.len() {
         short.push('…');
