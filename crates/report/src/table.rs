@@ -1,6 +1,11 @@
 //! Tables, as text for a terminal.
 
-use comfy_table::{CellAlignment, presets};
+use comfy_table::{CellAlignment, ContentArrangement, presets};
+
+/// No line of a table is longer, in characters.
+const WIDTH: usize = 100;
+/// What a column takes beside its text: two spaces and a line.
+const FRAME: usize = 3;
 
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,18 +19,95 @@ pub struct Table {
 }
 
 impl Table {
-    /// Draws it for a terminal, title first.
+    /// Draws it for a terminal, title first: in several parts, each with the first column, where it
+    /// is too wide for one.
     pub fn text(&self) -> String {
+        let parts = self.parts().into_iter().map(|columns| self.part(&columns));
+        format!("{}\n{}\n", self.title, parts.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Columns of each part.
+    fn parts(&self) -> Vec<Vec<usize>> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let cells = cells.chain(self.header.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0) + FRAME
+        };
+        let first = width(0) + 1;
+        let mut parts = vec![vec![0]];
+        let mut taken = first;
+        for column in 1..self.header.len() {
+            let own = width(column);
+            let is_empty = taken == first;
+            if taken + own > WIDTH && !is_empty {
+                parts.push(vec![0]);
+                taken = first;
+            }
+            taken += own;
+            parts
+                .last_mut()
+                .expect("there is a first part")
+                .push(column);
+        }
+        parts
+    }
+
+    fn part(&self, columns: &[usize]) -> String {
+        let cells = |row: &[String]| -> Vec<String> {
+            let cells = columns.iter().filter_map(|&column| row.get(column));
+            cells.cloned().collect()
+        };
         let mut table = comfy_table::Table::new();
         table
             .load_preset(presets::UTF8_FULL_CONDENSED)
-            .set_header(&self.header);
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(WIDTH as u16)
+            .set_header(cells(&self.header));
         for row in &self.rows {
-            table.add_row(row);
+            table.add_row(cells(row));
         }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        format!("{}\n{table}\n", self.title)
+        table.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(columns: usize, cell: &str) -> Table {
+        let header = (0..columns).map(|column| format!("column {column}"));
+        Table {
+            title: "A table".into(),
+            header: header.collect(),
+            rows: vec![vec![cell.to_owned(); columns]; 2],
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_comes_in_parts() {
+        for columns in 1..30 {
+            for cell in ["1.23 Gbit/s", "x", &"word ".repeat(30)] {
+                let table = table(columns, cell);
+                let text = table.text();
+                let widest = text.lines().map(|line| line.chars().count()).max();
+                assert!(widest <= Some(100), "{text}");
+                if cell.len() < 20 {
+                    for heading in &table.header {
+                        assert!(text.contains(heading), "{heading}: {text}");
+                    }
+                    // No cell is broken; the first is there again in each part.
+                    let parts = table.parts().len();
+                    assert_eq!(
+                        text.matches(cell).count(),
+                        2 * (columns + parts - 1),
+                        "{text}"
+                    );
+                }
+            }
+        }
+        assert_eq!(table(6, "1.23 Gbit/s").parts().len(), 1);
     }
 }
