@@ -90,9 +90,9 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
     if let Some(regret) = figure(outcome, mode, Statistic::Regret) {
         let count = mode.measured().count();
         text.push_str(&if regret >= 0.0 {
-            format!(". Learning and its errors cost what {regret:.1} of {count} connections of that arm carry")
+            format!(". Over all {count} connections, learning included, it lost the goodput of {regret:.1} of that arm's")
         } else {
-            format!(". Its {count} connections carried what {:.1} more of that arm would have", -regret)
+            format!(". Over all {count} connections, learning included, it gained the goodput of {:.1} of that arm's", -regret)
         });
     }
     match figure(outcome, mode, Statistic::Recovery) {
@@ -110,11 +110,15 @@ fn learner(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Option<String> {
 fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String> {
     let (best, best_bps) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
     let median = baseline.summary()?.median_bps;
+    let (default, best) = (&outcome.scenario.system.default_cc, arm(&best.mode));
+    if *default == best {
+        return Some(format!(
+            "No fixed arm was better than the system default, {default}."
+        ));
+    }
+    let part = median / best_bps;
     Some(format!(
-        "The baseline ({}) had {:.2} of {}.",
-        outcome.scenario.system.default_cc,
-        median / best_bps,
-        arm(&best.mode),
+        "The system default ({default}) reached {part:.2} of the best fixed arm ({best})."
     ))
 }
 
@@ -202,9 +206,11 @@ fn checks(outcome: &ScenarioOutcome) -> Option<String> {
     let all = outcome.checks.len();
     match (count(Verdict::Missed), count(Verdict::NotChecked)) {
         _ if all == 0 => None,
+        (0, 0) if all == 1 => Some("The expectation was met.".to_owned()),
         (0, 0) => Some(format!("All {all} expectations were met.")),
         (missed, unchecked) => Some(format!(
-            "Of {all} expectations {missed} were missed and {unchecked} could not be checked."
+            "Expectations: {} met, {missed} missed, {unchecked} not checked.",
+            all - missed - unchecked
         )),
     }
 }
@@ -272,9 +278,9 @@ mod tests {
             [
                 "In its last half thalweg reached 0.95 of the best fixed arm (bbr, median 100 Mbit/s); \
                  it came within 10 % of it after 5 connections; 100 % of the last half ran bbr. \
-                 Learning and its errors cost what 2.2 of 10 connections of that arm carry.",
-                "The baseline (cubic) had 0.20 of bbr.",
-                "All 1 expectations were met.",
+                 Over all 10 connections, learning included, it lost the goodput of 2.2 of that arm's.",
+                "The system default (cubic) reached 0.20 of the best fixed arm (bbr).",
+                "The expectation was met.",
             ]
         );
     }
