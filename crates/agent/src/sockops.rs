@@ -277,6 +277,19 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     Ok(left_out)
 }
 
+/// Reasons of libbpf, with what to change in the source where that is known.
+fn with_advice(reasons: String) -> String {
+    let advice = if reasons.contains("extern '") || reasons.contains("extern (") {
+        "; a BPF program has no C library: declare functions static, and write \
+         __builtin_memcmp or a loop of your own for memcmp and the like"
+    } else if reasons.contains("legacy map definition") {
+        "; declare maps in section \".maps\", with __uint and __type of bpf_helpers.h"
+    } else {
+        ""
+    };
+    reasons + advice
+}
+
 /// Opens and loads an object; the names of programs that are not loaded come with it.
 fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
     object::listening(|| load_quietly(file))
@@ -288,7 +301,7 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
     let mut open = ObjectBuilder::default().open_file(file).map_err(|error| {
         anyhow!(
             "{shown} cannot be read as a BPF object: {}",
-            last_line(&take_said()).unwrap_or_else(|| error.to_string())
+            with_advice(last_line(&take_said()).unwrap_or_else(|| error.to_string()))
         )
     })?;
     let mut left_out = Vec::new();
@@ -323,6 +336,7 @@ fn load_quietly(file: &Path) -> Result<(Object, Vec<String>)> {
             } else {
                 reasons
             };
+            let reasons = with_advice(reasons);
             Err(anyhow!("the kernel refused {shown}: {reasons}"))
         }
     }

@@ -159,7 +159,7 @@ impl<'a> Program<'a> {
                 .map(|map| printable(&map.name().to_string_lossy()));
             names.collect::<Vec<_>>().join(", ")
         };
-        let map = match found.len() {
+        let mut map = match found.len() {
             0 => bail!(
                 "{label} has no congestion control: expected one struct tcp_congestion_ops in \
                  section \".struct_ops.link\""
@@ -170,12 +170,11 @@ impl<'a> Program<'a> {
                 names(&found)
             ),
         };
-        if map.map_flags() & BPF_F_LINK == 0 {
-            bail!(
-                "{label}: {} is in section \".struct_ops\"; expected \".struct_ops.link\", so that \
-                 it can stay and be replaced",
-                printable(&map.name().to_string_lossy())
-            );
+        // In section ".struct_ops" it has none, the only form before Linux 6.4. Without a link it could
+        // neither stay nor be replaced.
+        let flags = map.map_flags();
+        if flags & BPF_F_LINK == 0 {
+            map.set_map_flags(flags | BPF_F_LINK)?;
         }
         Ok(map)
     }
