@@ -195,7 +195,7 @@ fn bpffs(config: &Config) -> Check {
         );
     }
     if existing == Path::new(system::BPFFS) {
-        return Check::ok(name, "not mounted", "the agent mounts it when it starts");
+        return Check::ok(name, "none yet", "the agent mounts it when it starts");
     }
     Check::not(
         name,

@@ -2,6 +2,7 @@
 
 pub mod arms;
 pub mod cc;
+pub mod config;
 pub mod detach;
 pub mod doctor;
 pub mod events;
@@ -17,6 +18,7 @@ pub mod model;
 pub mod policy;
 pub mod reset;
 pub mod run;
+mod scenarios;
 pub mod sim;
 pub mod sockops;
 pub mod stack;

@@ -1,5 +1,6 @@
 //! How commands fail, and what the shell learns of it.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -55,9 +56,9 @@ pub enum Failure {
     /// The laboratory found a run worse than another.
     #[error("B is worse than A")]
     Worse,
-    /// `policy check` found faults, or warnings that were not to be.
+    /// `policy check` or `config check` found faults, or warnings that were not to be.
     #[error("{0}")]
-    Policy(String),
+    Faults(String),
     /// `model check` found files that are no models.
     #[error("{0}")]
     Model(String),
@@ -79,7 +80,7 @@ impl Failure {
             Self::Start { found: false, .. } => 127,
             Self::Command(code) => *code,
             Self::Worse => 6,
-            Self::Policy(_) | Self::Model(_) => 1,
+            Self::Faults(_) | Self::Model(_) => 1,
         }
     }
 }
@@ -103,14 +104,42 @@ fn agent_down(socket: &std::path::Path, pin: &std::path::Path, pinned: Pinned) -
     format!("the agent is not running (nobody answers on {socket}); {state}")
 }
 
-/// Says on standard error what went wrong; returns the exit code.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+/// Says on standard error what went wrong, as one object where answers are JSON; returns the exit code.
+pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     let code = failure.map_or(1, Failure::code);
     if code != 0 && !matches!(failure, Some(Failure::Command(_))) {
+        let message = format!("{error:#}");
+        let line = if json {
+            as_json(&message, code)
+        } else {
+            format!("thalweg: {message}")
+        };
         // Nothing is left to do where standard error is closed too.
-        let _ =
-            std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("thalweg: {error:#}\n"));
+        let _ = writeln!(std::io::stderr(), "{line}");
     }
     ExitCode::from(code)
+}
+
+/// The same for arguments that cannot be understood, and for `--help`.
+pub fn report_usage(error: &clap::Error) -> ExitCode {
+    let json = std::env::args_os()
+        .skip(1)
+        .take_while(|argument| argument != "--")
+        .any(|argument| argument == "--json");
+    if !(json && error.use_stderr()) {
+        let _ = error.print();
+    } else {
+        let text = error.to_string();
+        // What follows an empty line is about usage in general.
+        let what = text.split("\n\n").next().unwrap_or_default();
+        let what = what.strip_prefix("error: ").unwrap_or(what);
+        let words: Vec<&str> = what.split_whitespace().collect();
+        let _ = writeln!(std::io::stderr(), "{}", as_json(&words.join(" "), 2));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+fn as_json(message: &str, code: u8) -> String {
+    serde_json::json!({ "error": message, "code": code }).to_string()
 }

@@ -2,21 +2,26 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod client;
 mod commands;
 mod failure;
+mod groups;
+mod kinds;
 mod options;
 mod output;
 
+use clap::FromArgMatches as _;
 use options::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = groups::command().try_get_matches();
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return failure::report_usage(&error),
+    };
     match dispatch(&cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failure::report(&error),
+        Err(error) => failure::report(&error, cli.global.json),
     }
 }
 
@@ -33,6 +38,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<()> {
         Command::Export(options) => commands::export::run(global, options),
         Command::Import(options) => commands::import::run(global, options),
         Command::Detach => commands::detach::run(global),
+        Command::Config(what) => commands::config::run(global, what),
         Command::Doctor => commands::doctor::run(global),
         Command::Lab(options) => commands::lab::run(global, options),
         Command::Policy(options) => commands::policy::run(global, options),

@@ -1,12 +1,15 @@
 //! The command line as a whole. Each sub-command's own options are in its file.
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
-use thalweg_agent::config::{Config, ConfigError};
+use thalweg_agent::config::Config;
+use thalweg_agent::system;
 
 use crate::client::Client;
 use crate::commands;
+use crate::kinds::{self, Kind};
 
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -53,7 +56,10 @@ pub struct Global {
 
 impl Global {
     /// The configuration, with `--socket` in effect.
-    pub fn config(&self) -> Result<Config, ConfigError> {
+    pub fn config(&self) -> anyhow::Result<Config> {
+        if let Some(file) = &self.config {
+            kinds::expect(file, Kind::Configuration)?;
+        }
         let mut config = Config::load_or_default(self.config.as_deref())?;
         if let Some(socket) = &self.socket {
             config.paths.socket.clone_from(socket);
@@ -66,6 +72,70 @@ impl Global {
         let paths = self.config()?.paths;
         Client::new(paths.socket, paths.pin)
     }
+}
+
+/// An address, with brackets around it or without.
+///
+/// # Errors
+/// What is expected.
+pub fn address(text: &str) -> Result<IpAddr, String> {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    let parsed = match inner {
+        Some(inner) => inner.parse().ok().map(IpAddr::V6),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| {
+        format!(
+            "found {text:?}, expected an address such as 192.0.2.7, 2001:db8::7 or [2001:db8::7]"
+        )
+    })
+}
+
+/// A host as the agent knows it: an address, with a length where it is a prefix.
+///
+/// # Errors
+/// What is expected.
+pub fn host(text: &str) -> Result<String, String> {
+    let (start, length) = text.split_once('/').unwrap_or((text, ""));
+    let good = address(start)?;
+    if length.is_empty() && !text.ends_with('/') {
+        return Ok(good.to_string());
+    }
+    let most = if good.is_ipv4() { 32 } else { 128 };
+    match length.parse::<u8>() {
+        Ok(bits) if bits <= most => Ok(format!("{good}/{bits}")),
+        _ => Err(format!("found the length {length:?}, expected 0 to {most}")),
+    }
+}
+
+/// The directory of a cgroup that is named as policies name it, or by a directory.
+///
+/// # Errors
+/// There is no such cgroup.
+pub fn cgroup(text: &Path) -> anyhow::Result<PathBuf> {
+    if system::check_cgroup2(text).is_ok() {
+        return Ok(text.to_owned());
+    }
+    let Some(name) = text.to_str().and_then(thalweg_policy::parse_cgroup) else {
+        anyhow::bail!(
+            "cgroup {}: expected the path of a cgroup, such as system.slice, or its directory",
+            text.display()
+        );
+    };
+    let directory = system::cgroup2_mount()?.join(name.trim_start_matches('/'));
+    if !directory.is_dir() {
+        // A directory elsewhere is told that it is no cgroup.
+        if text.is_absolute() && text.exists() {
+            system::check_cgroup2(text)?;
+        }
+        anyhow::bail!(
+            "there is no cgroup {name}: {} does not exist",
+            directory.display()
+        );
+    }
+    Ok(directory)
 }
 
 /// The sub-commands.
@@ -94,6 +164,9 @@ pub enum Command {
     /// Connections keep the congestion control they have; what was learned stays in the store.
     /// It works without a running agent too.
     Detach,
+    /// Check and show the configuration.
+    #[command(subcommand)]
+    Config(commands::config::What),
     /// Check what this machine supports; exit code 3 if something needed is missing.
     Doctor,
     /// Set TCP parameters per flow, by the rules of a file.
@@ -139,4 +212,41 @@ pub enum Command {
     /// Write the manual pages.
     #[command(hide = true)]
     Manual(commands::manual::Options),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_may_have_brackets() {
+        for (text, expected) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[2001:db8::7]", "2001:db8::7"),
+            ("[::ffff:10.1.2.3]", "::ffff:10.1.2.3"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), expected);
+        }
+        for text in [
+            "",
+            "notanip",
+            "[192.0.2.7]",
+            "[::1",
+            "::1]",
+            "[]",
+            "192.0.2",
+        ] {
+            let error = address(text).unwrap_err();
+            assert!(
+                error.contains("expected an address such as"),
+                "{text}: {error}"
+            );
+        }
+        assert_eq!(host("[2001:db8::]/64").unwrap(), "2001:db8::/64");
+        assert_eq!(host("192.0.2.0/24").unwrap(), "192.0.2.0/24");
+        for text in ["192.0.2.0/33", "192.0.2.0/", "::/129", "x/3"] {
+            assert!(host(text).is_err(), "{text}");
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Write};
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
+use thalweg_units::Faults;
 
 use crate::failure::Failure;
 
@@ -90,6 +91,35 @@ pub fn pairs(rows: Vec<(&str, String)>) -> String {
         .collect()
 }
 
+/// A number of things: "1 rule", "2 rules".
+pub fn count(number: impl ToString, what: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+/// A fault of a file, for `--json`.
+#[derive(Serialize)]
+pub struct Fault {
+    pub line: usize,
+    pub column: usize,
+    pub key: Option<String>,
+    pub found: String,
+    pub expected: String,
+}
+
+/// All faults of a file, for `--json`.
+pub fn faults(faults: &Faults) -> Vec<Fault> {
+    let faults = faults.0.iter().map(|fault| Fault {
+        line: fault.at.line,
+        column: fault.at.column,
+        key: fault.key.clone(),
+        found: fault.found.clone(),
+        expected: fault.expected.clone(),
+    });
+    faults.collect()
+}
+
 /// A rate in bytes per second as bits per second with a unit, three figures.
 pub fn rate(bytes_per_s: f64) -> String {
     let bits = bytes_per_s * 8.0;
@@ -146,6 +176,12 @@ pub fn megabits(bytes_per_s: f64) -> String {
     three(bytes_per_s * 8.0 / 1e6)
 }
 
+/// A number with at most three decimal places, none of them a zero at the end.
+pub fn decimal(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// Three significant figures.
 fn three(value: f64) -> String {
     match value {
@@ -172,6 +208,13 @@ mod tests {
         assert_eq!(span(90_000), "1 d 1 h");
         assert_eq!(time(0), "1970-01-01 00:00:00.000");
         assert_eq!(percent(0.0625), "6.2%");
+        assert_eq!(decimal(1000.0 / 165.0), "6.061");
+        assert_eq!(decimal(100.0), "100");
+        assert_eq!(decimal(0.25), "0.25");
+        assert_eq!(
+            (count(1, "rule"), count(2, "rule")),
+            ("1 rule".into(), "2 rules".into())
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ struct Load {
 struct What {
     /// htcp or dctcp, which come with Thalweg; a model of the learned rate controller, which is
     /// a .safetensors file; or an object file: what clang -target bpf makes of a struct
-    /// tcp_congestion_ops in section ".struct_ops.link".
+    /// tcp_congestion_ops in section ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
     program: PathBuf,
     /// Of a model: the rate that counts as 1, the same wherever flows share a bottleneck; best
@@ -180,7 +180,7 @@ fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
 }
 
 fn address(host: &str) -> Result<IpAddr> {
-    if let Ok(address) = host.parse() {
+    if let Ok(address) = crate::options::address(host) {
         return Ok(address);
     }
     let mut found = (host, 0)

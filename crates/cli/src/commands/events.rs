@@ -8,7 +8,7 @@ use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
 
 use crate::client::{Client, encode};
-use crate::options::Global;
+use crate::options::{Global, host};
 use crate::output::{self, bytes, milliseconds, percent, rate};
 
 /// Which events.
@@ -18,7 +18,7 @@ pub struct Options {
     #[arg(long, short)]
     follow: bool,
     /// Only events of this remote host.
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = host)]
     host: Option<String>,
     /// The latest N events, at most 10000.
     #[arg(long, value_name = "N", default_value_t = 20,

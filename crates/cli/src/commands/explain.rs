@@ -6,13 +6,14 @@ use thalweg_agent::view::{Explanation, HostArm};
 
 use super::events;
 use crate::client::encode;
-use crate::options::Global;
+use crate::options::{Global, host};
 use crate::output::{self, milliseconds, percent, rate, span};
 
 /// Which host.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host.
+    #[arg(value_parser = host)]
     host: String,
 }
 

@@ -10,8 +10,8 @@ use thalweg_agent::view::{Host, HostArm, Hosts};
 use thalweg_core::HostKey;
 use thalweg_units::grammar::is_congestion_control;
 
-use crate::options::Global;
-use crate::output;
+use crate::options::{Global, address as address_of};
+use crate::output::{self, milliseconds, percent, rate};
 
 /// Which hosts, and in which order.
 #[derive(Debug, Args)]
@@ -28,6 +28,9 @@ pub struct Options {
     /// Show at most this many hosts. Default: all.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// The columns of the published connection tuner first, in its units: µs, and bytes per µs.
+    #[arg(long)]
+    classic: bool,
 }
 
 /// Orders of the list.
@@ -73,7 +76,7 @@ fn parse_prefix(text: &str) -> Option<HostKey> {
         Some((address, length)) => (address, Some(length.parse::<u32>().ok()?)),
         None => (text, None),
     };
-    let address: IpAddr = address.parse().ok()?;
+    let address = address_of(address).ok()?;
     let address = address.to_canonical();
     let (ipv4, ipv6) = match (address, length) {
         (_, None) => (32, 128),
@@ -102,7 +105,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if global.json {
         return output::print_json(&hosts);
     }
-    output::print(&table(&hosts.hosts))
+    output::print(&match options.classic {
+        true => published(&hosts.hosts),
+        false => table(&hosts.hosts),
+    })
 }
 
 /// Filters, sorts and cuts.
@@ -136,10 +142,58 @@ fn choose(hosts: &mut Vec<Host>, options: &Options) {
     hosts.truncate(options.limit.unwrap_or(usize::MAX));
 }
 
+/// The columns of `explain`, with the host before them.
 fn table(hosts: &[Host]) -> String {
+    let header = [
+        "Host", "Arm", "Next", "Cost", "Rate", "RTT", "Retrans", "Scored", "Chosen",
+    ];
+    let cells = |arm: &HostArm| {
+        let measured = |text: String| match arm.evidence > 0.0 {
+            true => text,
+            false => "-".to_owned(),
+        };
+        vec![
+            arm.arm.clone(),
+            percent(arm.next_probability),
+            measured(format!("{:.2}", arm.cost_bits)),
+            measured(rate(arm.rate_bytes_per_s)),
+            measured(milliseconds(arm.srtt_us)),
+            measured(percent(arm.retransmitted)),
+            arm.scored.to_string(),
+            arm.count.to_string(),
+        ]
+    };
+    rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
+}
+
+/// A row for each arm of each host; a host without one has a row, too.
+fn rows(
+    hosts: &[Host],
+    header: &[&str],
+    numbers: &[usize],
+    cells: impl Fn(&HostArm) -> Vec<String>,
+) -> String {
     if hosts.is_empty() {
         return "no hosts\n".to_owned();
     }
+    let rows = hosts.iter().flat_map(|host| {
+        let with_host = |cells: Vec<String>| {
+            let mut row = vec![host.address.clone()];
+            row.extend(cells);
+            row.resize(header.len(), String::new());
+            row
+        };
+        let empty = host
+            .arms
+            .is_empty()
+            .then(|| with_host(vec!["-".to_owned()]));
+        let arms: Vec<Vec<String>> = host.arms.iter().map(|arm| with_host(cells(arm))).collect();
+        arms.into_iter().chain(empty)
+    });
+    output::table(header, numbers, rows.collect())
+}
+
+fn published(hosts: &[Host]) -> String {
     let header = [
         "IPAddress",
         "CongAlg",
@@ -151,37 +205,23 @@ fn table(hosts: &[Host]) -> String {
         "Mbit/s",
         "Next",
     ];
-    let rows = hosts.iter().flat_map(|host| {
-        let empty = host.arms.is_empty().then(|| {
-            let mut row = vec![host.address.clone(), "-".to_owned()];
-            row.resize(header.len(), String::new());
-            row
-        });
-        host.arms
-            .iter()
-            .map(|arm| row(&host.address, arm))
-            .chain(empty)
-    });
-    output::table(&header, &[2, 3, 4, 5, 6, 7, 8], rows.collect())
-}
-
-fn row(address: &str, arm: &HostArm) -> Vec<String> {
-    let typical = output::megabits(arm.rate_bytes_per_s);
-    vec![
-        address.to_owned(),
-        arm.arm.clone(),
-        arm.metric.to_string(),
-        arm.count.to_string(),
-        arm.greedy.to_string(),
-        arm.min_rtt_us.to_string(),
-        arm.max_rate.to_string(),
-        if arm.evidence > 0.0 {
-            typical
-        } else {
-            "-".to_owned()
-        },
-        output::percent(arm.next_probability),
-    ]
+    let cells = |arm: &HostArm| {
+        let typical = match arm.evidence > 0.0 {
+            true => output::megabits(arm.rate_bytes_per_s),
+            false => "-".to_owned(),
+        };
+        vec![
+            arm.arm.clone(),
+            arm.metric.to_string(),
+            arm.count.to_string(),
+            arm.greedy.to_string(),
+            arm.min_rtt_us.to_string(),
+            arm.max_rate.to_string(),
+            typical,
+            percent(arm.next_probability),
+        ]
+    };
+    rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
 #[cfg(test)]

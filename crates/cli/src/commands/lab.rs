@@ -9,11 +9,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use thalweg_lab::measure::Measure;
+use thalweg_lab::scenario::Scenario;
 use thalweg_lab::units::Size;
 use thalweg_lab::worker::Job;
 use thalweg_lab::{Backend, Mode, compare};
 
 use crate::failure::Failure;
+use crate::kinds::{self, Kind};
 use crate::options::Global;
 use crate::output;
 
@@ -32,6 +34,12 @@ enum Lab {
     /// connections nor its agent are touched. Needs iproute2 and iperf3, and root or
     /// one of Debian's packages user-mode-linux and qemu-system-x86.
     Run(Run),
+    /// List scenarios.
+    List {
+        /// Directory of the files.
+        #[arg(value_name = "DIR", default_value = "scenarios/lab")]
+        directory: PathBuf,
+    },
     /// Repeat the published results and write them beside ours.
     ///
     /// Results are kept: an interrupted call goes on where it stopped.
@@ -171,7 +179,8 @@ struct Run {
     /// Directory of the report. Default: a new one below lab-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The kernel to use: host (this machine's own, needs root), uml (user-mode Linux, an
+    /// The kernel to use: host (this machine's own, needs root), link (the same over a path that
+    /// this program forwards), uml (user-mode Linux, an
     /// ordinary process), virtual (user-mode Linux in simulated time), qemu (a distribution's
     /// kernel in virtual time, see `lab kernels`), auto (host where it has all that the scenarios
     /// need, otherwise uml).
@@ -200,6 +209,11 @@ struct Run {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     match &options.command {
         Lab::Run(run) => run_scenarios(global, run),
+        Lab::List { directory } => {
+            super::scenarios::list(global, directory, Kind::LabScenario, |file| {
+                Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
+            })
+        }
         Lab::Tables(tables) => make_tables(tables),
         Lab::BuildKernel { hz } => build_kernel(global, *hz),
         Lab::Kernels(what) => kernels::run(global, what),
@@ -283,6 +297,9 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
     if run.shift.is_some() && run.backend != Backend::Qemu {
         let why = format!("--shift goes with --backend qemu, found {}", run.backend);
         return Err(Failure::Usage(why).into());
+    }
+    for file in &run.scenarios {
+        kinds::expect(file, Kind::LabScenario)?;
     }
     let settings = thalweg_lab::Options {
         scenarios: run.scenarios.clone(),

@@ -11,7 +11,7 @@ use thalweg_link::quantity::Threshold;
 use thalweg_units::Rate;
 
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, cgroup};
 use crate::output;
 
 /// A limit to set, or what to do with those there are.
@@ -39,7 +39,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Which {
-    /// cgroup v2 directory.
+    /// cgroup: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
 }
@@ -47,7 +47,7 @@ struct Which {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Remove {
-    /// cgroup v2 directory whose limit goes.
+    /// cgroup whose limit goes: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
     /// All limits of this machine.
@@ -62,7 +62,8 @@ struct Remove {
 /// that are moved in later, once it is set again. `list` and `show` say how many pass it by.
 #[derive(Debug, Args)]
 struct Set {
-    /// cgroup v2 directory: what its processes send, and those of all cgroups below it.
+    /// cgroup, as system.slice or its directory: what its processes send, and those of all
+    /// cgroups below it.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
     /// Bits of IP packets per second, together (kbit, mbit, gbit).
@@ -134,7 +135,7 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
             output::print(&table(&limits))
         }
         (Some(Command::Show(which)), _) => {
-            let limit = limit::show(pin, &which.cgroup)?;
+            let limit = limit::show(pin, &cgroup(&which.cgroup)?)?;
             if global.json {
                 return output::print_json(&limit);
             }
@@ -142,8 +143,8 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
         }
         (Some(Command::Remove(remove)), _) => {
             let removed = match &remove.cgroup {
-                Some(cgroup) => {
-                    limit::remove(pin, cgroup)?;
+                Some(path) => {
+                    limit::remove(pin, &cgroup(path)?)?;
                     1
                 }
                 None => limit::remove_all(pin)?,
@@ -154,8 +155,9 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
             output::print(&format!("limits removed: {removed}\n"))
         }
         (None, Some(set)) => {
-            let outcome = limit::set(pin, &set.request())?;
-            let limit = limit::show(pin, &set.cgroup)?;
+            let request = set.request(cgroup(&set.cgroup)?);
+            let outcome = limit::set(pin, &request)?;
+            let limit = limit::show(pin, &request.cgroup)?;
             if global.json {
                 return output::print_json(&Done { outcome, limit });
             }
@@ -166,7 +168,7 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
             output::print(&format!(
                 "limit {what}: {} on {}\n{}",
                 set.rate,
-                set.cgroup.display(),
+                request.cgroup.display(),
                 moved(&limit).map_or(String::new(), |moved| format!("{moved}\n"))
             ))
         }
@@ -178,7 +180,7 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
 }
 
 impl Set {
-    fn request(&self) -> Request {
+    fn request(&self, cgroup: PathBuf) -> Request {
         // With departure times the queue is real. It holds what TCP hands over at once, 64 KiB
         // a connection, before any of it is too much.
         let [mark_ms, drop_ms] = if self.edt { [20, 200] } else { [5, 50] };
@@ -187,7 +189,7 @@ impl Set {
         let windows_ms = 30_000 * 8 * 1000 / self.rate.bps().max(1);
         let drop_ms = drop_ms.max(windows_ms.min(10_000));
         Request {
-            cgroup: self.cgroup.clone(),
+            cgroup,
             rate_bps: self.rate.bps(),
             line_bps: self.line_rate.map(Rate::bps),
             edt: self.edt,

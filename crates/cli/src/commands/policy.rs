@@ -20,8 +20,9 @@ use thalweg_agent::system;
 use thalweg_policy::{Compiled, Faults, Policy};
 use thalweg_units::file::MAX_FILE_BYTES;
 
+use crate::kinds::{self, Kind};
 use crate::options::Global;
-use crate::output;
+use crate::output::{self, count};
 
 /// What to do with a policy.
 #[derive(Debug, Subcommand)]
@@ -113,6 +114,7 @@ fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<(
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
+    kinds::expect(file, Kind::Policy)?;
     Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
 }
 
@@ -125,7 +127,7 @@ fn load(file: &Path) -> Result<Policy> {
 pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;
-    policy.compile().map_err(|faults| first(file, &faults))?;
+    policy.compile().map_err(|faults| first(&faults))?;
     Ok((bytes, policy))
 }
 
@@ -133,32 +135,14 @@ pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
 fn compile(file: &Path) -> Result<(Vec<u8>, Compiled)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;
-    let compiled = policy.compile().map_err(|faults| first(file, &faults))?;
+    let compiled = policy.compile().map_err(|faults| first(&faults))?;
     Ok((bytes, compiled))
 }
 
 fn parse(bytes: &[u8], file: &Path) -> Result<Policy> {
-    Policy::parse(bytes, file).map_err(|faults| first(file, &faults))
+    Policy::parse(bytes, file).map_err(|faults| first(&faults))
 }
 
-/// "1 rule", "2 rules".
-fn count(number: impl ToString, what: &str) -> String {
-    let number = number.to_string();
-    let plural = if number == "1" { "" } else { "s" };
-    format!("{number} {what}{plural}")
-}
-
-fn first(file: &Path, faults: &Faults) -> anyhow::Error {
-    let more = match faults.0.len() {
-        0 | 1 => String::new(),
-        count => format!(
-            " ({} more: `thalweg policy check {}`)",
-            count - 1,
-            file.display()
-        ),
-    };
-    match faults.0.first() {
-        Some(fault) => anyhow!("{fault}{more}"),
-        None => anyhow!("{} cannot be used", file.display()),
-    }
+fn first(faults: &Faults) -> anyhow::Error {
+    anyhow!("{}", faults.first("thalweg policy check"))
 }

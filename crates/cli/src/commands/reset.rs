@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::client::encode;
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, host};
 use crate::output;
 
 /// Which host.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Address of the remote host to forget. Default: all hosts.
+    #[arg(value_parser = host)]
     host: Option<String>,
     /// Do not ask. Needed where standard input is not a terminal.
     #[arg(long, short)]

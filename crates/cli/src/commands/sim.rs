@@ -7,10 +7,18 @@ mod report;
 mod run;
 mod table;
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use clap::Subcommand;
+use serde::Serialize;
+use thalweg_sim::cc::Kind;
+use thalweg_sim::{Scenario, cc};
 
+use super::scenarios;
+use crate::kinds;
 use crate::options::Global;
+use crate::output;
 
 /// What to do with the simulator.
 #[derive(Debug, Subcommand)]
@@ -22,6 +30,21 @@ pub enum What {
     Run(run::Options),
     /// Repeat the published tables of rate controllers and write ours beside them.
     Table(table::Options),
+    /// List scenarios.
+    List {
+        /// Directory of the files.
+        #[arg(value_name = "DIR", default_value = "scenarios/sim")]
+        directory: PathBuf,
+    },
+    /// List rate controllers; with --json, with their parameters and defaults.
+    Controllers,
+}
+
+#[derive(Serialize)]
+struct Controller {
+    name: &'static str,
+    description: &'static str,
+    parameters: toml::Table,
 }
 
 /// Simulates datacenter networks.
@@ -29,5 +52,39 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Run(options) => run::run(global, options),
         What::Table(options) => table::run(global, options),
+        What::List { directory } => {
+            scenarios::list(global, directory, kinds::Kind::SimScenario, |file| {
+                Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
+            })
+        }
+        What::Controllers => controllers(global),
     }
+}
+
+fn controllers(global: &Global) -> Result<()> {
+    let of_file = Controller {
+        name: cc::LEARNED,
+        description: "What a model file holds; with model=FILE.",
+        parameters: toml::Table::new(),
+    };
+    let all: Vec<Controller> = Kind::ALL
+        .iter()
+        .map(|kind| Controller {
+            name: kind.name(),
+            description: kind.description(),
+            parameters: kind.spec().parameters(),
+        })
+        .chain([of_file])
+        .collect();
+    if global.json {
+        return output::print_json(&all);
+    }
+    let rows = all
+        .iter()
+        .map(|one| vec![one.name.to_owned(), one.description.to_owned()]);
+    output::print(&output::table(
+        &["Controller", "What it does"],
+        &[],
+        rows.collect(),
+    ))
 }

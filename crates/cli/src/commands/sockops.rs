@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use thalweg_agent::sockops::{self, Loaded};
+use thalweg_units::file::{MAX_FILE_BYTES, open};
 
 use super::limit::classified;
-use crate::options::Global;
+use crate::options::{Global, cgroup};
 use crate::output;
 
 /// What to do with other people's programs.
@@ -40,7 +41,7 @@ struct Load {
     /// Object file: what clang -target bpf makes of a program with SEC("sockops").
     #[arg(value_name = "OBJ")]
     object: PathBuf,
-    /// cgroup v2 directory whose sockets the programs see.
+    /// cgroup whose sockets the programs see: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
     /// Name to list and unload it by. Default: that of the file, up to the first dot.
@@ -78,7 +79,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::Load(load) => {
-            let loaded = sockops::load(pin, &load.object, &load.cgroup, load.name.as_deref())?;
+            // A fault of the object is told first.
+            open(&load.object, MAX_FILE_BYTES)?;
+            let cgroup = cgroup(&load.cgroup)?;
+            let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;
             if global.json {
                 return output::print_json(&loaded);
             }
@@ -86,7 +90,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
                 "loaded {}: {} on {}\n",
                 loaded.name,
                 loaded.programs.join(", "),
-                load.cgroup.display()
+                cgroup.display()
             );
             if !loaded.left_out.is_empty() {
                 let names = loaded.left_out.join(", ");

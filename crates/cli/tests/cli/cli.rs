@@ -53,7 +53,7 @@ fn arms_are_listed() {
 #[test]
 fn hosts_have_the_published_columns_first() {
     let agent = Agent::new(answer);
-    let text = agent.run(&["hosts"]).ok();
+    let text = agent.run(&["hosts", "--classic"]).ok();
     let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
     let published = [
         "IPAddress",
@@ -81,11 +81,33 @@ fn hosts_have_the_published_columns_first() {
     assert_eq!(rows[2][7..], ["-", "6.2%"]);
     assert_eq!(rows[3][0], "2001:db8:aaaa:bbbb::/64");
 
+    // Otherwise the columns are those of `explain`, with their units.
+    let text = agent.run(&["hosts"]).ok();
+    let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+    let readable = [
+        "Host", "Arm", "Next", "Cost", "Rate", "RTT", "Retrans", "Scored", "Chosen",
+    ];
+    assert_eq!(header, readable);
+    let row = text.lines().nth(2).unwrap();
+    assert!(row.starts_with("192.0.2.10 "), "{text}");
+    for part in [
+        "93.8%",
+        "39.50",
+        "490 Mbit/s",
+        "12.3 ms",
+        "0.0%",
+        "58",
+        "61",
+    ] {
+        assert!(row.contains(part), "{part}: {row}");
+    }
+    assert!(text.lines().nth(3).unwrap().contains(" - "), "{text}");
+
     // The longest address leaves room for everything.
     let long = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff";
     let body = json!({ "hosts": [host(long, 1, &[arm("bbr", 1.0, 1.0)])] }).to_string();
     let text = Agent::new(move |_, _| (200, body.clone()))
-        .run(&["hosts"])
+        .run(&["hosts", "--classic"])
         .ok();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(text.lines().nth(1).unwrap().starts_with(long), "{text}");

@@ -12,9 +12,10 @@ use nix::sys::resource::{Resource, setrlimit};
 const MEMORY: u64 = 256 << 20;
 
 /// Commands that read a text; `FILE` is the file.
-const TEXTS: [&[&str]; 12] = [
+const TEXTS: [&[&str]; 13] = [
     &["--config", "FILE", "status"],
     &["--config", "FILE", "run"],
+    &["config", "check", "FILE"],
     &["policy", "check", "FILE"],
     &["policy", "test", "FILE", "--remote", "192.0.2.1"],
     &["policy", "diff", "FILE", "FILE"],
@@ -107,8 +108,8 @@ fn assert_refused(directory: &Path, command: &[&str], file: &str, words: &str) {
         line.is_some_and(|line| line.matches(words).count() == 1),
         "{command:?}: {said}"
     );
-    // `check` sums up in one more line; of two files that are the same the first is told.
-    let lines = if command.contains(&"check") { 3 } else { 1 };
+    // `check` shows the line, and sums up; of two files that are the same the first is told.
+    let lines = if command.contains(&"check") { 5 } else { 1 };
     assert!(
         said.lines().count() <= lines && said.len() < 600,
         "{command:?}: {said}"
@@ -182,7 +183,7 @@ fn what_takes_much_memory_is_read_within_bounds() {
         ),
         (
             "",
-            "[[rule]]\na=1\n",
+            "[[hosts]]\na=1\n",
             &["--config", "FILE", "status"],
             "64 MiB of memory",
         ),

@@ -625,6 +625,36 @@ fn large_segments_of_both_families_are_tcp_and_counted_whole() {
 }
 
 #[test]
+fn a_cgroup_may_be_named_as_in_policies() {
+    if !privileged() {
+        return;
+    }
+    let bed = Limited::new(&plain("limit-names"));
+    let cgroup = bed.cgroup();
+    let mount = thalweg_agent::system::cgroup2_mount().unwrap();
+    let name = cgroup.strip_prefix(&mount).unwrap();
+    bed.set(name, "10mbit", &[]);
+    let id = bed.show(&cgroup)["cgroup_id"].clone();
+    assert!(id.is_number());
+    for form in [
+        name.to_owned(),
+        Path::new("/").join(name),
+        Path::new("/sys/fs/cgroup").join(name),
+    ] {
+        assert_eq!(bed.show(&form)["cgroup_id"], id, "{}", form.display());
+    }
+    bed.remove(name);
+    let output = bed
+        .0
+        .thalweg(&["limit", "show", "--cgroup", "no-such.slice"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("there is no cgroup /no-such.slice: /"),
+        "{said}"
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     if !privileged() {
         return;
@@ -636,7 +666,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         (
             &["--cgroup", "/no/such", "--rate", "1mbit"],
             1,
-            "No such file",
+            "there is no cgroup /no/such: /",
         ),
         (
             &["--cgroup", "/tmp", "--rate", "1mbit"],

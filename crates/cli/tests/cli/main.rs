@@ -32,6 +32,7 @@ mod lab_virtual;
 mod limit;
 mod link;
 mod many_hosts;
+mod messages;
 mod model;
 mod pages;
 mod policy;

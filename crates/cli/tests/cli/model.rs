@@ -113,9 +113,9 @@ fn models_are_shown() {
         "integers    yes: it can run in the kernel\n",
         "trained on  2-to-1, 4-to-1\n",
         "with        seed 9, commit abc, base RTT 12.5 µs, line rate 100 Gbit/s\n",
-        "results     many-to-one-128, tree: SU 99.5 %, FR 98 %, QL 7.25 µs, 0 % dropped; \
-         0.25 s after 0.25 s, flows begin at 0.1 % of the line rate, mean of 3 seeds\n",
-        "\n            su_percent: 92.5\n",
+        "results     su_percent: 92.5\n",
+        "\nScenario         Inference  SU %  FR %  QL µs  Dropped %   Measured s  Begin %  Seeds\n",
+        "\nmany-to-one-128  tree       99.5    98   7.25          0  0.25 to 0.5      0.1      3\n",
     ] {
         assert!(ran.out.contains(line), "{line}\n{}", ran.out);
     }

@@ -36,6 +36,9 @@ set = { rto_min = "20ms" }
 
 const BAD: &str = "name = \"bad\"\n[[rule]]\nname = \"r\"\nset = { sndbuf = 1, foo = 2 }\n";
 
+const TWICE: &str = "name = \"twice\"\n[[rule]]\nname = \"a\"\nset = { nodelay = true }\n\
+                     [[rule]]\nname = \"b\"\nset = { nodelay = true }\n";
+
 struct Ran {
     code: Option<i32>,
     out: String,
@@ -58,7 +61,11 @@ fn run(directory: &Path, arguments: &[&str]) -> Ran {
 
 fn files() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    for (name, text) in [("first.toml", FIRST), ("bad.toml", BAD)] {
+    for (name, text) in [
+        ("first.toml", FIRST),
+        ("bad.toml", BAD),
+        ("twice.toml", TWICE),
+    ] {
         std::fs::write(directory.path().join(name), text).unwrap();
     }
     directory
@@ -71,22 +78,25 @@ fn check_names_places_and_fails_for_faults_alone() {
     assert_eq!((good.code, &*good.err), (Some(0), ""), "{}", good.out);
     let lines: Vec<&str> = good.out.lines().collect();
     assert!(
-        lines[0].starts_with("first.toml:11:31: warning: rule \"web\": sndbuf: A fixed buffer"),
+        lines[0].starts_with("first.toml:11:31: note: rule \"web\": sndbuf: A fixed buffer"),
         "{}",
         good.out
     );
     assert!(
-        lines[1].starts_with("first.toml:27:9: warning: rule \"near\": rto_min:"),
+        lines[1].starts_with("first.toml:27:9: note: rule \"near\": rto_min:"),
         "{}",
         good.out
     );
-    assert_eq!(lines[2..], ["first.toml: 5 rules, 6 settings; 2 warnings"]);
+    assert_eq!(
+        lines[2..],
+        ["first.toml: 5 rules, 6 settings; good, 2 notes"]
+    );
 
-    let denied = run(files.path(), &["check", "--deny-warnings", "first.toml"]);
+    let denied = run(files.path(), &["check", "--deny-warnings", "twice.toml"]);
     assert_eq!(denied.code, Some(1));
     assert_eq!(
         denied.err,
-        "thalweg: found 2 warnings, which --deny-warnings forbids\n"
+        "thalweg: found 1 warning, which --deny-warnings forbids\n"
     );
 
     let bad = run(files.path(), &["check", "bad.toml", "first.toml"]);
@@ -96,8 +106,12 @@ fn check_names_places_and_fails_for_faults_alone() {
         bad.out.starts_with(
             "bad.toml:4:18: error: rule \"r\": set.sndbuf: found the number 1, expected a size \
              from \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)\n\
+             \x20 | set = { sndbuf = 1, foo = 2 }\n\
+             \x20 |                  ^\n\
              bad.toml:4:21: error: rule \"r\": set: found the unknown key \"foo\", expected a key \
-             of the table in docs/reference/policy.md\nbad.toml: 2 faults\nfirst.toml:11:"
+             of the table in docs/reference/policy.md\n\
+             \x20 | set = { sndbuf = 1, foo = 2 }\n\
+             \x20 |                     ^\nbad.toml: 2 faults\nfirst.toml:11:"
         ),
         "{}",
         bad.out
@@ -135,8 +149,8 @@ fn check_in_json() {
         (&value[1]["rules"], &value[1]["settings"]),
         (&json!(5), &json!(6))
     );
-    assert_eq!(value[1]["warnings"][0]["kind"], "trap");
-    assert_eq!(value[1]["warnings"][0]["rule"], "web");
+    assert_eq!(value[1]["notes"][0]["kind"], "trap");
+    assert_eq!(value[1]["notes"][0]["rule"], "web");
 }
 
 #[test]

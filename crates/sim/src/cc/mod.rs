@@ -19,7 +19,7 @@ mod testing;
 pub mod timely;
 
 pub use parameter::ParameterError;
-pub use registry::{AnyController, Kind, Spec, SpecError};
+pub use registry::{AnyController, Kind, LEARNED, Spec, SpecError};
 
 use crate::Time;
 

@@ -220,7 +220,8 @@ controllers! {
 }
 
 /// Name of [`Spec::Learned`].
-const LEARNED: &str = "learned";
+/// The controller that a model file holds.
+pub const LEARNED: &str = "learned";
 /// What can be said of it.
 const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
 
@@ -228,7 +229,11 @@ const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model",
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// No such controller.
-    #[error("no controller is called `{name}`; there are {}", names(all_names()))]
+    #[error(
+        "no controller is called `{name}`; there are {}{}",
+        names(all_names()),
+        perhaps(name, all_names())
+    )]
     UnknownName {
         /// What was asked for.
         name: String,
@@ -249,7 +254,8 @@ pub enum SpecError {
         field: String,
     },
     /// No such parameter.
-    #[error("{controller} has no parameter `{field}`; there are {}", names(known.iter().map(String::as_str)))]
+    #[error("{controller} has no parameter `{field}`; there are {}{}", names(known.iter().map(String::as_str)),
+        perhaps(field, known.iter().map(String::as_str)))]
     UnknownParameter {
         /// Name of the controller.
         controller: &'static str,
@@ -302,6 +308,12 @@ fn all_names() -> impl Iterator<Item = &'static str> {
 
 fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
+}
+
+/// What a word was probably meant to be.
+fn perhaps<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    thalweg_units::nearest(word, known)
+        .map_or_else(String::new, |near| format!("; perhaps `{near}`"))
 }
 
 impl Kind {

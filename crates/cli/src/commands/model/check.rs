@@ -8,6 +8,7 @@ use serde::Serialize;
 use thalweg_model::ModelFile;
 
 use crate::failure::Failure;
+use crate::kinds::{self, Kind};
 use crate::options::Global;
 use crate::output;
 
@@ -32,9 +33,11 @@ struct Report {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
-        let (fault, integer) = match ModelFile::read(file) {
-            Ok(model) => (None, model.policy.integer().is_some()),
-            Err(error) => (Some(error.to_string()), false),
+        let other = kinds::expect(file, Kind::Model).err();
+        let (fault, integer) = match (other, ModelFile::read(file)) {
+            (Some(other), _) => (Some(other.to_string()), false),
+            (None, Ok(model)) => (None, model.policy.integer().is_some()),
+            (None, Err(error)) => (Some(error.to_string()), false),
         };
         let file = file.display().to_string();
         if !global.json {

@@ -8,8 +8,9 @@ use serde::Serialize;
 use thalweg_core::rate::Decider;
 use thalweg_model::{Document, ModelFile, Policy, Run};
 
+use crate::kinds::{self, Kind};
 use crate::options::Global;
-use crate::output;
+use crate::output::{self, decimal};
 
 /// Which file.
 #[derive(Debug, Args)]
@@ -36,6 +37,7 @@ struct Report<'a> {
 
 /// Shows it.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
+    kinds::expect(&options.file, Kind::Model)?;
     let file = ModelFile::read(&options.file)?;
     let report = Report {
         document: &file.document,
@@ -48,7 +50,11 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     if global.json {
         return output::print_json(&report);
     }
-    output::print(&output::pairs(rows(&file, &report)))
+    output::print(&output::pairs(rows(&file, &report)))?;
+    if report.runs.is_empty() {
+        return Ok(());
+    }
+    output::print(&format!("\n{}", results(&report.runs)))
 }
 
 fn size(policy: &Policy) -> usize {
@@ -90,7 +96,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
         .iter()
         .map(|feature| match feature.scale {
             1.0 => feature.name.clone(),
-            scale => format!("{} × {scale}", feature.name),
+            scale => format!("{} × {}", feature.name, decimal(scale)),
         })
         .collect();
     let integer = if report.integer {
@@ -104,8 +110,8 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
         ("kind", what),
         ("sees", features.join(", ")),
         ("history", format!("{} decisions", document.history)),
-        ("target", document.target.to_string()),
-        ("offset", document.offset.to_string()),
+        ("target", decimal(document.target)),
+        ("offset", decimal(document.offset)),
         ("integers", integer.to_owned()),
     ];
     if let Some(amax) = &document.activation_amax {
@@ -118,7 +124,8 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
         format!(
             "seed {}, commit {}, base RTT {} µs, line rate {}",
             training.seed,
-            training.commit,
+            // As git shortens it; --json has all of it.
+            training.commit.chars().take(12).collect::<String>(),
             training.base_rtt_ns as f64 / 1e3,
             output::rate(training.line_rate_bps as f64 / 8.0)
         ),
@@ -127,33 +134,38 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
         .evaluation
         .iter()
         .filter(|(name, _)| *name != "runs");
-    let results = report
-        .runs
-        .iter()
-        .map(result)
-        .chain(others.map(|(name, value)| format!("{name}: {value}")));
-    for (number, result) in results.enumerate() {
+    for (number, (name, value)) in others.enumerate() {
         let label = if number == 0 { "results" } else { "" };
-        rows.push((label, result));
+        rows.push((label, format!("{name}: {value}")));
     }
     rows
 }
 
-/// How the model did in a scenario, in one line.
-fn result(run: &Run) -> String {
-    format!(
-        "{}, {}: SU {} %, FR {} %, QL {} µs, {} % dropped; {} s after {} s, flows begin at {} % \
-         of the line rate, mean of {} seed{}",
-        run.scenario,
-        run.inference,
-        run.utilisation_percent,
-        run.fairness_percent,
-        run.queue_us,
-        run.dropped_percent,
-        run.duration_s - run.warmup_s,
-        run.warmup_s,
-        run.initial_fraction * 100.0,
-        run.seeds,
-        if run.seeds == 1 { "" } else { "s" },
-    )
+/// How the model did in the simulator.
+fn results(runs: &[Run]) -> String {
+    let header = [
+        "Scenario",
+        "Inference",
+        "SU %",
+        "FR %",
+        "QL µs",
+        "Dropped %",
+        "Measured s",
+        "Begin %",
+        "Seeds",
+    ];
+    let rows = runs.iter().map(|run| {
+        vec![
+            run.scenario.clone(),
+            run.inference.clone(),
+            decimal(run.utilisation_percent),
+            decimal(run.fairness_percent),
+            decimal(run.queue_us),
+            decimal(run.dropped_percent),
+            format!("{} to {}", decimal(run.warmup_s), decimal(run.duration_s)),
+            decimal(run.initial_fraction * 100.0),
+            run.seeds.to_string(),
+        ]
+    });
+    output::table(&header, &[2, 3, 4, 5, 6, 7, 8], rows.collect())
 }

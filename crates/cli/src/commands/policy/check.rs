@@ -1,16 +1,18 @@
 //! `thalweg policy check`.
 
+mod here;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use thalweg_policy::{Faults, Policy, WarningKind};
+use thalweg_policy::{Policy, WarningKind};
+use thalweg_units::{Position, excerpt};
 
-use super::count;
 use crate::failure::Failure;
 use crate::options::Global;
-use crate::output;
+use crate::output::{self, Fault, count};
 
 /// Which files.
 #[derive(Debug, Args)]
@@ -21,6 +23,9 @@ pub struct Options {
     /// Exit code 1 if there are warnings, too.
     #[arg(long)]
     deny_warnings: bool,
+    /// Refuse cgroups and congestion controls that this machine does not have now.
+    #[arg(long)]
+    here: bool,
 }
 
 /// What was found in one file.
@@ -33,15 +38,8 @@ struct Report {
     settings: usize,
     faults: Vec<Fault>,
     warnings: Vec<Warning>,
-}
-
-#[derive(Serialize)]
-struct Fault {
-    line: usize,
-    column: usize,
-    key: Option<String>,
-    found: String,
-    expected: String,
+    /// What is known of a setting, and may well be meant.
+    notes: Vec<Warning>,
 }
 
 #[derive(Serialize)]
@@ -57,9 +55,13 @@ struct Warning {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {
-        let report = check(file, &super::read(file)?);
+        let bytes = super::read(file)?;
+        let mut report = check(file, &bytes);
+        if options.here && report.faults.is_empty() {
+            report.faults = here::lacking(&bytes, file)?;
+        }
         if !global.json {
-            output::print(&text(&report))?;
+            output::print(&text(&report, &String::from_utf8_lossy(&bytes)))?;
         }
         reports.push(report);
     }
@@ -69,14 +71,14 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let faults: usize = reports.iter().map(|report| report.faults.len()).sum();
     let warnings: usize = reports.iter().map(|report| report.warnings.len()).sum();
     if faults > 0 {
-        return Err(Failure::Policy(format!("found {}", count(faults, "fault"))).into());
+        return Err(Failure::Faults(format!("found {}", count(faults, "fault"))).into());
     }
     if options.deny_warnings && warnings > 0 {
         let message = format!(
             "found {}, which --deny-warnings forbids",
             count(warnings, "warning")
         );
-        return Err(Failure::Policy(message).into());
+        return Err(Failure::Faults(message).into());
     }
     Ok(())
 }
@@ -89,11 +91,12 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
         settings: 0,
         faults: Vec::new(),
         warnings: Vec::new(),
+        notes: Vec::new(),
     };
     let policy = match Policy::parse(bytes, file) {
         Ok(policy) => policy,
         Err(faults) => {
-            report.faults = list(faults);
+            report.faults = output::faults(&faults);
             return report;
         }
     };
@@ -101,7 +104,7 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
     report.rules = policy.rules.len();
     report.settings = policy.rules.iter().map(|rule| rule.actions.len()).sum();
     if let Err(faults) = policy.compile() {
-        report.faults = list(faults);
+        report.faults = output::faults(&faults);
     }
     let warnings = policy.warnings().into_iter().map(|warning| Warning {
         line: warning.at.line,
@@ -110,22 +113,12 @@ fn check(file: &Path, bytes: &[u8]) -> Report {
         kind: warning.kind,
         message: warning.message,
     });
-    report.warnings = warnings.collect();
+    (report.notes, report.warnings) =
+        warnings.partition(|warning| warning.kind == WarningKind::Trap);
     report
 }
 
-fn list(faults: Faults) -> Vec<Fault> {
-    let faults = faults.0.into_iter().map(|fault| Fault {
-        line: fault.at.line,
-        column: fault.at.column,
-        key: fault.key,
-        found: fault.found,
-        expected: fault.expected,
-    });
-    faults.collect()
-}
-
-fn text(report: &Report) -> String {
+fn text(report: &Report, source: &str) -> String {
     let file = &report.file;
     let mut text = String::new();
     for fault in &report.faults {
@@ -138,10 +131,14 @@ fn text(report: &Report) -> String {
             fault.found,
             fault.expected
         ));
+        let (line, column) = (fault.line, fault.column);
+        text.push_str(&excerpt(source, Position { line, column }));
     }
-    for warning in &report.warnings {
+    let warnings = report.warnings.iter().map(|it| ("warning", it));
+    let notes = report.notes.iter().map(|it| ("note", it));
+    for (sort, warning) in warnings.chain(notes) {
         text.push_str(&format!(
-            "{file}:{}:{}: warning: rule {:?}: {}\n",
+            "{file}:{}:{}: {sort}: rule {:?}: {}\n",
             warning.line, warning.column, warning.rule, warning.message
         ));
     }
@@ -153,12 +150,16 @@ fn text(report: &Report) -> String {
             format!("{}, {}", count(faults, "fault"), count(warnings, "warning"))
         }
     };
+    let notes = match report.notes.len() {
+        0 => String::new(),
+        notes => format!(", {}", count(notes, "note")),
+    };
     let size = format!(
         "{}, {}; ",
         count(report.rules, "rule"),
         count(report.settings, "setting")
     );
     let size = if report.policy.is_empty() { "" } else { &size };
-    text.push_str(&format!("{file}: {size}{found}\n"));
+    text.push_str(&format!("{file}: {size}{found}{notes}\n"));
     text
 }

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 use thalweg_agent::policy::{Reached, Report, RuleReport};
 
-use super::{count, show};
+use super::show;
 use crate::output;
+use crate::output::count;
 
 /// For scripts.
 pub fn json(reached: &Reached, report: Option<&Report>) -> Value {

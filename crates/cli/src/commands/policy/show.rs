@@ -3,9 +3,9 @@
 use anyhow::Result;
 use thalweg_agent::policy::{Report, RuleReport};
 
-use super::count;
 use crate::options::Global;
 use crate::output;
+use crate::output::count;
 
 /// Shows the policy in force.
 pub fn run(global: &Global) -> Result<()> {

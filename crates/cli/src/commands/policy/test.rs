@@ -11,7 +11,7 @@ use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Stage};
 use thalweg_units::grammar::share_text;
 
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, address};
 use crate::output;
 
 /// Rules that were not chosen, of which the table tells.
@@ -24,12 +24,12 @@ pub struct Options {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Address of the peer; for all but listeners.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     remote: Option<IpAddr>,
     /// Address of this machine, of the same family.
     ///
     /// Needed where the policy has conditions on it; a listener without one takes all.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     local: Option<IpAddr>,
     /// Port of the peer. Default: not known; conditions on it do not hold.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]

@@ -8,19 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use thalweg_sim::cc::Spec;
+use thalweg_sim::cc::{Spec, SpecError};
 use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
 use thalweg_sim::{Outcome, Scenario, Statistic, Time};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
 
 /// What all simulations have in common.
 #[derive(Debug, Args)]
 pub struct Common {
     /// A controller, as NAME or NAME:parameter=value,…; may be given several times. Default:
     /// dcqcn, hpcc, swift and proportional. docs/reference/controllers.md lists them all.
-    #[arg(long, value_name = "NAME", value_parser = |text: &str| text.parse::<Spec>())]
-    pub cc: Vec<Spec>,
+    #[arg(long, value_name = "NAME")]
+    pub cc: Vec<String>,
     /// Seeds; 1 to N are run.
     #[arg(long, value_name = "N", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -66,6 +68,15 @@ pub struct Batch {
     pub done: (usize, usize),
 }
 
+/// A controller as `--cc` names it.
+fn controller(text: &str) -> Result<Spec> {
+    text.parse().map_err(|error| match error {
+        // Its file, not the command line, is at fault.
+        SpecError::Model(_) => anyhow::Error::from(error),
+        error => Failure::Usage(format!("--cc {text}: {error}")).into(),
+    })
+}
+
 /// Points of a time series that a report draws.
 const POINTS: u64 = 400;
 
@@ -73,14 +84,15 @@ const POINTS: u64 = 400;
 /// time series even where the scenario does not ask for any. After SIGINT or SIGTERM no further
 /// run is begun, those that are under way are given up, and the rest is returned.
 pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
-    let controllers = if common.cc.is_empty() {
+    let controllers: Vec<Spec> = if common.cc.is_empty() {
         let names = ["dcqcn", "hpcc", "swift", "proportional"];
         names
             .map(str::parse)
             .into_iter()
             .collect::<Result<_, _>>()?
     } else {
-        common.cc.clone()
+        let named = common.cc.iter().map(|text| controller(text));
+        named.collect::<Result<_>>()?
     };
     // The scenario of the first seed, and that of the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())

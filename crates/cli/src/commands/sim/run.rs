@@ -11,6 +11,7 @@ use thalweg_units::file::replace;
 use super::batch::{Batch, Common, Runs, measure};
 use super::{document, report};
 use crate::failure::Failure;
+use crate::kinds::{self, Kind};
 use crate::options::Global;
 use crate::output;
 
@@ -29,8 +30,11 @@ pub struct Options {
 
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let scenarios = (options.scenarios.iter())
-        .map(|file| Scenario::load(file))
-        .collect::<Result<Vec<_>, _>>()?;
+        .map(|file| {
+            kinds::expect(file, Kind::SimScenario)?;
+            Ok(Scenario::load(file)?)
+        })
+        .collect::<Result<Vec<_>>>()?;
     for (place, scenario) in scenarios.iter().enumerate() {
         if scenarios[..place]
             .iter()

@@ -1,0 +1,78 @@
+//! `thalweg config check`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use thalweg_agent::config::{Config, DEFAULT_FILE};
+use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_units::reader::text;
+use thalweg_units::{Faults, excerpt};
+
+use crate::failure::Failure;
+use crate::kinds::{self, Kind};
+use crate::options::Global;
+use crate::output::{self, count};
+
+/// Which files.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Configuration files. Default: that of --config, or /etc/thalweg/thalweg.toml.
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// What was found in one file.
+#[derive(Serialize)]
+struct Report {
+    file: String,
+    faults: Vec<output::Fault>,
+}
+
+/// Checks all files before it says how it went.
+pub fn run(global: &Global, options: &Options) -> Result<()> {
+    let default = [global.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())];
+    let files = match &options.files[..] {
+        [] => &default[..],
+        files => files,
+    };
+    let mut reports = Vec::new();
+    for file in files {
+        kinds::expect(file, Kind::Configuration)?;
+        let bytes = file::read(file, MAX_FILE_BYTES)?;
+        let faults = faults(&bytes, file);
+        if !global.json {
+            output::print(&report(file, &bytes, &faults))?;
+        }
+        reports.push(Report {
+            file: file.display().to_string(),
+            faults: faults.iter().flat_map(output::faults).collect(),
+        });
+    }
+    if global.json {
+        output::print_json(&reports)?;
+    }
+    match reports.iter().map(|report| report.faults.len()).sum() {
+        0usize => Ok(()),
+        found => Err(Failure::Faults(format!("found {}", count(found, "fault"))).into()),
+    }
+}
+
+fn faults(bytes: &[u8], file: &Path) -> Option<Faults> {
+    let parsed = text(bytes, file).and_then(|text| Config::parse(text, file));
+    parsed.err()
+}
+
+fn report(file: &Path, bytes: &[u8], faults: &Option<Faults>) -> String {
+    let Some(faults) = faults else {
+        return format!("{}: good\n", file.display());
+    };
+    let text = String::from_utf8_lossy(bytes);
+    let told = faults.0.iter().map(|fault| {
+        let place = excerpt(&text, fault.at);
+        format!("{fault}\n{place}")
+    });
+    let summary = format!("{}: {}\n", file.display(), count(faults.0.len(), "fault"));
+    told.chain([summary]).collect()
+}

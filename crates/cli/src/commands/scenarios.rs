@@ -1,0 +1,67 @@
+//! Lists of scenario files, for `lab list` and `sim list`.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::kinds::{self, Kind};
+use crate::options::Global;
+use crate::output;
+
+/// One file.
+#[derive(Serialize)]
+struct Entry {
+    file: PathBuf,
+    /// Null where the file has a fault.
+    name: Option<String>,
+    /// What the scenario is, or the fault of the file.
+    description: String,
+}
+
+/// Lists the scenarios of a kind in a directory, by file name; `load` gives name and description.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn list<E: Display>(
+    global: &Global,
+    directory: &Path,
+    kind: Kind,
+    load: impl Fn(&Path) -> Result<(String, String), E>,
+) -> Result<()> {
+    let cannot = || format!("cannot read {}", directory.display());
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.extension().is_some_and(|it| it == "toml") && kinds::is(&path, kind) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let entries: Vec<Entry> = files
+        .into_iter()
+        .map(|file| match load(&file) {
+            Ok((name, description)) => Entry {
+                file,
+                name: Some(name),
+                description,
+            },
+            Err(fault) => Entry {
+                file,
+                name: None,
+                description: fault.to_string(),
+            },
+        })
+        .collect();
+    if global.json {
+        return output::print_json(&entries);
+    }
+    if entries.is_empty() {
+        return output::print(&format!("no scenarios in {}\n", directory.display()));
+    }
+    let rows = entries
+        .into_iter()
+        .map(|entry| vec![entry.file.display().to_string(), entry.description]);
+    output::print(&output::table(&["File", "Scenario"], &[], rows.collect()))
+}

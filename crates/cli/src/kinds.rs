@@ -1,0 +1,158 @@
+//! What kind of file a user has named, where it is not the one that the command takes.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use thalweg_units::file::{self, MAX_FILE_BYTES};
+
+/// Kinds of files that users write, or name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Configuration,
+    Policy,
+    LabScenario,
+    SimScenario,
+    Tables,
+    Model,
+}
+
+impl Kind {
+    /// What it is, and the command that takes it.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Configuration => ("a configuration", "thalweg config check"),
+            Self::Policy => ("a policy", "thalweg policy check"),
+            Self::LabScenario => ("a scenario of the laboratory", "thalweg lab run"),
+            Self::SimScenario => ("a scenario of the simulator", "thalweg sim run"),
+            Self::Tables => ("a list of tables", "thalweg lab tables --tables"),
+            Self::Model => ("a model", "thalweg model show"),
+        }
+    }
+}
+
+/// Names at the root of a file that only files of one kind have.
+const ROOTS: [(Kind, &[&str]); 5] = [
+    (
+        Kind::Configuration,
+        &[
+            "mode", "dry_run", "cgroup", "paths", "arms", "learning", "events", "snapshot",
+        ],
+    ),
+    (Kind::Policy, &["rule"]),
+    (Kind::LabScenario, &["path", "traffic", "system"]),
+    (
+        Kind::SimScenario,
+        &["topology", "link", "workload", "network"],
+    ),
+    (Kind::Tables, &["table", "title"]),
+];
+
+/// Refuses a file that is certainly of another kind than a command takes. What cannot be read, or
+/// told, passes: its faults are found by whoever reads it.
+///
+/// # Errors
+/// The kind of the file, and the command that takes it.
+pub fn expect(file: &Path, wanted: Kind) -> Result<()> {
+    let Ok(bytes) = file::read(file, MAX_FILE_BYTES) else {
+        return Ok(());
+    };
+    let (expected, _) = wanted.words();
+    match (of(&bytes), wanted) {
+        (Some(found), _) if found != wanted => {
+            let (what, command) = found.words();
+            let file = file.display();
+            bail!("{file}: found {what}, expected {expected}; `{command} {file}` takes it")
+        }
+        (None, Kind::Model) if is_text(&bytes) => {
+            bail!(
+                "{}: found a text, expected {expected}, *.safetensors",
+                file.display()
+            )
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file is certainly of a kind.
+pub fn is(file: &Path, kind: Kind) -> bool {
+    let bytes = file::read(file, MAX_FILE_BYTES);
+    bytes.is_ok_and(|bytes| of(&bytes) == Some(kind))
+}
+
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok()
+}
+
+/// What kind of file it is, if only one fits.
+fn of(bytes: &[u8]) -> Option<Kind> {
+    // The length of a header, which is JSON (safetensors).
+    if bytes.get(5..9) == Some(b"\0\0\0{") {
+        return Some(Kind::Model);
+    }
+    let text = std::str::from_utf8(bytes).ok().filter(|_| is_text(bytes))?;
+    let names: Vec<&str> = roots(text).collect();
+    let mut fitting = ROOTS
+        .iter()
+        .filter(|(_, own)| names.iter().any(|name| own.contains(name)))
+        .map(|(kind, _)| *kind);
+    let first = fitting.next()?;
+    fitting.next().is_none().then_some(first)
+}
+
+/// Names at the root of TOML: of keys before the first table, and of tables.
+fn roots(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_root = true;
+    text.lines().filter_map(move |line| {
+        let line = line.trim_start();
+        let rest = if let Some(header) = line.strip_prefix('[') {
+            is_root = false;
+            header.trim_start_matches('[')
+        } else if is_root && line.contains('=') {
+            line
+        } else {
+            return None;
+        };
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let name = &rest[..end.unwrap_or(rest.len())];
+        (!name.is_empty()).then_some(name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_this_repository_are_told_apart() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (folder, kind) in [
+            ("policies", Kind::Policy),
+            ("scenarios/sim", Kind::SimScenario),
+            ("scenarios/train", Kind::SimScenario),
+            ("scenarios/lab", Kind::LabScenario),
+            ("packaging", Kind::Configuration),
+            ("models", Kind::Model),
+        ] {
+            let mut seen = 0;
+            for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+                let path = entry.unwrap().path();
+                let extension = path.extension().unwrap_or_default();
+                if extension != "toml" && extension != "safetensors" {
+                    continue;
+                }
+                let found = of(&std::fs::read(&path).unwrap());
+                // A sample has all of its keys in comments.
+                if found.is_some() || folder != "packaging" {
+                    assert_eq!(found, Some(kind), "{}", path.display());
+                }
+                seen += 1;
+            }
+            assert!(seen > 0, "{folder}");
+        }
+        let tables = std::fs::read(root.join("scenarios/rate/tables.toml")).unwrap();
+        assert_eq!(of(&tables), Some(Kind::Tables));
+        assert_eq!(of(b"# Text\n"), None);
+        assert_eq!(of(b""), None);
+        assert_eq!(of(b"[[rule]]\n[traffic]\n"), None);
+    }
+}
