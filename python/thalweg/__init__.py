@@ -1,2 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Thalweg's learned rate controller: model files, quantisation, the integer reference."""
+
+import sys
+from types import TracebackType
+
+#: The extra that brings a package; "" where it always comes.
+_EXTRAS = {
+    "equinox": "train",
+    "gymnasium": "environments",
+    "jax": "train",
+    "matplotlib": "evaluate",
+    "numpy": "",
+    "optax": "train",
+    "pettingzoo": "environments",
+    "pyarrow": "sweep",
+    "ray": "ray",
+    "safetensors": "",
+    "scipy": "train",
+    "sklearn": "distil",
+    "tqdm": "train",
+}
+
+
+def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Says which package is missing, and what brings it, in place of a traceback."""
+    package = (getattr(error, "name", None) or "").split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and package in _EXTRAS:
+        extra = f"[{_EXTRAS[package]}]" if _EXTRAS[package] else ""
+        line = f'the package {package} is missing: pip install "thalweg{extra}"'
+    elif isinstance(error, ImportError) and package in ("", "thalweg"):
+        line = str(error)
+    else:
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"error: {line}", file=sys.stderr)
+
+
+# While `python -m` looks for one of this package's programs: not where another program imports it.
+if sys.argv[:1] == ["-m"]:
+    sys.excepthook = _one_line

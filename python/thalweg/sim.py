@@ -17,16 +17,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from thalweg import _native
-from thalweg._native import (
-    Batch,
-    Decisions,
-    Learned,
-    Scenario,
-    canonical_controller,
-    controllers,
-    run,
-)
+try:
+    from thalweg import _native
+    from thalweg._native import (
+        Batch,
+        Decisions,
+        Learned,
+        Scenario,
+        canonical_controller,
+        controllers,
+        run,
+    )
+except ImportError as missing:
+    raise ImportError(
+        'the native module is missing: run "pip install ." in the root of the sources, and '
+        "programs elsewhere than in python/, which hides what is installed"
+    ) from missing
 
 __all__ = [
     "Batch",

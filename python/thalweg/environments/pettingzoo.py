@@ -7,7 +7,6 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from thalweg.environments.vector import FEATURES, Step, VectorFlows
@@ -16,6 +15,7 @@ from thalweg.sim import Outcome, Scenario
 
 try:
     import pettingzoo
+    from gymnasium import spaces
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
         'the environments need Gymnasium and PettingZoo: pip install "thalweg[environments]"'
