@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
 # demo.sh: a loss-free, a 5 % and a 10 % lossy link, each congestion control on its
-# own, then the published learner (classic) and Thalweg's. About four minutes after
+# own, then the published learner (classic) and Thalweg's. About five minutes after
 # the build. Exits with 5 if Thalweg did not converge.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,7 +26,7 @@ echo "== the experiment; each connection is one second of iperf3 (report: $repor
 status=0
 "$thalweg" lab run scenarios/demo/loss-0.toml scenarios/demo/loss-5.toml scenarios/demo/loss-10.toml \
 	--mode baseline --mode fixed --mode classic --mode thalweg \
-	--reference-every 12 --out "$report" || status=$?
+	--reference-every 4 --out "$report" || status=$?
 
 echo
 echo "Reports to open in a browser:"
@@ -34,4 +34,7 @@ find "$PWD/$report" -name report.html | sort
 if ((status)); then
 	echo 'Thalweg did not converge everywhere: see the expectations above.' >&2
 fi
+
+echo
+scripts/demo_verdict.py "$report"/loss-{0,5,10}/results.json
 exit "$status"
