@@ -6,6 +6,8 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 const WIDTH: usize = 100;
 /// What a column takes beside its text: two spaces and a line.
 const FRAME: usize = 3;
+/// So many columns are never parted.
+const WORDY: usize = 4;
 
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,10 @@ impl Table {
             let cells = cells.chain(self.header.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0) + FRAME
         };
+        // Few columns are wide by their words, which can be wrapped.
+        if self.header.len() <= WORDY {
+            return vec![(0..self.header.len()).collect()];
+        }
         let first = width(0) + 1;
         let mut parts = vec![vec![0]];
         let mut taken = first;
