@@ -281,7 +281,7 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
 fn with_advice(reasons: String) -> String {
     let advice = if reasons.contains("extern '") || reasons.contains("extern (") {
         "; a BPF program has no C library: declare functions static, and write \
-         __builtin_memcmp or a loop of your own for memcmp and the like"
+         __builtin_memcmp of a constant length, or a loop, for memcmp"
     } else if reasons.contains("legacy map definition") {
         "; declare maps in section \".maps\", with __uint and __type of bpf_helpers.h"
     } else {

@@ -64,7 +64,7 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
 fn controllers(global: &Global) -> Result<()> {
     let of_file = Controller {
         name: cc::LEARNED,
-        description: "What a model file holds; with model=FILE.",
+        description: "what a model file holds: learned:model=FILE",
         parameters: toml::Table::new(),
     };
     let all: Vec<Controller> = Kind::ALL

@@ -153,6 +153,18 @@ fn what_cannot_be_loaded_is_said_and_leaves_nothing() {
             compile(directory, "refused.o", &["-DREFUSED"]),
             "invalid bpf_context access off=4000",
         ),
+        (
+            compile(directory, "library.o", &["-DLIBRARY"]),
+            "extern 'memcmp' [",
+        ),
+        (
+            compile(directory, "library.o", &["-DLIBRARY"]),
+            "; a BPF program has no C library: declare functions static",
+        ),
+        (
+            compile(directory, "old-map.o", &["-DOLD_MAP"]),
+            "; declare maps in section \".maps\", with __uint and __type",
+        ),
     ];
     for (object, expected) in cases {
         let object = object.to_str().unwrap();

@@ -2,7 +2,8 @@
 /*
  * What the tests of `thalweg sockops` load: counts established connections and
  * prints a line for each. -DREFUSED makes a program that the verifier refuses,
- * -DNO_SOCKOPS one of another kind. It needs no header but the kernel's.
+ * -DNO_SOCKOPS one of another kind, -DLIBRARY one that calls libc, -DOLD_MAP one
+ * with a map of a form that libbpf no longer takes. It needs no header but the kernel's.
  */
 #include <linux/bpf.h>
 
@@ -17,6 +18,16 @@ struct {
 	__u32 *key;
 	__u64 *value;
 } established SEC(".maps");
+
+#ifdef LIBRARY
+extern int memcmp(const void *a, const void *b, unsigned long length);
+#endif
+
+#ifdef OLD_MAP
+struct {
+	__u32 type, key_size, value_size, max_entries, map_flags;
+} old SEC("maps") = { BPF_MAP_TYPE_ARRAY, 4, 4, 1, 0 };
+#endif
 
 static const char format[] = "probe: connection %u\n";
 
@@ -35,6 +46,12 @@ int probe(struct bpf_sock_ops *ops)
 
 #ifdef REFUSED
 	return *(int *)((char *)ops + 4000);
+#endif
+#ifdef LIBRARY
+	return memcmp(ops, format, ops->op);
+#endif
+#ifdef OLD_MAP
+	return map_lookup(&old, &zero) ? 1 : 0;
 #endif
 	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		return 1;
