@@ -26,7 +26,7 @@ use thalweg_process::Process;
 use thalweg_process::interrupt::{self, OnSignal};
 use thalweg_units::file::{Draft, read_text};
 use thalweg_units::memory::check_toml;
-use thalweg_units::one_line;
+use thalweg_units::with_suggestion;
 
 use crate::compare;
 use crate::error::Error;
@@ -284,7 +284,7 @@ fn parse(text: &str, file: &Path) -> Result<Document, Error> {
     check_toml(text).map_err(|error| at(error.at, error.to_string()))?;
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);
-        at(start, one_line(error.message()))
+        at(start, with_suggestion(error.message()))
     })
 }
 

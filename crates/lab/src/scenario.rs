@@ -18,7 +18,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use thalweg_units::file::read_text;
 use thalweg_units::memory::check_toml;
-use thalweg_units::one_line;
+use thalweg_units::with_suggestion;
 use toml::Spanned;
 
 use crate::error::Error;
@@ -497,8 +497,12 @@ impl Scenario {
             }
         };
         check_toml(text).map_err(|error| at((error.at..error.at, error.to_string())))?;
-        let mut document: Document = toml::from_str(text)
-            .map_err(|error| at((error.span().unwrap_or(0..0), one_line(error.message()))))?;
+        let mut document: Document = toml::from_str(text).map_err(|error| {
+            at((
+                error.span().unwrap_or(0..0),
+                with_suggestion(error.message()),
+            ))
+        })?;
         let tables = std::mem::take(&mut document.policy);
         let policies = policy::load(tables, folder).map_err(|fault| match fault {
             PolicyFault::Here(fault) => at(fault),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use crate::near::nearest;
+
 /// A fault in a scenario file, at a place in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct FileError {
@@ -154,6 +156,22 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
+/// The message of a deserializer in one line; where it knows the names that it expected, with the
+/// one that was probably meant.
+pub fn with_suggestion(message: &str) -> String {
+    let line = one_line(message);
+    // "unknown field `a`, expected one of `b`, `c`", "unknown variant `a`, expected `b`".
+    let mut names = message.split('`').skip(1).step_by(2);
+    let near = match names.next() {
+        Some(found) if message.starts_with("unknown ") => nearest(found, names),
+        _ => None,
+    };
+    match near {
+        Some(near) => format!("{line}; perhaps `{near}`"),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
@@ -164,6 +182,26 @@ mod tests {
         assert_eq!(one_line("a\nb\x1b[2J\u{9b}µ\n"), "a, b\\u{1b}[2J\\u{9b}µ");
         assert_eq!(one_line(&"µ".repeat(400)), "µ".repeat(400));
         assert_eq!(one_line(&"µ".repeat(401)), "µ".repeat(400) + "…");
+    }
+
+    #[test]
+    fn unknown_names_get_a_suggestion() {
+        for (message, expected) in [
+            (
+                "unknown field `dely`, expected one of `rate`, `delay`",
+                "; perhaps `delay`",
+            ),
+            (
+                "unknown variant `bulc`, expected `bulk`\n",
+                "; perhaps `bulk`",
+            ),
+            ("unknown field `x`, expected `name`", ""),
+            ("missing field `name`", ""),
+            ("unknown field `x`, there are no fields", ""),
+        ] {
+            let told = with_suggestion(message);
+            assert_eq!(told, format!("{}{expected}", message.trim()));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod quantity;
 pub mod reader;
 mod span;
 
-pub use fault::{Fault, Faults, FileError, Position, excerpt, one_line, position};
+pub use fault::{Fault, Faults, FileError, Position, excerpt, one_line, position, with_suggestion};
 pub use near::nearest;
 pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

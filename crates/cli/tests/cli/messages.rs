@@ -143,6 +143,9 @@ fn words_that_are_nearly_right_have_a_suggestion() {
     let out = run(&["policy", "check", &rules]).out;
     assert!(out.contains("the unknown key \"rules\""), "{out}");
     assert!(out.contains("; perhaps `rule`\n"), "{out}");
+    let (_keep, lab) = file("lab.toml", "name = \"x\"\n[path]\ndely = \"1ms\"\n");
+    let error = run(&["lab", "run", &lab]).failed(1);
+    assert!(error.ends_with("; perhaps `delay`\n"), "{error}");
     let sim = |cc: &str| {
         run(&[
             "sim",

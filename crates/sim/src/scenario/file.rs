@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::Deserialize;
 use thalweg_units::file::{ReadError, read_text};
 use thalweg_units::memory::check_toml;
-use thalweg_units::{FileError, Probability, Rate, Size, Span, one_line, position};
+use thalweg_units::{FileError, Probability, Rate, Size, Span, position, with_suggestion};
 use toml::Spanned;
 
 use super::kinds::{self, TopologyTable, WorkloadTable};
@@ -56,8 +56,12 @@ impl Scenario {
             }
         };
         check_toml(text).map_err(|error| at((error.at..error.at, error.to_string())))?;
-        let document: Document = toml::from_str(text)
-            .map_err(|error| at((error.span().unwrap_or(0..0), one_line(error.message()))))?;
+        let document: Document = toml::from_str(text).map_err(|error| {
+            at((
+                error.span().unwrap_or(0..0),
+                with_suggestion(error.message()),
+            ))
+        })?;
         document.scenario().map_err(at)
     }
 }
