@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The types of thalweg_abi.h come from the crate thalweg-abi, which derives all that these
+/// The types of thalweg_abi.h come from the crate thalweg-bpf-types, which derives all that these
 /// derive.
 #[derive(Debug)]
 struct PlainTypes;

@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
-use thalweg_abi::{Copied, bytes_of, copied, from_bytes, key_from_raw, raw};
+use thalweg_bpf_types::{Copied, bytes_of, copied, from_bytes, key_from_raw, raw};
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/churn.bpf.o"));
 

@@ -1,6 +1,6 @@
 //! How connections fill the table of those being measured, on a machine with many CPUs.
 
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 use thalweg_tests::{Implementation, Native, Request, raw as vector};
 
 /// Socket cookies that a CPU takes at a time (Linux, `COOKIE_LOCAL_BATCH`).

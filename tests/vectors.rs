@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use thalweg_abi::bytes_of;
-use thalweg_abi::raw as abi;
+use thalweg_bpf_types::bytes_of;
+use thalweg_bpf_types::raw as abi;
 use thalweg_tests::{Core, Implementation, Kernel, LoadError, Native, Request, raw};
 
 /// `unit.json`: single functions.

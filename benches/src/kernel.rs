@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, libbpf_sys};
-use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
+use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_core::{Host, HostKey};
 use thalweg_lab::host::{Pair, Side};
 
@@ -191,8 +191,8 @@ fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
     let first = u32::from_be_bytes(FIRST);
     let netns = hosts
         .keys()
-        .filter_map(|key| thalweg_abi::from_bytes(&key))
-        .map(|key| thalweg_abi::key_from_raw(&key))
+        .filter_map(|key| thalweg_bpf_types::from_bytes(&key))
+        .map(|key| thalweg_bpf_types::key_from_raw(&key))
         .find(|key| key.address() == std::net::IpAddr::from(first.to_be_bytes()))
         .context("the first connection left no record")?
         .netns;

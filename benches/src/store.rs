@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
-use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
+use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_core::{ArmState, Host, HostKey};
 
 use crate::bed::{self, Agent};

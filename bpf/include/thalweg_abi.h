@@ -2,13 +2,13 @@
 /*
  * Everything that crosses the border between the kernel programs and the
  * agent: structs, enums, constants, each defined here and nowhere else. Rust
- * takes its types from this file (bindgen, crates/abi/build.rs).
+ * takes its types from this file (bindgen, crates/bpf-types/tests/generated.rs).
  *
  * Rules
  *  - Fixed-width fields only, no implicit padding (asserted at the end).
  *  - Any change of layout or meaning raises THALWEG_ABI_VERSION. The agent
  *    compares it with the pinned `meta` map, converts the records of the
- *    version before (crates/abi/src/version4.rs), and refuses newer ones.
+ *    version before (crates/bpf-types/src/version4.rs), and refuses newer ones.
  *  - Units are in the names: _us, _ns, _bytes, _q16 (fixed point, 65536 = 1).
  *
  * Room kept for what comes next, so that it needs no new layout:

@@ -1,7 +1,7 @@
 //! The Rust reference.
 
-use thalweg_abi::raw as abi;
-use thalweg_abi::{host_from_raw, host_to_raw};
+use thalweg_bpf_types::raw as abi;
+use thalweg_bpf_types::{host_from_raw, host_to_raw};
 use thalweg_core as core;
 use thalweg_core::{
     Decision, End, Flow, Host, HostKey, Mode, ONE_Q16, Outcome, Params, Reason, Sample,

@@ -1,7 +1,7 @@
 //! The C header, run by the kernel.
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput};
-use thalweg_abi::{bytes_of, from_bytes};
+use thalweg_bpf_types::{bytes_of, from_bytes};
 
 use crate::{Implementation, Request, raw};
 

@@ -20,7 +20,7 @@ pub use native::Native;
     clippy::all
 )]
 pub mod raw {
-    use thalweg_abi::raw::{thalweg_host, thalweg_params, thalweg_sample};
+    use thalweg_bpf_types::raw::{thalweg_host, thalweg_params, thalweg_sample};
     include!(concat!(env!("OUT_DIR"), "/request.rs"));
 }
 
@@ -28,7 +28,7 @@ pub mod raw {
 pub type Request = raw::vector_request;
 
 // SAFETY: generated from request.h: integers only, no padding (size asserted there).
-unsafe impl thalweg_abi::Pod for Request {}
+unsafe impl thalweg_bpf_types::Pod for Request {}
 
 /// Something that can do the learner's arithmetic.
 pub trait Implementation {

@@ -4,8 +4,8 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
-use thalweg_abi::raw::thalweg_model;
-use thalweg_abi::{bytes_of, from_bytes, model_to_raw};
+use thalweg_bpf_types::raw::thalweg_model;
+use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw};
 use thalweg_core::rate::{Flow, MAX_INPUTS, Measurement, Model, next_rate};
 
 use crate::LoadError;
@@ -18,14 +18,14 @@ use crate::LoadError;
     clippy::all
 )]
 pub mod raw {
-    use thalweg_abi::raw::{thalweg_measurement, thalweg_rate_flow};
+    use thalweg_bpf_types::raw::{thalweg_measurement, thalweg_rate_flow};
     include!(concat!(env!("OUT_DIR"), "/network_request.rs"));
 }
 
 type Request = raw::network_request;
 
 // SAFETY: generated from network_request.h: integers only, no padding (size asserted there).
-unsafe impl thalweg_abi::Pod for Request {}
+unsafe impl thalweg_bpf_types::Pod for Request {}
 
 /// One step of a flow: the action and the rate that follows, and the inputs that led there.
 #[derive(Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ trait Answer {
 /// One of the two builds of the header, and the flow that it serves.
 pub struct HeaderRunner<A> {
     side: A,
-    flow: thalweg_abi::raw::thalweg_rate_flow,
+    flow: thalweg_bpf_types::raw::thalweg_rate_flow,
 }
 
 impl<A: Answer> Runner for HeaderRunner<A> {

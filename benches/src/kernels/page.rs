@@ -67,7 +67,7 @@ pub fn text(all: &[Tried], objects: &[Object]) -> String {
         text,
         "{MADE}`thalweg-bench kernels --write` with {}; programs compiled by {}.\n",
         packages.join(" and "),
-        thalweg_abi::CLANG
+        thalweg_bpf_objects::CLANG
     );
     text.push_str(&features(all));
     text.push_str(SINCE);
@@ -167,7 +167,7 @@ pub fn compare_part(old: &str, all: &[Tried], objects: &[Object]) -> Compared {
     let told = facts(old);
     for tried in all {
         let package = tried.package.as_deref().unwrap_or("no package");
-        if !made.contains(package) || !made.contains(thalweg_abi::CLANG) {
+        if !made.contains(package) || !made.contains(thalweg_bpf_objects::CLANG) {
             return Compared::Elsewhere(format!("it is {made}"));
         }
         let part = tables(std::slice::from_ref(tried), objects);

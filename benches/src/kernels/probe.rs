@@ -150,7 +150,7 @@ pub struct Object {
 /// All objects whose programs are tried.
 pub fn objects() -> Result<Vec<Object>> {
     let mut all = Vec::new();
-    for (object, bytes) in thalweg_abi::OBJECTS {
+    for (object, bytes) in thalweg_bpf_objects::OBJECTS {
         let open = ObjectBuilder::default().open_memory(bytes)?;
         let programs = open.progs().filter(|program| program.autoload());
         let names = programs.map(|program| program.name().to_string_lossy().into_owned());

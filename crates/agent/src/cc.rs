@@ -63,8 +63,8 @@ const TCP_CONG_NEEDS_ECN: u32 = 2;
 
 /// Congestion controls that come with Thalweg, and what each is.
 const BUILT_IN: [(&str, &[u8], &str); 2] = [
-    ("htcp", thalweg_abi::HTCP, "H-TCP"),
-    ("dctcp", thalweg_abi::DCTCP, "DCTCP, RFC 8257"),
+    ("htcp", thalweg_bpf_objects::HTCP, "H-TCP"),
+    ("dctcp", thalweg_bpf_objects::DCTCP, "DCTCP, RFC 8257"),
 ];
 
 /// Where a congestion control stands.

@@ -32,7 +32,7 @@ const PATH_MAX: usize = 4095;
 /// Most arms of one agent.
 const ARMS_MAX: usize = thalweg_core::MAX_ARMS;
 /// Most prefixes for arms that need ECN.
-const ECN_PREFIXES_MAX: usize = thalweg_abi::raw::THALWEG_ECN_PREFIXES as usize;
+const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);

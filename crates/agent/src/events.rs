@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use thalweg_abi::{key_from_raw, raw};
+use thalweg_bpf_types::{key_from_raw, raw};
 use thalweg_core::{Mode, ONE_Q16, rate_bytes_per_second};
 
 use crate::kernel::ArmTable;

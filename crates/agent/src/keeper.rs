@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
-use thalweg_abi::{from_bytes, raw};
+use thalweg_bpf_types::{from_bytes, raw};
 
 use crate::config::EventLog;
 use crate::events::Decoder;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
-use thalweg_abi::{bytes_of, raw};
+use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_core::{Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
@@ -348,9 +348,9 @@ fn load_variant(
     reused: &BTreeMap<&'static str, MapHandle>,
 ) -> Result<Object> {
     let bytes = if setup.kernel_btf {
-        thalweg_abi::LEARN_BTF
+        thalweg_bpf_objects::LEARN_BTF
     } else {
-        thalweg_abi::LEARN
+        thalweg_bpf_objects::LEARN
     };
     let mut object = ObjectBuilder::default()
         .name("thalweg")

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use serde::Serialize;
-use thalweg_abi::{bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use crate::object;
 use crate::pins::{self, Locked, remove_file};
@@ -423,7 +423,7 @@ impl Limits {
     fn load(&self, own: &Path) -> Result<Object> {
         let mut object = ObjectBuilder::default()
             .name("thalweg_limit")
-            .and_then(|builder| builder.open_memory(thalweg_abi::LIMIT))
+            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::LIMIT))
             .context("opening the BPF object")?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -586,7 +586,7 @@ fn follow() -> Result<Link> {
     object::listening(|| {
         let mut object = ObjectBuilder::default()
             .name("thalweg_limit")
-            .and_then(|builder| builder.open_memory(thalweg_abi::LIMIT))?;
+            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::LIMIT))?;
         for mut map in object.maps_mut() {
             map.set_autocreate(false)?;
         }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 use nix::fcntl::Flock;
-use thalweg_abi::{bytes_of, raw};
+use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
 pub use events::{FlowStatistics, watch};
@@ -416,7 +416,7 @@ impl Marks {
 fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path) -> Result<()> {
     let mut object = ObjectBuilder::default()
         .name("thalweg_mark")
-        .and_then(|builder| builder.open_memory(thalweg_abi::POLICY_MARK))
+        .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY_MARK))
         .context("opening the BPF object")?;
     for mut map in object.maps_mut() {
         match map.name().to_string_lossy().as_ref() {
@@ -442,7 +442,7 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
 fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result<Object> {
     let mut object = ObjectBuilder::default()
         .name("thalweg_policy")
-        .and_then(|builder| builder.open_memory(thalweg_abi::POLICY))
+        .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY))
         .context("opening the BPF object")?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();

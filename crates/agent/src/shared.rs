@@ -258,7 +258,7 @@ impl Shared {
                 .join(FILE_NAME)
                 .display()
                 .to_string(),
-            abi_version: thalweg_abi::raw::THALWEG_ABI_VERSION,
+            abi_version: thalweg_bpf_types::raw::THALWEG_ABI_VERSION,
             took_over: self.kernel.took_over(),
             kernel_busy_time: setup.kernel_btf,
             hosts: self.hosts.load(Ordering::Relaxed),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 
 use crate::catalogue::{Does, Stage};
 use crate::compiled::{About, Compiled, NamespaceUse};

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Namespace, is_below};

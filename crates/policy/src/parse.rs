@@ -19,9 +19,9 @@ use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
 /// Operations of one rule (`THALWEG_POLICY_MAX_OPS`).
-pub(crate) const OPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_OPS as usize;
+pub(crate) const OPS_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_OPS as usize;
 /// Rules of one policy; each counts at least once (`THALWEG_POLICY_MAX_RULES`).
-const RULES_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_RULES as usize;
+const RULES_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usize;
 /// Longest description, in characters.
 const DESCRIPTION_MAX: usize = 500;
 

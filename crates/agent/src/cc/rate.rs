@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use serde::Serialize;
-use thalweg_abi::{bytes_of, from_bytes, model_to_raw, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
 use thalweg_model::ModelFile;
 
 use super::program::Program;
@@ -96,7 +96,7 @@ pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>>
         length -= 1;
     }
     settings.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-    Ok(Program::built_in(NAME, thalweg_abi::RATE)
+    Ok(Program::built_in(NAME, thalweg_bpf_objects::RATE)
         .filled_by(move |object| fill(object, bytes_of(settings.as_ref()))))
 }
 

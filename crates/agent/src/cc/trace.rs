@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
-use thalweg_abi::{bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::rate::{DECISIONS, TRACE};
 use super::{Controls, DIRECTORY, MAP, names};

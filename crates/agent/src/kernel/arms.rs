@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use thalweg_abi::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
 use thalweg_core::{ArmState, Host, MAX_ARMS, Mode};
 
 use super::Kernel;

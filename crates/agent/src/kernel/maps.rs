@@ -7,7 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use thalweg_abi::{
+use thalweg_bpf_types::{
     Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
 };
 use thalweg_core::{Host, HostKey};

@@ -14,7 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Serialize;
-use thalweg_abi::{Pod, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 
 use crate::{diag, system};
 

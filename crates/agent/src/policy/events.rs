@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use serde::{Deserialize, Serialize};
-use thalweg_abi::{from_bytes, raw};
+use thalweg_bpf_types::{from_bytes, raw};
 
 use super::pins::Pins;
 use crate::system;

@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use serde::Serialize;
-use thalweg_abi::{bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
 use crate::system;
@@ -48,7 +48,7 @@ impl Existing {
         check_kernel(system::has_kernel_btf())?;
         let mut object = ObjectBuilder::default()
             .name("thalweg_exist")
-            .and_then(|builder| builder.open_memory(thalweg_abi::POLICY_EXISTING))
+            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY_EXISTING))
             .context("opening the BPF object")?;
         let rules = prepared.map("actions")?.max_entries();
         for mut map in object.maps_mut() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program};
 use nix::fcntl::{Flock, FlockArg};
-use thalweg_abi::{from_bytes, raw};
+use thalweg_bpf_types::{from_bytes, raw};
 
 use crate::system;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
-use thalweg_abi::{from_bytes, raw};
+use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_policy::{About, catalogue};
 
 use super::history::History;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
-use thalweg_abi::{Pod, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 use thalweg_policy::Compiled;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, ProgramInput};
 use serde::Deserialize;
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 use thalweg_policy::{Compiled, Flow, FlowKind, Namespace, Policy};
 
 use super::tables::Tables;
@@ -56,7 +56,7 @@ fn privileged() -> bool {
 fn finder(compiled: &Compiled) -> Object {
     let tables = Tables::new(compiled, false);
     let mut object = ObjectBuilder::default()
-        .open_memory(thalweg_abi::POLICY)
+        .open_memory(thalweg_bpf_objects::POLICY)
         .unwrap();
     for mut program in object.progs_mut() {
         let wanted = program.name() == "policy_find";

@@ -10,7 +10,7 @@ use crate::support::models::{Tree, network, tree};
 use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, plain};
 use serde_json::Value;
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
 
 /// A flow that always has something to send. Arguments: address, port, congestion control,

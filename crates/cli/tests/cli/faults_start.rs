@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use crate::support::{self, Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::signal::Signal;
-use thalweg_abi::{arm_name_bytes, bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{arm_name_bytes, bytes_of, from_bytes, raw};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
 fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {

@@ -11,7 +11,7 @@ use crate::support::{Bed, plain, privileged, wait_for};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use libbpf_rs::{MapCore, MapFlags, ObjectBuilder, ProgramInput};
 use serde_json::Value;
-use thalweg_abi::{bytes_of, from_bytes, raw};
+use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::scenario::Family;
 
@@ -568,7 +568,7 @@ fn large_segments_of_both_families_are_tcp_and_counted_whole() {
     (jumbo[42], jumbo[43]) = (0xc2, 4);
     for (name, ip) in [("IPv4", &ipv4[..]), ("IPv6", &ipv6), ("jumbo", &jumbo)] {
         let mut object = ObjectBuilder::default()
-            .open_memory(thalweg_abi::LIMIT)
+            .open_memory(thalweg_bpf_objects::LIMIT)
             .unwrap();
         for mut program in object.progs_mut() {
             let wanted = program.name() == "limit_egress";

@@ -9,8 +9,8 @@ use crate::support::{Bed, privileged, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use thalweg_abi::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_agent::system;
+use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
 use thalweg_core::{ArmState, Host, HostKey};
 
 /// The `n`th remote address.

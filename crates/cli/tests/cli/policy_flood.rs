@@ -4,7 +4,7 @@ use crate::support::policies::{bed, one_rule};
 use crate::support::{self, Bed, Traffic, privileged};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde_json::Value;
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
 
 /// Sends SYNs from addresses that never answer, so many a second, until its input ends; then

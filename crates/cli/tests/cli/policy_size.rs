@@ -9,7 +9,7 @@ use crate::support::policies::{bed, one_rule, policy};
 use crate::support::{Bed, THALWEG, privileged};
 
 /// Rules of the greatest policy.
-const RULES: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_RULES as usize;
+const RULES: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usize;
 /// Most memory of a command, MiB.
 const MEMORY_MAX: u64 = 256;
 

@@ -6,22 +6,11 @@ use std::os::fd::AsFd;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramInput, TC_EGRESS, TcHookBuilder};
 use serde::Serialize;
+use thalweg_bpf_objects::loss::{LossSkel, LossSkelBuilder, types};
 
 use super::netns::Namespace;
 use crate::error::Error;
 use crate::scenario::{Drop, GilbertElliott};
-
-#[allow(
-    missing_docs,
-    unused_imports,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used
-)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/loss.skel.rs"));
-}
-use skeleton::{LossSkel, LossSkelBuilder, types};
 
 /// linux/pkt_cls.h: the packet is gone and the sender hears of success.
 const TC_ACT_STOLEN: u32 = 4;

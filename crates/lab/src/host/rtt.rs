@@ -7,21 +7,10 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ProgramInput, TC_EGRESS, TC_INGRESS, TcHookBuilder};
+use thalweg_bpf_objects::rtt::{OpenRttSkel, RttSkelBuilder, types};
 
 use super::netns::Namespace;
 use crate::error::Error;
-
-#[allow(
-    missing_docs,
-    unused_imports,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used
-)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/rtt.skel.rs"));
-}
-use skeleton::{OpenRttSkel, RttSkelBuilder, types};
 
 /// The unit of the histogram, µs (`UNIT_SHIFT`).
 const UNIT_US: f64 = 0.064;

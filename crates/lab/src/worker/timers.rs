@@ -15,17 +15,6 @@ use crate::error::Error;
 use crate::guest::system::is_user_mode;
 use crate::stats;
 
-#[allow(
-    missing_docs,
-    unused_imports,
-    clippy::all,
-    clippy::undocumented_unsafe_blocks,
-    clippy::unwrap_used
-)]
-mod skeleton {
-    include!(concat!(env!("OUT_DIR"), "/timer.skel.rs"));
-}
-
 /// How far ahead timers are set, µs.
 const AHEAD_US: [u64; 13] = [
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000,
@@ -74,7 +63,7 @@ fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
     };
     let wanted = rounds * AHEAD_US.len();
     let mut storage = MaybeUninit::uninit();
-    let mut open = skeleton::TimerSkelBuilder::default()
+    let mut open = thalweg_bpf_objects::timer::TimerSkelBuilder::default()
         .open(&mut storage)
         .map_err(failed)?;
     let settings = open.maps.rodata_data.as_deref_mut();

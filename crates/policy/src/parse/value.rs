@@ -19,11 +19,11 @@ pub(super) const NETNS: &str = "a network namespace: a name, an absolute path or
 pub(super) const SHARE: &str =
     "a share of the flows above \"0%\" and up to \"100%\", at most six decimal places";
 /// `THALWEG_POLICY_MAX_PORTS`.
-pub(super) const PORTS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_PORTS as usize;
+pub(super) const PORTS_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_PORTS as usize;
 /// `THALWEG_POLICY_MAX_CGROUPS`.
-pub(super) const CGROUPS_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_MAX_CGROUPS as usize;
+pub(super) const CGROUPS_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_CGROUPS as usize;
 /// Longest name of a congestion control or a device.
-const NAME_MAX: usize = thalweg_abi::raw::THALWEG_POLICY_NAME as usize - 1;
+const NAME_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_NAME as usize - 1;
 
 type Item<T> = Result<T, Option<String>>;
 

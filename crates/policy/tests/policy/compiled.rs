@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use thalweg_abi::raw;
+use thalweg_bpf_types::raw;
 use thalweg_policy::{Compiled, Namespace, Stage};
 
 use crate::{compile, flow, rules};
@@ -138,7 +138,7 @@ fn operations_say_what_the_file_says() {
     assert_eq!(op(6), (raw::THALWEG_OP_LEARN_FROM, established, 0, 0, 1));
     assert_eq!(op(7), (raw::THALWEG_OP_SET_INT, opening, 6, 18, 3_000));
     assert_eq!(op(8), (raw::THALWEG_OP_SET_INT, established, 6, 4, 60));
-    let text = |index: u16| thalweg_abi::arm_name(&compiled.texts[usize::from(index)].text);
+    let text = |index: u16| thalweg_bpf_types::arm_name(&compiled.texts[usize::from(index)].text);
     assert_eq!(
         (text(compiled.ops[1].text), text(compiled.ops[4].text)),
         ("dctcp".into(), "reno".into())

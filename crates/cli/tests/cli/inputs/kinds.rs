@@ -373,10 +373,10 @@ fn results() -> Vec<Vec<u8>> {
 
 fn objects() -> Vec<Vec<u8>> {
     [
-        thalweg_abi::DCTCP,
-        thalweg_abi::HTCP,
-        thalweg_abi::POLICY_MARK,
-        thalweg_abi::LIMIT,
+        thalweg_bpf_objects::DCTCP,
+        thalweg_bpf_objects::HTCP,
+        thalweg_bpf_objects::POLICY_MARK,
+        thalweg_bpf_objects::LIMIT,
     ]
     .map(<[u8]>::to_vec)
     .to_vec()

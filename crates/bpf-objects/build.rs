@@ -1,4 +1,4 @@
-//! Generates the Rust view of `bpf/include/thalweg_abi.h` and compiles the kernel programs.
+//! Compiles the kernel programs, and generates the skeletons of some.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,6 @@ fn main() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed={}", bpf.display());
 
-    bindgen::Builder::default()
-        .header(include.join("thalweg_abi.h").display().to_string())
-        .allowlist_file(".*thalweg_((policy|network|rate)_)?abi\\.h")
-        .derive_default(true)
-        .prepend_enum_name(false)
-        .layout_tests(true)
-        .generate()
-        .context("bindgen failed on thalweg_abi.h (is libclang installed?)")?
-        .write_to_file(out.join("raw.rs"))?;
-
     let version = Command::new("clang").arg("--version").output();
     let version = version.context("cannot run clang (is it installed?)")?;
     let version = String::from_utf8(version.stdout)?;
@@ -40,10 +30,30 @@ fn main() -> Result<()> {
     build_object(&bpf, &include, &out, "limit", &[])?;
     build_object(&bpf, &include, &out, "htcp", &[])?;
     build_object(&bpf, &include, &out, "dctcp", &[])?;
-    build_object(&bpf, &include, &out, "rate", &[])
+    build_object(&bpf, &include, &out, "rate", &[])?;
+    for name in ["loss", "rtt", "timer"] {
+        let source = bpf.join(format!("{name}.bpf.c"));
+        SkeletonBuilder::new()
+            .source(&source)
+            .clang_args(arguments(&include, &[])?)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .with_context(|| format!("cannot build {name}.bpf.c (is clang installed?)"))?;
+    }
+    Ok(())
 }
 
 fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&str]) -> Result<()> {
+    let source = format!("{}.bpf.c", name.trim_end_matches("_btf"));
+    SkeletonBuilder::new()
+        .source(bpf.join(&source))
+        .obj(out.join(format!("{name}.bpf.o")))
+        .clang_args(arguments(include, flags)?)
+        .build()
+        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
+}
+
+/// What every program is compiled with.
+fn arguments(include: &Path, flags: &[&str]) -> Result<Vec<String>> {
     let mut arguments = vec![
         "-mcpu=v3".to_string(),
         "-Wall".to_string(),
@@ -51,14 +61,8 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         format!("-I{}", include.display()),
         format!("-I/usr/include/{}", multiarch()?),
     ];
-    let source = format!("{}.bpf.c", name.trim_end_matches("_btf"));
     arguments.extend(flags.iter().map(ToString::to_string));
-    SkeletonBuilder::new()
-        .source(bpf.join(&source))
-        .obj(out.join(format!("{name}.bpf.o")))
-        .clang_args(arguments)
-        .build()
-        .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
+    Ok(arguments)
 }
 
 /// Debian and Ubuntu keep <asm/types.h> in a directory named after the machine.

@@ -1,32 +1,40 @@
-//! Everything that crosses the kernel border.
+//! Every kernel program, compiled: objects for libbpf, and skeletons of the laboratory's.
 //!
-//! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition. [`LEARN`] and
-//! [`LEARN_BTF`] are the compiled kernel program in two variants, [`LIMIT`] is the limiter. The conversions turn bytes
-//! of the kernel into types of [`thalweg_core`] and back.
+//! One build script, one set of rules. This crate knows nothing of what the programs mean: the
+//! types that they share with user space are in `thalweg-bpf-types`.
 
-mod convert;
-mod model;
-mod pod;
-pub mod version4;
-
-pub use convert::{
-    Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,
-};
-pub use model::model_to_raw;
-pub use pod::{Pod, bytes_of, from_bytes};
-
-/// Structs, enums and constants of `thalweg_abi.h`.
-#[allow(
-    missing_docs,
-    non_camel_case_types,
-    non_upper_case_globals,
-    clippy::all,
-    // Of large arrays, bindgen writes zeros itself.
-    clippy::undocumented_unsafe_blocks
-)]
-pub mod raw {
-    include!(concat!(env!("OUT_DIR"), "/raw.rs"));
+/// Declares the module of a skeleton that the build script generated.
+macro_rules! skeleton {
+    ($(#[$attribute:meta])* $name:ident, $file:literal) => {
+        $(#[$attribute])*
+        #[allow(
+            missing_docs,
+            unused_imports,
+            clippy::all,
+            clippy::undocumented_unsafe_blocks,
+            clippy::unwrap_used
+        )]
+        pub mod $name {
+            include!(concat!(env!("OUT_DIR"), "/", $file));
+        }
+    };
 }
+
+skeleton!(
+    /// Packet loss on an interface (`loss.bpf.c`), TC programs.
+    loss,
+    "loss.skel.rs"
+);
+skeleton!(
+    /// Round-trip times of what passes an interface (`rtt.bpf.c`), TC programs.
+    rtt,
+    "rtt.skel.rs"
+);
+skeleton!(
+    /// How late the kernel's timers are (`timer.bpf.c`).
+    timer,
+    "timer.skel.rs"
+);
 
 /// The program `learn` against the UAPI alone: an ELF object for libbpf.
 pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o"));
@@ -56,7 +64,7 @@ pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o")
 /// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
 pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
 
-/// All of them, by the names of their sources; two of `learn.bpf.c`.
+/// All that the command loads, by the names of their sources; two of `learn.bpf.c`.
 pub const OBJECTS: [(&str, &[u8]); 9] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),

@@ -1,0 +1,27 @@
+//! The types of everything that crosses the kernel border, and nothing that runs there.
+//!
+//! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition; the test `generated`
+//! holds the two together. The conversions turn bytes of the kernel into types of [`thalweg_core`]
+//! and back. Building this needs no clang: the programs themselves are in `thalweg-bpf-objects`,
+//! which this crate must not know.
+
+mod convert;
+mod model;
+mod pod;
+#[rustfmt::skip]
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_upper_case_globals,
+    clippy::all,
+// Of large arrays, bindgen writes zeros itself.
+    clippy::undocumented_unsafe_blocks
+)]
+pub mod raw;
+pub mod version4;
+
+pub use convert::{
+    Copied, arm_name, arm_name_bytes, copied, host_from_raw, host_to_raw, key_from_raw, key_to_raw,
+};
+pub use model::model_to_raw;
+pub use pod::{Pod, bytes_of, from_bytes};

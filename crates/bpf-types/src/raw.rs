@@ -1,0 +1,1585 @@
+//! Structs, enums and constants of `thalweg_abi.h`. Generated; to make it anew after a change of
+//! the header: `THALWEG_GENERATE=1 cargo test -p thalweg-bpf-types --test generated`
+
+pub const THALWEG_MODEL_INPUTS: u32 = 16;
+pub const THALWEG_MODEL_WIDTH: u32 = 32;
+pub const THALWEG_MODEL_LAYERS: u32 = 3;
+pub const THALWEG_MODEL_NODES: u32 = 2048;
+pub const THALWEG_MODEL_TREES: u32 = 128;
+pub const THALWEG_MODEL_DEPTH: u32 = 16;
+pub const THALWEG_POLICY_VERSION: u32 = 1;
+pub const THALWEG_POLICY_MAX_RULES: u32 = 65536;
+pub const THALWEG_POLICY_MAX_CANDIDATES: u32 = 64;
+pub const THALWEG_POLICY_MAX_OPS: u32 = 16;
+pub const THALWEG_POLICY_MAX_PORTS: u32 = 4;
+pub const THALWEG_POLICY_MAX_CGROUPS: u32 = 32;
+pub const THALWEG_POLICY_MAX_ARM_SETS: u32 = 63;
+pub const THALWEG_POLICY_NAME: u32 = 16;
+pub const THALWEG_POLICY_MAX_TEXTS: u32 = 1024;
+pub const THALWEG_POLICY_HANDSHAKES: u32 = 8192;
+pub const THALWEG_POLICY_PROBES: u32 = 4;
+pub const THALWEG_POLICY_HANDSHAKE_NS: u64 = 130000000000;
+pub const THALWEG_POLICY_MARKS: u32 = 64;
+pub const THALWEG_POLICY_NONE: u32 = 4294967295;
+pub const THALWEG_OPTION_KIND: u32 = 253;
+pub const THALWEG_OPTION_LENGTH: u32 = 8;
+pub const THALWEG_OPTION_MAGIC: u32 = 21591;
+pub const THALWEG_POLICY_OVER: i32 = -1;
+pub const THALWEG_POLICY_CALLBACKS: u32 = 16;
+pub const THALWEG_POLICY_EXISTING: u32 = 8;
+pub const THALWEG_RATE_FLOOR: u32 = 25000;
+pub const THALWEG_RATE_DEFAULT_REFERENCE: u32 = 1250000000;
+pub const THALWEG_RATE_DEFAULT_REFERENCE_RTT_US: u32 = 2000;
+pub const THALWEG_RATE_NAME: u32 = 64;
+pub const THALWEG_RATE_RING: u32 = 262144;
+pub const THALWEG_ABI_VERSION: u32 = 5;
+pub const THALWEG_MAX_ARMS: u32 = 16;
+pub const THALWEG_CC_NAME: u32 = 16;
+pub const THALWEG_NO_ARM: u32 = 255;
+pub const THALWEG_OWNED_BY_POLICY: u32 = 2147483648;
+pub const THALWEG_DEFAULT_HOSTS: u32 = 65536;
+pub const THALWEG_CONNECTIONS: u32 = 65536;
+pub const THALWEG_PROBES: u32 = 4;
+pub const THALWEG_STRANGERS: u32 = 1024;
+pub const THALWEG_ECN_PREFIXES: u32 = 1024;
+pub const THALWEG_LOCKS: u32 = 1024;
+pub const THALWEG_DEFAULT_RING: u32 = 4194304;
+pub const THALWEG_ONE_Q16: u32 = 65536;
+pub const THALWEG_LIMIT_VERSION: u32 = 2;
+pub const THALWEG_LIMIT_SLOTS: u32 = 8;
+pub const THALWEG_LIMIT_LEVEL: u32 = 1952997740;
+pub type __u8 = ::std::os::raw::c_uchar;
+pub type __s16 = ::std::os::raw::c_short;
+pub type __u16 = ::std::os::raw::c_ushort;
+pub type __s32 = ::std::os::raw::c_int;
+pub type __u32 = ::std::os::raw::c_uint;
+pub type __s64 = ::std::os::raw::c_longlong;
+pub type __u64 = ::std::os::raw::c_ulonglong;
+pub const THALWEG_FEATURE_ACTION: thalweg_feature = 0;
+pub const THALWEG_FEATURE_ERROR: thalweg_feature = 1;
+pub const THALWEG_FEATURE_LOG_RATE: thalweg_feature = 2;
+pub const THALWEG_FEATURE_QUEUE: thalweg_feature = 3;
+pub const THALWEG_FEATURE_ERROR_CHANGE: thalweg_feature = 4;
+pub type thalweg_feature = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_model_feature {
+    pub kind: __u32,
+    pub scale_q16: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_model_feature"][::std::mem::size_of::<thalweg_model_feature>() - 8usize];
+    ["Alignment of thalweg_model_feature"]
+        [::std::mem::align_of::<thalweg_model_feature>() - 4usize];
+    ["Offset of field: thalweg_model_feature::kind"]
+        [::std::mem::offset_of!(thalweg_model_feature, kind) - 0usize];
+    ["Offset of field: thalweg_model_feature::scale_q16"]
+        [::std::mem::offset_of!(thalweg_model_feature, scale_q16) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_model_layer {
+    pub rows: __u32,
+    pub columns: __u32,
+    pub shift: __u32,
+    pub low: __s32,
+    pub high: __s32,
+    pub reserved: __u32,
+    pub multiplier: [__u32; 32usize],
+    pub bias: [__s32; 32usize],
+    pub weights: [[__s64; 32usize]; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_model_layer"][::std::mem::size_of::<thalweg_model_layer>() - 4376usize];
+    ["Alignment of thalweg_model_layer"][::std::mem::align_of::<thalweg_model_layer>() - 8usize];
+    ["Offset of field: thalweg_model_layer::rows"]
+        [::std::mem::offset_of!(thalweg_model_layer, rows) - 0usize];
+    ["Offset of field: thalweg_model_layer::columns"]
+        [::std::mem::offset_of!(thalweg_model_layer, columns) - 4usize];
+    ["Offset of field: thalweg_model_layer::shift"]
+        [::std::mem::offset_of!(thalweg_model_layer, shift) - 8usize];
+    ["Offset of field: thalweg_model_layer::low"]
+        [::std::mem::offset_of!(thalweg_model_layer, low) - 12usize];
+    ["Offset of field: thalweg_model_layer::high"]
+        [::std::mem::offset_of!(thalweg_model_layer, high) - 16usize];
+    ["Offset of field: thalweg_model_layer::reserved"]
+        [::std::mem::offset_of!(thalweg_model_layer, reserved) - 20usize];
+    ["Offset of field: thalweg_model_layer::multiplier"]
+        [::std::mem::offset_of!(thalweg_model_layer, multiplier) - 24usize];
+    ["Offset of field: thalweg_model_layer::bias"]
+        [::std::mem::offset_of!(thalweg_model_layer, bias) - 152usize];
+    ["Offset of field: thalweg_model_layer::weights"]
+        [::std::mem::offset_of!(thalweg_model_layer, weights) - 280usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_model_node {
+    pub value_q15: __s32,
+    pub threshold_q15: __s16,
+    pub left: __u16,
+    pub right: __u16,
+    pub input: __u8,
+    pub reserved: __u8,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_model_node"][::std::mem::size_of::<thalweg_model_node>() - 12usize];
+    ["Alignment of thalweg_model_node"][::std::mem::align_of::<thalweg_model_node>() - 4usize];
+    ["Offset of field: thalweg_model_node::value_q15"]
+        [::std::mem::offset_of!(thalweg_model_node, value_q15) - 0usize];
+    ["Offset of field: thalweg_model_node::threshold_q15"]
+        [::std::mem::offset_of!(thalweg_model_node, threshold_q15) - 4usize];
+    ["Offset of field: thalweg_model_node::left"]
+        [::std::mem::offset_of!(thalweg_model_node, left) - 6usize];
+    ["Offset of field: thalweg_model_node::right"]
+        [::std::mem::offset_of!(thalweg_model_node, right) - 8usize];
+    ["Offset of field: thalweg_model_node::input"]
+        [::std::mem::offset_of!(thalweg_model_node, input) - 10usize];
+    ["Offset of field: thalweg_model_node::reserved"]
+        [::std::mem::offset_of!(thalweg_model_node, reserved) - 11usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct thalweg_model {
+    pub features: __u32,
+    pub history: __u32,
+    pub target_q24: __u32,
+    pub offset_q16: __u32,
+    pub input_multiplier: __u32,
+    pub input_shift: __u32,
+    pub layers: __u32,
+    pub trees: __u32,
+    pub feature: [thalweg_model_feature; 16usize],
+    pub layer: [thalweg_model_layer; 3usize],
+    pub node: [thalweg_model_node; 2048usize],
+    pub root: [__u16; 128usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_model"][::std::mem::size_of::<thalweg_model>() - 38120usize];
+    ["Alignment of thalweg_model"][::std::mem::align_of::<thalweg_model>() - 8usize];
+    ["Offset of field: thalweg_model::features"]
+        [::std::mem::offset_of!(thalweg_model, features) - 0usize];
+    ["Offset of field: thalweg_model::history"]
+        [::std::mem::offset_of!(thalweg_model, history) - 4usize];
+    ["Offset of field: thalweg_model::target_q24"]
+        [::std::mem::offset_of!(thalweg_model, target_q24) - 8usize];
+    ["Offset of field: thalweg_model::offset_q16"]
+        [::std::mem::offset_of!(thalweg_model, offset_q16) - 12usize];
+    ["Offset of field: thalweg_model::input_multiplier"]
+        [::std::mem::offset_of!(thalweg_model, input_multiplier) - 16usize];
+    ["Offset of field: thalweg_model::input_shift"]
+        [::std::mem::offset_of!(thalweg_model, input_shift) - 20usize];
+    ["Offset of field: thalweg_model::layers"]
+        [::std::mem::offset_of!(thalweg_model, layers) - 24usize];
+    ["Offset of field: thalweg_model::trees"]
+        [::std::mem::offset_of!(thalweg_model, trees) - 28usize];
+    ["Offset of field: thalweg_model::feature"]
+        [::std::mem::offset_of!(thalweg_model, feature) - 32usize];
+    ["Offset of field: thalweg_model::layer"]
+        [::std::mem::offset_of!(thalweg_model, layer) - 160usize];
+    ["Offset of field: thalweg_model::node"]
+        [::std::mem::offset_of!(thalweg_model, node) - 13288usize];
+    ["Offset of field: thalweg_model::root"]
+        [::std::mem::offset_of!(thalweg_model, root) - 37864usize];
+};
+impl Default for thalweg_model {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_rate_flow {
+    pub inputs: [__s16; 16usize],
+    pub action_q15: __s16,
+    pub decided: __u16,
+    pub reserved: __u32,
+    pub signal_q24: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_rate_flow"][::std::mem::size_of::<thalweg_rate_flow>() - 48usize];
+    ["Alignment of thalweg_rate_flow"][::std::mem::align_of::<thalweg_rate_flow>() - 8usize];
+    ["Offset of field: thalweg_rate_flow::inputs"]
+        [::std::mem::offset_of!(thalweg_rate_flow, inputs) - 0usize];
+    ["Offset of field: thalweg_rate_flow::action_q15"]
+        [::std::mem::offset_of!(thalweg_rate_flow, action_q15) - 32usize];
+    ["Offset of field: thalweg_rate_flow::decided"]
+        [::std::mem::offset_of!(thalweg_rate_flow, decided) - 34usize];
+    ["Offset of field: thalweg_rate_flow::reserved"]
+        [::std::mem::offset_of!(thalweg_rate_flow, reserved) - 36usize];
+    ["Offset of field: thalweg_rate_flow::signal_q24"]
+        [::std::mem::offset_of!(thalweg_rate_flow, signal_q24) - 40usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_measurement {
+    pub rtt_ns: __u64,
+    pub base_rtt_ns: __u64,
+    pub rate: __u64,
+    pub line_rate: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_measurement"][::std::mem::size_of::<thalweg_measurement>() - 32usize];
+    ["Alignment of thalweg_measurement"][::std::mem::align_of::<thalweg_measurement>() - 8usize];
+    ["Offset of field: thalweg_measurement::rtt_ns"]
+        [::std::mem::offset_of!(thalweg_measurement, rtt_ns) - 0usize];
+    ["Offset of field: thalweg_measurement::base_rtt_ns"]
+        [::std::mem::offset_of!(thalweg_measurement, base_rtt_ns) - 8usize];
+    ["Offset of field: thalweg_measurement::rate"]
+        [::std::mem::offset_of!(thalweg_measurement, rate) - 16usize];
+    ["Offset of field: thalweg_measurement::line_rate"]
+        [::std::mem::offset_of!(thalweg_measurement, line_rate) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_scratch {
+    pub values: [[__s64; 32usize]; 2usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_scratch"][::std::mem::size_of::<thalweg_scratch>() - 512usize];
+    ["Alignment of thalweg_scratch"][::std::mem::align_of::<thalweg_scratch>() - 8usize];
+    ["Offset of field: thalweg_scratch::values"]
+        [::std::mem::offset_of!(thalweg_scratch, values) - 0usize];
+};
+pub const THALWEG_STAGE_CONNECT: thalweg_stage = 0;
+pub const THALWEG_STAGE_LISTEN: thalweg_stage = 1;
+pub const THALWEG_STAGE_ASKED: thalweg_stage = 2;
+pub const THALWEG_STAGE_ESTABLISHED: thalweg_stage = 3;
+pub const THALWEG_STAGE_RETRANSMIT: thalweg_stage = 4;
+pub const THALWEG_STAGE_RTO: thalweg_stage = 5;
+pub const THALWEG_STAGE_RTT: thalweg_stage = 6;
+pub const THALWEG_STAGE_CLOSE: thalweg_stage = 7;
+pub const THALWEG_STAGES: thalweg_stage = 8;
+pub type thalweg_stage = ::std::os::raw::c_uint;
+pub const THALWEG_OP_SET_INT: thalweg_policy_op_kind = 1;
+pub const THALWEG_OP_SET_TEXT: thalweg_policy_op_kind = 2;
+pub const THALWEG_OP_TIMEOUT_INIT: thalweg_policy_op_kind = 3;
+pub const THALWEG_OP_RWND_INIT: thalweg_policy_op_kind = 4;
+pub const THALWEG_OP_NEEDS_ECN: thalweg_policy_op_kind = 5;
+pub const THALWEG_OP_BASE_RTT: thalweg_policy_op_kind = 6;
+pub const THALWEG_OP_REFLECT_TOS: thalweg_policy_op_kind = 7;
+pub const THALWEG_OP_STATISTICS: thalweg_policy_op_kind = 8;
+pub const THALWEG_OP_SEND_OPTION: thalweg_policy_op_kind = 9;
+pub const THALWEG_OP_SEND_OPTION_CC: thalweg_policy_op_kind = 10;
+pub const THALWEG_OP_READ_OPTION: thalweg_policy_op_kind = 11;
+pub const THALWEG_OP_LEARN_FROM: thalweg_policy_op_kind = 12;
+pub type thalweg_policy_op_kind = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_op {
+    pub kind: __u8,
+    pub stages: __u8,
+    pub level: __u16,
+    pub name: __u16,
+    pub text: __u16,
+    pub value: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_op"][::std::mem::size_of::<thalweg_policy_op>() - 12usize];
+    ["Alignment of thalweg_policy_op"][::std::mem::align_of::<thalweg_policy_op>() - 4usize];
+    ["Offset of field: thalweg_policy_op::kind"]
+        [::std::mem::offset_of!(thalweg_policy_op, kind) - 0usize];
+    ["Offset of field: thalweg_policy_op::stages"]
+        [::std::mem::offset_of!(thalweg_policy_op, stages) - 1usize];
+    ["Offset of field: thalweg_policy_op::level"]
+        [::std::mem::offset_of!(thalweg_policy_op, level) - 2usize];
+    ["Offset of field: thalweg_policy_op::name"]
+        [::std::mem::offset_of!(thalweg_policy_op, name) - 4usize];
+    ["Offset of field: thalweg_policy_op::text"]
+        [::std::mem::offset_of!(thalweg_policy_op, text) - 6usize];
+    ["Offset of field: thalweg_policy_op::value"]
+        [::std::mem::offset_of!(thalweg_policy_op, value) - 8usize];
+};
+pub const THALWEG_RULE_NEVER: thalweg_policy_rule_flag = 1;
+pub const THALWEG_RULE_ACTIVE: thalweg_policy_rule_flag = 2;
+pub const THALWEG_RULE_PASSIVE: thalweg_policy_rule_flag = 4;
+pub const THALWEG_RULE_REMOTE_PORTS: thalweg_policy_rule_flag = 8;
+pub const THALWEG_RULE_LOCAL_PORTS: thalweg_policy_rule_flag = 16;
+pub const THALWEG_RULE_IPV4: thalweg_policy_rule_flag = 32;
+pub const THALWEG_RULE_IPV6: thalweg_policy_rule_flag = 64;
+pub type thalweg_policy_rule_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_ports {
+    pub first: __u16,
+    pub last: __u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_ports"][::std::mem::size_of::<thalweg_policy_ports>() - 4usize];
+    ["Alignment of thalweg_policy_ports"][::std::mem::align_of::<thalweg_policy_ports>() - 2usize];
+    ["Offset of field: thalweg_policy_ports::first"]
+        [::std::mem::offset_of!(thalweg_policy_ports, first) - 0usize];
+    ["Offset of field: thalweg_policy_ports::last"]
+        [::std::mem::offset_of!(thalweg_policy_ports, last) - 2usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_rule {
+    pub id: __u32,
+    pub flags: __u32,
+    pub netns: __u64,
+    pub cgroups: __u32,
+    pub sample: __u32,
+    pub local: [__u8; 16usize],
+    pub local_len: __u8,
+    pub same_len: __u8,
+    pub remote_len: __u8,
+    pub stages: __u8,
+    pub first_op: __u32,
+    pub ops: __u32,
+    pub reserved: __u32,
+    pub remote_ports: [thalweg_policy_ports; 4usize],
+    pub local_ports: [thalweg_policy_ports; 4usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_rule"][::std::mem::size_of::<thalweg_policy_rule>() - 88usize];
+    ["Alignment of thalweg_policy_rule"][::std::mem::align_of::<thalweg_policy_rule>() - 8usize];
+    ["Offset of field: thalweg_policy_rule::id"]
+        [::std::mem::offset_of!(thalweg_policy_rule, id) - 0usize];
+    ["Offset of field: thalweg_policy_rule::flags"]
+        [::std::mem::offset_of!(thalweg_policy_rule, flags) - 4usize];
+    ["Offset of field: thalweg_policy_rule::netns"]
+        [::std::mem::offset_of!(thalweg_policy_rule, netns) - 8usize];
+    ["Offset of field: thalweg_policy_rule::cgroups"]
+        [::std::mem::offset_of!(thalweg_policy_rule, cgroups) - 16usize];
+    ["Offset of field: thalweg_policy_rule::sample"]
+        [::std::mem::offset_of!(thalweg_policy_rule, sample) - 20usize];
+    ["Offset of field: thalweg_policy_rule::local"]
+        [::std::mem::offset_of!(thalweg_policy_rule, local) - 24usize];
+    ["Offset of field: thalweg_policy_rule::local_len"]
+        [::std::mem::offset_of!(thalweg_policy_rule, local_len) - 40usize];
+    ["Offset of field: thalweg_policy_rule::same_len"]
+        [::std::mem::offset_of!(thalweg_policy_rule, same_len) - 41usize];
+    ["Offset of field: thalweg_policy_rule::remote_len"]
+        [::std::mem::offset_of!(thalweg_policy_rule, remote_len) - 42usize];
+    ["Offset of field: thalweg_policy_rule::stages"]
+        [::std::mem::offset_of!(thalweg_policy_rule, stages) - 43usize];
+    ["Offset of field: thalweg_policy_rule::first_op"]
+        [::std::mem::offset_of!(thalweg_policy_rule, first_op) - 44usize];
+    ["Offset of field: thalweg_policy_rule::ops"]
+        [::std::mem::offset_of!(thalweg_policy_rule, ops) - 48usize];
+    ["Offset of field: thalweg_policy_rule::reserved"]
+        [::std::mem::offset_of!(thalweg_policy_rule, reserved) - 52usize];
+    ["Offset of field: thalweg_policy_rule::remote_ports"]
+        [::std::mem::offset_of!(thalweg_policy_rule, remote_ports) - 56usize];
+    ["Offset of field: thalweg_policy_rule::local_ports"]
+        [::std::mem::offset_of!(thalweg_policy_rule, local_ports) - 72usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_node {
+    pub first: __u32,
+    pub rules: __u32,
+    pub parent: __u32,
+    pub never: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_node"][::std::mem::size_of::<thalweg_policy_node>() - 16usize];
+    ["Alignment of thalweg_policy_node"][::std::mem::align_of::<thalweg_policy_node>() - 4usize];
+    ["Offset of field: thalweg_policy_node::first"]
+        [::std::mem::offset_of!(thalweg_policy_node, first) - 0usize];
+    ["Offset of field: thalweg_policy_node::rules"]
+        [::std::mem::offset_of!(thalweg_policy_node, rules) - 4usize];
+    ["Offset of field: thalweg_policy_node::parent"]
+        [::std::mem::offset_of!(thalweg_policy_node, parent) - 8usize];
+    ["Offset of field: thalweg_policy_node::never"]
+        [::std::mem::offset_of!(thalweg_policy_node, never) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_key4 {
+    pub prefix_len: __u32,
+    pub addr: [__u8; 4usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_key4"][::std::mem::size_of::<thalweg_policy_key4>() - 8usize];
+    ["Alignment of thalweg_policy_key4"][::std::mem::align_of::<thalweg_policy_key4>() - 4usize];
+    ["Offset of field: thalweg_policy_key4::prefix_len"]
+        [::std::mem::offset_of!(thalweg_policy_key4, prefix_len) - 0usize];
+    ["Offset of field: thalweg_policy_key4::addr"]
+        [::std::mem::offset_of!(thalweg_policy_key4, addr) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_key6 {
+    pub prefix_len: __u32,
+    pub addr: [__u8; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_key6"][::std::mem::size_of::<thalweg_policy_key6>() - 20usize];
+    ["Alignment of thalweg_policy_key6"][::std::mem::align_of::<thalweg_policy_key6>() - 4usize];
+    ["Offset of field: thalweg_policy_key6::prefix_len"]
+        [::std::mem::offset_of!(thalweg_policy_key6, prefix_len) - 0usize];
+    ["Offset of field: thalweg_policy_key6::addr"]
+        [::std::mem::offset_of!(thalweg_policy_key6, addr) - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_text {
+    pub text: [::std::os::raw::c_char; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_text"][::std::mem::size_of::<thalweg_policy_text>() - 16usize];
+    ["Alignment of thalweg_policy_text"][::std::mem::align_of::<thalweg_policy_text>() - 1usize];
+    ["Offset of field: thalweg_policy_text::text"]
+        [::std::mem::offset_of!(thalweg_policy_text, text) - 0usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_head {
+    pub generation: __u32,
+    pub stages: __u32,
+    pub flags: __u32,
+    pub jiffy_us: __u32,
+    pub cgroups: __u32,
+    pub version: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_head"][::std::mem::size_of::<thalweg_policy_head>() - 24usize];
+    ["Alignment of thalweg_policy_head"][::std::mem::align_of::<thalweg_policy_head>() - 4usize];
+    ["Offset of field: thalweg_policy_head::generation"]
+        [::std::mem::offset_of!(thalweg_policy_head, generation) - 0usize];
+    ["Offset of field: thalweg_policy_head::stages"]
+        [::std::mem::offset_of!(thalweg_policy_head, stages) - 4usize];
+    ["Offset of field: thalweg_policy_head::flags"]
+        [::std::mem::offset_of!(thalweg_policy_head, flags) - 8usize];
+    ["Offset of field: thalweg_policy_head::jiffy_us"]
+        [::std::mem::offset_of!(thalweg_policy_head, jiffy_us) - 12usize];
+    ["Offset of field: thalweg_policy_head::cgroups"]
+        [::std::mem::offset_of!(thalweg_policy_head, cgroups) - 16usize];
+    ["Offset of field: thalweg_policy_head::version"]
+        [::std::mem::offset_of!(thalweg_policy_head, version) - 20usize];
+};
+pub const THALWEG_POLICY_DRY_RUN: thalweg_policy_head_flag = 1;
+pub const THALWEG_POLICY_REMEMBERS: thalweg_policy_head_flag = 4;
+pub const THALWEG_POLICY_SAVE_SYN: thalweg_policy_head_flag = 8;
+pub const THALWEG_POLICY_OPTIONS: thalweg_policy_head_flag = 16;
+pub const THALWEG_POLICY_CGROUPS: thalweg_policy_head_flag = 32;
+pub const THALWEG_POLICY_NETNS: thalweg_policy_head_flag = 64;
+pub const THALWEG_POLICY_SAMPLES: thalweg_policy_head_flag = 128;
+pub type thalweg_policy_head_flag = ::std::os::raw::c_uint;
+pub const THALWEG_FLOW_NEVER: thalweg_policy_flow_flag = 1;
+pub const THALWEG_FLOW_KEEPS: thalweg_policy_flow_flag = 2;
+pub const THALWEG_FLOW_SENDS: thalweg_policy_flow_flag = 4;
+pub const THALWEG_FLOW_READS: thalweg_policy_flow_flag = 8;
+pub const THALWEG_FLOW_OPENING: thalweg_policy_flow_flag = 16;
+pub const THALWEG_FLOW_PRIORITY: thalweg_policy_flow_flag = 32;
+pub type thalweg_policy_flow_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_flow {
+    pub generation: __u32,
+    pub rule: __u32,
+    pub count: __u8,
+    pub stages: __u8,
+    pub flags: __u8,
+    pub has_received: __u8,
+    pub received: __u32,
+    pub told_ns: __u64,
+    pub reserved: __u64,
+    pub ops: [thalweg_policy_op; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_flow"][::std::mem::size_of::<thalweg_policy_flow>() - 224usize];
+    ["Alignment of thalweg_policy_flow"][::std::mem::align_of::<thalweg_policy_flow>() - 8usize];
+    ["Offset of field: thalweg_policy_flow::generation"]
+        [::std::mem::offset_of!(thalweg_policy_flow, generation) - 0usize];
+    ["Offset of field: thalweg_policy_flow::rule"]
+        [::std::mem::offset_of!(thalweg_policy_flow, rule) - 4usize];
+    ["Offset of field: thalweg_policy_flow::count"]
+        [::std::mem::offset_of!(thalweg_policy_flow, count) - 8usize];
+    ["Offset of field: thalweg_policy_flow::stages"]
+        [::std::mem::offset_of!(thalweg_policy_flow, stages) - 9usize];
+    ["Offset of field: thalweg_policy_flow::flags"]
+        [::std::mem::offset_of!(thalweg_policy_flow, flags) - 10usize];
+    ["Offset of field: thalweg_policy_flow::has_received"]
+        [::std::mem::offset_of!(thalweg_policy_flow, has_received) - 11usize];
+    ["Offset of field: thalweg_policy_flow::received"]
+        [::std::mem::offset_of!(thalweg_policy_flow, received) - 12usize];
+    ["Offset of field: thalweg_policy_flow::told_ns"]
+        [::std::mem::offset_of!(thalweg_policy_flow, told_ns) - 16usize];
+    ["Offset of field: thalweg_policy_flow::reserved"]
+        [::std::mem::offset_of!(thalweg_policy_flow, reserved) - 24usize];
+    ["Offset of field: thalweg_policy_flow::ops"]
+        [::std::mem::offset_of!(thalweg_policy_flow, ops) - 32usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_handshake {
+    pub cookie: __u64,
+    pub since_ns: __u64,
+    pub flow: thalweg_policy_flow,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_handshake"]
+        [::std::mem::size_of::<thalweg_policy_handshake>() - 240usize];
+    ["Alignment of thalweg_policy_handshake"]
+        [::std::mem::align_of::<thalweg_policy_handshake>() - 8usize];
+    ["Offset of field: thalweg_policy_handshake::cookie"]
+        [::std::mem::offset_of!(thalweg_policy_handshake, cookie) - 0usize];
+    ["Offset of field: thalweg_policy_handshake::since_ns"]
+        [::std::mem::offset_of!(thalweg_policy_handshake, since_ns) - 8usize];
+    ["Offset of field: thalweg_policy_handshake::flow"]
+        [::std::mem::offset_of!(thalweg_policy_handshake, flow) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_mark {
+    pub cookie: __u64,
+    pub op: __u32,
+    pub cgroups: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_mark"][::std::mem::size_of::<thalweg_policy_mark>() - 16usize];
+    ["Alignment of thalweg_policy_mark"][::std::mem::align_of::<thalweg_policy_mark>() - 8usize];
+    ["Offset of field: thalweg_policy_mark::cookie"]
+        [::std::mem::offset_of!(thalweg_policy_mark, cookie) - 0usize];
+    ["Offset of field: thalweg_policy_mark::op"]
+        [::std::mem::offset_of!(thalweg_policy_mark, op) - 8usize];
+    ["Offset of field: thalweg_policy_mark::cgroups"]
+        [::std::mem::offset_of!(thalweg_policy_mark, cgroups) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_counters {
+    pub matched: __u64,
+    pub done: __u64,
+    pub failed: __u64,
+    pub asked: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_counters"][::std::mem::size_of::<thalweg_policy_counters>() - 32usize];
+    ["Alignment of thalweg_policy_counters"]
+        [::std::mem::align_of::<thalweg_policy_counters>() - 8usize];
+    ["Offset of field: thalweg_policy_counters::matched"]
+        [::std::mem::offset_of!(thalweg_policy_counters, matched) - 0usize];
+    ["Offset of field: thalweg_policy_counters::done"]
+        [::std::mem::offset_of!(thalweg_policy_counters, done) - 8usize];
+    ["Offset of field: thalweg_policy_counters::failed"]
+        [::std::mem::offset_of!(thalweg_policy_counters, failed) - 16usize];
+    ["Offset of field: thalweg_policy_counters::asked"]
+        [::std::mem::offset_of!(thalweg_policy_counters, asked) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_failure {
+    pub generation: __u32,
+    pub rule: __u32,
+    pub op: __u16,
+    pub stage: __u16,
+    pub error: __s32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_failure"][::std::mem::size_of::<thalweg_policy_failure>() - 16usize];
+    ["Alignment of thalweg_policy_failure"]
+        [::std::mem::align_of::<thalweg_policy_failure>() - 4usize];
+    ["Offset of field: thalweg_policy_failure::generation"]
+        [::std::mem::offset_of!(thalweg_policy_failure, generation) - 0usize];
+    ["Offset of field: thalweg_policy_failure::rule"]
+        [::std::mem::offset_of!(thalweg_policy_failure, rule) - 4usize];
+    ["Offset of field: thalweg_policy_failure::op"]
+        [::std::mem::offset_of!(thalweg_policy_failure, op) - 8usize];
+    ["Offset of field: thalweg_policy_failure::stage"]
+        [::std::mem::offset_of!(thalweg_policy_failure, stage) - 10usize];
+    ["Offset of field: thalweg_policy_failure::error"]
+        [::std::mem::offset_of!(thalweg_policy_failure, error) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_reached {
+    pub matched: __u64,
+    pub done: __u64,
+    pub unchanged: __u64,
+    pub left: __u64,
+    pub failed: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_reached"][::std::mem::size_of::<thalweg_policy_reached>() - 40usize];
+    ["Alignment of thalweg_policy_reached"]
+        [::std::mem::align_of::<thalweg_policy_reached>() - 8usize];
+    ["Offset of field: thalweg_policy_reached::matched"]
+        [::std::mem::offset_of!(thalweg_policy_reached, matched) - 0usize];
+    ["Offset of field: thalweg_policy_reached::done"]
+        [::std::mem::offset_of!(thalweg_policy_reached, done) - 8usize];
+    ["Offset of field: thalweg_policy_reached::unchanged"]
+        [::std::mem::offset_of!(thalweg_policy_reached, unchanged) - 16usize];
+    ["Offset of field: thalweg_policy_reached::left"]
+        [::std::mem::offset_of!(thalweg_policy_reached, left) - 24usize];
+    ["Offset of field: thalweg_policy_reached::failed"]
+        [::std::mem::offset_of!(thalweg_policy_reached, failed) - 32usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_seen {
+    pub open: __u64,
+    pub outside: __u64,
+    pub unmatched: __u64,
+    pub newer: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_seen"][::std::mem::size_of::<thalweg_policy_seen>() - 32usize];
+    ["Alignment of thalweg_policy_seen"][::std::mem::align_of::<thalweg_policy_seen>() - 8usize];
+    ["Offset of field: thalweg_policy_seen::open"]
+        [::std::mem::offset_of!(thalweg_policy_seen, open) - 0usize];
+    ["Offset of field: thalweg_policy_seen::outside"]
+        [::std::mem::offset_of!(thalweg_policy_seen, outside) - 8usize];
+    ["Offset of field: thalweg_policy_seen::unmatched"]
+        [::std::mem::offset_of!(thalweg_policy_seen, unmatched) - 16usize];
+    ["Offset of field: thalweg_policy_seen::newer"]
+        [::std::mem::offset_of!(thalweg_policy_seen, newer) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_missed {
+    pub handshakes: __u64,
+    pub statistics: __u64,
+    pub failures: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_missed"][::std::mem::size_of::<thalweg_policy_missed>() - 24usize];
+    ["Alignment of thalweg_policy_missed"]
+        [::std::mem::align_of::<thalweg_policy_missed>() - 8usize];
+    ["Offset of field: thalweg_policy_missed::handshakes"]
+        [::std::mem::offset_of!(thalweg_policy_missed, handshakes) - 0usize];
+    ["Offset of field: thalweg_policy_missed::statistics"]
+        [::std::mem::offset_of!(thalweg_policy_missed, statistics) - 8usize];
+    ["Offset of field: thalweg_policy_missed::failures"]
+        [::std::mem::offset_of!(thalweg_policy_missed, failures) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_policy_event {
+    pub time_ns: __u64,
+    pub connection: __u64,
+    pub local: [__u8; 16usize],
+    pub remote: [__u8; 16usize],
+    pub local_port: __u32,
+    pub remote_port: __u32,
+    pub rule: __u32,
+    pub generation: __u32,
+    pub bytes_acked: __u64,
+    pub bytes_received: __u64,
+    pub delivered: __u32,
+    pub delivered_ce: __u32,
+    pub retrans: __u32,
+    pub dsack_dups: __u32,
+    pub srtt_us: __u32,
+    pub min_rtt_us: __u32,
+    pub snd_cwnd: __u32,
+    pub snd_ssthresh: __u32,
+    pub received: __u32,
+    pub has_received: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_policy_event"][::std::mem::size_of::<thalweg_policy_event>() - 120usize];
+    ["Alignment of thalweg_policy_event"][::std::mem::align_of::<thalweg_policy_event>() - 8usize];
+    ["Offset of field: thalweg_policy_event::time_ns"]
+        [::std::mem::offset_of!(thalweg_policy_event, time_ns) - 0usize];
+    ["Offset of field: thalweg_policy_event::connection"]
+        [::std::mem::offset_of!(thalweg_policy_event, connection) - 8usize];
+    ["Offset of field: thalweg_policy_event::local"]
+        [::std::mem::offset_of!(thalweg_policy_event, local) - 16usize];
+    ["Offset of field: thalweg_policy_event::remote"]
+        [::std::mem::offset_of!(thalweg_policy_event, remote) - 32usize];
+    ["Offset of field: thalweg_policy_event::local_port"]
+        [::std::mem::offset_of!(thalweg_policy_event, local_port) - 48usize];
+    ["Offset of field: thalweg_policy_event::remote_port"]
+        [::std::mem::offset_of!(thalweg_policy_event, remote_port) - 52usize];
+    ["Offset of field: thalweg_policy_event::rule"]
+        [::std::mem::offset_of!(thalweg_policy_event, rule) - 56usize];
+    ["Offset of field: thalweg_policy_event::generation"]
+        [::std::mem::offset_of!(thalweg_policy_event, generation) - 60usize];
+    ["Offset of field: thalweg_policy_event::bytes_acked"]
+        [::std::mem::offset_of!(thalweg_policy_event, bytes_acked) - 64usize];
+    ["Offset of field: thalweg_policy_event::bytes_received"]
+        [::std::mem::offset_of!(thalweg_policy_event, bytes_received) - 72usize];
+    ["Offset of field: thalweg_policy_event::delivered"]
+        [::std::mem::offset_of!(thalweg_policy_event, delivered) - 80usize];
+    ["Offset of field: thalweg_policy_event::delivered_ce"]
+        [::std::mem::offset_of!(thalweg_policy_event, delivered_ce) - 84usize];
+    ["Offset of field: thalweg_policy_event::retrans"]
+        [::std::mem::offset_of!(thalweg_policy_event, retrans) - 88usize];
+    ["Offset of field: thalweg_policy_event::dsack_dups"]
+        [::std::mem::offset_of!(thalweg_policy_event, dsack_dups) - 92usize];
+    ["Offset of field: thalweg_policy_event::srtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_event, srtt_us) - 96usize];
+    ["Offset of field: thalweg_policy_event::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_policy_event, min_rtt_us) - 100usize];
+    ["Offset of field: thalweg_policy_event::snd_cwnd"]
+        [::std::mem::offset_of!(thalweg_policy_event, snd_cwnd) - 104usize];
+    ["Offset of field: thalweg_policy_event::snd_ssthresh"]
+        [::std::mem::offset_of!(thalweg_policy_event, snd_ssthresh) - 108usize];
+    ["Offset of field: thalweg_policy_event::received"]
+        [::std::mem::offset_of!(thalweg_policy_event, received) - 112usize];
+    ["Offset of field: thalweg_policy_event::has_received"]
+        [::std::mem::offset_of!(thalweg_policy_event, has_received) - 116usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct thalweg_rate_settings {
+    pub reference_rate: __u64,
+    pub reference_rtt_us: __u32,
+    pub reserved: __u32,
+    pub name: [__u8; 64usize],
+    pub model: thalweg_model,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_rate_settings"][::std::mem::size_of::<thalweg_rate_settings>() - 38200usize];
+    ["Alignment of thalweg_rate_settings"]
+        [::std::mem::align_of::<thalweg_rate_settings>() - 8usize];
+    ["Offset of field: thalweg_rate_settings::reference_rate"]
+        [::std::mem::offset_of!(thalweg_rate_settings, reference_rate) - 0usize];
+    ["Offset of field: thalweg_rate_settings::reference_rtt_us"]
+        [::std::mem::offset_of!(thalweg_rate_settings, reference_rtt_us) - 8usize];
+    ["Offset of field: thalweg_rate_settings::reserved"]
+        [::std::mem::offset_of!(thalweg_rate_settings, reserved) - 12usize];
+    ["Offset of field: thalweg_rate_settings::name"]
+        [::std::mem::offset_of!(thalweg_rate_settings, name) - 16usize];
+    ["Offset of field: thalweg_rate_settings::model"]
+        [::std::mem::offset_of!(thalweg_rate_settings, model) - 80usize];
+};
+impl Default for thalweg_rate_settings {
+    fn default() -> Self {
+        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_rate_trace {
+    pub until_ns: __u64,
+    pub remote: [__u8; 16usize],
+    pub lost: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_rate_trace"][::std::mem::size_of::<thalweg_rate_trace>() - 32usize];
+    ["Alignment of thalweg_rate_trace"][::std::mem::align_of::<thalweg_rate_trace>() - 8usize];
+    ["Offset of field: thalweg_rate_trace::until_ns"]
+        [::std::mem::offset_of!(thalweg_rate_trace, until_ns) - 0usize];
+    ["Offset of field: thalweg_rate_trace::remote"]
+        [::std::mem::offset_of!(thalweg_rate_trace, remote) - 8usize];
+    ["Offset of field: thalweg_rate_trace::lost"]
+        [::std::mem::offset_of!(thalweg_rate_trace, lost) - 24usize];
+};
+pub const THALWEG_RATE_HELD: thalweg_rate_flag = 1;
+pub const THALWEG_RATE_LIMITED: thalweg_rate_flag = 2;
+pub const THALWEG_RATE_FIRST: thalweg_rate_flag = 4;
+pub const THALWEG_RATE_PROBING: thalweg_rate_flag = 8;
+pub type thalweg_rate_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_rate_decision {
+    pub time_ns: __u64,
+    pub remote: [__u8; 16usize],
+    pub remote_port: __u16,
+    pub local_port: __u16,
+    pub netns: __u32,
+    pub measurement: thalweg_measurement,
+    pub floor: __u64,
+    pub cap: __u64,
+    pub next_rate: __u64,
+    pub delivered_rate: __u64,
+    pub inputs: [__s16; 16usize],
+    pub action_q15: __s16,
+    pub flags: __u16,
+    pub keep_q16: __u32,
+    pub min_rtt_us: __u32,
+    pub round_rtt_us: __u32,
+    pub window: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_rate_decision"][::std::mem::size_of::<thalweg_rate_decision>() - 152usize];
+    ["Alignment of thalweg_rate_decision"]
+        [::std::mem::align_of::<thalweg_rate_decision>() - 8usize];
+    ["Offset of field: thalweg_rate_decision::time_ns"]
+        [::std::mem::offset_of!(thalweg_rate_decision, time_ns) - 0usize];
+    ["Offset of field: thalweg_rate_decision::remote"]
+        [::std::mem::offset_of!(thalweg_rate_decision, remote) - 8usize];
+    ["Offset of field: thalweg_rate_decision::remote_port"]
+        [::std::mem::offset_of!(thalweg_rate_decision, remote_port) - 24usize];
+    ["Offset of field: thalweg_rate_decision::local_port"]
+        [::std::mem::offset_of!(thalweg_rate_decision, local_port) - 26usize];
+    ["Offset of field: thalweg_rate_decision::netns"]
+        [::std::mem::offset_of!(thalweg_rate_decision, netns) - 28usize];
+    ["Offset of field: thalweg_rate_decision::measurement"]
+        [::std::mem::offset_of!(thalweg_rate_decision, measurement) - 32usize];
+    ["Offset of field: thalweg_rate_decision::floor"]
+        [::std::mem::offset_of!(thalweg_rate_decision, floor) - 64usize];
+    ["Offset of field: thalweg_rate_decision::cap"]
+        [::std::mem::offset_of!(thalweg_rate_decision, cap) - 72usize];
+    ["Offset of field: thalweg_rate_decision::next_rate"]
+        [::std::mem::offset_of!(thalweg_rate_decision, next_rate) - 80usize];
+    ["Offset of field: thalweg_rate_decision::delivered_rate"]
+        [::std::mem::offset_of!(thalweg_rate_decision, delivered_rate) - 88usize];
+    ["Offset of field: thalweg_rate_decision::inputs"]
+        [::std::mem::offset_of!(thalweg_rate_decision, inputs) - 96usize];
+    ["Offset of field: thalweg_rate_decision::action_q15"]
+        [::std::mem::offset_of!(thalweg_rate_decision, action_q15) - 128usize];
+    ["Offset of field: thalweg_rate_decision::flags"]
+        [::std::mem::offset_of!(thalweg_rate_decision, flags) - 130usize];
+    ["Offset of field: thalweg_rate_decision::keep_q16"]
+        [::std::mem::offset_of!(thalweg_rate_decision, keep_q16) - 132usize];
+    ["Offset of field: thalweg_rate_decision::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_rate_decision, min_rtt_us) - 136usize];
+    ["Offset of field: thalweg_rate_decision::round_rtt_us"]
+        [::std::mem::offset_of!(thalweg_rate_decision, round_rtt_us) - 140usize];
+    ["Offset of field: thalweg_rate_decision::window"]
+        [::std::mem::offset_of!(thalweg_rate_decision, window) - 144usize];
+    ["Offset of field: thalweg_rate_decision::reserved"]
+        [::std::mem::offset_of!(thalweg_rate_decision, reserved) - 148usize];
+};
+pub const THALWEG_MODE_CLASSIC: thalweg_mode = 0;
+pub const THALWEG_MODE_THALWEG: thalweg_mode = 1;
+pub type thalweg_mode = ::std::os::raw::c_uint;
+pub const THALWEG_ARM_PRESENT: thalweg_arm_flag = 1;
+pub const THALWEG_ARM_NEEDS_ECN: thalweg_arm_flag = 2;
+pub const THALWEG_ARM_REFUSED: thalweg_arm_flag = 4;
+pub const THALWEG_ARM_STRUCT_OPS: thalweg_arm_flag = 8;
+pub type thalweg_arm_flag = ::std::os::raw::c_uint;
+pub const THALWEG_CONN_DECIDED: thalweg_conn_flag = 1;
+pub const THALWEG_CONN_APP_OWNED: thalweg_conn_flag = 2;
+pub const THALWEG_CONN_SWITCHED: thalweg_conn_flag = 4;
+pub const THALWEG_CONN_DRY_RUN: thalweg_conn_flag = 8;
+pub const THALWEG_CONN_CONTROL: thalweg_conn_flag = 16;
+pub const THALWEG_CONN_PASSIVE: thalweg_conn_flag = 32;
+pub const THALWEG_CONN_ECN: thalweg_conn_flag = 64;
+pub const THALWEG_CONN_SET_FAILED: thalweg_conn_flag = 128;
+pub const THALWEG_CONN_TRIAL: thalweg_conn_flag = 256;
+pub type thalweg_conn_flag = ::std::os::raw::c_uint;
+pub const THALWEG_REASON_WARM_UP: thalweg_reason = 0;
+pub const THALWEG_REASON_GREEDY: thalweg_reason = 1;
+pub const THALWEG_REASON_EXPLORE: thalweg_reason = 2;
+pub const THALWEG_REASON_UNTRIED: thalweg_reason = 3;
+pub const THALWEG_REASON_APPLICATION: thalweg_reason = 4;
+pub const THALWEG_REASON_FOREIGN: thalweg_reason = 5;
+pub const THALWEG_REASON_LOSS: thalweg_reason = 6;
+pub const THALWEG_REASON_WITHDRAWN: thalweg_reason = 7;
+pub type thalweg_reason = ::std::os::raw::c_uint;
+pub const THALWEG_END_FIN_LOCAL: thalweg_end = 0;
+pub const THALWEG_END_FIN_REMOTE: thalweg_end = 1;
+pub const THALWEG_END_RESET: thalweg_end = 2;
+pub const THALWEG_END_TIMEOUT: thalweg_end = 3;
+pub const THALWEG_END_SWITCH: thalweg_end = 4;
+pub type thalweg_end = ::std::os::raw::c_uint;
+pub const THALWEG_SCORED: thalweg_outcome = 0;
+pub const THALWEG_SKIPPED_SMALL: thalweg_outcome = 1;
+pub const THALWEG_SKIPPED_APP_LIMITED: thalweg_outcome = 2;
+pub const THALWEG_SKIPPED_NOT_TRACKED: thalweg_outcome = 3;
+pub const THALWEG_SKIPPED_TIMEOUT: thalweg_outcome = 4;
+pub const THALWEG_OUTCOMES: thalweg_outcome = 5;
+pub type thalweg_outcome = ::std::os::raw::c_uint;
+pub const THALWEG_EVENT_DECISION: thalweg_event_kind = 1;
+pub const THALWEG_EVENT_CLOSE: thalweg_event_kind = 2;
+pub type thalweg_event_kind = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_host_key {
+    pub netns: __u64,
+    pub addr: [__u8; 16usize],
+    pub prefix_len: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_host_key"][::std::mem::size_of::<thalweg_host_key>() - 32usize];
+    ["Alignment of thalweg_host_key"][::std::mem::align_of::<thalweg_host_key>() - 8usize];
+    ["Offset of field: thalweg_host_key::netns"]
+        [::std::mem::offset_of!(thalweg_host_key, netns) - 0usize];
+    ["Offset of field: thalweg_host_key::addr"]
+        [::std::mem::offset_of!(thalweg_host_key, addr) - 8usize];
+    ["Offset of field: thalweg_host_key::prefix_len"]
+        [::std::mem::offset_of!(thalweg_host_key, prefix_len) - 24usize];
+    ["Offset of field: thalweg_host_key::reserved"]
+        [::std::mem::offset_of!(thalweg_host_key, reserved) - 28usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_arm_state {
+    pub value: __u64,
+    pub max_rate: __u64,
+    pub weight_q16: __u32,
+    pub deviation_q16: __u32,
+    pub log_rate_q16: __u32,
+    pub srtt_us: __u32,
+    pub min_rtt_us: __u32,
+    pub chosen: __u32,
+    pub greedy: __u32,
+    pub scored: __u32,
+    pub segs: __u32,
+    pub retrans: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_arm_state"][::std::mem::size_of::<thalweg_arm_state>() - 56usize];
+    ["Alignment of thalweg_arm_state"][::std::mem::align_of::<thalweg_arm_state>() - 8usize];
+    ["Offset of field: thalweg_arm_state::value"]
+        [::std::mem::offset_of!(thalweg_arm_state, value) - 0usize];
+    ["Offset of field: thalweg_arm_state::max_rate"]
+        [::std::mem::offset_of!(thalweg_arm_state, max_rate) - 8usize];
+    ["Offset of field: thalweg_arm_state::weight_q16"]
+        [::std::mem::offset_of!(thalweg_arm_state, weight_q16) - 16usize];
+    ["Offset of field: thalweg_arm_state::deviation_q16"]
+        [::std::mem::offset_of!(thalweg_arm_state, deviation_q16) - 20usize];
+    ["Offset of field: thalweg_arm_state::log_rate_q16"]
+        [::std::mem::offset_of!(thalweg_arm_state, log_rate_q16) - 24usize];
+    ["Offset of field: thalweg_arm_state::srtt_us"]
+        [::std::mem::offset_of!(thalweg_arm_state, srtt_us) - 28usize];
+    ["Offset of field: thalweg_arm_state::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_arm_state, min_rtt_us) - 32usize];
+    ["Offset of field: thalweg_arm_state::chosen"]
+        [::std::mem::offset_of!(thalweg_arm_state, chosen) - 36usize];
+    ["Offset of field: thalweg_arm_state::greedy"]
+        [::std::mem::offset_of!(thalweg_arm_state, greedy) - 40usize];
+    ["Offset of field: thalweg_arm_state::scored"]
+        [::std::mem::offset_of!(thalweg_arm_state, scored) - 44usize];
+    ["Offset of field: thalweg_arm_state::segs"]
+        [::std::mem::offset_of!(thalweg_arm_state, segs) - 48usize];
+    ["Offset of field: thalweg_arm_state::retrans"]
+        [::std::mem::offset_of!(thalweg_arm_state, retrans) - 52usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_host {
+    pub seq_head: __u32,
+    pub connections: __u32,
+    pub tag: __u64,
+    pub seen_ns: __u64,
+    pub forgot_ns: __u64,
+    pub max_rate: __u64,
+    pub trial_ns: __u64,
+    pub min_rtt_us: __u32,
+    pub scored: __u32,
+    pub switched: __u32,
+    pub harmful: __u32,
+    pub queue_q16: __u32,
+    pub base_rtt_us: __u32,
+    pub last_base_rtt_us: __u32,
+    pub trials: __u32,
+    pub arms: [thalweg_arm_state; 16usize],
+    pub tag_tail: __u32,
+    pub seq_tail: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_host"][::std::mem::size_of::<thalweg_host>() - 984usize];
+    ["Alignment of thalweg_host"][::std::mem::align_of::<thalweg_host>() - 8usize];
+    ["Offset of field: thalweg_host::seq_head"]
+        [::std::mem::offset_of!(thalweg_host, seq_head) - 0usize];
+    ["Offset of field: thalweg_host::connections"]
+        [::std::mem::offset_of!(thalweg_host, connections) - 4usize];
+    ["Offset of field: thalweg_host::tag"][::std::mem::offset_of!(thalweg_host, tag) - 8usize];
+    ["Offset of field: thalweg_host::seen_ns"]
+        [::std::mem::offset_of!(thalweg_host, seen_ns) - 16usize];
+    ["Offset of field: thalweg_host::forgot_ns"]
+        [::std::mem::offset_of!(thalweg_host, forgot_ns) - 24usize];
+    ["Offset of field: thalweg_host::max_rate"]
+        [::std::mem::offset_of!(thalweg_host, max_rate) - 32usize];
+    ["Offset of field: thalweg_host::trial_ns"]
+        [::std::mem::offset_of!(thalweg_host, trial_ns) - 40usize];
+    ["Offset of field: thalweg_host::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, min_rtt_us) - 48usize];
+    ["Offset of field: thalweg_host::scored"]
+        [::std::mem::offset_of!(thalweg_host, scored) - 52usize];
+    ["Offset of field: thalweg_host::switched"]
+        [::std::mem::offset_of!(thalweg_host, switched) - 56usize];
+    ["Offset of field: thalweg_host::harmful"]
+        [::std::mem::offset_of!(thalweg_host, harmful) - 60usize];
+    ["Offset of field: thalweg_host::queue_q16"]
+        [::std::mem::offset_of!(thalweg_host, queue_q16) - 64usize];
+    ["Offset of field: thalweg_host::base_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, base_rtt_us) - 68usize];
+    ["Offset of field: thalweg_host::last_base_rtt_us"]
+        [::std::mem::offset_of!(thalweg_host, last_base_rtt_us) - 72usize];
+    ["Offset of field: thalweg_host::trials"]
+        [::std::mem::offset_of!(thalweg_host, trials) - 76usize];
+    ["Offset of field: thalweg_host::arms"][::std::mem::offset_of!(thalweg_host, arms) - 80usize];
+    ["Offset of field: thalweg_host::tag_tail"]
+        [::std::mem::offset_of!(thalweg_host, tag_tail) - 976usize];
+    ["Offset of field: thalweg_host::seq_tail"]
+        [::std::mem::offset_of!(thalweg_host, seq_tail) - 980usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_forget {
+    pub key: thalweg_host_key,
+    pub arms: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_forget"][::std::mem::size_of::<thalweg_forget>() - 40usize];
+    ["Alignment of thalweg_forget"][::std::mem::align_of::<thalweg_forget>() - 8usize];
+    ["Offset of field: thalweg_forget::key"][::std::mem::offset_of!(thalweg_forget, key) - 0usize];
+    ["Offset of field: thalweg_forget::arms"]
+        [::std::mem::offset_of!(thalweg_forget, arms) - 32usize];
+    ["Offset of field: thalweg_forget::reserved"]
+        [::std::mem::offset_of!(thalweg_forget, reserved) - 36usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_sample {
+    pub bytes: __u64,
+    pub duration_us: __u64,
+    pub rate_delivered_bytes: __u64,
+    pub rate_interval_us: __u64,
+    pub srtt_us: __u32,
+    pub min_rtt_us: __u32,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+    pub steady_segs: __u32,
+    pub steady_retrans: __u32,
+    pub loss_srtt_us: __u32,
+    pub flags: __u16,
+    pub end: __u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_sample"][::std::mem::size_of::<thalweg_sample>() - 64usize];
+    ["Alignment of thalweg_sample"][::std::mem::align_of::<thalweg_sample>() - 8usize];
+    ["Offset of field: thalweg_sample::bytes"]
+        [::std::mem::offset_of!(thalweg_sample, bytes) - 0usize];
+    ["Offset of field: thalweg_sample::duration_us"]
+        [::std::mem::offset_of!(thalweg_sample, duration_us) - 8usize];
+    ["Offset of field: thalweg_sample::rate_delivered_bytes"]
+        [::std::mem::offset_of!(thalweg_sample, rate_delivered_bytes) - 16usize];
+    ["Offset of field: thalweg_sample::rate_interval_us"]
+        [::std::mem::offset_of!(thalweg_sample, rate_interval_us) - 24usize];
+    ["Offset of field: thalweg_sample::srtt_us"]
+        [::std::mem::offset_of!(thalweg_sample, srtt_us) - 32usize];
+    ["Offset of field: thalweg_sample::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_sample, min_rtt_us) - 36usize];
+    ["Offset of field: thalweg_sample::segs_out"]
+        [::std::mem::offset_of!(thalweg_sample, segs_out) - 40usize];
+    ["Offset of field: thalweg_sample::retrans"]
+        [::std::mem::offset_of!(thalweg_sample, retrans) - 44usize];
+    ["Offset of field: thalweg_sample::steady_segs"]
+        [::std::mem::offset_of!(thalweg_sample, steady_segs) - 48usize];
+    ["Offset of field: thalweg_sample::steady_retrans"]
+        [::std::mem::offset_of!(thalweg_sample, steady_retrans) - 52usize];
+    ["Offset of field: thalweg_sample::loss_srtt_us"]
+        [::std::mem::offset_of!(thalweg_sample, loss_srtt_us) - 56usize];
+    ["Offset of field: thalweg_sample::flags"]
+        [::std::mem::offset_of!(thalweg_sample, flags) - 60usize];
+    ["Offset of field: thalweg_sample::end"][::std::mem::offset_of!(thalweg_sample, end) - 62usize];
+};
+pub const THALWEG_SAMPLE_BUSY_TIME: thalweg_sample_flag = 1;
+pub type thalweg_sample_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_params {
+    pub mode: __u32,
+    pub dry_run: __u32,
+    pub warm_up: __u32,
+    pub gap_scale: __u32,
+    pub weight_max_q16: __u32,
+    pub idle_shift: __u32,
+    pub half_life_ns: __u64,
+    pub latency_weight_q16: __u32,
+    pub latency_guard_us: __u32,
+    pub score_min_bytes: __u64,
+    pub score_full_bytes: __u64,
+    pub loss_shift: __u32,
+    pub loss_min_segs: __u32,
+    pub rescue_arm: __u32,
+    pub ipv4_prefix: __u32,
+    pub ipv6_prefix: __u32,
+    pub jiffy_us: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_params"][::std::mem::size_of::<thalweg_params>() - 80usize];
+    ["Alignment of thalweg_params"][::std::mem::align_of::<thalweg_params>() - 8usize];
+    ["Offset of field: thalweg_params::mode"]
+        [::std::mem::offset_of!(thalweg_params, mode) - 0usize];
+    ["Offset of field: thalweg_params::dry_run"]
+        [::std::mem::offset_of!(thalweg_params, dry_run) - 4usize];
+    ["Offset of field: thalweg_params::warm_up"]
+        [::std::mem::offset_of!(thalweg_params, warm_up) - 8usize];
+    ["Offset of field: thalweg_params::gap_scale"]
+        [::std::mem::offset_of!(thalweg_params, gap_scale) - 12usize];
+    ["Offset of field: thalweg_params::weight_max_q16"]
+        [::std::mem::offset_of!(thalweg_params, weight_max_q16) - 16usize];
+    ["Offset of field: thalweg_params::idle_shift"]
+        [::std::mem::offset_of!(thalweg_params, idle_shift) - 20usize];
+    ["Offset of field: thalweg_params::half_life_ns"]
+        [::std::mem::offset_of!(thalweg_params, half_life_ns) - 24usize];
+    ["Offset of field: thalweg_params::latency_weight_q16"]
+        [::std::mem::offset_of!(thalweg_params, latency_weight_q16) - 32usize];
+    ["Offset of field: thalweg_params::latency_guard_us"]
+        [::std::mem::offset_of!(thalweg_params, latency_guard_us) - 36usize];
+    ["Offset of field: thalweg_params::score_min_bytes"]
+        [::std::mem::offset_of!(thalweg_params, score_min_bytes) - 40usize];
+    ["Offset of field: thalweg_params::score_full_bytes"]
+        [::std::mem::offset_of!(thalweg_params, score_full_bytes) - 48usize];
+    ["Offset of field: thalweg_params::loss_shift"]
+        [::std::mem::offset_of!(thalweg_params, loss_shift) - 56usize];
+    ["Offset of field: thalweg_params::loss_min_segs"]
+        [::std::mem::offset_of!(thalweg_params, loss_min_segs) - 60usize];
+    ["Offset of field: thalweg_params::rescue_arm"]
+        [::std::mem::offset_of!(thalweg_params, rescue_arm) - 64usize];
+    ["Offset of field: thalweg_params::ipv4_prefix"]
+        [::std::mem::offset_of!(thalweg_params, ipv4_prefix) - 68usize];
+    ["Offset of field: thalweg_params::ipv6_prefix"]
+        [::std::mem::offset_of!(thalweg_params, ipv6_prefix) - 72usize];
+    ["Offset of field: thalweg_params::jiffy_us"]
+        [::std::mem::offset_of!(thalweg_params, jiffy_us) - 76usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_arm {
+    pub name: [::std::os::raw::c_char; 16usize],
+    pub flags: __u32,
+    pub refused_errno: __s32,
+    pub refused: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_arm"][::std::mem::size_of::<thalweg_arm>() - 32usize];
+    ["Alignment of thalweg_arm"][::std::mem::align_of::<thalweg_arm>() - 8usize];
+    ["Offset of field: thalweg_arm::name"][::std::mem::offset_of!(thalweg_arm, name) - 0usize];
+    ["Offset of field: thalweg_arm::flags"][::std::mem::offset_of!(thalweg_arm, flags) - 16usize];
+    ["Offset of field: thalweg_arm::refused_errno"]
+        [::std::mem::offset_of!(thalweg_arm, refused_errno) - 20usize];
+    ["Offset of field: thalweg_arm::refused"]
+        [::std::mem::offset_of!(thalweg_arm, refused) - 24usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_arms {
+    pub allowed: __u32,
+    pub allowed_ecn: __u32,
+    pub arms: [thalweg_arm; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_arms"][::std::mem::size_of::<thalweg_arms>() - 520usize];
+    ["Alignment of thalweg_arms"][::std::mem::align_of::<thalweg_arms>() - 8usize];
+    ["Offset of field: thalweg_arms::allowed"]
+        [::std::mem::offset_of!(thalweg_arms, allowed) - 0usize];
+    ["Offset of field: thalweg_arms::allowed_ecn"]
+        [::std::mem::offset_of!(thalweg_arms, allowed_ecn) - 4usize];
+    ["Offset of field: thalweg_arms::arms"][::std::mem::offset_of!(thalweg_arms, arms) - 8usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_meta {
+    pub abi_version: __u32,
+    pub mode: __u32,
+    pub host_bytes: __u32,
+    pub event_bytes: __u32,
+    pub hosts_max: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_meta"][::std::mem::size_of::<thalweg_meta>() - 24usize];
+    ["Alignment of thalweg_meta"][::std::mem::align_of::<thalweg_meta>() - 8usize];
+    ["Offset of field: thalweg_meta::abi_version"]
+        [::std::mem::offset_of!(thalweg_meta, abi_version) - 0usize];
+    ["Offset of field: thalweg_meta::mode"][::std::mem::offset_of!(thalweg_meta, mode) - 4usize];
+    ["Offset of field: thalweg_meta::host_bytes"]
+        [::std::mem::offset_of!(thalweg_meta, host_bytes) - 8usize];
+    ["Offset of field: thalweg_meta::event_bytes"]
+        [::std::mem::offset_of!(thalweg_meta, event_bytes) - 12usize];
+    ["Offset of field: thalweg_meta::hosts_max"]
+        [::std::mem::offset_of!(thalweg_meta, hosts_max) - 16usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_origin {
+    pub flags: __u32,
+    pub propensity_q16: __u32,
+    pub arm: __u8,
+    pub reason: __u8,
+    pub system_arm: __u8,
+    pub chosen_arm: __u8,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_origin"][::std::mem::size_of::<thalweg_origin>() - 12usize];
+    ["Alignment of thalweg_origin"][::std::mem::align_of::<thalweg_origin>() - 4usize];
+    ["Offset of field: thalweg_origin::flags"]
+        [::std::mem::offset_of!(thalweg_origin, flags) - 0usize];
+    ["Offset of field: thalweg_origin::propensity_q16"]
+        [::std::mem::offset_of!(thalweg_origin, propensity_q16) - 4usize];
+    ["Offset of field: thalweg_origin::arm"][::std::mem::offset_of!(thalweg_origin, arm) - 8usize];
+    ["Offset of field: thalweg_origin::reason"]
+        [::std::mem::offset_of!(thalweg_origin, reason) - 9usize];
+    ["Offset of field: thalweg_origin::system_arm"]
+        [::std::mem::offset_of!(thalweg_origin, system_arm) - 10usize];
+    ["Offset of field: thalweg_origin::chosen_arm"]
+        [::std::mem::offset_of!(thalweg_origin, chosen_arm) - 11usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_conn {
+    pub cookie: __u64,
+    pub start_ns: __u64,
+    pub acked_ns: __u64,
+    pub start_bytes: __u64,
+    pub start_busy_us: __u64,
+    pub start_segs: __u32,
+    pub start_retrans: __u32,
+    pub origin: thalweg_origin,
+    pub look_segs: __u32,
+    pub look_ns: __u64,
+    pub looked_segs: __u32,
+    pub looked_retrans: __u32,
+    pub slow_start_segs: __u32,
+    pub slow_start_retrans: __u32,
+    pub loss_srtt_us: __u32,
+    pub unused: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_conn"][::std::mem::size_of::<thalweg_conn>() - 96usize];
+    ["Alignment of thalweg_conn"][::std::mem::align_of::<thalweg_conn>() - 8usize];
+    ["Offset of field: thalweg_conn::cookie"]
+        [::std::mem::offset_of!(thalweg_conn, cookie) - 0usize];
+    ["Offset of field: thalweg_conn::start_ns"]
+        [::std::mem::offset_of!(thalweg_conn, start_ns) - 8usize];
+    ["Offset of field: thalweg_conn::acked_ns"]
+        [::std::mem::offset_of!(thalweg_conn, acked_ns) - 16usize];
+    ["Offset of field: thalweg_conn::start_bytes"]
+        [::std::mem::offset_of!(thalweg_conn, start_bytes) - 24usize];
+    ["Offset of field: thalweg_conn::start_busy_us"]
+        [::std::mem::offset_of!(thalweg_conn, start_busy_us) - 32usize];
+    ["Offset of field: thalweg_conn::start_segs"]
+        [::std::mem::offset_of!(thalweg_conn, start_segs) - 40usize];
+    ["Offset of field: thalweg_conn::start_retrans"]
+        [::std::mem::offset_of!(thalweg_conn, start_retrans) - 44usize];
+    ["Offset of field: thalweg_conn::origin"]
+        [::std::mem::offset_of!(thalweg_conn, origin) - 48usize];
+    ["Offset of field: thalweg_conn::look_segs"]
+        [::std::mem::offset_of!(thalweg_conn, look_segs) - 60usize];
+    ["Offset of field: thalweg_conn::look_ns"]
+        [::std::mem::offset_of!(thalweg_conn, look_ns) - 64usize];
+    ["Offset of field: thalweg_conn::looked_segs"]
+        [::std::mem::offset_of!(thalweg_conn, looked_segs) - 72usize];
+    ["Offset of field: thalweg_conn::looked_retrans"]
+        [::std::mem::offset_of!(thalweg_conn, looked_retrans) - 76usize];
+    ["Offset of field: thalweg_conn::slow_start_segs"]
+        [::std::mem::offset_of!(thalweg_conn, slow_start_segs) - 80usize];
+    ["Offset of field: thalweg_conn::slow_start_retrans"]
+        [::std::mem::offset_of!(thalweg_conn, slow_start_retrans) - 84usize];
+    ["Offset of field: thalweg_conn::loss_srtt_us"]
+        [::std::mem::offset_of!(thalweg_conn, loss_srtt_us) - 88usize];
+    ["Offset of field: thalweg_conn::unused"]
+        [::std::mem::offset_of!(thalweg_conn, unused) - 92usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_event {
+    pub time_ns: __u64,
+    pub connection: __u64,
+    pub host: thalweg_host_key,
+    pub remote: [__u8; 16usize],
+    pub remote_port: __u32,
+    pub local_port: __u32,
+    pub kind: __u8,
+    pub arm: __u8,
+    pub system_arm: __u8,
+    pub reason: __u8,
+    pub flags: __u8,
+    pub end: __u8,
+    pub outcome: __u8,
+    pub chosen_arm: __u8,
+    pub propensity_q16: __u32,
+    pub error: __s32,
+    pub bytes: __u64,
+    pub duration_us: __u64,
+    pub cost: __u64,
+    pub weight_q16: __u32,
+    pub srtt_us: __u32,
+    pub min_rtt_us: __u32,
+    pub segs_out: __u32,
+    pub retrans: __u32,
+    pub sample_flags: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_event"][::std::mem::size_of::<thalweg_event>() - 136usize];
+    ["Alignment of thalweg_event"][::std::mem::align_of::<thalweg_event>() - 8usize];
+    ["Offset of field: thalweg_event::time_ns"]
+        [::std::mem::offset_of!(thalweg_event, time_ns) - 0usize];
+    ["Offset of field: thalweg_event::connection"]
+        [::std::mem::offset_of!(thalweg_event, connection) - 8usize];
+    ["Offset of field: thalweg_event::host"][::std::mem::offset_of!(thalweg_event, host) - 16usize];
+    ["Offset of field: thalweg_event::remote"]
+        [::std::mem::offset_of!(thalweg_event, remote) - 48usize];
+    ["Offset of field: thalweg_event::remote_port"]
+        [::std::mem::offset_of!(thalweg_event, remote_port) - 64usize];
+    ["Offset of field: thalweg_event::local_port"]
+        [::std::mem::offset_of!(thalweg_event, local_port) - 68usize];
+    ["Offset of field: thalweg_event::kind"][::std::mem::offset_of!(thalweg_event, kind) - 72usize];
+    ["Offset of field: thalweg_event::arm"][::std::mem::offset_of!(thalweg_event, arm) - 73usize];
+    ["Offset of field: thalweg_event::system_arm"]
+        [::std::mem::offset_of!(thalweg_event, system_arm) - 74usize];
+    ["Offset of field: thalweg_event::reason"]
+        [::std::mem::offset_of!(thalweg_event, reason) - 75usize];
+    ["Offset of field: thalweg_event::flags"]
+        [::std::mem::offset_of!(thalweg_event, flags) - 76usize];
+    ["Offset of field: thalweg_event::end"][::std::mem::offset_of!(thalweg_event, end) - 77usize];
+    ["Offset of field: thalweg_event::outcome"]
+        [::std::mem::offset_of!(thalweg_event, outcome) - 78usize];
+    ["Offset of field: thalweg_event::chosen_arm"]
+        [::std::mem::offset_of!(thalweg_event, chosen_arm) - 79usize];
+    ["Offset of field: thalweg_event::propensity_q16"]
+        [::std::mem::offset_of!(thalweg_event, propensity_q16) - 80usize];
+    ["Offset of field: thalweg_event::error"]
+        [::std::mem::offset_of!(thalweg_event, error) - 84usize];
+    ["Offset of field: thalweg_event::bytes"]
+        [::std::mem::offset_of!(thalweg_event, bytes) - 88usize];
+    ["Offset of field: thalweg_event::duration_us"]
+        [::std::mem::offset_of!(thalweg_event, duration_us) - 96usize];
+    ["Offset of field: thalweg_event::cost"]
+        [::std::mem::offset_of!(thalweg_event, cost) - 104usize];
+    ["Offset of field: thalweg_event::weight_q16"]
+        [::std::mem::offset_of!(thalweg_event, weight_q16) - 112usize];
+    ["Offset of field: thalweg_event::srtt_us"]
+        [::std::mem::offset_of!(thalweg_event, srtt_us) - 116usize];
+    ["Offset of field: thalweg_event::min_rtt_us"]
+        [::std::mem::offset_of!(thalweg_event, min_rtt_us) - 120usize];
+    ["Offset of field: thalweg_event::segs_out"]
+        [::std::mem::offset_of!(thalweg_event, segs_out) - 124usize];
+    ["Offset of field: thalweg_event::retrans"]
+        [::std::mem::offset_of!(thalweg_event, retrans) - 128usize];
+    ["Offset of field: thalweg_event::sample_flags"]
+        [::std::mem::offset_of!(thalweg_event, sample_flags) - 132usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_counters {
+    pub established: __u64,
+    pub decided: __u64,
+    pub changed: __u64,
+    pub refused: __u64,
+    pub closed: __u64,
+    pub outcomes: [__u64; 5usize],
+    pub switched: __u64,
+    pub withdrawn: __u64,
+    pub app_owned: __u64,
+    pub events: __u64,
+    pub events_dropped: __u64,
+    pub hosts_created: __u64,
+    pub hosts_missed: __u64,
+    pub conns_missed: __u64,
+    pub outside: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_counters"][::std::mem::size_of::<thalweg_counters>() - 152usize];
+    ["Alignment of thalweg_counters"][::std::mem::align_of::<thalweg_counters>() - 8usize];
+    ["Offset of field: thalweg_counters::established"]
+        [::std::mem::offset_of!(thalweg_counters, established) - 0usize];
+    ["Offset of field: thalweg_counters::decided"]
+        [::std::mem::offset_of!(thalweg_counters, decided) - 8usize];
+    ["Offset of field: thalweg_counters::changed"]
+        [::std::mem::offset_of!(thalweg_counters, changed) - 16usize];
+    ["Offset of field: thalweg_counters::refused"]
+        [::std::mem::offset_of!(thalweg_counters, refused) - 24usize];
+    ["Offset of field: thalweg_counters::closed"]
+        [::std::mem::offset_of!(thalweg_counters, closed) - 32usize];
+    ["Offset of field: thalweg_counters::outcomes"]
+        [::std::mem::offset_of!(thalweg_counters, outcomes) - 40usize];
+    ["Offset of field: thalweg_counters::switched"]
+        [::std::mem::offset_of!(thalweg_counters, switched) - 80usize];
+    ["Offset of field: thalweg_counters::withdrawn"]
+        [::std::mem::offset_of!(thalweg_counters, withdrawn) - 88usize];
+    ["Offset of field: thalweg_counters::app_owned"]
+        [::std::mem::offset_of!(thalweg_counters, app_owned) - 96usize];
+    ["Offset of field: thalweg_counters::events"]
+        [::std::mem::offset_of!(thalweg_counters, events) - 104usize];
+    ["Offset of field: thalweg_counters::events_dropped"]
+        [::std::mem::offset_of!(thalweg_counters, events_dropped) - 112usize];
+    ["Offset of field: thalweg_counters::hosts_created"]
+        [::std::mem::offset_of!(thalweg_counters, hosts_created) - 120usize];
+    ["Offset of field: thalweg_counters::hosts_missed"]
+        [::std::mem::offset_of!(thalweg_counters, hosts_missed) - 128usize];
+    ["Offset of field: thalweg_counters::conns_missed"]
+        [::std::mem::offset_of!(thalweg_counters, conns_missed) - 136usize];
+    ["Offset of field: thalweg_counters::outside"]
+        [::std::mem::offset_of!(thalweg_counters, outside) - 144usize];
+};
+pub const THALWEG_LIMIT_EDT: thalweg_limit_flag = 1;
+pub const THALWEG_LIMIT_WORK_CONSERVING: thalweg_limit_flag = 2;
+pub const THALWEG_LIMIT_PACE: thalweg_limit_flag = 4;
+pub const THALWEG_LIMIT_LOOPBACK: thalweg_limit_flag = 8;
+pub type thalweg_limit_flag = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_limit_settings {
+    pub version: __u32,
+    pub flags: __u32,
+    pub rate_bps: __u64,
+    pub line_bps: __u64,
+    pub burst_ns: __u64,
+    pub mark_ns: __u64,
+    pub drop_ns: __u64,
+    pub interval_ns: __u64,
+    pub depth: __u32,
+    pub reserved: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_limit_settings"][::std::mem::size_of::<thalweg_limit_settings>() - 64usize];
+    ["Alignment of thalweg_limit_settings"]
+        [::std::mem::align_of::<thalweg_limit_settings>() - 8usize];
+    ["Offset of field: thalweg_limit_settings::version"]
+        [::std::mem::offset_of!(thalweg_limit_settings, version) - 0usize];
+    ["Offset of field: thalweg_limit_settings::flags"]
+        [::std::mem::offset_of!(thalweg_limit_settings, flags) - 4usize];
+    ["Offset of field: thalweg_limit_settings::rate_bps"]
+        [::std::mem::offset_of!(thalweg_limit_settings, rate_bps) - 8usize];
+    ["Offset of field: thalweg_limit_settings::line_bps"]
+        [::std::mem::offset_of!(thalweg_limit_settings, line_bps) - 16usize];
+    ["Offset of field: thalweg_limit_settings::burst_ns"]
+        [::std::mem::offset_of!(thalweg_limit_settings, burst_ns) - 24usize];
+    ["Offset of field: thalweg_limit_settings::mark_ns"]
+        [::std::mem::offset_of!(thalweg_limit_settings, mark_ns) - 32usize];
+    ["Offset of field: thalweg_limit_settings::drop_ns"]
+        [::std::mem::offset_of!(thalweg_limit_settings, drop_ns) - 40usize];
+    ["Offset of field: thalweg_limit_settings::interval_ns"]
+        [::std::mem::offset_of!(thalweg_limit_settings, interval_ns) - 48usize];
+    ["Offset of field: thalweg_limit_settings::depth"]
+        [::std::mem::offset_of!(thalweg_limit_settings, depth) - 56usize];
+    ["Offset of field: thalweg_limit_settings::reserved"]
+        [::std::mem::offset_of!(thalweg_limit_settings, reserved) - 60usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_limit_state {
+    pub next_ns: __u64,
+    pub rate_bps: __u64,
+    pub share_bps: __u64,
+    pub rtt_ns: __u64,
+    pub line_bytes: __u64,
+    pub look_ns: __u64,
+    pub look_bytes: __u64,
+    pub drop_ns: __u64,
+    pub largest_bytes: __u64,
+    pub second_ns: __u64,
+    pub second_bytes: __u64,
+    pub measured_bps: __u64,
+    pub credit_q8_ns: __s64,
+    pub packets: __u64,
+    pub bytes: __u64,
+    pub marked: __u64,
+    pub notified: __u64,
+    pub dropped_packets: __u64,
+    pub dropped_bytes: __u64,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_limit_state"][::std::mem::size_of::<thalweg_limit_state>() - 152usize];
+    ["Alignment of thalweg_limit_state"][::std::mem::align_of::<thalweg_limit_state>() - 8usize];
+    ["Offset of field: thalweg_limit_state::next_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, next_ns) - 0usize];
+    ["Offset of field: thalweg_limit_state::rate_bps"]
+        [::std::mem::offset_of!(thalweg_limit_state, rate_bps) - 8usize];
+    ["Offset of field: thalweg_limit_state::share_bps"]
+        [::std::mem::offset_of!(thalweg_limit_state, share_bps) - 16usize];
+    ["Offset of field: thalweg_limit_state::rtt_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, rtt_ns) - 24usize];
+    ["Offset of field: thalweg_limit_state::line_bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, line_bytes) - 32usize];
+    ["Offset of field: thalweg_limit_state::look_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, look_ns) - 40usize];
+    ["Offset of field: thalweg_limit_state::look_bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, look_bytes) - 48usize];
+    ["Offset of field: thalweg_limit_state::drop_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, drop_ns) - 56usize];
+    ["Offset of field: thalweg_limit_state::largest_bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, largest_bytes) - 64usize];
+    ["Offset of field: thalweg_limit_state::second_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, second_ns) - 72usize];
+    ["Offset of field: thalweg_limit_state::second_bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, second_bytes) - 80usize];
+    ["Offset of field: thalweg_limit_state::measured_bps"]
+        [::std::mem::offset_of!(thalweg_limit_state, measured_bps) - 88usize];
+    ["Offset of field: thalweg_limit_state::credit_q8_ns"]
+        [::std::mem::offset_of!(thalweg_limit_state, credit_q8_ns) - 96usize];
+    ["Offset of field: thalweg_limit_state::packets"]
+        [::std::mem::offset_of!(thalweg_limit_state, packets) - 104usize];
+    ["Offset of field: thalweg_limit_state::bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, bytes) - 112usize];
+    ["Offset of field: thalweg_limit_state::marked"]
+        [::std::mem::offset_of!(thalweg_limit_state, marked) - 120usize];
+    ["Offset of field: thalweg_limit_state::notified"]
+        [::std::mem::offset_of!(thalweg_limit_state, notified) - 128usize];
+    ["Offset of field: thalweg_limit_state::dropped_packets"]
+        [::std::mem::offset_of!(thalweg_limit_state, dropped_packets) - 136usize];
+    ["Offset of field: thalweg_limit_state::dropped_bytes"]
+        [::std::mem::offset_of!(thalweg_limit_state, dropped_bytes) - 144usize];
+};
+pub const THALWEG_LIMIT_WHERE_MADE: thalweg_limit_place = 0;
+pub const THALWEG_LIMIT_IN: thalweg_limit_place = 1;
+pub const THALWEG_LIMIT_OUT: thalweg_limit_place = 2;
+pub type thalweg_limit_place = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_limit_flow {
+    pub time_ns: __u64,
+    pub spent: __u32,
+    pub place: __u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_limit_flow"][::std::mem::size_of::<thalweg_limit_flow>() - 16usize];
+    ["Alignment of thalweg_limit_flow"][::std::mem::align_of::<thalweg_limit_flow>() - 8usize];
+    ["Offset of field: thalweg_limit_flow::time_ns"]
+        [::std::mem::offset_of!(thalweg_limit_flow, time_ns) - 0usize];
+    ["Offset of field: thalweg_limit_flow::spent"]
+        [::std::mem::offset_of!(thalweg_limit_flow, spent) - 8usize];
+    ["Offset of field: thalweg_limit_flow::place"]
+        [::std::mem::offset_of!(thalweg_limit_flow, place) - 12usize];
+};
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct thalweg_pacing {
+    pub own: __u32,
+    pub set: __u32,
+    pub shares: [__u32; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of thalweg_pacing"][::std::mem::size_of::<thalweg_pacing>() - 72usize];
+    ["Alignment of thalweg_pacing"][::std::mem::align_of::<thalweg_pacing>() - 4usize];
+    ["Offset of field: thalweg_pacing::own"][::std::mem::offset_of!(thalweg_pacing, own) - 0usize];
+    ["Offset of field: thalweg_pacing::set"][::std::mem::offset_of!(thalweg_pacing, set) - 4usize];
+    ["Offset of field: thalweg_pacing::shares"]
+        [::std::mem::offset_of!(thalweg_pacing, shares) - 8usize];
+};
