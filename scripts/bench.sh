@@ -26,7 +26,7 @@ for part in "${parts[@]}"; do
 	printf '\n== %s\n' "$part"
 	case $part in
 	regret)
-		cargo bench --locked -p thalweg-core --bench regret || status=1
+		cargo bench --locked -p thalweg-learner --bench regret || status=1
 		;;
 	cost)
 		cargo build --locked --release -p thalweg-cli -p thalweg-bench

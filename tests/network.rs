@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use thalweg_core::rate::{
+use thalweg_rate::{
     Decider, Feature, FeatureKind, Features, Forest, Layer, MAX_INPUTS, Measurement, Model,
     Network, Node, Scale,
 };
@@ -93,7 +93,7 @@ impl NetworkRecord {
             .unwrap_or_else(|fault| panic!("{}: {fault}", self.name))
     }
 
-    fn decider(&self, inputs: usize) -> Result<Decider, thalweg_core::rate::Fault> {
+    fn decider(&self, inputs: usize) -> Result<Decider, thalweg_rate::Fault> {
         match &self.decider {
             DeciderRecord::Mlp { input, layers } => {
                 let layers = layers.iter().map(|layer| {

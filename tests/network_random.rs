@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use thalweg_core::rate::{
+use thalweg_rate::{
     Decider, Feature, FeatureKind, Features, Forest, Layer, MAX_BIAS, MAX_INPUTS, MAX_LEAF,
     MAX_RATE, Measurement, Model, Network, Node, SHIFTS, Scale,
 };

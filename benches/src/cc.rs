@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::query::ProgInfoIter;
-use thalweg_core::rate::Measurement;
 use thalweg_lab::host::{Pair, Side};
-use thalweg_model::ModelFile;
+use thalweg_rate::Measurement;
+use thalweg_rate::models::ModelFile;
 use thalweg_tests::LoadError;
 use thalweg_tests::network::Runner;
 

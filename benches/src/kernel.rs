@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Error, Result, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, libbpf_sys};
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
-use thalweg_core::{Host, HostKey};
 use thalweg_lab::host::{Pair, Side};
+use thalweg_learner::{Host, HostKey};
 
 use crate::bed::{self, Agent, Worker};
 use crate::table::{Target, line, spread};

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nix::time::{ClockId, clock_gettime};
-use thalweg_core::rate::{
+use thalweg_rate::models::{FloatLayer, Network as FloatNetwork};
+use thalweg_rate::{
     Decider, Feature, FeatureKind, Features, Flow, Forest, Layer, Measurement, Model, Network,
     Node, Scale,
 };
-use thalweg_model::{FloatLayer, Network as FloatNetwork};
 
 use crate::table::{Target, line, spread};
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
-use thalweg_core::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey};
 
 use crate::bed::{self, Agent};
 use crate::table::{Target, line, spread};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * The learner's arithmetic, freestanding: no helpers, no clock, no randomness
- * of its own. It compiles for BPF and natively. crates/core is the documented
+ * of its own. It compiles for BPF and natively. crates/learner is the documented
  * reference of the same arithmetic and docs/reference/learner.md says it in words; the
  * vectors in tests/vectors/ keep the three bit-identical.
  *

@@ -2,7 +2,7 @@
 /*
  * The learned rate controller in integers, freestanding: features of a flow, the
  * network or trees of a model, the next rate. It compiles for BPF (after
- * <bpf/bpf_helpers.h>) and natively. docs/reference/model.md says it in words, crates/core
+ * <bpf/bpf_helpers.h>) and natively. docs/reference/model.md says it in words, crates/rate
  * is the documented reference; vectors made by tests/vectors/network.py keep all
  * bit-identical.
  *

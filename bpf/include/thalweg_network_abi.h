@@ -5,7 +5,7 @@
  * thalweg_network.h remembers of a flow. docs/reference/model.md says what it means.
  *
  * User space has checked a model before the kernel sees it; the limits are those
- * of crates/core/src/rate.
+ * of crates/rate.
  */
 #ifndef THALWEG_NETWORK_ABI_H
 #define THALWEG_NETWORK_ABI_H

@@ -13,7 +13,7 @@ from thalweg.model import Feature, Layer, Mlp, Model, Training, write
 
 PATH = (
     pathlib.Path(__file__).resolve().parents[2]
-    / "crates/model/tests/data/mlp-4-12-12-1.safetensors"
+    / "crates/rate/tests/data/mlp-4-12-12-1.safetensors"
 )
 
 

@@ -2,7 +2,7 @@
 """The learned rate controller in integers, for arrays of flows: what the kernel computes.
 
 docs/reference/model.md says it in words. The vectors of tests/vectors/network.py keep this, the Rust
-crate `thalweg-core` and the C header bit-identical. Everything is int64; nothing here rounds
+crate `thalweg-rate` and the C header bit-identical. Everything is int64; nothing here rounds
 through floating point but the square root, which is put right in integers.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """The model file: what it holds, reading and writing it. docs/reference/model.md describes the format.
 
-The Rust crate `thalweg-model` reads the same files and checks them more closely;
+The Rust crate `thalweg-rate` reads the same files and checks them more closely;
 `thalweg model check FILE` asks it.
 """
 
@@ -178,7 +178,7 @@ def write(model: Model, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Reads a model. Raises OSError, or ModelError with the file's name."""
-    # As large as the reader in Rust takes them (crates/model).
+    # As large as the reader in Rust takes them (crates/rate).
     files.check(pathlib.Path(path), 4 << 20)
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Fuzzes the learner's arithmetic (bpf/include/thalweg_algo.h): any parameters that
- * crates/core lets in, then the life of one host's record, step by step. Beside
+ * crates/learner lets in, then the life of one host's record, step by step. Beside
  * what the sanitizers find it checks what the header promises.
  *
  * The input is little-endian: parameters as take_params() reads them, then steps,
@@ -20,7 +20,7 @@ static __u32 take_arm(struct input *input)
 	return arm < THALWEG_MAX_ARMS ? arm : THALWEG_NO_ARM;
 }
 
-/* Ranges are those of crates/core/src/params.rs. */
+/* Ranges are those of crates/learner/src/params.rs. */
 static struct thalweg_params take_params(struct input *input)
 {
 	struct thalweg_params params = {};

@@ -7,7 +7,7 @@
  *
  * The input is little-endian: a model as take_model() reads it, then steps, each a
  * byte for its kind and its arguments. seeds.py writes the same. Limits of models
- * are those of crates/core/src/rate.
+ * are those of crates/rate.
  */
 #include <math.h>
 #include <string.h>

@@ -2,20 +2,20 @@
 
 use thalweg_bpf_types::raw as abi;
 use thalweg_bpf_types::{host_from_raw, host_to_raw};
-use thalweg_core as core;
-use thalweg_core::{
+use thalweg_learner as core;
+use thalweg_learner::{
     Decision, End, Flow, Host, HostKey, Mode, ONE_Q16, Outcome, Params, Reason, Sample,
 };
 
 use crate::{Implementation, Request, raw};
 
-/// `thalweg_core`.
+/// `thalweg_learner`.
 #[derive(Default)]
 pub struct Core;
 
 impl Implementation for Core {
     fn name(&self) -> &'static str {
-        "thalweg_core"
+        "thalweg_learner"
     }
 
     fn answer(&mut self, request: &mut Request) -> Result<(), String> {

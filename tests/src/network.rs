@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int};
 use libbpf_rs::{MapCore, MapFlags, Object, ProgramInput};
 use thalweg_bpf_types::raw::thalweg_model;
 use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw};
-use thalweg_core::rate::{Flow, MAX_INPUTS, Measurement, Model, next_rate};
+use thalweg_rate::{Flow, MAX_INPUTS, Measurement, Model, next_rate};
 
 use crate::LoadError;
 
@@ -56,7 +56,7 @@ pub trait Runner {
     fn next_rate(&mut self, rate: u64, action: i16, floor: u64, cap: u64) -> Result<u64, String>;
 }
 
-/// `thalweg_core::rate`.
+/// `thalweg_rate`.
 #[derive(Default)]
 pub struct CoreRunner {
     model: Option<Model>,

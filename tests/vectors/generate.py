@@ -3,7 +3,7 @@
 """Golden vectors of the learner's arithmetic: unit.json and sequences.json.
 
 This is a third implementation, in unbounded integers, written from what the comments of
-bpf/include/thalweg_abi.h, bpf/include/thalweg_algo.h and the documentation of crates/core
+bpf/include/thalweg_abi.h, bpf/include/thalweg_algo.h and the documentation of crates/learner
 say, not from their code. Every stored number is checked against its width. A sequence set
 that leaves a branch of the algorithm untouched is refused. The arithmetic is in learner.py,
 what goes into it in inputs.py and units.py.

@@ -17,7 +17,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::json;
-use thalweg_core::HostKey;
+use thalweg_learner::HostKey;
 use tokio::net::UnixListener;
 
 use crate::kernel;
@@ -101,7 +101,7 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
 
 /// The records that an address means: as written, or under the configured prefix lengths,
 /// in every namespace.
-fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_core::Host)>> {
+fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learner::Host)>> {
     let address = text.split('/').next().unwrap_or(text);
     let address: IpAddr = address.parse().map_err(|_| {
         Failure(

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg_core::{Mode, Params};
+use thalweg_learner::{Mode, Params};
 use thalweg_policy::Prefix;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::grammar::size_text;
@@ -30,7 +30,7 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Longest path of a file.
 const PATH_MAX: usize = 4095;
 /// Most arms of one agent.
-const ARMS_MAX: usize = thalweg_core::MAX_ARMS;
+const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;
 /// Most prefixes for arms that need ECN.
 const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
 
@@ -220,7 +220,7 @@ impl Config {
     /// `learning.rescue` has is known only once the kernel's arms have been discovered.
     pub fn params(&self) -> Params {
         let learning = &self.learning;
-        let q16 = |value: f64| (value * f64::from(thalweg_core::ONE_Q16)).round() as u32;
+        let q16 = |value: f64| (value * f64::from(thalweg_learner::ONE_Q16)).round() as u32;
         let micros = learning.latency_guard.as_micros();
         Params {
             mode: self.mode,
@@ -316,7 +316,7 @@ impl Hosts {
 impl Learning {
     fn read(section: &mut Section<'_>) -> Self {
         let default = Params::default();
-        let of_q16 = |value: u32| f64::from(value) / f64::from(thalweg_core::ONE_Q16);
+        let of_q16 = |value: u32| f64::from(value) / f64::from(thalweg_learner::ONE_Q16);
         let guard = Duration::from_micros(default.latency_guard_us.into());
         let half_life = Duration::from_nanos(default.half_life_ns);
 

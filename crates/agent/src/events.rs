@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::{key_from_raw, raw};
-use thalweg_core::{Mode, ONE_Q16, rate_bytes_per_second};
+use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
 
 use crate::kernel::ArmTable;
 use crate::system;

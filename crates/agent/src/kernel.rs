@@ -24,15 +24,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 use thalweg_bpf_types::{bytes_of, raw};
-use thalweg_core::{Host, HostKey, Mode, Params};
+use thalweg_learner::{Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
 pub use arms::{ArmEntry, ArmSpec, ArmTable};
 pub use maps::HostBatch;
 
-use crate::{object, policy, privileges, system};
 use carried::Carried;
 use pins::{LINKS, MAPS};
+
+use crate::{object, policy, privileges, system};
 
 /// The program that the agent itself runs.
 const FORGET: &str = "forget_arms";

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use thalweg_core::{
+use thalweg_learner::{
     Host, HostKey, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, propensities_q16,
 };
 
@@ -61,7 +61,7 @@ impl Presenter<'_> {
     }
 
     /// Probabilities for the next connection, which is counted before it is decided on.
-    fn shares(&self, host: &Host, system_arm: Option<usize>) -> [u32; thalweg_core::MAX_ARMS] {
+    fn shares(&self, host: &Host, system_arm: Option<usize>) -> [u32; thalweg_learner::MAX_ARMS] {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
         let now_ns = system::monotonic_ns();

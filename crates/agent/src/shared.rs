@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use thalweg_core::{HostKey, Mode};
+use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
 use crate::config::Config;

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use thalweg_core::HostKey;
+use thalweg_learner::HostKey;
 
 use crate::kernel::HostBatch;
 use crate::shared::Shared;

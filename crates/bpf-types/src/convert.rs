@@ -1,6 +1,6 @@
 //! Between the structs of the header and the types of the core.
 
-use thalweg_core::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey};
 
 use crate::raw;
 

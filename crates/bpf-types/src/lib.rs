@@ -1,7 +1,7 @@
 //! The types of everything that crosses the kernel border, and nothing that runs there.
 //!
 //! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition; the test `generated`
-//! holds the two together. The conversions turn bytes of the kernel into types of [`thalweg_core`]
+//! holds the two together. The conversions turn bytes of the kernel into types of [`thalweg_learner`]
 //! and back. Building this needs no clang: the programs themselves are in `thalweg-bpf-objects`,
 //! which this crate must not know.
 

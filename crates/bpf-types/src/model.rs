@@ -1,6 +1,6 @@
 //! Models of the learned rate controller, as the kernel reads them.
 
-use thalweg_core::rate::{
+use thalweg_rate::{
     Decider, FeatureKind, Forest, Layer, MAX_DEPTH, MAX_INPUTS, MAX_LAYERS, MAX_NODES, MAX_TREES,
     MAX_WIDTH, Model, Network,
 };

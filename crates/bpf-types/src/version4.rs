@@ -1,7 +1,7 @@
 //! Host records of kernel interface version 4, the one before the present: what an agent that is
 //! newer than the programs in the kernel finds there.
 
-use thalweg_core::{ArmState, Host, MAX_ARMS};
+use thalweg_learner::{ArmState, Host, MAX_ARMS};
 
 /// The version.
 pub const VERSION: u32 = 4;

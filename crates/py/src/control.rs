@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use thalweg_model::{MAX_FILE_BYTES, ModelFile};
+use thalweg_rate::models::{MAX_FILE_BYTES, ModelFile};
 use thalweg_sim::Simulation;
 use thalweg_sim::cc::learned::{self, Inference, Model};
 use thalweg_sim::cc::{Kind, Spec};

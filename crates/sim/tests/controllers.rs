@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use thalweg_model::{Document, FeatureEntry, FloatLayer, ModelFile, Network, Policy, Training};
+use thalweg_rate::models::{
+    Document, FeatureEntry, FloatLayer, ModelFile, Network, Policy, Training,
+};
 use thalweg_sim::Time;
 use thalweg_sim::cc::learned::{Model, Options};
 use thalweg_sim::cc::{
@@ -176,7 +178,7 @@ fn network(weights: &[f32]) -> Model {
     };
     let document = Document {
         name: "random".into(),
-        kind: thalweg_model::Kind::Mlp,
+        kind: thalweg_rate::models::Kind::Mlp,
         features: vec![feature("action"), feature("error")],
         history: 2,
         target: 0.05,

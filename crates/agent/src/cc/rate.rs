@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use serde::Serialize;
 use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
-use thalweg_model::ModelFile;
+use thalweg_rate::models::ModelFile;
 
 use super::program::Program;
 

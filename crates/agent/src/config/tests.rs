@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thalweg_core::{Mode, Params};
+use thalweg_learner::{Mode, Params};
 
 use thalweg_units::{Fault, Faults};
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
-use thalweg_core::{ArmState, Host, MAX_ARMS, Mode};
+use thalweg_learner::{ArmState, Host, MAX_ARMS, Mode};
 
 use super::Kernel;
 use crate::events::error_text;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{from_bytes, key_from_raw, raw, version4};
-use thalweg_core::Mode;
+use thalweg_learner::Mode;
 
 use super::{ArmTable, Left, Previous, Setup, maps, pins};
 use crate::batch;

@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{
     Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
 };
-use thalweg_core::{Host, HostKey};
+use thalweg_learner::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;

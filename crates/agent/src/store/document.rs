@@ -8,7 +8,7 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
-use thalweg_core::ArmState;
+use thalweg_learner::ArmState;
 use thalweg_units::one_line;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};

@@ -2,8 +2,7 @@
 
 use std::net::IpAddr;
 
-use thalweg_core::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
-
+use thalweg_learner::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
 use thalweg_units::grammar::is_congestion_control;
 
 /// Most evidence any configuration allows, Q16 (`learning.memory` ends at 64).
@@ -126,10 +125,10 @@ impl HostRow {
             // On a clock that starts at 1 at the last forgetting.
             let then_ns = to_ns(age_ms).saturating_add(1);
             host.forgot_ns = 1;
-            thalweg_core::forget(&mut host, params, then_ns);
+            thalweg_learner::forget(&mut host, params, then_ns);
             host.forgot_ns = now_ns.saturating_sub(then_ns - host.forgot_ns).max(1);
         }
-        thalweg_core::note_harm(&mut host, system_arm, params);
+        thalweg_learner::note_harm(&mut host, system_arm, params);
         host
     }
 

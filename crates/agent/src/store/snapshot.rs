@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
-use thalweg_core::{ArmState, Host, HostKey, Mode};
+use thalweg_learner::{ArmState, Host, HostKey, Mode};
 
 use super::clock::Moment;
 use super::row::{HostRow, Snapshot, parse_key};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use thalweg_core::{ArmState, Host, HostKey, Mode, Params};
+use thalweg_learner::{ArmState, Host, HostKey, Mode, Params};
 
 use super::*;
 use crate::view::{Event, Measurement};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Host, HostArm, Hosts};
-use thalweg_core::HostKey;
+use thalweg_learner::HostKey;
 use thalweg_units::grammar::is_congestion_control;
 
 use crate::options::{Global, address as address_of};

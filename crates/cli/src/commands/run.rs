@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use thalweg_core::Mode;
+use thalweg_learner::Mode;
 use tracing_subscriber::EnvFilter;
 
 use crate::options::Global;

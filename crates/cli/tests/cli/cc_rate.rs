@@ -8,14 +8,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use thalweg_lab::host::{PairOptions, Side};
+use thalweg_rate::models::ModelFile;
+use thalweg_rate::{Flow, Measurement, next_rate};
+
 use crate::support::models::{Tree, network, tree};
 use crate::support::virtual_time::in_virtual_time;
 use crate::support::{Bed, THALWEG, manifest_path, plain, privileged, unique, wait_for};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use thalweg_core::rate::{Flow, Measurement, next_rate};
-use thalweg_lab::host::{PairOptions, Side};
-use thalweg_model::ModelFile;
 
 /// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: u64 = 25_000;

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv4Addr;
 
-use crate::support::{Bed, privileged, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use thalweg_agent::system;
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
-use thalweg_core::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey};
+
+use crate::support::{Bed, privileged, wait_for};
 
 /// The `n`th remote address.
 fn address(n: u32) -> Ipv4Addr {

@@ -10,10 +10,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thalweg_core::rate::{
-    self, Decider, Features, Flow, Forest, MAX_INPUTS, MAX_RATE, Measurement, ONE_Q15,
-};
-use thalweg_model::{Lstm, LstmState, ModelFile, Policy};
+use thalweg_rate::models::{Lstm, LstmState, ModelFile, Policy};
+use thalweg_rate::{Decider, Features, Flow, Forest, MAX_INPUTS, MAX_RATE, Measurement, ONE_Q15};
 
 use super::parameter::within;
 use super::proportional::multiplier;
@@ -104,7 +102,7 @@ pub enum ModelError {
         /// What was asked for.
         target: f64,
         /// Which feature.
-        fault: rate::Fault,
+        fault: thalweg_rate::Fault,
     },
 }
 
@@ -116,9 +114,9 @@ fn names(list: &[Inference]) -> String {
 /// What decides. Integers and floating point see the same features.
 #[derive(Debug)]
 enum Decides {
-    Float(thalweg_model::Network),
+    Float(thalweg_rate::models::Network),
     Recurrent(Box<Lstm>),
-    Integers(rate::Network),
+    Integers(thalweg_rate::Network),
     Trees(Forest),
 }
 
@@ -361,7 +359,7 @@ impl Learned {
         let next = match (self.model).decide(&mut self.flow, &mut self.memory, seen) {
             Action::Float(action) => rate_bps * multiplier(action.into()),
             Action::Q15(action) => {
-                let next = rate::next_rate(self.units(rate_bps), action, 0, u64::MAX);
+                let next = thalweg_rate::next_rate(self.units(rate_bps), action, 0, u64::MAX);
                 next as f64 * self.unit_bps()
             }
         };
@@ -414,8 +412,8 @@ mod tests {
     use super::super::testing::{Flow, assert_near, setup};
     use super::*;
     use crate::Time;
-    use thalweg_core::rate::{Feature, FeatureKind, Node};
-    use thalweg_model::{Document, FeatureEntry, FloatLayer, Kind, Training};
+    use thalweg_rate::models::{Document, FeatureEntry, FloatLayer, Kind, Training};
+    use thalweg_rate::{Feature, FeatureKind, Node};
 
     /// The content of a file: error and action, over two decisions; signal 0.05 beyond 1.
     fn content(policy: Policy, kind: Kind) -> ModelFile {
@@ -455,7 +453,7 @@ mod tests {
     /// and error, then the newer ones.
     fn linear(weights: [f32; 4]) -> Arc<Model> {
         let layer = FloatLayer::new("layers.0", 4, &weights, &[0.0]).unwrap();
-        let float = thalweg_model::Network::new(vec![layer]).unwrap();
+        let float = thalweg_rate::models::Network::new(vec![layer]).unwrap();
         let policy = Policy::Mlp {
             float,
             integer: None,
@@ -567,7 +565,7 @@ mod tests {
             scale_q16: 1 << 16,
         });
         let features = Features::new(list.to_vec(), 2, 838_861, 1 << 16).unwrap();
-        let model = rate::Model::new(features, Decider::Forest(forest)).unwrap();
+        let model = thalweg_rate::Model::new(features, Decider::Forest(forest)).unwrap();
         content(Policy::Tree(model), Kind::Tree)
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use thalweg_model::ModelFile;
+use thalweg_rate::models::ModelFile;
 
 use crate::failure::Failure;
 use crate::kinds::{self, Kind};

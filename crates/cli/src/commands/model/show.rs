@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
-use thalweg_core::rate::Decider;
-use thalweg_model::{Document, ModelFile, Policy, Run};
+use thalweg_rate::Decider;
+use thalweg_rate::models::{Document, ModelFile, Policy, Run};
 
 use crate::kinds::{self, Kind};
 use crate::options::Global;

@@ -8,8 +8,8 @@ use thalweg_agent::config::Config;
 use thalweg_agent::store::check_document;
 use thalweg_lab::compare;
 use thalweg_link::trace::Trace;
-use thalweg_model::ModelFile;
 use thalweg_policy::Policy;
+use thalweg_rate::models::ModelFile;
 use thalweg_units::file;
 
 use super::mutate::{self, Random};
@@ -42,7 +42,7 @@ pub const KINDS: [Kind; 10] = [
     Kind { name: "lab", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/lab", "scenarios/demo", "scenarios/rate"], "toml"), read: lab },
     Kind { name: "sim", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/sim", "scenarios/train"], "toml"), read: sim },
     Kind { name: "tables", share: 80_000, form: Form::Toml, seeds: || files(&["scenarios/published/tables.toml", "scenarios/rate/tables.toml"]), read: tables },
-    Kind { name: "model", share: 100_000, form: Form::Model, seeds: || in_folders(&["models", "crates/model/tests/data"], "safetensors"), read: model },
+    Kind { name: "model", share: 100_000, form: Form::Model, seeds: || in_folders(&["models", "crates/rate/tests/data"], "safetensors"), read: model },
     Kind { name: "trace", share: 80_000, form: Form::Lines, seeds: traces, read: trace },
     Kind { name: "export", share: 80_000, form: Form::Json, seeds: exports, read: export },
     Kind { name: "results", share: 40_000, form: Form::Json, seeds: results, read: comparison },

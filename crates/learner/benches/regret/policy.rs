@@ -1,0 +1,361 @@
+//! The exploration rules, in integers: what could run in BPF.
+//!
+//! All but the two of the published tuner share the estimates of `thalweg_learner::score`, so
+//! that rows of the table differ by the rule of choice alone.
+
+use thalweg_learner::{
+    CLASSIC_EPSILON, Host, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide,
+    log2_q16, score,
+};
+
+use crate::random::Random;
+
+/// The system's own arm.
+pub const SYSTEM: usize = 0;
+
+/// A learner as the agent would run it for one host.
+pub trait Policy {
+    /// The arm of a new connection.
+    fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize;
+    /// The result of a connection on `arm`.
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64);
+}
+
+/// A row of the table.
+pub struct Entry {
+    /// Name in the table.
+    pub name: &'static str,
+    /// Whether the probability of each choice is known when it is made.
+    pub propensity: &'static str,
+    /// A fresh learner for so many arms; `None`: the oracle, which needs none.
+    pub build: Option<fn(usize) -> Box<dyn Policy>>,
+}
+
+/// Every row of the table.
+pub const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "oracle",
+        propensity: "-",
+        build: None,
+    },
+    Entry {
+        name: "default only",
+        propensity: "-",
+        build: Some(|_| Box::new(DefaultOnly)),
+    },
+    Entry {
+        name: "uniform random",
+        propensity: "exact",
+        build: Some(|arms| Box::new(Uniform { arms })),
+    },
+    Entry {
+        name: "classic",
+        propensity: "exact",
+        build: Some(|arms| Box::new(Core::new(Mode::Classic, arms))),
+    },
+    Entry {
+        name: "e-greedy, delta rule",
+        propensity: "exact",
+        build: Some(|arms| {
+            Box::new(DeltaRule {
+                values: vec![0; arms],
+            })
+        }),
+    },
+    Entry {
+        name: "e-greedy, discounted",
+        propensity: "exact",
+        build: Some(|arms| Box::new(EpsilonGreedy(Core::new(Mode::Thalweg, arms)))),
+    },
+    Entry {
+        name: "discounted UCB",
+        propensity: "0 or 1",
+        build: Some(|arms| Box::new(UpperBound(Core::new(Mode::Thalweg, arms)))),
+    },
+    Entry {
+        name: "Thompson sampling",
+        propensity: "integral",
+        build: Some(|arms| Box::new(Thompson(Core::new(Mode::Thalweg, arms)))),
+    },
+    Entry {
+        name: "inverse gap, plain",
+        propensity: "exact",
+        build: Some(|arms| Box::new(InverseGap(Core::new(Mode::Thalweg, arms)))),
+    },
+    Entry {
+        name: "thalweg (core)",
+        propensity: "exact",
+        build: Some(|arms| Box::new(Core::new(Mode::Thalweg, arms))),
+    },
+];
+
+/// The code that ships: `thalweg_learner::decide` and `score`.
+pub struct Core {
+    host: Host,
+    params: Params,
+    arms: usize,
+    /// Arms of the trials under way.
+    trials: Vec<usize>,
+}
+
+impl Core {
+    /// With the default parameters of `mode`.
+    pub fn new(mode: Mode, arms: usize) -> Self {
+        Self::with(
+            Params {
+                mode,
+                ..Params::default()
+            },
+            arms,
+        )
+    }
+
+    /// With any parameters.
+    pub fn with(params: Params, arms: usize) -> Self {
+        Self {
+            host: Host::default(),
+            params,
+            arms,
+            trials: vec![],
+        }
+    }
+
+    /// The arm of least `index`, the system's own while nothing has been measured. Equal
+    /// indices: at random where `random` is given, else the first.
+    fn least(&self, mut random: Option<&mut Random>, mut index: impl FnMut(usize) -> i64) -> usize {
+        if self.host.scored < self.params.warm_up {
+            return SYSTEM;
+        }
+        let (mut pick, mut least, mut ties) = (SYSTEM, i64::MAX, 0);
+        for arm in 0..self.arms {
+            let value = index(arm);
+            if value < least {
+                (pick, least, ties) = (arm, value, 1);
+            } else if value == least {
+                ties += 1;
+                if random
+                    .as_deref_mut()
+                    .is_some_and(|r| r.u32().is_multiple_of(ties))
+                {
+                    pick = arm;
+                }
+            }
+        }
+        pick
+    }
+}
+
+impl Policy for Core {
+    fn choose(&mut self, random: &mut Random, now_ns: u64) -> usize {
+        self.host.connections += 1;
+        let allowed = ((1u32 << self.arms) - 1) as u16;
+        let numbers = [random.u32(), random.u32(), random.u32()];
+        let system = Some(SYSTEM);
+        let decision = decide(&self.host, system, allowed, &self.params, numbers, now_ns);
+        self.host.count_decision(&decision);
+        let arm = decision.arm.unwrap_or(SYSTEM);
+        if decision.reason.is_trial() {
+            self.host.begin_trial(now_ns);
+            self.trials.push(arm);
+        }
+        arm
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        if let Some(trial) = self.trials.iter().position(|&trial| trial == arm) {
+            self.trials.remove(trial);
+            self.host.end_trial();
+        }
+        let system = Some(SYSTEM);
+        score(&mut self.host, arm, system, sample, &self.params, now_ns);
+    }
+}
+
+/// The system without an agent.
+struct DefaultOnly;
+
+impl Policy for DefaultOnly {
+    fn choose(&mut self, _: &mut Random, _: u64) -> usize {
+        SYSTEM
+    }
+
+    fn learn(&mut self, _: usize, _: &Sample, _: u64) {}
+}
+
+/// Any arm, always.
+struct Uniform {
+    arms: usize,
+}
+
+impl Policy for Uniform {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        random.u32() as usize % self.arms
+    }
+
+    fn learn(&mut self, _: usize, _: &Sample, _: u64) {}
+}
+
+/// The published choice and delta rule (a quarter of the way), on thalweg's cost. 0 is an
+/// arm without a result: the lowest value, so each is tried first.
+struct DeltaRule {
+    values: Vec<u64>,
+}
+
+impl Policy for DeltaRule {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        if random.u32().is_multiple_of(CLASSIC_EPSILON) {
+            return random.u32() as usize % self.values.len();
+        }
+        if self.values.iter().all(|&value| value == 0) {
+            return SYSTEM;
+        }
+        let lowest = self.values.iter().min();
+        let ties: Vec<usize> = (0..self.values.len())
+            .filter(|&arm| Some(&self.values[arm]) == lowest)
+            .collect();
+        ties[random.u32() as usize % ties.len()]
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, _: u64) {
+        let cost = cost_q16(sample.rate(), sample.srtt_us, &Params::default());
+        self.values[arm] = classic_update(self.values[arm], cost);
+    }
+}
+
+/// One choice in 20 at random, else the lowest discounted mean; arms without a result first.
+struct EpsilonGreedy(Core);
+
+impl Policy for EpsilonGreedy {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        if self.0.host.scored >= self.0.params.warm_up
+            && random.u32().is_multiple_of(CLASSIC_EPSILON)
+        {
+            return random.u32() as usize % self.0.arms;
+        }
+        let arms = self.0.host.arms;
+        self.0
+            .least(Some(random), |arm| match arms[arm].weight_q16 {
+                0 => -1,
+                _ => arms[arm].value as i64,
+            })
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        self.0.learn(arm, sample, now_ns);
+    }
+}
+
+/// Discounted UCB (Garivier and Moulines, 2011): lowest mean less
+/// `width · sqrt(log2(all evidence) / evidence)`; arms without a result first.
+struct UpperBound(Core);
+
+/// A quarter of a bit. Over these scenarios 1/2 and 1 lose more; 1/8 loses as much on average
+/// and nearly twice as much in its worst run.
+const UCB_WIDTH_SHIFT: u32 = 2;
+
+impl Policy for UpperBound {
+    fn choose(&mut self, _: &mut Random, _: u64) -> usize {
+        let arms = &self.0.host.arms;
+        let all_q16: u64 = arms.iter().map(|arm| u64::from(arm.weight_q16)).sum();
+        // Less the 16 bits of the scale.
+        let log_q16 = u64::from(log2_q16(all_q16).saturating_sub(16 << 16));
+        self.0.least(None, |arm| match arms[arm].weight_q16 {
+            0 => -1,
+            weight => {
+                let radius_q16 = ((log_q16 << 32) / u64::from(weight)).isqrt();
+                arms[arm].value as i64 - (radius_q16 >> UCB_WIDTH_SHIFT) as i64
+            }
+        })
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        self.0.learn(arm, sample, now_ns);
+    }
+}
+
+/// Thompson sampling: lowest draw from a Gaussian of the discounted mean and its error.
+/// An arm without a result is drawn around the lowest mean with a wide prior.
+struct Thompson(Core);
+
+/// Prior standard deviation of an arm without a result: 2 bits.
+const PRIOR_Q16: i64 = 2 << 16;
+/// Least standard deviation of one measurement, an eighth of a bit: a young deviation is 0.
+const NOISE_MIN_Q16: u64 = 1 << 13;
+
+/// Standard normal in Q16: the sum of twelve uniform numbers.
+fn normal_q16(random: &mut Random) -> i64 {
+    let sum: i64 = (0..6)
+        .map(|_| random.u32())
+        .map(|pair| i64::from(pair >> 16) + i64::from(pair & 0xffff))
+        .sum();
+    sum - 6 * i64::from(ONE_Q16)
+}
+
+impl Policy for Thompson {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        let arms = &self.0.host.arms;
+        let lowest = arms
+            .iter()
+            .filter(|arm| arm.weight_q16 > 0)
+            .map(|arm| arm.value)
+            .min();
+        self.0.least(None, |index| {
+            let arm = &arms[index];
+            let draw_q16 = normal_q16(random);
+            if arm.weight_q16 == 0 {
+                return lowest.unwrap_or(0) as i64 + ((PRIOR_Q16 * draw_q16) >> 16);
+            }
+            // A Gaussian's standard deviation is 5/4 of its mean absolute one.
+            let noise_q16 = NOISE_MIN_Q16 + u64::from(arm.deviation_q16) * 5 / 4;
+            let root_q16 = (u64::from(arm.weight_q16) << 16).isqrt();
+            let error_q16 = ((noise_q16 << 16) / root_q16.max(1)) as i64;
+            arm.value as i64 + ((error_q16 * draw_q16) >> 16)
+        })
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        self.0.learn(arm, sample, now_ns);
+    }
+}
+
+/// Inverse gap weighting without any regard for the system's arm: an arm behind the lowest
+/// mean has probability `1 / (2 · arms + gap_scale · gap · evidence)`, first trials share a
+/// half. What `thalweg_learner` decides beyond this is its own.
+struct InverseGap(Core);
+
+impl Policy for InverseGap {
+    fn choose(&mut self, random: &mut Random, _: u64) -> usize {
+        let Core {
+            host, params, arms, ..
+        } = &self.0;
+        let arms = &host.arms[..*arms];
+        if host.scored < params.warm_up {
+            return SYSTEM;
+        }
+        let measured = (0..arms.len()).filter(|&arm| arms[arm].weight_q16 > 0);
+        let best = measured
+            .min_by_key(|&arm| arms[arm].value)
+            .unwrap_or(SYSTEM);
+        let untried = arms.iter().filter(|arm| arm.weight_q16 == 0).count() as u64;
+        let mut ticket = u64::from(random.u32() % ONE_Q16);
+        for (index, arm) in arms.iter().enumerate().filter(|&(index, _)| index != best) {
+            let share_q16 = if arm.weight_q16 == 0 {
+                u64::from(ONE_Q16 / 2) / untried
+            } else {
+                let gap_q16 = arm.value - arms[best].value;
+                let known_q16 = (gap_q16 * u64::from(arm.weight_q16)) >> 16;
+                let base_q16 = 2 * arms.len() as u64 * u64::from(ONE_Q16);
+                (1 << 32) / (base_q16 + u64::from(params.gap_scale) * known_q16)
+            };
+            if ticket < share_q16 {
+                return index;
+            }
+            ticket -= share_q16;
+        }
+        best
+    }
+
+    fn learn(&mut self, arm: usize, sample: &Sample, now_ns: u64) {
+        self.0.learn(arm, sample, now_ns);
+    }
+}

@@ -1,0 +1,34 @@
+//! The learner: which congestion control a connection to a remote host should run.
+//!
+//! This crate is the readable reference of the arithmetic that runs in the kernel
+//! (`bpf/include/thalweg_algo.h`); the vectors in `tests/vectors/` keep the two
+//! bit-identical. Every result is that of integer arithmetic. Time, randomness and measurements are
+//! arguments: nothing here reads a clock, draws a number or does I/O.
+//!
+//! Two modes: [`Mode::Classic`] is the published connection tuner of bpftune, faults
+//! included, kept for comparison; [`Mode::Thalweg`] is the default. `docs/reference/learner.md` says
+//! both in words.
+#![forbid(unsafe_code)]
+
+mod classic;
+mod fixed;
+mod host;
+mod key;
+mod learner;
+mod params;
+mod sample;
+mod weighted;
+
+pub use classic::{
+    EPSILON as CLASSIC_EPSILON, MIN_CONNECTIONS as CLASSIC_MIN_CONNECTIONS, cost as classic_cost,
+    update as classic_update,
+};
+pub use fixed::{ONE_Q16, log2_q16, rate_bytes_per_second};
+pub use host::{ArmState, Host, MAX_ARMS};
+pub use key::{HostKey, PrefixError};
+pub use learner::{
+    Decision, Flow, Reason, Verdict, best_arm, change, decide, propensities_q16, score,
+};
+pub use params::{Mode, Params};
+pub use sample::{End, Outcome, Sample};
+pub use weighted::{cost_q16, forget, judged_q16, note_harm};

@@ -1,0 +1,555 @@
+//! What holds for every sequence of connections, measurements, loss and silence, whatever
+//! the samples and the parameters.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use thalweg_learner::{
+    ArmState, CLASSIC_MIN_CONNECTIONS, Decision, End, Flow, Host, MAX_ARMS, Mode, ONE_Q16, Outcome,
+    Params, Reason, Sample, best_arm, change, classic_cost, cost_q16, decide, forget, judged_q16,
+    propensities_q16, score,
+};
+
+type Shares = [u32; MAX_ARMS];
+
+/// What can happen to the record of a host.
+#[derive(Clone, Debug)]
+enum Operation {
+    /// A connection is established; `allowed` is what its negotiation leaves to choose from.
+    Connect {
+        system_arm: Option<usize>,
+        allowed: u16,
+        random: [u32; 3],
+    },
+    /// A stretch of a connection on `arm` was measured.
+    Score {
+        arm: usize,
+        system_arm: Option<usize>,
+        sample: Sample,
+    },
+    /// A connection lost segments.
+    Change {
+        flow: Flow,
+        allowed: u16,
+        random: u32,
+    },
+    /// A trial is over.
+    EndTrial,
+    /// Evidence is brought up to date.
+    Forget,
+}
+
+/// Integers of every magnitude: all bit lengths alike, and the extremes often.
+fn any_size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => (any::<u64>(), 0..64u32).prop_map(|(bits, shift)| bits >> shift),
+        1 => Just(0),
+        1 => Just(u64::MAX),
+    ]
+}
+
+/// The same in 32 bits.
+fn any_size_u32() -> impl Strategy<Value = u32> {
+    prop_oneof![
+        6 => (any::<u32>(), 0..32u32).prop_map(|(bits, shift)| bits >> shift),
+        1 => Just(0),
+        1 => Just(u32::MAX),
+    ]
+}
+
+/// Bulk transfers of plausible rates as often as samples of anything.
+fn samples() -> impl Strategy<Value = Sample> {
+    let ends = prop::sample::select(vec![
+        End::FinLocal,
+        End::FinRemote,
+        End::Reset,
+        End::Timeout,
+        End::Switch,
+    ]);
+    let plausible = (
+        1u64 << 17..1 << 30,
+        1_000u64..100_000_000,
+        1u64..1 << 24,
+        1u64..1 << 20,
+    );
+    let extreme = (any_size(), any_size(), any_size(), any_size());
+    let rtts = prop_oneof![
+        (1..500_000u32, 1..500_000u32, 0..500_000u32),
+        (any_size_u32(), any_size_u32(), any_size_u32())
+    ];
+    let segs = (any_size_u32(), any_size_u32());
+    (
+        prop_oneof![plausible, extreme],
+        rtts,
+        segs,
+        any::<bool>(),
+        ends,
+    )
+        .prop_map(
+            |(
+                (bytes, duration_us, rate_delivered_bytes, rate_interval_us),
+                rtts,
+                segs,
+                busy_time,
+                end,
+            )| {
+                Sample {
+                    bytes,
+                    duration_us,
+                    rate_delivered_bytes,
+                    rate_interval_us,
+                    srtt_us: rtts.0,
+                    min_rtt_us: rtts.1,
+                    segs_out: segs.0,
+                    retrans: segs.1,
+                    steady_segs: segs.0 >> (segs.1 % 32),
+                    steady_retrans: segs.1 >> (segs.0 % 32),
+                    loss_srtt_us: rtts.2,
+                    busy_time,
+                    end,
+                }
+            },
+        )
+}
+
+/// The ranges that the configuration admits.
+fn params(mode: Mode) -> impl Strategy<Value = Params> {
+    let day_ns = 86_400_000_000_000u64;
+    let exploration = (0..=3u32, 0..=20u32, 1 << 16..=64u32 << 16, 1..=31u32);
+    let half_lives = prop_oneof![Just(0), 1_000_000_000..=365 * day_ns, Just(60_000_000_000)];
+    let latency = (0..=4u32 << 16, prop_oneof![Just(0), 1..=10_000_000u32]);
+    let bytes = prop_oneof![
+        Just((128 << 10, 1 << 20)),
+        (0..=40u32, 0..=40u32).prop_map(|(a, b)| (1u64 << a.min(b), 1 << a.max(b))),
+        (0..=40u32).prop_map(|full| (0, 1 << full)),
+    ];
+    let loss = (1..=16u32, 1..=1_000_000u32, prop::option::of(0..MAX_ARMS));
+    (exploration, half_lives, latency, bytes, loss).prop_map(
+        move |((warm_up, gap, memory, idle_shift), half_life_ns, latency, bytes, loss)| Params {
+            mode,
+            warm_up,
+            gap_scale: 1 << gap,
+            weight_max_q16: memory,
+            idle_shift,
+            half_life_ns,
+            latency_weight_q16: latency.0,
+            latency_guard_us: latency.1,
+            score_min_bytes: bytes.0,
+            score_full_bytes: bytes.1,
+            loss_shift: loss.0,
+            loss_min_segs: loss.1,
+            rescue_arm: loss.2,
+        },
+    )
+}
+
+/// Masks of any number of arms, and often of few.
+fn masks() -> impl Strategy<Value = u16> {
+    prop_oneof![
+        any::<u16>(),
+        Just(0b1111),
+        (0..16u32).prop_map(|bit| 1 << bit),
+        Just(0)
+    ]
+}
+
+/// Arms from a few, so that each is met more than once, as well as from all.
+fn arms() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 0..4usize, 1 => 0..MAX_ARMS]
+}
+
+fn flows() -> impl Strategy<Value = Flow> {
+    let arm = || prop::option::of(arms());
+    // Segments and retransmissions are 32-bit counts in the kernel.
+    let counts = (any_size_u32(), any_size_u32());
+    (arm(), arm(), counts).prop_map(|(arm, system_arm, (segs, retrans))| Flow {
+        arm,
+        system_arm,
+        segs: segs.into(),
+        retrans: retrans.into(),
+    })
+}
+
+fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
+    let operation = prop_oneof![
+        3 => (prop::option::of(arms()), masks(), any::<[u32; 3]>()).prop_map(
+            |(system_arm, allowed, random)| Operation::Connect { system_arm, allowed, random }),
+        4 => (arms(), prop::option::of(arms()), samples()).prop_map(
+            |(arm, system_arm, sample)| Operation::Score { arm, system_arm, sample }),
+        1 => (flows(), masks(), any::<u32>()).prop_map(
+            |(flow, allowed, random)| Operation::Change { flow, allowed, random }),
+        1 => Just(Operation::EndTrial),
+        1 => Just(Operation::Forget),
+    ];
+    // Time goes on by a little or, seldom, by anything.
+    let pauses = prop_oneof![8 => 0..10_000_000_000u64, 1 => any_size()];
+    prop::collection::vec((pauses, operation), 1..80)
+}
+
+/// A new host, or one whose counters are about to overflow.
+fn hosts() -> impl Strategy<Value = Host> {
+    prop_oneof![3 => Just(0), 1 => Just(u32::MAX - 2)].prop_map(|count| Host {
+        connections: count,
+        scored: count,
+        arms: [ArmState {
+            chosen: count,
+            greedy: count,
+            scored: count,
+            ..Default::default()
+        }; MAX_ARMS],
+        ..Default::default()
+    })
+}
+
+fn allows(allowed: u16, arm: usize) -> bool {
+    allowed & (1 << arm) != 0
+}
+
+fn arms_of(allowed: u16) -> impl Iterator<Item = usize> {
+    (0..MAX_ARMS).filter(move |&arm| allows(allowed, arm))
+}
+
+fn counts(host: &Host) -> Vec<u32> {
+    let arms = host
+        .arms
+        .iter()
+        .flat_map(|arm| [arm.chosen, arm.greedy, arm.scored]);
+    arms.chain([host.connections, host.scored]).collect()
+}
+
+/// What a decision may say, given the host it was made for.
+fn check_decision(
+    host: &Host,
+    system_arm: Option<usize>,
+    allowed: u16,
+    params: &Params,
+    now_ns: u64,
+    decision: &Decision,
+) -> Result<(), TestCaseError> {
+    let shares = propensities_q16(host, system_arm, allowed, params, now_ns);
+    let sum: u32 = shares.iter().sum();
+    prop_assert!(
+        sum == ONE_Q16 || (sum == 0 && decision.arm.is_none()),
+        "sum {sum}"
+    );
+    match decision.arm {
+        None => {
+            prop_assert_eq!(decision.reason, Reason::WarmUp);
+            prop_assert_eq!(sum, 0);
+        }
+        Some(arm) if decision.reason == Reason::WarmUp => {
+            prop_assert_eq!((params.mode, Some(arm)), (Mode::Thalweg, system_arm));
+        }
+        Some(arm) => prop_assert!(allows(allowed, arm), "arm {arm} of {allowed:016b}"),
+    }
+    match params.mode {
+        Mode::Classic => check_classic(host, allowed, decision, &shares),
+        Mode::Thalweg => check_thalweg(host, system_arm, allowed, params, decision, &shares),
+    }
+}
+
+fn check_classic(
+    host: &Host,
+    allowed: u16,
+    decision: &Decision,
+    shares: &Shares,
+) -> Result<(), TestCaseError> {
+    let Some(arm) = decision.arm else {
+        prop_assert!(host.connections <= CLASSIC_MIN_CONNECTIONS || allowed == 0);
+        return Ok(());
+    };
+    let value = |i: usize| host.arms[i].value;
+    let lowest = arms_of(allowed).map(value).min();
+    if decision.reason == Reason::Greedy {
+        prop_assert_eq!(Some(value(arm)), lowest);
+    }
+    // Probabilities are rounded down; what that leaves over goes to the first of the best.
+    let first = arms_of(allowed).find(|&i| Some(value(i)) == lowest);
+    let (reported, share) = (decision.propensity_q16, shares[arm]);
+    if Some(arm) == first {
+        prop_assert!((reported..reported + 2 * MAX_ARMS as u32).contains(&share));
+    } else {
+        prop_assert_eq!(reported, share);
+    }
+    Ok(())
+}
+
+fn check_thalweg(
+    host: &Host,
+    system_arm: Option<usize>,
+    allowed: u16,
+    params: &Params,
+    decision: &Decision,
+    shares: &Shares,
+) -> Result<(), TestCaseError> {
+    let Some(arm) = decision.arm else {
+        return Ok(());
+    };
+    prop_assert_eq!(decision.propensity_q16, shares[arm]);
+    prop_assert!(decision.propensity_q16 > 0);
+    let best = best_arm(host, system_arm, allowed, params);
+    let measured = host.arms[arm].weight_q16 > 0;
+    match decision.reason {
+        Reason::WarmUp => {
+            let system_unknown =
+                system_arm.is_some_and(|i| allows(allowed, i) && host.arms[i].weight_q16 == 0);
+            prop_assert!(best.is_none() || host.scored < params.warm_up || system_unknown);
+        }
+        Reason::Loss | Reason::Withdrawn => prop_assert!(false, "no reason of a new connection"),
+        Reason::Untried => prop_assert!(!measured),
+        Reason::Explore => prop_assert!(measured && Some(arm) != best),
+        Reason::Greedy => {
+            prop_assert_eq!(Some(arm), best);
+            let judged = judged_q16(host, arm, system_arm);
+            for i in arms_of(allowed).filter(|&i| host.arms[i].weight_q16 > 0) {
+                prop_assert!(
+                    judged <= judged_q16(host, i, system_arm),
+                    "arm {i} is better"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a change mid-flow may say.
+fn check_change(
+    host: &Host,
+    flow: &Flow,
+    allowed: u16,
+    params: &Params,
+    random: u32,
+) -> Result<(), TestCaseError> {
+    let Some(decision) = change(host, flow, allowed, params, random) else {
+        return Ok(());
+    };
+    prop_assert!(flow.retrans > flow.segs >> params.loss_shift);
+    if params.mode == Mode::Classic {
+        prop_assert_ne!(decision.arm, flow.arm);
+        return Ok(());
+    }
+    prop_assert!(flow.segs >= u64::from(params.loss_min_segs));
+    prop_assert!(flow.arm.is_some());
+    let stays = decision.arm == flow.arm;
+    match decision.reason {
+        // Away from the system's arm only to one that was measured here.
+        Reason::Loss => {
+            prop_assert_eq!(flow.arm, flow.system_arm);
+            if let Some(arm) = decision.arm.filter(|_| !stays) {
+                prop_assert!(allows(allowed, arm), "arm {arm} of {allowed:016b}");
+                prop_assert!(host.arms[arm].weight_q16 > 0);
+            }
+            let share = if stays { ONE_Q16 / 4 } else { ONE_Q16 / 4 * 3 };
+            prop_assert_eq!(decision.propensity_q16, share);
+        }
+        // Back to it.
+        Reason::Withdrawn => {
+            prop_assert_eq!(decision.arm, flow.system_arm);
+            prop_assert!(!stays);
+        }
+        reason => prop_assert!(false, "{reason:?} mid-flow"),
+    }
+    Ok(())
+}
+
+/// Lowest and highest cost that each arm was given.
+type Costs = [Option<(u64, u64)>; MAX_ARMS];
+
+fn apply(
+    host: &mut Host,
+    params: &Params,
+    now_ns: u64,
+    operation: &Operation,
+    costs: &mut Costs,
+) -> Result<(), TestCaseError> {
+    match *operation {
+        Operation::Connect {
+            system_arm,
+            allowed,
+            random,
+        } => {
+            host.connections = host.connections.saturating_add(1);
+            forget(host, params, now_ns);
+            let decision = decide(host, system_arm, allowed, params, random, now_ns);
+            check_decision(host, system_arm, allowed, params, now_ns, &decision)?;
+            host.count_decision(&decision);
+            if decision.reason.is_trial() {
+                host.begin_trial(now_ns);
+            }
+        }
+        Operation::EndTrial => host.end_trial(),
+        Operation::Score {
+            arm,
+            system_arm,
+            sample,
+        } => {
+            let before = host.arms;
+            let verdict = score(host, arm, system_arm, &sample, params, now_ns);
+            if verdict.outcome != Outcome::Scored {
+                prop_assert_eq!(host.arms, before);
+                prop_assert_eq!((verdict.weight_q16, verdict.cost), (0, 0));
+                return Ok(());
+            }
+            let (low, high) = costs[arm].get_or_insert((verdict.cost, verdict.cost));
+            (*low, *high) = ((*low).min(verdict.cost), (*high).max(verdict.cost));
+            for i in (0..MAX_ARMS).filter(|&i| i != arm) {
+                prop_assert!(host.arms[i].weight_q16 <= before[i].weight_q16);
+                prop_assert_eq!(host.arms[i].value, before[i].value);
+            }
+            if params.mode == Mode::Thalweg {
+                prop_assert!(verdict.cost <= u64::from(u32::MAX));
+                prop_assert!((1..=ONE_Q16).contains(&verdict.weight_q16));
+                prop_assert!(host.arms[arm].weight_q16 > 0, "scored, yet no evidence");
+                prop_assert!(host.arms[arm].weight_q16 <= params.weight_max_q16);
+            }
+        }
+        Operation::Change {
+            flow,
+            allowed,
+            random,
+        } => check_change(host, &flow, allowed, params, random)?,
+        Operation::Forget => {
+            let before = host.clone();
+            forget(host, params, now_ns);
+            for (old, new) in before.arms.iter().zip(&host.arms) {
+                prop_assert!(new.weight_q16 <= old.weight_q16);
+                prop_assert!(new.segs <= old.segs && new.retrans <= old.retrans);
+                prop_assert_eq!(
+                    ArmState {
+                        weight_q16: old.weight_q16,
+                        segs: old.segs,
+                        retrans: old.retrans,
+                        ..*new
+                    },
+                    *old
+                );
+            }
+            prop_assert!(host.forgot_ns <= now_ns);
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    mut host: Host,
+    params: &Params,
+    operations: &[(u64, Operation)],
+) -> Result<Host, TestCaseError> {
+    let mut now_ns = 1u64;
+    let mut costs: Costs = [None; MAX_ARMS];
+    for (pause_ns, operation) in operations {
+        now_ns = now_ns.saturating_add(*pause_ns);
+        let before = counts(&host);
+        apply(&mut host, params, now_ns, operation, &mut costs)?;
+        for (old, new) in before.iter().zip(counts(&host)) {
+            prop_assert!(*old <= new, "a count fell from {old} to {new}");
+        }
+        for (arm, range) in host.arms.iter().zip(&costs) {
+            let (low, high) = range.unwrap_or((0, 0));
+            prop_assert!(
+                (low..=high).contains(&arm.value),
+                "{} in {low}..={high}",
+                arm.value
+            );
+        }
+    }
+    Ok(host)
+}
+
+/// The same cases in every run.
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        cases,
+        rng_seed: RngSeed::Fixed(1),
+        failure_persistence: None,
+        ..Default::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(400))]
+
+    #[test]
+    fn every_sequence_in_mode_thalweg(
+        host in hosts(), params in params(Mode::Thalweg), operations in operations(),
+    ) {
+        run(host, &params, &operations)?;
+    }
+
+    #[test]
+    fn every_sequence_in_mode_classic(
+        host in hosts(), params in params(Mode::Classic), operations in operations(),
+    ) {
+        run(host, &params, &operations)?;
+    }
+
+    #[test]
+    fn more_rate_never_costs_more(
+        a in any_size(), b in any_size(), srtt_us in any_size_u32(), params in params(Mode::Thalweg),
+    ) {
+        let [low, high] = [a.min(b), a.max(b)].map(|rate| cost_q16(rate, srtt_us, &params));
+        prop_assert!(low >= high, "{low} < {high}");
+        prop_assert!(low <= u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn more_rtt_never_costs_less(
+        a in any_size_u32(), b in any_size_u32(), rate in any_size(), params in params(Mode::Thalweg),
+    ) {
+        let [low, high] = [a.min(b), a.max(b)].map(|srtt_us| cost_q16(rate, srtt_us, &params));
+        prop_assert!(low <= high, "{low} > {high}");
+    }
+
+    /// Even where no configuration reaches.
+    #[test]
+    fn costs_and_weights_stay_in_range(
+        sample in samples(), latency_weight_q16 in any_size_u32(), score_full_bytes in any_size(),
+    ) {
+        let params = Params { latency_weight_q16, score_full_bytes, ..Params::default() };
+        let cost = cost_q16(sample.rate(), sample.srtt_us, &params);
+        prop_assert!((1..1 << 32).contains(&cost), "cost {cost}");
+        let weight = sample.weight_q16(&params);
+        prop_assert!((1..=ONE_Q16).contains(&weight), "weight {weight}");
+    }
+
+    #[test]
+    fn the_published_cost_is_0_at_the_optimum_alone(
+        rtt_us in 1..10_000_000u32, above_us in 0..10_000_000u32,
+        rate in 1..1u64 << 20, below in 0..1u64 << 20,
+    ) {
+        let below = below.min(rate);
+        let mut host = Host { min_rtt_us: rtt_us, max_rate: rate, ..Default::default() };
+        prop_assert_eq!(classic_cost(&mut host, rtt_us, rate), 0);
+        let cost = classic_cost(&mut host, rtt_us + above_us, rate - below);
+        // One unit of the scale is a millionth of the host's extreme.
+        let seen = u64::from(above_us) * 1_000_000 >= u64::from(rtt_us)
+            || below * 1_000_000 >= rate;
+        prop_assert_eq!(cost > 0, seen);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(40))]
+
+    /// All 65,536 tickets are drawn: frequency and probability are not close but equal.
+    #[test]
+    fn each_arm_gets_exactly_its_share(
+        params in params(Mode::Thalweg),
+        operations in operations(),
+        system_arm in prop::option::of(arms()),
+        allowed in masks(),
+        high_bits in any::<u16>(),
+        now_ns in any_size(),
+    ) {
+        let params = Params { warm_up: 0, ..params };
+        let host = run(Host::default(), &params, &operations)?;
+        let mut drawn = [0; MAX_ARMS];
+        for ticket in 0..ONE_Q16 {
+            let random = [u32::from(high_bits) << 16 | ticket, 0, 0];
+            if let Some(arm) = decide(&host, system_arm, allowed, &params, random, now_ns).arm {
+                drawn[arm] += 1;
+            }
+        }
+        let shares = propensities_q16(&host, system_arm, allowed, &params, now_ns);
+        prop_assert_eq!(drawn, shares);
+    }
+}

@@ -1,0 +1,33 @@
+//! The learned rate controller in integers: features, networks, trees, the next rate.
+//!
+//! `docs/reference/model.md` says it in words; `bpf/include/thalweg_network.h` is what runs in the
+//! kernel, `python/thalweg/fixed.py` what quantisation is judged by. Vectors made by
+//! `tests/vectors/network.py` keep all of them bit-identical. Nothing overflows: each module
+//! names the bounds it relies on. Fixed-point helpers are those of `thalweg-learner`, as in C; of a
+//! kernel, a socket or a simulator this crate knows nothing. [`models`] reads model files and runs
+//! them in floating point.
+#![forbid(unsafe_code)]
+
+mod action;
+mod fault;
+mod features;
+mod model;
+pub mod models;
+mod network;
+mod tree;
+
+pub use action::{MAX_RATE, next_rate};
+pub use fault::Fault;
+pub use features::{Feature, FeatureKind, Features, Flow, MAX_INPUTS, MAX_RTT_NS, Measurement};
+pub use model::{Decider, Model};
+pub use network::{Layer, MAX_BIAS, MAX_LAYERS, MAX_WIDTH, Network, SHIFTS, Scale, TANH_Q15};
+pub use tree::{Forest, MAX_DEPTH, MAX_LEAF, MAX_NODES, MAX_TREES, Node};
+
+/// The largest feature and the largest action, just below one in Q15; the smallest is its
+/// negative.
+pub const ONE_Q15: i16 = i16::MAX;
+
+/// `value / 2^shift` to the nearest integer, halves upwards; `shift` is at least 1.
+fn rounded_shift(value: i64, shift: u32) -> i64 {
+    (value + (1 << (shift - 1))) >> shift
+}

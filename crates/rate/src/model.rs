@@ -1,0 +1,71 @@
+//! A whole model: what it sees, and what decides.
+
+use crate::{Fault, Features, Flow, Forest, Measurement, Network};
+
+/// What turns inputs into an action.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decider {
+    /// A network.
+    Network(Network),
+    /// One tree or several.
+    Forest(Forest),
+}
+
+impl Decider {
+    /// How many inputs it has.
+    pub fn inputs(&self) -> usize {
+        match self {
+            Self::Network(network) => network.inputs(),
+            Self::Forest(forest) => forest.inputs(),
+        }
+    }
+
+    /// The action, Q15, for features in Q15.
+    ///
+    /// Panics on fewer inputs than [`Self::inputs`].
+    pub fn infer(&self, inputs: &[i16]) -> i16 {
+        match self {
+            Self::Network(network) => network.infer(inputs),
+            Self::Forest(forest) => forest.infer(inputs),
+        }
+    }
+}
+
+/// Decides for any number of flows, each of which has its own [`Flow`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    features: Features,
+    decider: Decider,
+}
+
+impl Model {
+    /// Both must have the same number of inputs.
+    pub fn new(features: Features, decider: Decider) -> Result<Self, Fault> {
+        if features.inputs() != decider.inputs() {
+            return Err(Fault::new(
+                "features",
+                format!("{} inputs", features.inputs()),
+                format!("{}, as many as the model has", decider.inputs()),
+            ));
+        }
+        Ok(Self { features, decider })
+    }
+
+    /// What it sees.
+    pub fn features(&self) -> &Features {
+        &self.features
+    }
+
+    /// What decides.
+    pub fn decider(&self) -> &Decider {
+        &self.decider
+    }
+
+    /// The action, Q15, for what was just measured; the flow remembers both. What follows for
+    /// the rate is [`next_rate`](super::next_rate)'s to say.
+    pub fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
+        let action_q15 = self.decider.infer(self.features.observe(flow, measurement));
+        flow.acted(action_q15);
+        action_q15
+    }
+}

@@ -1,0 +1,778 @@
+//! Multi-layer perceptrons of 8-bit weights and activations.
+
+use wide::{i16x8, i32x4, i32x8, u32x4, u64x4};
+
+use crate::{Fault, MAX_INPUTS, ONE_Q15, rounded_shift};
+
+/// Outputs of a hidden layer.
+pub const MAX_WIDTH: usize = 32;
+/// Layers: two hidden ones, and the output.
+pub const MAX_LAYERS: usize = 3;
+/// The largest bias, either way.
+pub const MAX_BIAS: i32 = 1 << 24;
+/// What a scale may shift by.
+pub const SHIFTS: std::ops::RangeInclusive<u32> = 8..=56;
+
+/// The largest activation and weight.
+const MAX_I8: i64 = 127;
+/// The largest multiplier of a scale.
+const MAX_MULTIPLIER: u32 = i32::MAX as u32;
+/// Groups of four rows.
+const GROUPS: usize = MAX_WIDTH / 4;
+/// Limit of what goes into tanh: just below 8 in Q12.
+const MAX_TANH_INPUT_Q12: i64 = 32767;
+
+/// A factor: `multiplier / 2^shift`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scale {
+    /// Below 2^31.
+    pub multiplier: u32,
+    /// In [`SHIFTS`].
+    pub shift: u32,
+}
+
+/// One layer: weights, biases, and what brings its sums into the next layer's range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    rows: usize,
+    columns: usize,
+    /// By pair of columns, then by group of four rows, each with its two weights. One pair of
+    /// columns after the other, all rows at once, is what processors do fastest: four rows' pairs
+    /// of products and their sums are one instruction.
+    weights: [[i16x8; GROUPS]; MAX_WIDTH / 2],
+    bias: [[i32; 4]; GROUPS],
+    multipliers: [[u32; 4]; GROUPS],
+    /// By row, the least sum that is scaled to the largest activation or beyond.
+    enough: [i32x4; GROUPS],
+    /// The first row's weights: an output layer has no other.
+    first: [i16x8; MAX_WIDTH / 8],
+    shift: u32,
+    /// Whether no sum, scaled, leaves 32 bits; where layers are narrow only.
+    plain: bool,
+}
+
+/// A network that computes in integers alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Network {
+    input: Scale,
+    /// The least size of a feature that is scaled to the largest activation or beyond.
+    enough: i32x4,
+    layers: Vec<Layer>,
+    /// For features of a small network; see [`Network::infer_narrow`].
+    narrow: Option<NarrowInput>,
+}
+
+/// Activations of a layer; zero beyond its width.
+type Activations = [i16x8; MAX_WIDTH / 8];
+
+/// The greatest width of a narrow layer.
+const NARROW: usize = 16;
+/// Activations of a narrow layer.
+type NarrowActivations = [i16x8; NARROW / 8];
+
+/// What scales features without telling negative ones from others: they are moved up until there
+/// are none. `(x * m + half) >> s` is `((x + 2^15) * m + add) >> s` less `subtract`, where
+/// `add = half - 2^15 * m + subtract * 2^s`, and `subtract` is the least that keeps it above 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NarrowInput {
+    add: u64,
+    subtract: i32,
+}
+
+impl NarrowInput {
+    /// None if a scaled feature may leave 32 bits.
+    fn new(input: Scale) -> Option<Self> {
+        let Scale { multiplier, shift } = input;
+        // Below 2^46.
+        let moved = u64::from(multiplier) << 15;
+        let half = 1 << (shift - 1);
+        let subtract = moved.div_ceil(1 << shift);
+        let add = half + (subtract << shift) - moved;
+        // The largest product is as far above `moved` as the least is below it.
+        (subtract < 1 << 30).then_some(Self {
+            add,
+            subtract: subtract as i32,
+        })
+    }
+}
+
+impl Layer {
+    /// A layer from `rows * columns` weights, row by row, and a bias and a multiplier per row.
+    ///
+    /// A sum is scaled by its row's multiplier over `2^shift`. `name` is for messages.
+    pub fn new(
+        name: &str,
+        columns: usize,
+        weights: &[i8],
+        bias: &[i32],
+        multipliers: &[u32],
+        shift: u32,
+    ) -> Result<Self, Fault> {
+        let rows = multipliers.len();
+        let size = |what: &str, found: usize, expected: String| {
+            Fault::new(format!("{name}.{what}"), found, expected)
+        };
+        if columns == 0 || columns > MAX_WIDTH {
+            return Err(size("columns", columns, format!("1 to {MAX_WIDTH}")));
+        }
+        if rows == 0 || rows > MAX_WIDTH {
+            return Err(size("rows", rows, format!("1 to {MAX_WIDTH}")));
+        }
+        if weights.len() != rows * columns {
+            let expected = format!("{rows} rows of {columns}");
+            return Err(size("weight_q", weights.len(), expected));
+        }
+        if bias.len() != rows {
+            return Err(size("bias_q", bias.len(), rows.to_string()));
+        }
+        if let Some(at) = weights.iter().position(|weight| *weight == i8::MIN) {
+            let field = format!("{name}.weight_q[{}, {}]", at / columns, at % columns);
+            return Err(Fault::new(field, i8::MIN, "-127 to 127"));
+        }
+        if let Some(at) = bias
+            .iter()
+            .position(|bias| bias.unsigned_abs() > MAX_BIAS as u32)
+        {
+            let expected = format!("-{MAX_BIAS} to {MAX_BIAS}");
+            return Err(Fault::new(
+                format!("{name}.bias_q[{at}]"),
+                bias[at],
+                expected,
+            ));
+        }
+        if let Some(at) = multipliers
+            .iter()
+            .position(|factor| *factor > MAX_MULTIPLIER)
+        {
+            let field = format!("{name}.multiplier[{at}]");
+            return Err(Fault::new(field, multipliers[at], "0 to 2^31 - 1"));
+        }
+        check_shift(name, shift)?;
+        let mut layer = Self {
+            rows,
+            columns,
+            weights: [[i16x8::ZERO; GROUPS]; MAX_WIDTH / 2],
+            bias: [[0; 4]; GROUPS],
+            multipliers: [[0; 4]; GROUPS],
+            enough: [i32x4::ZERO; GROUPS],
+            first: [i16x8::ZERO; MAX_WIDTH / 8],
+            shift,
+            plain: columns <= NARROW && rows <= NARROW,
+        };
+        for (row, weights) in weights.chunks_exact(columns).enumerate() {
+            for (column, weight) in weights.iter().enumerate() {
+                let group = &mut layer.weights[column / 2][row / 4];
+                group.as_mut_array()[2 * (row % 4) + column % 2] = i16::from(*weight);
+            }
+        }
+        for (row, (bias, multiplier)) in bias.iter().zip(multipliers).enumerate() {
+            let (group, lane) = (row / 4, row % 4);
+            layer.bias[group][lane] = *bias;
+            layer.multipliers[group][lane] = *multiplier;
+            layer.enough[group].as_mut_array()[lane] = least_sum(*multiplier, shift);
+            // No row's sum is greater: weights and activations are 127 at most.
+            let sum = bias.max(&0).unsigned_abs() + (MAX_I8 * MAX_I8) as u32 * columns as u32;
+            let scaled = (u64::from(sum) * u64::from(*multiplier) + (1 << (shift - 1))) >> shift;
+            layer.plain &= scaled <= i32::MAX as u64;
+        }
+        for (column, weight) in weights[..columns].iter().enumerate() {
+            layer.first[column / 8].as_mut_array()[column % 8] = i16::from(*weight);
+        }
+        Ok(layer)
+    }
+
+    /// Outputs.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// The weight of a column in a row.
+    pub fn weight(&self, row: usize, column: usize) -> i8 {
+        self.weights[column / 2][row / 4].as_array()[2 * (row % 4) + column % 2] as i8
+    }
+
+    /// What is added to each row's sum.
+    pub fn bias(&self) -> &[i32] {
+        &self.bias.as_flattened()[..self.rows]
+    }
+
+    /// What each row's sum is multiplied by, before the shift.
+    pub fn multipliers(&self) -> &[u32] {
+        &self.multipliers.as_flattened()[..self.rows]
+    }
+
+    /// The shift.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// A hidden layer: the scaled sums, limited to 0 … 127. What outputs beyond the last row are
+    /// does not matter: the next layer has no weights for them.
+    #[inline]
+    fn hidden(&self, inputs: &Activations, outputs: &mut Activations) {
+        // The number of rows is known when this is compiled, so that sums stay in registers.
+        match self.rows.div_ceil(4) {
+            1 => self.hidden_of::<1>(inputs, outputs),
+            2 => self.hidden_of::<2>(inputs, outputs),
+            3 => self.hidden_of::<3>(inputs, outputs),
+            4 => self.hidden_of::<4>(inputs, outputs),
+            5 | 6 => self.hidden_of::<6>(inputs, outputs),
+            _ => self.hidden_of::<GROUPS>(inputs, outputs),
+        }
+    }
+
+    #[inline]
+    fn hidden_of<const USED: usize>(&self, inputs: &Activations, outputs: &mut Activations) {
+        let mut sums: [i32x4; USED] = std::array::from_fn(|group| i32x4::new(self.bias[group]));
+        let columns = self.columns.div_ceil(8);
+        let eights = self.weights.as_chunks::<4>().0;
+        for (weights, inputs) in eights[..columns].iter().zip(inputs) {
+            for (weights, [a, b]) in weights.iter().zip(inputs.to_array().as_chunks().0) {
+                let input = i16x8::new([*a, *b, *a, *b, *a, *b, *a, *b]);
+                for (sum, weights) in sums.iter_mut().zip(weights) {
+                    *sum += weights.dot(input);
+                }
+            }
+        }
+        let half = u64x4::splat(1 << (self.shift - 1));
+        let mut scaled = [i32x4::ZERO; GROUPS];
+        for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
+            let sum = sums[group].max(i32x4::ZERO).min(self.enough[group]);
+            let multipliers = u32x4::new(self.multipliers[group]);
+            *scaled = scale(sum, multipliers, half, self.shift);
+        }
+        for (output, two) in outputs.iter_mut().zip(scaled.as_chunks().0) {
+            *output = activations(*two);
+        }
+    }
+
+    /// As [`Self::hidden`], of a narrow layer.
+    #[inline(always)]
+    fn hidden_narrow(&self, inputs: NarrowActivations) -> NarrowActivations {
+        match self.rows.div_ceil(4) {
+            1 => self.hidden_narrow_of::<1>(inputs),
+            2 => self.hidden_narrow_of::<2>(inputs),
+            3 => self.hidden_narrow_of::<3>(inputs),
+            _ => self.hidden_narrow_of::<4>(inputs),
+        }
+    }
+
+    #[inline(always)]
+    fn hidden_narrow_of<const USED: usize>(&self, inputs: NarrowActivations) -> NarrowActivations {
+        let mut sums: [i32x4; USED] = std::array::from_fn(|group| i32x4::new(self.bias[group]));
+        let mut add = |pair: usize, [a, b]: [i16; 2]| {
+            let input = i16x8::new([a, b, a, b, a, b, a, b]);
+            for (sum, weights) in sums.iter_mut().zip(&self.weights[pair]) {
+                *sum += weights.dot(input);
+            }
+        };
+        // No loop, so that activations stay in registers.
+        let [[a, b, c, d, e, f, g, h], [i, j, k, l, m, n, o, p]] = inputs.map(i16x8::to_array);
+        add(0, [a, b]);
+        add(1, [c, d]);
+        if self.columns > 4 {
+            add(2, [e, f]);
+            add(3, [g, h]);
+        }
+        if self.columns > 8 {
+            add(4, [i, j]);
+            add(5, [k, l]);
+        }
+        if self.columns > 12 {
+            add(6, [m, n]);
+            add(7, [o, p]);
+        }
+        let half = u64x4::splat(1 << (self.shift - 1));
+        let mut scaled = [i32x4::ZERO; NARROW / 4];
+        for (group, scaled) in scaled[..USED].iter_mut().enumerate() {
+            let positive: i32x4 = sums[group] & !(sums[group] >> 31_i32);
+            let multipliers = u32x4::new(self.multipliers[group]);
+            *scaled = scale(positive, multipliers, half, self.shift);
+        }
+        let [a, b, c, d] = scaled;
+        [activations([a, b]), activations([c, d])]
+    }
+
+    /// The output layer: the only row's scaled sum, Q12, limited to what tanh takes.
+    #[inline]
+    fn output(&self, inputs: &[i16x8]) -> i64 {
+        // All of the width, in which absent columns have weights of 0: no loop.
+        let products = self.first.iter().zip(inputs);
+        let sums = products.fold(i32x4::ZERO, |sums, (weights, inputs)| {
+            sums + weights.dot(*inputs)
+        });
+        let sum = self.bias[0][0] + sums.reduce_add();
+        // Below 2^25 times below 2^31.
+        let product = i64::from(sum) * i64::from(self.multipliers[0][0]);
+        rounded_shift(product, self.shift).clamp(-MAX_TANH_INPUT_Q12, MAX_TANH_INPUT_Q12)
+    }
+}
+
+/// `(number * multiplier + half) >> shift` for numbers of at least 0 that [`least_sum`] limits:
+/// limiting before scaling is the same as after, for scaling keeps the order and 0. What comes out
+/// fits 32 bits, in which vectors compare, as they do not in 64.
+#[inline]
+fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
+    let numbers = u32x4::new(numbers.to_array().map(|number| number as u32));
+    let products = numbers.widening_mul(multipliers);
+    let lanes = ((products + half) >> shift).to_array();
+    i32x4::new(lanes.map(|lane| lane as i32))
+}
+
+/// Scaled numbers, limited to what activations may be.
+#[inline]
+fn activations([low, high]: [i32x4; 2]) -> i16x8 {
+    let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
+    let all = i32x8::new([a, b, c, d, e, f, g, h]);
+    i16x8::from_i32x8_saturate(all).min(i16x8::splat(MAX_I8 as i16))
+}
+
+/// The least sum that a multiplier and a shift bring to 127 or beyond; the largest number where
+/// no sum does. Scaled it is below 127 + 2^23: a sum less by one is below 127, and a step is at
+/// most 2^31 / 2^8.
+fn least_sum(multiplier: u32, shift: u32) -> i32 {
+    let wanted = (127u64 << shift) - (1 << (shift - 1));
+    match multiplier {
+        0 => i32::MAX,
+        _ => i32::try_from(wanted.div_ceil(u64::from(multiplier))).unwrap_or(i32::MAX),
+    }
+}
+
+impl Network {
+    /// A network of one to three layers, each as wide as the next one's inputs, the last one
+    /// wide. `input` turns a feature in Q15 into an activation.
+    pub fn new(input: Scale, layers: Vec<Layer>) -> Result<Self, Fault> {
+        if layers.is_empty() || layers.len() > MAX_LAYERS {
+            let expected = format!("1 to {MAX_LAYERS}");
+            return Err(Fault::new("layers", layers.len(), expected));
+        }
+        if layers[0].columns > MAX_INPUTS {
+            let expected = format!("1 to {MAX_INPUTS} inputs");
+            return Err(Fault::new("layer 0", layers[0].columns, expected));
+        }
+        for (number, pair) in layers.windows(2).enumerate() {
+            if pair[0].rows != pair[1].columns {
+                return Err(Fault::new(
+                    format!("layer {}", number + 1),
+                    format!("{} columns", pair[1].columns),
+                    format!("{}, as many as layer {number} has rows", pair[0].rows),
+                ));
+            }
+        }
+        let last = &layers[layers.len() - 1];
+        if last.rows != 1 {
+            let field = format!("layer {}", layers.len() - 1);
+            return Err(Fault::new(field, format!("{} rows", last.rows), "1"));
+        }
+        if input.multiplier > MAX_MULTIPLIER {
+            return Err(Fault::new(
+                "input.multiplier",
+                input.multiplier,
+                "0 to 2^31 - 1",
+            ));
+        }
+        check_shift("input", input.shift)?;
+        // One more, for below 0 a half does not go away from it: -126.5 is -126.
+        let enough = least_sum(input.multiplier, input.shift).saturating_add(1);
+        let enough = i32x4::splat(enough);
+        let (_, hidden) = layers.split_last().expect("there is one at least");
+        // All but the first have as many columns as another one has rows.
+        let plain = hidden.iter().all(|layer| layer.plain);
+        let narrow = plain.then(|| NarrowInput::new(input)).flatten();
+        Ok(Self {
+            input,
+            enough,
+            layers,
+            narrow,
+        })
+    }
+
+    /// From features to activations.
+    pub fn input(&self) -> Scale {
+        self.input
+    }
+
+    /// The layers, the output last.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// How many inputs the network has.
+    pub fn inputs(&self) -> usize {
+        self.layers[0].columns
+    }
+
+    /// The action, Q15, for features in Q15.
+    ///
+    /// Panics on fewer inputs than [`Self::inputs`]; more are ignored.
+    pub fn infer(&self, inputs: &[i16]) -> i16 {
+        let inputs = &inputs[..self.inputs()];
+        match &self.narrow {
+            Some(narrow) => self.infer_narrow(narrow, inputs),
+            None => self.infer_wide(inputs),
+        }
+    }
+
+    /// As [`Self::infer`], where layers are narrow and no scaled number leaves 32 bits, so that
+    /// none has to be limited before it is scaled.
+    fn infer_narrow(&self, narrow: &NarrowInput, inputs: &[i16]) -> i16 {
+        let scale_four = |features: [i16; 4]| {
+            let moved = i32x4::new(features.map(|feature| i32::from(feature) + (1 << 15)));
+            let multiplier = u32x4::splat(self.input.multiplier);
+            let add = u64x4::splat(narrow.add);
+            scale(moved, multiplier, add, self.input.shift) - i32x4::splat(narrow.subtract)
+        };
+        let mut scaled = [i32x4::ZERO; NARROW / 4];
+        if let Ok(four) = <[i16; 4]>::try_from(inputs) {
+            scaled[0] = scale_four(four);
+        } else {
+            for (scaled, some) in scaled.iter_mut().zip(inputs.chunks(4)) {
+                let mut four = [0; 4];
+                four[..some.len()].copy_from_slice(some);
+                *scaled = scale_four(four);
+            }
+        }
+        let [a, b, c, d] = scaled;
+        let least = i16x8::splat(-MAX_I8 as i16);
+        let mut values = [
+            activations([a, b]).max(least),
+            activations([c, d]).max(least),
+        ];
+        let (last, hidden) = self.layers.split_last().expect("a network has a layer");
+        for layer in hidden {
+            values = layer.hidden_narrow(values);
+        }
+        tanh_q15(last.output(&values))
+    }
+
+    fn infer_wide(&self, inputs: &[i16]) -> i16 {
+        let (fours, rest) = inputs.as_chunks::<4>();
+        let mut scaled = [i32x4::ZERO; MAX_INPUTS / 4];
+        for (scaled, four) in scaled.iter_mut().zip(fours) {
+            *scaled = self.scale_input(*four);
+        }
+        if !rest.is_empty() {
+            let mut four = [0; 4];
+            four[..rest.len()].copy_from_slice(rest);
+            scaled[fours.len()] = self.scale_input(four);
+        }
+        let (last, hidden) = self.layers.split_last().expect("a network has a layer");
+        let mut values = [i16x8::ZERO; MAX_WIDTH / 8];
+        for (values, two) in values.iter_mut().zip(scaled.as_chunks::<2>().0) {
+            let [low, high] = *two;
+            let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
+            *values = i16x8::from_i32x8_saturate(i32x8::new([a, b, c, d, e, f, g, h]));
+        }
+        let mut next = [i16x8::ZERO; MAX_WIDTH / 8];
+        for layer in hidden {
+            layer.hidden(&values, &mut next);
+            std::mem::swap(&mut values, &mut next);
+        }
+        tanh_q15(last.output(&values))
+    }
+
+    /// Features as activations.
+    #[inline]
+    fn scale_input(&self, features: [i16; 4]) -> i32x4 {
+        let features = i32x4::new(features.map(i32::from));
+        // All ones below 0.
+        let negative: i32x4 = features >> 31_i32;
+        let size = features.abs().min(self.enough);
+        // Halves go upwards: below 0 that is towards it.
+        let half = (1u64 << (self.input.shift - 1)) - 1;
+        let half = u64x4::new(
+            (!negative)
+                .to_array()
+                .map(|positive: i32| half + (positive & 1) as u64),
+        );
+        let multiplier = u32x4::splat(self.input.multiplier);
+        let scaled =
+            scale(size, multiplier, half, self.input.shift).min(i32x4::splat(MAX_I8 as i32));
+        (scaled ^ negative) - negative
+    }
+}
+
+fn check_shift(name: &str, shift: u32) -> Result<(), Fault> {
+    if SHIFTS.contains(&shift) {
+        return Ok(());
+    }
+    let expected = format!("{} to {}", SHIFTS.start(), SHIFTS.end());
+    Err(Fault::new(format!("{name}.shift"), shift, expected))
+}
+
+/// tanh of a number in Q12 within [`MAX_TANH_INPUT_Q12`], by [`TANH_Q15`] and a straight line
+/// between its entries; off by 4 / 32768 at most.
+fn tanh_q15(z_q12: i64) -> i16 {
+    let size = z_q12.unsigned_abs() as usize;
+    let (entry, rest) = (size >> 7, (size & 127) as i32);
+    let (low, high) = (i32::from(TANH_Q15[entry]), i32::from(TANH_Q15[entry + 1]));
+    let value = (low + (((high - low) * rest + 64) >> 7)) as i16;
+    if z_q12 < 0 { -value } else { value }
+}
+
+/// `tanh(i / 32)` in Q15, rounded to nearest, at most [`ONE_Q15`].
+#[rustfmt::skip]
+pub const TANH_Q15: [i16; 257] = [
+    0, 1024, 2045, 3063, 4075, 5079, 6073, 7056, 8025, 8980, 9919, 10840,
+    11743, 12625, 13486, 14326, 15143, 15936, 16706, 17452, 18173, 18870, 19542, 20189,
+    20813, 21411, 21986, 22538, 23066, 23571, 24054, 24516, 24956, 25376, 25776, 26157,
+    26519, 26864, 27191, 27502, 27797, 28076, 28341, 28592, 28830, 29055, 29268, 29470,
+    29660, 29840, 30010, 30170, 30322, 30465, 30600, 30727, 30847, 30960, 31067, 31167,
+    31262, 31351, 31435, 31515, 31589, 31659, 31726, 31788, 31846, 31901, 31953, 32002,
+    32048, 32091, 32132, 32170, 32206, 32240, 32271, 32301, 32329, 32356, 32381, 32404,
+    32426, 32447, 32466, 32484, 32501, 32517, 32532, 32547, 32560, 32573, 32584, 32596,
+    32606, 32616, 32625, 32634, 32642, 32649, 32657, 32663, 32670, 32676, 32681, 32686,
+    32691, 32696, 32700, 32704, 32708, 32712, 32715, 32718, 32721, 32724, 32727, 32729,
+    32732, 32734, 32736, 32738, 32740, 32741, 32743, 32745, 32746, 32747, 32749, 32750,
+    32751, 32752, 32753, 32754, 32755, 32755, 32756, 32757, 32758, 32758, 32759, 32759,
+    32760, 32760, 32761, 32761, 32762, 32762, 32762, 32763, 32763, 32763, 32764, 32764,
+    32764, 32764, 32765, 32765, 32765, 32765, 32765, 32766, 32766, 32766, 32766, 32766,
+    32766, 32766, 32766, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767, 32767,
+    32767, 32767, 32767, 32767, 32767,
+];
+
+const _: () = assert!(TANH_Q15[256] == ONE_Q15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_tanh_and_lines_between_are_close() {
+        for (i, entry) in TANH_Q15.iter().enumerate() {
+            let exact = (32768.0 * (i as f64 / 32.0).tanh()).round().min(32767.0);
+            assert_eq!(f64::from(*entry), exact, "entry {i}");
+        }
+        for z_q12 in -MAX_TANH_INPUT_Q12..=MAX_TANH_INPUT_Q12 {
+            let exact = 32768.0 * (z_q12 as f64 / 4096.0).tanh();
+            let error = f64::from(tanh_q15(z_q12)) - exact;
+            assert!(error.abs() < 4.0, "{z_q12}: off by {error}");
+        }
+    }
+
+    /// A feature of -32767 times 512 / 2^17 is -127.996, which counts as -127 and not as -126,
+    /// what the half at -32384 gives.
+    #[test]
+    fn the_lowest_feature_is_the_lowest_activation() {
+        let input = Scale {
+            multiplier: 512,
+            shift: 17,
+        };
+        // -127 * -1 in Q12 times 2^5: 4064, and 126 were 4032.
+        let output = Layer::new("output", 1, &[-1], &[0], &[1 << 25], 20).unwrap();
+        let network = Network::new(input, vec![output]).unwrap();
+        assert_eq!(network.infer(&[-32767]), tanh_q15(4064));
+        assert_eq!(network.infer(&[-32384]), tanh_q15(4032));
+    }
+
+    fn one_layer(name: &str, columns: usize, weights: &[i8], rows: usize) -> Layer {
+        Layer::new(
+            name,
+            columns,
+            weights,
+            &vec![0; rows],
+            &vec![1 << 30; rows],
+            40,
+        )
+        .unwrap()
+    }
+
+    /// Two layers by hand.
+    #[test]
+    fn a_small_network_by_hand() {
+        // Features of 1 and -1/2 become 127 and -63: -63.5, halves upwards.
+        let input = Scale {
+            multiplier: 127,
+            shift: 15,
+        };
+        // Row 0: 2 * 127 + -3 * -63 + 10 = 453, a quarter of it is 113. Row 1: negative, so 0.
+        let hidden = Layer::new("hidden", 2, &[2, -3, -1, 0], &[10, 0], &[1 << 28; 2], 30).unwrap();
+        // 113 * -4 = -452, times 8 is -3616 in Q12: -0.8828.
+        let output = Layer::new("output", 2, &[-4, 100], &[0], &[1 << 30], 27).unwrap();
+        let network = Network::new(input, vec![hidden, output]).unwrap();
+        let action = f64::from(network.infer(&[32767, -16384])) / 32768.0;
+        assert!(
+            (action - (-3616.0f64 / 4096.0).tanh()).abs() < 2e-4,
+            "{action}"
+        );
+    }
+
+    #[test]
+    fn the_largest_sums_do_not_overflow() {
+        let bias = [MAX_BIAS; MAX_WIDTH];
+        let multipliers = [MAX_MULTIPLIER; MAX_WIDTH];
+        let layer = |columns, rows: usize, shift| {
+            let weights = vec![127i8; rows * columns];
+            Layer::new(
+                "l",
+                columns,
+                &weights,
+                &bias[..rows],
+                &multipliers[..rows],
+                shift,
+            )
+            .unwrap()
+        };
+        // With a shift of 25 the sums of narrow layers, scaled, still fit 32 bits; with 24 not.
+        let shifts = [*SHIFTS.start(), 23, 24, 25, *SHIFTS.end()];
+        for (width, shift) in [MAX_WIDTH, NARROW]
+            .into_iter()
+            .flat_map(|width| shifts.map(|shift| (width, shift)))
+        {
+            let input = Scale {
+                multiplier: MAX_MULTIPLIER,
+                shift,
+            };
+            let layers = vec![
+                layer(16, width, shift),
+                layer(width, width, shift),
+                layer(width, 1, 8),
+            ];
+            let network = Network::new(input, layers).unwrap();
+            assert_eq!(network.infer(&[32767; 16]), 32767);
+            assert_eq!(network.infer(&[-32767; 16]), 32767, "biases are positive");
+        }
+    }
+
+    /// The formulas of docs/reference/model.md, in 128 bits and one number after the other.
+    fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
+        let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
+        let Scale { multiplier, shift } = network.input();
+        let mut values: Vec<i128> = (inputs.iter())
+            .map(|input| rounded(i128::from(*input) * i128::from(multiplier), shift))
+            .map(|value| value.clamp(-127, 127))
+            .collect();
+        for (number, layer) in network.layers().iter().enumerate() {
+            let last = number + 1 == network.layers().len();
+            let (least, most) = if last { (-32767, 32767) } else { (0, 127) };
+            let rows = 0..layer.rows();
+            values = rows
+                .map(|row| {
+                    let products = values
+                        .iter()
+                        .enumerate()
+                        .map(|(column, value)| i128::from(layer.weight(row, column)) * value);
+                    let sum = products.sum::<i128>() + i128::from(layer.bias()[row]);
+                    let scaled = rounded(sum * i128::from(layer.multipliers()[row]), layer.shift());
+                    scaled.clamp(least, most)
+                })
+                .collect();
+        }
+        tanh_q15(values[0] as i64)
+    }
+
+    /// Networks of all widths, with scales of all sizes, against the formulas.
+    #[test]
+    fn vectors_compute_what_the_formulas_say() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut below = |bound: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 20) % bound
+        };
+        let mut distinct = std::collections::BTreeSet::new();
+        let mut narrow = 0;
+        for round in 0..3_000 {
+            let mut widths = vec![1 + below(16) as usize];
+            widths.extend((0..below(3)).map(|_| 1 + below(32) as usize));
+            widths.push(1);
+            let layers = (widths.windows(2))
+                .map(|pair| {
+                    let (columns, rows) = (pair[0], pair[1]);
+                    let weights: Vec<i8> = (0..rows * columns)
+                        .map(|_| (below(255) as i16 - 127) as i8)
+                        .collect();
+                    let bias_bits = below(25);
+                    let bias: Vec<i32> = (0..rows)
+                        .map(|_| below(2 << bias_bits) as i32 - (1 << bias_bits))
+                        .collect();
+                    // Mostly scales that leave something between the limits, sometimes any.
+                    let shift = if round % 3 == 0 {
+                        8 + below(49)
+                    } else {
+                        34 + below(8)
+                    } as u32;
+                    let multipliers: Vec<u32> = (0..rows)
+                        .map(|_| (below(1 << 31) >> (below(8) * below(5))) as u32)
+                        .collect();
+                    Layer::new("layer", columns, &weights, &bias, &multipliers, shift).unwrap()
+                })
+                .collect();
+            let input = Scale {
+                multiplier: (below(1 << 31) >> below(31)) as u32,
+                shift: if round % 3 == 0 {
+                    8 + below(49)
+                } else {
+                    30 + below(12)
+                } as u32,
+            };
+            let network = Network::new(input, layers).unwrap();
+            narrow += u32::from(network.narrow.is_some());
+            for _ in 0..4 {
+                let inputs: Vec<i16> = (0..network.inputs())
+                    .map(|_| match below(8) {
+                        0 => [-32767, -1, 0, 1, 32767][below(5) as usize],
+                        _ => (below(65535) as i32 - 32767) as i16,
+                    })
+                    .collect();
+                let found = network.infer(&inputs);
+                assert_eq!(
+                    found,
+                    by_the_formulas(&network, &inputs),
+                    "{network:?} {inputs:?}"
+                );
+                distinct.insert(found);
+            }
+        }
+        assert!(distinct.len() > 500, "only {} actions", distinct.len());
+        assert!(
+            (500..2_500).contains(&narrow),
+            "{narrow} of 3000 are narrow"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let refused = |columns, weights: &[i8], bias: &[i32], multipliers: &[u32], shift| {
+            Layer::new("layers.0", columns, weights, bias, multipliers, shift)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refused(33, &[], &[], &[1], 30).starts_with("layers.0.columns: found 33"));
+        assert!(refused(1, &[], &[], &[], 30).starts_with("layers.0.rows: found 0"));
+        assert!(refused(2, &[1], &[0], &[1], 30).contains("found 1, expected 1 rows of 2"));
+        assert!(refused(1, &[1], &[0, 0], &[1], 30).starts_with("layers.0.bias_q: found 2"));
+        assert!(refused(2, &[1, -128], &[0], &[1], 30).contains("weight_q[0, 1]: found -128"));
+        assert!(refused(1, &[1], &[1 << 25], &[1], 30).contains("bias_q[0]"));
+        assert!(refused(1, &[1], &[i32::MIN], &[1], 30).contains("bias_q[0]"));
+        assert!(refused(1, &[1], &[0], &[1 << 31], 30).contains("multiplier[0]"));
+        assert!(refused(1, &[1], &[0], &[1], 57).contains("shift: found 57, expected 8 to 56"));
+
+        let input = Scale {
+            multiplier: 1,
+            shift: 30,
+        };
+        let network = |layers| Network::new(input, layers).unwrap_err().to_string();
+        assert!(network(vec![]).starts_with("layers: found 0"));
+        let wide = one_layer("a", 2, &[1; 6], 3);
+        let out = one_layer("b", 3, &[1; 3], 1);
+        assert!(network(vec![wide.clone()]).contains("3 rows, expected 1"));
+        let four = one_layer("c", 4, &[1; 4], 1);
+        assert!(network(vec![wide.clone(), four]).contains("4 columns, expected 3"));
+        assert!(network(vec![one_layer("d", 17, &[1; 17], 1)]).contains("1 to 16 inputs"));
+        let deep = vec![out.clone(); 4];
+        assert!(network(deep).starts_with("layers: found 4"));
+    }
+}
