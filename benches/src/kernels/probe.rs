@@ -445,7 +445,7 @@ impl Named {
 
     /// A policy for its connections.
     fn rule(&self) -> Result<String> {
-        let root = thalweg_agent::system::cgroup2_mount()?;
+        let root = thalweg_control::system::cgroup2_mount()?;
         let place = self.0.strip_prefix(&root).context("the pair's cgroup")?;
         Ok(format!(
             "name = \"probe\"\n[[rule]]\nname = \"here\"\nmatch.cgroup = \"/{}\"\n\

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use thalweg_control::{privileges, system};
 
 use crate::config::Config;
 use crate::features::{FEATURES, Feature, Found};
-use crate::{privileges, system};
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use thalweg_bpf_types::{key_from_raw, raw};
+use thalweg_control::system;
 use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
 
 use crate::kernel::ArmTable;
-use crate::system;
 use crate::view::{Event, Measurement};
 
 /// What is needed to turn numbers of the kernel into names and wall-clock time.

@@ -7,9 +7,8 @@ use std::process::{Command, Stdio};
 use libbpf_rs::ProgramType;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Struct;
+use thalweg_control::system;
 use thalweg_policy::Version;
-
-use crate::system;
 
 /// A thing that Thalweg does on some kernels, and not on others.
 #[derive(Clone, Copy, Debug)]
@@ -305,7 +304,7 @@ impl Need {
                     _ => Found::Yes,
                 }
             }
-            Self::StructOps => match crate::cc::check() {
+            Self::StructOps => match thalweg_control::cc::check() {
                 Ok(_) => Found::Yes,
                 Err(why) => Found::No(
                     why.reason().to_owned(),

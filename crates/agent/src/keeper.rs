@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use libbpf_rs::RingBufferBuilder;
 use thalweg_bpf_types::{from_bytes, raw};
+use thalweg_control::{cc, policy, system};
 
 use crate::config::EventLog;
 use crate::events::Decoder;
@@ -18,7 +19,6 @@ use crate::shared::Shared;
 use crate::silence::Silence;
 use crate::view::Event;
 use crate::writer::Writer;
-use crate::{cc, policy, system};
 
 /// Longest wait for events. The programs wake the keeper only when much has gathered, so
 /// that establishing a connection never pays for a wake-up.
@@ -200,7 +200,8 @@ impl Keeper {
     /// A policy may have come, and arms with it.
     fn refresh_arm_sets(&self) -> Result<()> {
         let pin = &self.shared.kernel.setup().pin;
-        policy::refresh_arm_sets(pin, &self.policies, &self.shared.kernel.arms()?)
+        let arms = self.shared.kernel.arms()?;
+        policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
     /// What a policy could not set, each kind of failure once.

@@ -14,16 +14,16 @@ mod pins;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
 use thalweg_bpf_types::{bytes_of, raw};
+use thalweg_control::learner::{self, LINKS, is_attached};
+use thalweg_control::{links, object, policy, system};
 use thalweg_learner::{Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
@@ -31,9 +31,7 @@ pub use arms::{ArmEntry, ArmSpec, ArmTable};
 pub use maps::HostBatch;
 
 use carried::Carried;
-use pins::{LINKS, MAPS};
-
-use crate::{object, policy, privileges, system};
+use pins::MAPS;
 
 /// The program that the agent itself runs.
 const FORGET: &str = "forget_arms";
@@ -241,7 +239,7 @@ impl Kernel {
         let program = self
             .object
             .progs()
-            .find(|program| program.name() == pins::MAIN);
+            .find(|program| program.name() == learner::MAIN);
         let program = program.context("the BPF object lacks its main program")?;
         // SAFETY: both descriptors are open for the whole call; no options are passed.
         let failed = unsafe {
@@ -365,7 +363,7 @@ fn load_variant(
             "hosts" => map.set_max_entries(setup.hosts_max)?,
             "events" => map.set_max_entries(setup.ring_bytes)?,
             // A policy may be pinning it at the same time: libbpf takes whichever came first.
-            pins::OWNED => map.set_pin_path(setup.pin.join(&name))?,
+            learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,
             ".rodata.params" => {
                 map.set_initial_value(bytes_of(&raw_params))?;
                 parameters_set = true;
@@ -417,187 +415,30 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
     }
 }
 
-/// The number by which the kernel knows a cgroup.
-pub(crate) fn cgroup_id(cgroup: &File) -> Result<u64> {
-    Ok(cgroup.metadata()?.ino())
-}
-
-/// Puts the learner's program behind the policy's, which has just been attached: the programs
-/// of a cgroup run in the order in which they came. For the moment between the two steps it
-/// runs twice; a connection that is established then counts twice.
-pub(crate) fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
-    let Some((old, program)) = learners(pin, cgroup)? else {
-        return Ok(());
-    };
-    let path = pin.join(pins::MAIN_LINK);
-    let new = link_program(program.as_fd(), cgroup)?;
-    let beside = pins::beside(&path);
-    remove_pin(&beside)?;
-    pin_object(new.as_fd(), &beside)?;
-    fail_point!("policy::beside");
-    fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
-    fail_point!("policy::behind");
-    // The agent may hold the old link open: closing it here would not detach it.
-    old.detach().context("detaching the learner's former link")
-}
-
-/// Link and program of the learner on a cgroup; `None` where it does not learn there.
-///
-/// # Errors
-/// Privileges that putting it behind a policy takes.
-pub(crate) fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
-    let path = pin.join(pins::MAIN_LINK);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let link = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
-    if attached_to(&link)? != cgroup_id(cgroup)? {
-        return Ok(None);
-    }
-    let number = link.info()?.prog_id;
-    let program = privileges::raised(|| libbpf_rs::Program::fd_from_id(number))
-        .context("opening the learner's program (CAP_SYS_ADMIN)")?;
-    Ok(Some((link, program)))
-}
-
 /// Puts a program in force: in the pinned link, in place of another program; where there is no
 /// link on this cgroup, in a new one, which takes the place of one on another cgroup.
 fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<()> {
-    if path.exists() {
-        let mut link =
-            Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-        if attached_to(&link)? == cgroup_id(cgroup)? {
-            return link
-                .update_prog(program)
-                .with_context(|| format!("swapping the program of {}", path.display()));
-        }
+    if let Some(mut link) = links::open(path)?
+        && links::attached_to(&link)? == Some(links::cgroup_id(cgroup)?)
+    {
+        return link
+            .update_prog(program)
+            .with_context(|| format!("swapping the program of {}", path.display()));
     }
-    let beside = pins::beside(path);
+    let beside = learner::beside(path);
     // Its pin keeps it.
-    drop(attach_and_pin(program, cgroup, &beside)?);
+    drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 
-/// Whether a policy's program runs before the learner's on a cgroup, or there is no learner.
-pub(crate) fn runs_before_learner(pin: &Path, policy: &Path, cgroup: &File) -> Result<bool> {
-    let path = pin.join(pins::MAIN_LINK);
-    if !path.exists() {
-        return Ok(true);
-    }
-    let program = |path: &Path| -> Result<u32> {
-        let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-        Ok(link.info()?.prog_id)
-    };
-    let (learner, policy) = (program(&path)?, program(policy)?);
-    let mut ids = [0u32; 64];
-    let mut count = ids.len() as u32;
-    // SAFETY: the descriptor is open and `ids` has room for `count` numbers for the whole call.
-    let failed = unsafe {
-        libbpf_rs::libbpf_sys::bpf_prog_query(
-            cgroup.as_raw_fd(),
-            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
-            0,
-            std::ptr::null_mut(),
-            ids.as_mut_ptr(),
-            &mut count,
-        )
-    };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .context("asking for the programs of the cgroup");
-    }
-    // They run in this order.
-    let mut ids = ids.iter().take(count as usize);
-    Ok(ids.find(|id| **id == learner || **id == policy) != Some(&learner))
-}
-
-/// A new link of a program that is loaded already.
-fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
-    // SAFETY: both descriptors are open for the whole call; no options are passed.
-    let fd = unsafe {
-        libbpf_rs::libbpf_sys::bpf_link_create(
-            program.as_raw_fd(),
-            cgroup.as_raw_fd(),
-            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
-            std::ptr::null(),
-        )
-    };
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd)).context("attaching the learner anew");
-    }
-    // SAFETY: fd is a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn pin_object(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
-    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.
-    let failed = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .with_context(|| format!("pinning {}", path.display()));
-    }
-    Ok(())
-}
-
-/// The pinned link, if there is one and it is on this cgroup; one on another cgroup (or on a
-/// cgroup that was removed) is taken away.
-pub(crate) fn pinned_link(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-    if attached_to(&link)? == cgroup_id {
-        return Ok(Some(link));
-    }
-    remove_pin(path)?;
-    Ok(None)
-}
-
-/// The cgroup that a link is on, by its number; 0 if that is gone.
-fn attached_to(link: &Link) -> Result<u64> {
-    Ok(match link.info()?.info {
-        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => info.cgroup_id,
-        _ => 0,
-    })
-}
-
-pub(crate) fn attach_and_pin(
-    program: &mut ProgramMut<'_>,
-    cgroup: &File,
-    path: &Path,
-) -> Result<Link> {
-    let name = program.name().to_string_lossy().into_owned();
-    let mut link = program
-        .attach_cgroup(cgroup.as_fd().as_raw_fd())
-        .with_context(|| format!("attaching {name} to the cgroup"))?;
-    link.pin(path)
-        .with_context(|| format!("pinning {}", path.display()))?;
-    Ok(link)
-}
-
-pub(crate) fn remove_pin(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", path.display()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Whether anything is pinned under `pin`.
-pub fn is_attached(pin: &Path) -> bool {
-    LINKS.iter().any(|(_, file)| pin.join(file).exists())
-}
-
 fn policy_directory(pin: &Path) -> PathBuf {
-    pin.join(crate::policy::DIRECTORY)
+    pin.join(policy::DIRECTORY)
 }
 
 /// Whether a map must stay because the policy program uses it too.
 fn is_lent(pin: &Path, map: &str) -> bool {
-    map == pins::OWNED && policy_directory(pin).exists()
+    map == learner::OWNED && policy_directory(pin).exists()
 }
 
 /// Removes everything that an agent pinned under `pin` and so, once no agent holds it,

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-
-use crate::pins;
+use thalweg_control::pins;
 
 /// How long a start waits for an agent that is ending; its last snapshot takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::AccessFlags;
+use thalweg_control::policy::Place;
+use thalweg_control::policy::history::History;
+use thalweg_control::{learner, policy, privileges, system};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::api;
 use crate::api::socket::Socket;
 use crate::config::Config;
 use crate::keeper::{Keeper, wanted_arms};
 use crate::kernel::{Kernel, Previous, Setup};
 use crate::lock::{Lock, Locks, PinLock};
-use crate::policy::Place;
-use crate::policy::history::History;
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
-use crate::{api, privileges, system};
 
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
 /// when it ends, unless they were detached.
@@ -108,7 +109,7 @@ pub fn run(config: Config) -> Result<()> {
     let served = server
         .join()
         .unwrap_or_else(|_| bail!("the API thread panicked"));
-    let attached = crate::kernel::is_attached(&shared.kernel.setup().pin);
+    let attached = learner::is_attached(&shared.kernel.setup().pin);
     if attached {
         tracing::info!(
             "agent ends; the programs stay attached and go on (`thalweg detach` removes them)"
@@ -258,8 +259,8 @@ fn restore_policy(shared: &Shared) {
         Err(error) => shared.problem("policy", Some(format!("not in force: {error:#}"))),
     }
     let arms = shared.kernel.arms();
-    if let Err(error) =
-        arms.and_then(|arms| crate::policy::refresh_arm_sets(&place.pin, &history, &arms))
+    if let Err(error) = arms
+        .and_then(|arms| policy::refresh_arm_sets(&place.pin, &history, |name| arms.index(name)))
     {
         tracing::warn!("the policy's sets of arms are not known to it: {error:#}");
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
+use thalweg_control::system;
 use thalweg_learner::{HostKey, Mode};
 use tokio::sync::{broadcast, watch};
 
@@ -13,7 +14,6 @@ use crate::config::Config;
 use crate::kernel::{ArmTable, Kernel};
 use crate::present::Presenter;
 use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
-use crate::system;
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
 

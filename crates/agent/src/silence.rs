@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::query::ProgInfoIter;
+use thalweg_control::privileges;
 
-use crate::privileges;
 use crate::view::Counters;
 
 /// Between two looks at the counters.

@@ -240,7 +240,7 @@ impl Body for Parts {
 pub fn pinned(pin: &Path) -> Pinned {
     match std::fs::read_dir(pin) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Pinned::Unknown,
-        _ if thalweg_agent::kernel::is_attached(pin) => Pinned::Yes,
+        _ if thalweg_control::learner::is_attached(pin) => Pinned::Yes,
         _ => Pinned::No,
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use thalweg_agent::config::Config;
-use thalweg_agent::system;
+use thalweg_control::system;
 
 use crate::client::Client;
 use crate::commands;

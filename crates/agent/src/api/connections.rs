@@ -14,12 +14,11 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use thalweg_control::system;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep};
-
-use crate::system;
 
 /// Most connections at a time.
 const CONNECTIONS: usize = 64;

@@ -7,13 +7,13 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use thalweg_control::batch::Cursor;
+use thalweg_control::system;
 
 use super::answer::{Answer, Failure};
 use super::work::Api;
-use crate::batch::Cursor;
 use crate::shared::Shared;
 use crate::store::{HostRow, export_head, export_host};
-use crate::system;
 
 /// Events of a page.
 const EVENTS_PAGE: u32 = 100;

@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{from_bytes, key_from_raw, raw, version4};
+use thalweg_control::{batch, learner};
 use thalweg_learner::Mode;
 
 use super::{ArmTable, Left, Previous, Setup, maps, pins};
-use crate::batch;
 
 /// What an earlier agent left.
 #[derive(Default)]
@@ -63,7 +63,7 @@ impl Carried {
         let pin = &setup.pin;
         let Some(running) = pins::running(pin)? else {
             // Nothing, or what was left by an end that was cut short: the store knows more.
-            pins::clear(pin, |map| map == pins::OWNED)?;
+            pins::clear(pin, |map| map == learner::OWNED)?;
             return Ok(Self::default());
         };
         let lost = pins::mend(pin, running)?;

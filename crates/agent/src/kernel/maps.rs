@@ -10,11 +10,11 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{
     Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
 };
+use thalweg_control::batch::{self, Cursor};
 use thalweg_learner::{Host, HostKey};
 use thalweg_policy::Prefix;
 
 use super::Kernel;
-use crate::batch::{self, Cursor};
 use crate::view::Counters;
 
 /// Records of a page, unless a bucket of the kernel's table holds more.

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
-use libbpf_rs::{Link, MapCore, MapHandle, MapType, Object, Program};
-
-use super::{pin_object, remove_pin};
-use crate::privileges;
+use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
+use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED, beside};
+use thalweg_control::pins::remove_file;
+use thalweg_control::{links, privileges};
 
 /// A map that is pinned.
 pub(super) struct PinnedMap {
@@ -33,10 +33,6 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
     }
 }
 
-/// Sockets that are not free. A policy uses this map too, and what it says outlives programs,
-/// modes and versions: it is never replaced.
-pub(super) const OWNED: &str = "owned";
-
 /// Maps that are pinned.
 pub(super) const MAPS: [PinnedMap; 11] = [
     map("hosts", MapType::LruHash, 32),
@@ -52,13 +48,6 @@ pub(super) const MAPS: [PinnedMap; 11] = [
     map("events", MapType::RingBuf, 0),
 ];
 
-/// The program whose link says what is in force.
-pub(super) const MAIN: &str = "learn_sockops";
-/// Links that are pinned: program name, file name.
-pub(super) const LINKS: [(&str, &str); 2] =
-    [("learn_setsockopt", "link_setsockopt"), (MAIN, MAIN_LINK)];
-pub(super) const MAIN_LINK: &str = "link_sockops";
-
 /// Directory of a set that is not in force yet.
 const NEXT: &str = "next";
 /// Pin of the program that uses it.
@@ -67,13 +56,6 @@ const PROGRAM: &str = "program";
 /// The directory of a set that is not in force yet.
 pub(super) fn next(pin: &Path) -> PathBuf {
     pin.join(NEXT)
-}
-
-/// Where a link is pinned before it takes the place of another.
-pub(super) fn beside(link: &Path) -> PathBuf {
-    let mut name = link.as_os_str().to_owned();
-    name.push("_new");
-    name.into()
 }
 
 impl PinnedMap {
@@ -120,18 +102,17 @@ pub(super) fn check_names(pin: &Path) -> Result<()> {
 
 /// Number of the program that the pinned main link runs; `None` where there is no link.
 pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
-    let path = pin.join(MAIN_LINK);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let link = Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
-    Ok(Some(link.info()?.prog_id))
+    let link = links::open(&pin.join(MAIN_LINK))?;
+    Ok(link
+        .map(|link| link.info())
+        .transpose()?
+        .map(|info| info.prog_id))
 }
 
 /// Finishes or undoes what an agent that was killed had begun.
 pub(super) fn settle(pin: &Path) -> Result<()> {
     for (_, link) in LINKS {
-        remove_pin(&beside(&pin.join(link)))?;
+        remove_file(&beside(&pin.join(link)))?;
     }
     let next = next(pin);
     if !next.exists() {
@@ -157,13 +138,13 @@ pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
         if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name)
             && pinned.name != OWNED
         {
-            pin_object(map.as_fd(), &next.join(pinned.name))?;
+            links::pin(map.as_fd(), &next.join(pinned.name))?;
             fail_point!("start::map");
         }
     }
     let program = object.progs().find(|program| program.name() == MAIN);
     let program = program.with_context(|| format!("the BPF object lacks program {MAIN}"))?;
-    pin_object(program.as_fd(), &next.join(PROGRAM))
+    links::pin(program.as_fd(), &next.join(PROGRAM))
 }
 
 /// Moves the maps of a set that is in force to their names.
@@ -184,7 +165,7 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
 pub(super) fn discard(pin: &Path) -> Result<()> {
     let next = next(pin);
     for name in MAPS.iter().map(|map| map.name).chain([PROGRAM]) {
-        remove_pin(&next.join(name))?;
+        remove_file(&next.join(name))?;
     }
     match fs::remove_dir(&next) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -219,7 +200,7 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
         let path = pin.join(map.name);
         match used.iter().find(|used| map.made(used)) {
             Some(used) => {
-                pin_object(used.as_fd(), &path)?;
+                links::pin(used.as_fd(), &path)?;
                 tracing::warn!("{} was missing; the running program had it", path.display());
             }
             None => lost.push(map.name),
@@ -232,13 +213,13 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
 /// names of what was removed.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     for (_, link) in LINKS {
-        remove_pin(&beside(&pin.join(link)))?;
+        remove_file(&beside(&pin.join(link)))?;
     }
     let mut removed = Vec::new();
     let mut remove = |name: &str| -> Result<()> {
         let path = pin.join(name);
         if path.exists() {
-            remove_pin(&path)?;
+            remove_file(&path)?;
             fail_point!("detach::pin");
             removed.push(name.to_string());
         }

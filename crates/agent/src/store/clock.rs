@@ -6,8 +6,7 @@
 //! in between, but never back. Where a file is new it begins at the wall clock's time.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
-
-use crate::system;
+use thalweg_control::system;
 
 /// A moment on the machine's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

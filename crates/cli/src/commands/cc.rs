@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use thalweg_agent::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
-use thalweg_agent::privileges::MissingPrivilege;
+use thalweg_control::cc::{self, Control, Decision, Program, Reference, State, Unavailable};
+use thalweg_control::privileges::MissingPrivilege;
 use thalweg_units::{Delay, Rate};
 
 use crate::failure::Failure;

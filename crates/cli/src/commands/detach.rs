@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
-use thalweg_agent::system::Process;
+use thalweg_control::system::Process;
 
 use crate::failure::Failure;
 use crate::options::Global;

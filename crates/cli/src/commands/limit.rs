@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use thalweg_agent::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
-use thalweg_agent::privileges::MissingPrivilege;
+use thalweg_control::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
+use thalweg_control::privileges::MissingPrivilege;
 use thalweg_link::quantity::Threshold;
 use thalweg_units::Rate;
 

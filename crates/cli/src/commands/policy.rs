@@ -14,9 +14,9 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use clap::Subcommand;
-use thalweg_agent::policy::history::{History, Outcome};
-use thalweg_agent::policy::{Place, Report};
-use thalweg_agent::system;
+use thalweg_control::policy::history::{History, Outcome};
+use thalweg_control::policy::{Place, Report};
+use thalweg_control::system;
 use thalweg_policy::{Compiled, Faults, Policy};
 use thalweg_units::file::MAX_FILE_BYTES;
 

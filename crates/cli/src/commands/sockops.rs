@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use thalweg_agent::sockops::{self, Loaded};
+use thalweg_control::sockops::{self, Loaded};
 use thalweg_units::file::{MAX_FILE_BYTES, open};
 
 use super::limit::classified;

@@ -1,7 +1,7 @@
 //! `limit`, `cc` and `policy apply --existing` killed at named points: the next command finds what
 //! was before or what was asked for, needs no hand, and leaves nothing.
 //!
-//! The points are in test builds alone (`crates/agent/src/faults.rs`).
+//! The points are in test builds alone (`crates/control/src/faults.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! The agent killed at named points and at random moments: nothing that was learned is lost, no
 //! connection fails, and the next start needs no hand. `make faults` runs the long forms too.
 //!
-//! The points are in test builds alone (`crates/agent/src/faults.rs`).
+//! The points are in test builds alone (`crates/control/src/faults.rs`).
 
 use std::collections::BTreeSet;
 use std::fs;

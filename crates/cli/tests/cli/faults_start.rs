@@ -5,10 +5,11 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{self, Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use nix::sys::signal::Signal;
 use thalweg_bpf_types::{arm_name_bytes, bytes_of, from_bytes, raw};
+
+use crate::support::{self, Bed, SmallDisk, THALWEG, Traffic, plain, privileged, skip, wait_for};
 
 /// A bed whose agent has scored one connection, and the server that it went to.
 fn learned(label: &str, settings: &str) -> (Bed, String, Traffic) {
@@ -690,7 +691,7 @@ fn doctor_knows_a_container_from_the_machine() {
         "echo $$ > {0}/cgroup.procs && exec unshare -C -m sh -c \
          'umount {1} && mount -t cgroup2 none {1} && exec {doctor}'",
         bed.pair.cgroup().display(),
-        thalweg_agent::system::cgroup2_mount().unwrap().display()
+        thalweg_control::system::cgroup2_mount().unwrap().display()
     );
     let inside = found(Command::new("sh").args(["-c", &inside]));
     assert!(inside.contains("container"), "{inside}");

@@ -631,7 +631,7 @@ fn a_cgroup_may_be_named_as_in_policies() {
     }
     let bed = Limited::new(&plain("limit-names"));
     let cgroup = bed.cgroup();
-    let mount = thalweg_agent::system::cgroup2_mount().unwrap();
+    let mount = thalweg_control::system::cgroup2_mount().unwrap();
     let name = cgroup.strip_prefix(&mount).unwrap();
     bed.set(name, "10mbit", &[]);
     let id = bed.show(&cgroup)["cgroup_id"].clone();

@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use thalweg_agent::system;
 use thalweg_bpf_types::{bytes_of, host_to_raw, key_to_raw};
+use thalweg_control::system;
 use thalweg_learner::{ArmState, Host, HostKey};
 
 use crate::support::{Bed, privileged, wait_for};

@@ -1,9 +1,10 @@
 //! Settings of policies that meet: each other, what the application sets, what the kernel does.
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
+
+use crate::support::policies::{bed, one_rule, options_of, policy};
+use crate::support::{Bed, plain, privileged};
 
 const PRIORITY: (i32, i32) = (1, 12);
 const TOS: (i32, i32) = (0, 1);
@@ -169,7 +170,7 @@ print(socket.create_connection((sys.argv[1], 5001)).getsockopt(1, 36))
         bed.apply(&one_rule("mark = 5"));
         let mut client = bed.python(Side::Client, program, &[&bed.server_address()]);
         assert_eq!(client.line(), "ready");
-        assert!(thalweg_agent::policy::remove(&bed.pin).unwrap());
+        assert!(thalweg_control::policy::remove(&bed.pin).unwrap());
         client.go_on();
         assert_eq!(client.line(), "0", "round {round}");
     }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::support::policies::{bed, one_rule, options_of, policy};
-use crate::support::{Bed, plain, privileged};
 use serde_json::Value;
-use thalweg_agent::policy::{Place, Prepared};
+use thalweg_control::policy::{Place, Prepared};
 use thalweg_lab::host::Side;
 use thalweg_policy::Policy;
+
+use crate::support::policies::{bed, one_rule, options_of, policy};
+use crate::support::{Bed, plain, privileged};
 
 #[test]
 fn policies_come_and_go_and_come_back() {
@@ -47,7 +48,7 @@ fn policies_come_and_go_and_come_back() {
     assert_eq!(mark(&bed), 1);
 
     // As after a restart of the machine: nothing in the kernel, and an agent that starts.
-    thalweg_agent::policy::remove(&bed.pin).unwrap();
+    thalweg_control::policy::remove(&bed.pin).unwrap();
     assert_eq!(mark(&bed), 0);
     bed.start();
     assert_eq!(mark(&bed), 1);

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{self, Bed, CONNECTIONS, compile, plain, privileged};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
-use thalweg_agent::system;
+use thalweg_control::system;
 use thalweg_lab::host::Side;
+
+use crate::support::{self, Bed, CONNECTIONS, compile, plain, privileged};
 
 /// Numbers one after the other.
 #[derive(Default)]

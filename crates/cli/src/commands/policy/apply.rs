@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::policy::{How, Report};
+use thalweg_control::policy::{How, Report};
 
 use crate::options::Global;
 

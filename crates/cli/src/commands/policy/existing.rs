@@ -1,7 +1,7 @@
 //! What `thalweg policy apply --existing` reached.
 
 use serde_json::{Value, json};
-use thalweg_agent::policy::{Reached, Report, RuleReport};
+use thalweg_control::policy::{Reached, Report, RuleReport};
 
 use super::show;
 use crate::output;

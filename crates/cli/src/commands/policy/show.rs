@@ -1,7 +1,7 @@
 //! `thalweg policy show`.
 
 use anyhow::Result;
-use thalweg_agent::policy::{Report, RuleReport};
+use thalweg_control::policy::{Report, RuleReport};
 
 use crate::options::Global;
 use crate::output;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use thalweg_agent::policy::{self, FlowStatistics};
+use thalweg_control::policy::{self, FlowStatistics};
 
 use crate::options::Global;
 use crate::output;

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use thalweg_agent::cc::Program;
 use thalweg_agent::config::Config;
 use thalweg_agent::store::check_document;
+use thalweg_control::cc::Program;
 use thalweg_lab::compare;
 use thalweg_link::trace::Trace;
 use thalweg_policy::Policy;

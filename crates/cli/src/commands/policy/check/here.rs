@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use thalweg_agent::system;
+use thalweg_control::system;
 use thalweg_policy::{Policy, Position, Rule, Value};
 
 use crate::output::Fault;

@@ -18,10 +18,7 @@ const BATCH: u32 = 256;
 /// bucket (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that is
 /// there all the time comes once. One that is made or removed meanwhile comes once or not at
 /// all; one that is removed and made again may come twice.
-pub(crate) fn walk<M: MapCore>(
-    map: &M,
-    visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+pub fn walk<M: MapCore>(map: &M, visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
     walk_by(BATCH, map, visit)
 }
 
@@ -44,7 +41,7 @@ fn walk_by<M: MapCore>(
 
 /// As [`walk`], but for one part alone, of `room` entries if that suffices: from a cursor (`None`:
 /// the beginning) to the one returned (`None`: the end).
-pub(crate) fn page<M: MapCore>(
+pub fn page<M: MapCore>(
     room: u32,
     map: &M,
     from: Option<&Cursor>,
@@ -143,7 +140,7 @@ impl Part {
 }
 
 /// The keys of a map, as [`walk`] finds them.
-pub(crate) fn keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
+pub fn keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     walk(map, |key, _| {
         keys.push(key.to_vec());

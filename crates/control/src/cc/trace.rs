@@ -14,6 +14,7 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::rate::{DECISIONS, TRACE};
 use super::{Controls, DIRECTORY, MAP, names};
+use crate::pins::Kept;
 use crate::{privileges, system};
 
 /// The kernel stops telling this long after nobody asks any more.

@@ -21,7 +21,7 @@ const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 /// Magic number of cgroup v2 (linux/magic.h, CGROUP2_SUPER_MAGIC).
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
 /// Where every distribution mounts bpffs.
-pub(crate) const BPFFS: &str = "/sys/fs/bpf";
+pub const BPFFS: &str = "/sys/fs/bpf";
 /// Which user namespace owns this one (linux/nsfs.h).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 /// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
@@ -49,7 +49,7 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
 
 /// Whether a cgroup v2 directory is the root of the hierarchy, and not merely of what a container
 /// sees of it. The root has number 1 (`cgroup_setup_root` in kernel/cgroup/cgroup.c).
-pub(crate) fn is_root_cgroup(path: &Path) -> bool {
+pub fn is_root_cgroup(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.ino() == 1)
 }
 
@@ -196,7 +196,7 @@ fn own_user_namespace() -> Option<u64> {
 
 /// Answers of a question that is asked in every network namespace that is wanted and can be
 /// entered, the caller's own first.
-pub(crate) fn in_namespaces<T: Send + 'static>(
+pub fn in_namespaces<T: Send + 'static>(
     wanted: fn(&fs::File) -> bool,
     ask: fn() -> Option<T>,
 ) -> Vec<T> {
@@ -297,7 +297,7 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
 }
 
 /// Whether a path lies on a bpffs.
-pub(crate) fn is_bpffs(path: &Path) -> Result<bool> {
+pub fn is_bpffs(path: &Path) -> Result<bool> {
     let stat =
         nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
     Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)

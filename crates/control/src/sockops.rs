@@ -14,9 +14,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramType};
 use serde::Serialize;
 
-use crate::limit::{attached_to, cgroup_path};
+use crate::links::{self, cgroup_path};
 use crate::object::{self, last_line, last_words, printable, take_said};
-use crate::pins::{self, Locked, entries};
+use crate::pins::{self, Kept, Locked, entries};
 use crate::{privileges, system};
 
 const DIRECTORY: &str = "sockops";
@@ -86,9 +86,10 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// [`anyhow::Error`] where there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
     privileges::check()?;
-    let all = Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.own(name).exists());
+    let all =
+        Objects::open(pin)?.filter(|all| check_name(name).is_ok() && all.0.own(name).exists());
     let all = all.ok_or_else(|| missing(name))?;
-    clear(&all.own(name))?;
+    clear(&all.0.own(name))?;
     all.0.finish(pin);
     Ok(())
 }
@@ -177,27 +178,18 @@ fn missing(name: &str) -> anyhow::Error {
 /// The directory of all, without what was left by calls that were cut short.
 struct Objects(Locked);
 
-impl Objects {
-    fn create(pin: &Path) -> Result<Self> {
-        let all = Self(Locked::create(&pin.join(DIRECTORY))?);
-        all.mend()?;
-        Ok(all)
+impl From<Locked> for Objects {
+    fn from(locked: Locked) -> Self {
+        Self(locked)
     }
+}
 
-    /// None where nothing is loaded.
-    fn open(pin: &Path) -> Result<Option<Self>> {
-        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
-        all.as_ref().map_or(Ok(()), Self::mend)?;
-        Ok(all)
-    }
-
-    fn own(&self, name: &str) -> PathBuf {
-        self.0.directory.join(name)
-    }
+impl Kept for Objects {
+    const DIRECTORY: &str = DIRECTORY;
 
     fn mend(&self) -> Result<()> {
         for name in entries(&self.0.directory)? {
-            let own = self.own(&name);
+            let own = self.0.own(&name);
             let is_link = |file: &String| file.starts_with(LINK);
             if name.ends_with(NEW) || !entries(&own)?.iter().any(is_link) {
                 clear(&own)?;
@@ -205,16 +197,18 @@ impl Objects {
         }
         Ok(())
     }
+}
 
+impl Objects {
     fn load(&self, file: &Path, cgroup: &Path, name: &str) -> Result<Loaded> {
-        let own = self.own(name);
+        let own = self.0.own(name);
         if own.exists() {
             bail!(
                 "the name {name:?} is taken; choose another with --name, or remove that one with \
                  `thalweg sockops unload {name}`"
             );
         }
-        let new = self.own(&format!("{name}{NEW}"));
+        let new = self.0.own(&format!("{name}{NEW}"));
         let loaded = load_into(&new, file, cgroup);
         if loaded.is_err() {
             // The error that stopped it is what matters.
@@ -227,7 +221,7 @@ impl Objects {
     }
 
     fn read(&self, name: &str) -> Result<Loaded> {
-        let own = self.own(name);
+        let own = self.0.own(name);
         let mut loaded = Loaded {
             name: name.to_owned(),
             cgroup: None,
@@ -241,7 +235,9 @@ impl Objects {
             if let Some(program) = file.strip_prefix(LINK) {
                 loaded.programs.push(program.to_owned());
                 if loaded.cgroup.is_none() {
-                    loaded.cgroup = attached_to(&own.join(&file))?.and_then(cgroup_path);
+                    let link = links::open(&own.join(&file))?;
+                    let id = link.as_ref().map(links::attached_to).transpose()?.flatten();
+                    loaded.cgroup = id.and_then(cgroup_path);
                 }
             } else if let Some(map) = file.strip_prefix(MAP) {
                 loaded.maps.push(map.to_owned());

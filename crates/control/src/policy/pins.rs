@@ -1,20 +1,19 @@
 //! Files of policies on the bpffs.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Program};
-use nix::fcntl::{Flock, FlockArg};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
-use crate::system;
+use crate::pins::{Locked, make, remove_file};
+use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
-pub(crate) const DIRECTORY: &str = "policy";
+pub const DIRECTORY: &str = "policy";
 const LINK: &str = "link";
 /// Version of what this Thalweg pins. Each has a directory of its own for the shared maps, so that
 /// a policy can be loaded beside one that another Thalweg has pinned.
@@ -48,11 +47,7 @@ impl Pins {
     pub fn create(agent: &Path) -> Result<Self> {
         let pins = Self::at(agent);
         system::ensure_bpffs(agent)?;
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&pins.directory)
-            .with_context(|| format!("creating {}", pins.directory.display()))?;
+        make(&pins.directory, true)?;
         Ok(pins)
     }
 
@@ -75,28 +70,14 @@ impl Pins {
     }
 
     /// Makes sure that one process at a time changes what is pinned.
-    pub fn lock(agent: &Path) -> Result<Flock<File>> {
-        loop {
-            let pins = Self::create(agent)?;
-            let path = &pins.directory;
-            let file = match File::open(path) {
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                file => file.with_context(|| format!("opening {}", path.display()))?,
-            };
-            let lock = Flock::lock(file, FlockArg::LockExclusive)
-                .map_err(|(_, errno)| errno)
-                .with_context(|| format!("locking {}", path.display()))?;
-            // Who held it before may have taken the directory away.
-            let number = lock.metadata()?.ino();
-            if fs::metadata(path).is_ok_and(|metadata| metadata.ino() == number) {
-                return Ok(lock);
-            }
-        }
+    pub fn lock(agent: &Path) -> Result<Locked> {
+        system::ensure_bpffs(agent)?;
+        Locked::create(&agent.join(DIRECTORY))
     }
 
     /// The learner's map of sockets that it leaves alone.
     pub fn owned(&self) -> PathBuf {
-        self.agent.join("owned")
+        self.agent.join(learner::OWNED)
     }
 
     /// Directory of one policy.
@@ -168,13 +149,10 @@ impl Pins {
 
     /// The policy in force, whichever version of Thalweg has pinned it.
     pub fn running(&self) -> Result<Option<Running>> {
-        let path = self.link();
-        if !path.exists() {
+        let Some(link) = links::open(&self.link())? else {
             return Ok(None);
-        }
-        let link = Link::open(&path)
-            .and_then(|link| link.info())
-            .with_context(|| format!("opening link {}", path.display()))?;
+        };
+        let link = link.info()?;
         for generation in self.generations()? {
             let directory = self.generation(generation);
             let program = Program::fd_from_pinned_path(directory.join("program"));
@@ -234,13 +212,12 @@ impl Pins {
     /// Removes everything, the link first; false where no policy was in force.
     pub fn remove(&self) -> Result<bool> {
         let path = self.link();
-        let running = path.exists();
-        if running {
+        let link = links::open(&path)?;
+        let running = link.is_some();
+        if let Some(link) = link {
             // A link that nobody holds is detached by the kernel, but some time later. The pin goes
             // first: one of a link that does nothing would look like a policy in force.
-            let link =
-                Link::open(&path).with_context(|| format!("opening link {}", path.display()))?;
-            crate::kernel::remove_pin(&path)?;
+            remove_file(&path)?;
             fail_point!("policy::unpinned");
             link.detach()
                 .with_context(|| format!("detaching {}", path.display()))?;
@@ -249,8 +226,8 @@ impl Pins {
         self.clear()?;
         fs::remove_dir(&self.directory)
             .with_context(|| format!("removing {}", self.directory.display()))?;
-        if !crate::kernel::is_attached(&self.agent) {
-            crate::kernel::remove_pin(&self.owned())?;
+        if !learner::is_attached(&self.agent) {
+            remove_file(&self.owned())?;
             // Where it is not empty something else lives in it.
             let _ = fs::remove_dir(&self.agent);
         }
@@ -277,7 +254,7 @@ fn remove_tree(path: &Path) -> Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
-            return crate::kernel::remove_pin(path);
+            return remove_file(path);
         }
         entries => entries.with_context(|| format!("reading {}", path.display()))?,
     };

@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
-use nix::fcntl::Flock;
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
@@ -28,11 +27,12 @@ pub use events::{FlowStatistics, watch};
 pub use existing::Reached;
 pub use report::{ExistingReport, Failure, FailureLog, Missed, Report, RuleReport};
 
-use crate::kernel::ArmTable;
-use crate::system;
 use existing::Existing;
 use history::History;
-pub(crate) use pins::DIRECTORY;
+
+use crate::pins::Locked;
+use crate::{learner, links, system};
+pub use pins::DIRECTORY;
 use pins::{Pins, Running};
 use tables::Tables;
 
@@ -118,7 +118,7 @@ impl Place {
         if !Pins::at(&self.pin).link().exists() {
             // The learner will have to move behind it: what that takes shows before anything
             // changes.
-            crate::kernel::learners(&self.pin, &self.cgroup()?)?;
+            learner::learners(&self.pin, &self.cgroup()?)?;
         }
         let pins = Pins::create(&self.pin)?;
         pins.start_shared()?;
@@ -156,8 +156,9 @@ impl Place {
         let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
         let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
         // Without a learner there is nobody to choose; the agent writes them when it starts.
-        if let Ok(arms) = ArmTable::from_pinned(&self.pin.join("arms")) {
-            write_arm_sets(&arm_sets, &compiled.arm_sets, &arms)?;
+        if let Ok(arms) = learner::arm_names(&self.pin) {
+            let number = |name: &str| arms.iter().position(|arm| arm == name);
+            write_arm_sets(&arm_sets, &compiled.arm_sets, number)?;
         }
         // Marks lie in maps of this policy alone: the programs of its predecessor's cgroups and
         // its own may run side by side until the swap.
@@ -200,10 +201,10 @@ impl Place {
     /// be known before the learner looks.
     fn put_before_learner(&self) -> Result<()> {
         let cgroup = self.cgroup()?;
-        if crate::kernel::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
+        if learner::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
             return Ok(());
         }
-        crate::kernel::learn_after_policy(&self.pin, &cgroup)
+        learner::learn_after_policy(&self.pin, &cgroup)
     }
 }
 
@@ -220,12 +221,12 @@ impl Prepared {
         let mut programs = self.object.progs_mut();
         let mut program = main_program(&mut programs)?;
         self.tell_what_began_before()?;
-        match crate::kernel::pinned_link(&path, crate::kernel::cgroup_id(&cgroup)?)? {
+        match links::open_on(&path, links::cgroup_id(&cgroup)?)? {
             Some(mut link) => link
                 .update_prog(&program)
                 .with_context(|| format!("swapping the program of {}", path.display()))?,
             // Its pin keeps it.
-            None => drop(crate::kernel::attach_and_pin(&mut program, &cgroup, &path)?),
+            None => drop(links::attach_and_pin(&mut program, &cgroup, &path)?),
         }
         fail_point!("policy::linked");
         self.place.put_before_learner()?;
@@ -297,7 +298,11 @@ impl Prepared {
 ///
 /// # Errors
 /// Pins that cannot be read or written.
-pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -> Result<()> {
+pub fn refresh_arm_sets(
+    pin: &Path,
+    history: &History,
+    number: impl Fn(&str) -> Option<usize>,
+) -> Result<()> {
     let pins = Pins::at(pin);
     let Some(head) = pins.running()?.and_then(|running| running.head) else {
         return Ok(());
@@ -309,7 +314,7 @@ pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -
         return Ok(());
     }
     let map = MapHandle::from_pinned_path(pins.generation(head.generation).join("arm_sets"))?;
-    write_arm_sets(&map, &compiled.arm_sets, arms)
+    write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
 /// Tells the policy in force of named cgroups that were made, or made anew, since it came; returns
@@ -317,7 +322,7 @@ pub(crate) fn refresh_arm_sets(pin: &Path, history: &History, arms: &ArmTable) -
 ///
 /// # Errors
 /// Pins or cgroups that cannot be read, a refusal of the kernel.
-pub(crate) fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
+pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>> {
     let names_cgroups =
         |head: &raw::thalweg_policy_head| head.flags & raw::THALWEG_POLICY_CGROUPS != 0;
     history.attend(place)?;
@@ -341,9 +346,9 @@ pub(crate) fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<Pa
     for (bit, cgroup) in marks.named {
         let id = File::open(&cgroup)
             .map_err(anyhow::Error::from)
-            .and_then(|file| crate::kernel::cgroup_id(&file))
+            .and_then(|file| links::cgroup_id(&file))
             .with_context(|| format!("opening cgroup {}", cgroup.display()))?;
-        if crate::kernel::pinned_link(&directory.join(mark_pin(bit)), id)?.is_none() {
+        if links::open_on(&directory.join(mark_pin(bit)), id)?.is_none() {
             attach_mark(shared.as_fd(), bit, &cgroup, &directory)?;
             renewed.push(cgroup);
         }
@@ -356,14 +361,18 @@ fn mark_pin(bit: u32) -> String {
     format!("cgroup_{bit}")
 }
 
-/// Masks by number of the set, from 1; arms that the learner does not have are left out.
-fn write_arm_sets(map: &MapHandle, sets: &[Vec<String>], arms: &ArmTable) -> Result<()> {
-    for (number, set) in (1u32..).zip(sets) {
+/// Masks by number of the set, from 1; `number` tells that of an arm, arms that the learner does not have are left out.
+fn write_arm_sets(
+    map: &MapHandle,
+    sets: &[Vec<String>],
+    number: impl Fn(&str) -> Option<usize>,
+) -> Result<()> {
+    for (index, set) in (1u32..).zip(sets) {
         let mask = set
             .iter()
-            .filter_map(|name| arms.index(name))
-            .fold(0u32, |mask, index| mask | 1 << index);
-        map.update(&number.to_ne_bytes(), &mask.to_ne_bytes(), MapFlags::ANY)
+            .filter_map(|name| number(name))
+            .fold(0u32, |mask, arm| mask | 1 << arm);
+        map.update(&index.to_ne_bytes(), &mask.to_ne_bytes(), MapFlags::ANY)
             .context("writing the sets of arms")?;
     }
     Ok(())
@@ -431,7 +440,7 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
     let mut programs = object.progs_mut();
     let mut program = programs.next().context("the BPF object is empty")?;
     let pin = directory.join(mark_pin(bit));
-    drop(crate::kernel::attach_and_pin(
+    drop(links::attach_and_pin(
         &mut program,
         &directory_of_cgroup,
         &pin,
@@ -491,7 +500,7 @@ fn memory(maps: impl Iterator<Item = MapHandle>) -> u64 {
 ///
 /// # Errors
 /// A directory that cannot be locked.
-pub(crate) fn lock_existing(pin: &Path) -> Result<Option<Flock<File>>> {
+pub fn lock_existing(pin: &Path) -> Result<Option<Locked>> {
     if !Pins::at(pin).exists() {
         return Ok(None);
     }

@@ -1,9 +1,10 @@
 //! Who uses a congestion control: sockets by its name, as the kernel's socket diagnosis
 //! (`sock_diag(7)`) tells, in every network namespace that can be entered.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 use crate::{diag, system};
 

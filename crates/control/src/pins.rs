@@ -1,5 +1,4 @@
-//! Directories of pins in a BPF file system, as limits, congestion controls and `sockops`
-//! objects have them.
+//! Directories of pins in a BPF file system.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -10,7 +9,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
 
 /// A directory of directories, locked against other writers.
-pub(crate) struct Locked {
+pub struct Locked {
     /// Its path.
     pub directory: PathBuf,
     _lock: Flock<File>,
@@ -18,6 +17,9 @@ pub(crate) struct Locked {
 
 impl Locked {
     /// Makes and locks a directory.
+    ///
+    /// # Errors
+    /// The system's answer.
     pub fn create(directory: &Path) -> Result<Self> {
         // Whoever removes the last entry removes the directory, maybe at this moment.
         loop {
@@ -30,6 +32,9 @@ impl Locked {
 
     /// Locks a directory. None where there is none, or where it went before it was locked, even
     /// if there is a new one by now.
+    ///
+    /// # Errors
+    /// The system's answer.
     pub fn open(directory: &Path) -> Result<Option<Self>> {
         let shown = directory.display();
         let file = match File::open(directory) {
@@ -49,6 +54,11 @@ impl Locked {
         }))
     }
 
+    /// The directory of one entry.
+    pub fn own(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
     /// Removes this directory and the agent's where nothing is in them any more.
     pub fn finish(self, pin: &Path) {
         remove_if_empty(&self.directory);
@@ -57,8 +67,35 @@ impl Locked {
     }
 }
 
+/// Things of one kind, a directory each, below one that is locked while they are read or changed.
+/// What a call that was cut short has left is settled when the directory is opened.
+pub(crate) trait Kept: From<Locked> {
+    /// Name of the directory below the agent's.
+    const DIRECTORY: &str;
+
+    /// Finishes or takes back what an earlier call has left.
+    fn mend(&self) -> Result<()>;
+
+    /// The directory, made if need be.
+    fn create(pin: &Path) -> Result<Self> {
+        let all = Self::from(Locked::create(&pin.join(Self::DIRECTORY))?);
+        all.mend()?;
+        Ok(all)
+    }
+
+    /// The directory; `None` where nothing is kept.
+    fn open(pin: &Path) -> Result<Option<Self>> {
+        let all = Locked::open(&pin.join(Self::DIRECTORY))?.map(Self::from);
+        all.as_ref().map_or(Ok(()), Self::mend)?;
+        Ok(all)
+    }
+}
+
 /// Makes a directory that only its owner reads. `recursive`: its parents too, and it may exist.
-pub(crate) fn make(directory: &Path, recursive: bool) -> Result<()> {
+///
+/// # Errors
+/// The system's answer.
+pub fn make(directory: &Path, recursive: bool) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(recursive)
         .mode(0o700)
@@ -94,7 +131,11 @@ pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
     fs::remove_dir(directory).with_context(|| format!("removing {}", directory.display()))
 }
 
-pub(crate) fn remove_file(path: &Path) -> Result<()> {
+/// Removes a file, or a pin; none is no error.
+///
+/// # Errors
+/// The system's answer.
+pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("removing {}", path.display()))

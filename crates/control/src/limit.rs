@@ -17,19 +17,17 @@ mod sockets;
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use serde::Serialize;
+use sockets::{Maps, Socket, Subtree};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
-use crate::object;
-use crate::pins::{self, Locked, remove_file};
-use crate::{privileges, system};
-
-use sockets::{Maps, Socket, Subtree};
+use crate::links::{self, cgroup_path, open_cgroup};
+use crate::pins::{self, Kept, Locked, entries, remove_file};
+use crate::{object, privileges, system};
 
 pub use fq::WithoutFq;
 pub use sockets::Moved;
@@ -180,8 +178,7 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
         fq::check(&request.cgroup, &request.devices)?;
     }
     system::ensure_bpffs(pin)?;
-    let all = Limits(Locked::create(&pin.join(DIRECTORY))?);
-    all.mend()?;
+    let all = Limits::create(pin)?;
     let outcome = all.set(request, &settings);
     all.tidy()?;
     all.0.finish(pin);
@@ -277,13 +274,14 @@ fn none(cgroup: &Path) -> anyhow::Error {
 /// The directory of all limits.
 struct Limits(Locked);
 
-impl Limits {
-    /// Those below an agent's pins, mended. None where there is no limit.
-    fn open(pin: &Path) -> Result<Option<Self>> {
-        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
-        all.as_ref().map_or(Ok(()), Self::mend)?;
-        Ok(all)
+impl From<Locked> for Limits {
+    fn from(locked: Locked) -> Self {
+        Self(locked)
     }
+}
+
+impl Kept for Limits {
+    const DIRECTORY: &str = DIRECTORY;
 
     /// Takes back what a call that was cut short has left on its way to a limit, or from it.
     fn mend(&self) -> Result<()> {
@@ -301,9 +299,11 @@ impl Limits {
         }
         Ok(())
     }
+}
 
+impl Limits {
     fn own(&self, id: u64) -> PathBuf {
-        self.0.directory.join(id.to_string())
+        self.0.own(&id.to_string())
     }
 
     fn set(&self, request: &Request, settings: &raw::thalweg_limit_settings) -> Result<Outcome> {
@@ -331,7 +331,7 @@ impl Limits {
                 // Nothing, or what was left by a cgroup that has gone since.
                 self.clear(id)?;
                 let created = self
-                    .create(request, settings, &own)
+                    .make(request, settings, &own)
                     .and_then(|()| self.reach(request, settings, &own));
                 if created.is_err() {
                     // The error that stopped it is what matters.
@@ -344,7 +344,7 @@ impl Limits {
         Ok(outcome)
     }
 
-    fn create(
+    fn make(
         &self,
         request: &Request,
         settings: &raw::thalweg_limit_settings,
@@ -688,70 +688,28 @@ fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Result<Option<
 
 /// The ids of the cgroups that have a directory.
 fn ids(directory: &Path) -> Result<Vec<u64>> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => {
-            return Err(error).with_context(|| format!("reading {}", directory.display()));
-        }
-    };
-    Ok(entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect())
+    let names = entries(directory)?.into_iter();
+    Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
 /// The id of the cgroup that a pinned link is on; 0 where the cgroup is gone.
-pub(crate) fn attached_to(path: &Path) -> Result<Option<u64>> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
-    Ok(match link.info()?.info {
-        libbpf_rs::query::LinkTypeInfo::Cgroup(info) => Some(info.cgroup_id),
-        _ => None,
-    })
+fn attached_to(path: &Path) -> Result<Option<u64>> {
+    let link = links::open(path)?;
+    Ok(link.as_ref().map(links::attached_to).transpose()?.flatten())
 }
 
-fn open_cgroup(cgroup: &Path) -> Result<File> {
-    File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))
-}
-
-pub(crate) fn cgroup_id(cgroup: &Path) -> Result<u64> {
-    let metadata = fs::metadata(cgroup).with_context(|| format!("cgroup {}", cgroup.display()))?;
-    Ok(metadata.ino())
-}
-
-/// The directory of a cgroup, looked for in the whole hierarchy: cgroups may be renamed.
-pub(crate) fn cgroup_path(id: u64) -> Option<PathBuf> {
-    let mut waiting = vec![system::cgroup2_mount().ok()?];
-    while let Some(path) = waiting.pop() {
-        if fs::metadata(&path).is_ok_and(|metadata| metadata.ino() == id) {
-            return Some(path);
-        }
-        let Ok(entries) = fs::read_dir(&path) else {
-            continue;
-        };
-        waiting.extend(
-            entries
-                .flatten()
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                .map(|entry| entry.path()),
-        );
-    }
-    None
+fn cgroup_id(cgroup: &Path) -> Result<u64> {
+    links::cgroup_id(&links::open_cgroup(cgroup)?)
 }
 
 fn attach(object: &Object, name: &str, cgroup: &File, path: &Path) -> Result<()> {
-    let program = object
+    let mut program = object
         .progs_mut()
         .find(|program| program.name() == name)
         .ok_or_else(|| anyhow!("the BPF object lacks program {name}"))?;
-    let mut link = program
-        .attach_cgroup(cgroup.as_raw_fd())
-        .with_context(|| format!("attaching {name} to the cgroup"))?;
-    link.pin(path)
-        .with_context(|| format!("pinning {}", path.display()))
+    // Its pin keeps it.
+    drop(links::attach_and_pin(&mut program, cgroup, path)?);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 /// A named point. `FAILPOINTS=NAME=return` ends the process there; `NAME=2*off->return` at the
 /// third pass. (`FAILPOINTS` is read by the crate `fail`.)
+#[macro_export]
 macro_rules! fail_point {
     ($name:literal) => {
         #[cfg(feature = "failpoints")]
@@ -11,7 +12,7 @@ macro_rules! fail_point {
 }
 
 #[cfg(feature = "failpoints")]
-pub(crate) fn pass(name: &str) {
+pub fn pass(name: &str) {
     static BEGUN: std::sync::Once = std::sync::Once::new();
     // Dropped, it would take the points away.
     BEGUN.call_once(|| std::mem::forget(fail::FailScenario::setup()));

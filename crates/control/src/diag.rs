@@ -26,7 +26,7 @@ const INODE: usize = 68;
 
 /// What the kernel tells of a socket.
 #[derive(Debug)]
-pub(crate) struct Socket<'a> {
+pub struct Socket<'a> {
     /// It waits for connections.
     pub is_listener: bool,
     /// Of its file; 0 where no process holds it any more.
@@ -43,7 +43,7 @@ pub(crate) struct Socket<'a> {
 ///
 /// # Errors
 /// [`anyhow::Error`] where the kernel does not tell.
-pub(crate) fn each(protocol: i32, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
+pub fn each(protocol: i32, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let diag = open().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
     )?;

@@ -48,7 +48,7 @@ fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
 ///
 /// # Errors
 /// The kernel's own.
-pub(crate) fn missing_for_namespaces() -> Result<Vec<&'static str>> {
+pub fn missing_for_namespaces() -> Result<Vec<&'static str>> {
     let have = thread::capabilities(None).context("asking for capabilities")?;
     Ok(lacking(
         have.permitted,
@@ -81,7 +81,7 @@ pub fn check() -> Result<()> {
 ///
 /// # Errors
 /// The kernel's own.
-pub(crate) fn give_up() -> Result<()> {
+pub fn give_up() -> Result<()> {
     let give_up = || {
         // Nothing that this process runs can get back what it has given up.
         thread::set_no_new_privs(true)?;
@@ -107,7 +107,7 @@ fn kept(permitted: CapabilitySet) -> CapabilitySets {
 
 /// Does something with what is at hand in force, on the calling thread. Without it the work is
 /// done all the same: the kernel then refuses what it must.
-pub(crate) fn raised<T>(work: impl FnOnce() -> T) -> T {
+pub fn raised<T>(work: impl FnOnce() -> T) -> T {
     let Ok(before) = thread::capabilities(None) else {
         return work();
     };

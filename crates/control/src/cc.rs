@@ -35,7 +35,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
-use crate::pins::{self, Locked, entries, remove_file};
+use crate::pins::{self, Kept, Locked, entries, remove_file};
 use crate::{privileges, system};
 
 pub use flows::{Use, count};
@@ -176,7 +176,7 @@ pub fn list(pin: &Path) -> Result<Vec<Control>> {
 }
 
 /// Names of what is loaded here and works only for flows with ECN.
-pub(crate) fn needing_ecn(pin: &Path) -> BTreeSet<String> {
+pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let directory = pin.join(DIRECTORY);
     let Ok(names) = names(&directory) else {
         return BTreeSet::new();
@@ -379,47 +379,15 @@ fn check_name(name: &str) -> Result<()> {
 /// The directory of all, mended.
 struct Controls(Locked);
 
-impl Controls {
-    fn create(pin: &Path) -> Result<Self> {
-        let all = Self(Locked::create(&pin.join(DIRECTORY))?);
-        all.mend()?;
-        Ok(all)
+impl From<Locked> for Controls {
+    fn from(locked: Locked) -> Self {
+        Self(locked)
     }
+}
 
-    /// None where nothing is loaded.
-    fn open(pin: &Path) -> Result<Option<Self>> {
-        let all = Locked::open(&pin.join(DIRECTORY))?.map(Self);
-        all.as_ref().map_or(Ok(()), Self::mend)?;
-        Ok(all)
-    }
+impl Kept for Controls {
+    const DIRECTORY: &str = DIRECTORY;
 
-    /// What has a name that is loaded, or draining.
-    fn of(pin: &Path, name: &str) -> Result<Self> {
-        let missing = || {
-            if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
-                return anyhow!(
-                    "{name} is the system's own congestion control, or of somebody else; Thalweg \
-                     has not loaded it"
-                );
-            }
-            anyhow!("no congestion control {name:?} is loaded; `thalweg cc list` shows what is")
-        };
-        if check_name(name).is_err() {
-            return Err(missing());
-        }
-        let all = Self::open(pin)?;
-        all.filter(|all| all.own(name).exists()).ok_or_else(missing)
-    }
-
-    fn own(&self, name: &str) -> PathBuf {
-        self.0.directory.join(name)
-    }
-
-    fn new_of(&self, name: &str) -> PathBuf {
-        self.0.directory.join(format!("{name}{NEW}"))
-    }
-
-    /// Finishes or takes back what an earlier call that was cut short has left.
     fn mend(&self) -> Result<()> {
         for file in entries(&self.0.directory)? {
             let Some(name) = file.strip_suffix(NEW) else {
@@ -440,9 +408,34 @@ impl Controls {
         }
         Ok(())
     }
+}
+
+impl Controls {
+    /// What has a name that is loaded, or draining.
+    fn of(pin: &Path, name: &str) -> Result<Self> {
+        let missing = || {
+            if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
+                return anyhow!(
+                    "{name} is the system's own congestion control, or of somebody else; Thalweg \
+                     has not loaded it"
+                );
+            }
+            anyhow!("no congestion control {name:?} is loaded; `thalweg cc list` shows what is")
+        };
+        if check_name(name).is_err() {
+            return Err(missing());
+        }
+        let all = Self::open(pin)?;
+        all.filter(|all| all.0.own(name).exists())
+            .ok_or_else(missing)
+    }
+
+    fn new_of(&self, name: &str) -> PathBuf {
+        self.0.own(&format!("{name}{NEW}"))
+    }
 
     fn load(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
-        let own = self.own(name);
+        let own = self.0.own(name);
         if own.exists() && !own.join(LINK).exists() {
             let used = used_by(name)?;
             if used.has_sockets() {
@@ -473,7 +466,7 @@ impl Controls {
     }
 
     fn swap(&self, program: &Program<'_>, name: &str, support: &Support) -> Result<()> {
-        let path = self.own(name).join(LINK);
+        let path = self.0.own(name).join(LINK);
         if !path.exists() {
             return Err(draining(name, used_by(name)?));
         }
@@ -490,7 +483,7 @@ impl Controls {
 
     /// Gives a new version, which is in force, the place of the old one, if there is one.
     fn put_in_place(&self, name: &str) -> Result<()> {
-        let (own, new) = (self.own(name), self.new_of(name));
+        let (own, new) = (self.0.own(name), self.new_of(name));
         let flags = if own.exists() {
             RenameFlags::RENAME_EXCHANGE
         } else {
@@ -505,7 +498,7 @@ impl Controls {
 
     /// Takes the name back from TCP, so that no connection gets it any more.
     fn unregister(&self, name: &str) -> Result<()> {
-        let path = self.own(name).join(LINK);
+        let path = self.0.own(name).join(LINK);
         if !path.exists() {
             return Ok(());
         }
@@ -529,7 +522,7 @@ impl Controls {
     }
 
     fn clear(&self, name: &str) -> Result<()> {
-        clear(&self.own(name))
+        clear(&self.0.own(name))
     }
 }
 

@@ -1,0 +1,137 @@
+//! The learner as those see it who run beside it: its links, and its place before or behind them.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use thalweg_bpf_types::{arm_name, from_bytes, raw};
+
+use crate::pins::remove_file;
+use crate::{links, privileges};
+
+/// Sockets that are not free. A policy uses this map too, and what it says outlives programs,
+/// modes and versions: it is never replaced.
+pub const OWNED: &str = "owned";
+
+/// The program whose link says what is in force.
+pub const MAIN: &str = "learn_sockops";
+/// Links that are pinned: program name, file name.
+pub const LINKS: [(&str, &str); 2] = [("learn_setsockopt", "link_setsockopt"), (MAIN, MAIN_LINK)];
+/// File name of the main program's link.
+pub const MAIN_LINK: &str = "link_sockops";
+
+/// Where a link is pinned before it takes the place of another.
+pub fn beside(link: &Path) -> PathBuf {
+    let mut name = link.as_os_str().to_owned();
+    name.push("_new");
+    name.into()
+}
+
+/// Whether a learner is attached, by the agent's directory of pins.
+pub fn is_attached(pin: &Path) -> bool {
+    LINKS.iter().any(|(_, file)| pin.join(file).exists())
+}
+
+/// Names of the learner's arms, by number; empty where a number has none.
+///
+/// # Errors
+/// There is no table, or one of another version.
+pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
+    let path = pin.join("arms");
+    let map = MapHandle::from_pinned_path(&path)
+        .with_context(|| format!("opening pinned map {}", path.display()))?;
+    let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+    let table: raw::thalweg_arms = bytes
+        .and_then(|bytes| from_bytes(&bytes))
+        .context("the arm table has an unexpected size")?;
+    Ok(table.arms.iter().map(|arm| arm_name(&arm.name)).collect())
+}
+
+/// Link and program of the learner on a cgroup; `None` where it does not learn there.
+///
+/// # Errors
+/// Privileges that putting it behind a policy takes.
+pub fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
+    let Some(link) = links::open(&pin.join(MAIN_LINK))? else {
+        return Ok(None);
+    };
+    if links::attached_to(&link)? != Some(links::cgroup_id(cgroup)?) {
+        return Ok(None);
+    }
+    let number = link.info()?.prog_id;
+    let program = privileges::raised(|| libbpf_rs::Program::fd_from_id(number))
+        .context("opening the learner's program (CAP_SYS_ADMIN)")?;
+    Ok(Some((link, program)))
+}
+
+/// Puts the learner's program behind the policy's, which has just been attached: the programs
+/// of a cgroup run in the order in which they came. For the moment between the two steps it
+/// runs twice; a connection that is established then counts twice.
+pub fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
+    let Some((old, program)) = learners(pin, cgroup)? else {
+        return Ok(());
+    };
+    let path = pin.join(MAIN_LINK);
+    let new = link_program(program.as_fd(), cgroup)?;
+    let beside = beside(&path);
+    remove_file(&beside)?;
+    links::pin(new.as_fd(), &beside)?;
+    fail_point!("policy::beside");
+    fs::rename(&beside, &path).with_context(|| format!("replacing {}", path.display()))?;
+    fail_point!("policy::behind");
+    // The agent may hold the old link open: closing it here would not detach it.
+    old.detach().context("detaching the learner's former link")
+}
+
+/// Whether a policy's program runs before the learner's on a cgroup, or there is no learner.
+pub fn runs_before_learner(pin: &Path, policy: &Path, cgroup: &File) -> Result<bool> {
+    let path = pin.join(MAIN_LINK);
+    if !path.exists() {
+        return Ok(true);
+    }
+    let program = |path: &Path| -> Result<u32> {
+        let link = Link::open(path).with_context(|| format!("opening link {}", path.display()))?;
+        Ok(link.info()?.prog_id)
+    };
+    let (learner, policy) = (program(&path)?, program(policy)?);
+    let mut ids = [0u32; 64];
+    let mut count = ids.len() as u32;
+    // SAFETY: the descriptor is open and `ids` has room for `count` numbers for the whole call.
+    let failed = unsafe {
+        libbpf_rs::libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            0,
+            std::ptr::null_mut(),
+            ids.as_mut_ptr(),
+            &mut count,
+        )
+    };
+    if failed != 0 {
+        return Err(std::io::Error::from_raw_os_error(-failed))
+            .context("asking for the programs of the cgroup");
+    }
+    // They run in this order.
+    let mut ids = ids.iter().take(count as usize);
+    Ok(ids.find(|id| **id == learner || **id == policy) != Some(&learner))
+}
+
+/// A new link of a program that is loaded already.
+fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
+    // SAFETY: both descriptors are open for the whole call; no options are passed.
+    let fd = unsafe {
+        libbpf_rs::libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            cgroup.as_raw_fd(),
+            libbpf_rs::libbpf_sys::BPF_CGROUP_SOCK_OPS,
+            std::ptr::null(),
+        )
+    };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd)).context("attaching the learner anew");
+    }
+    // SAFETY: fd is a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
