@@ -7,14 +7,13 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
 use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED, beside};
-use thalweg_control::pins::remove_file;
+use thalweg_control::pins::{make, remove_file};
 use thalweg_control::{links, privileges};
 
 /// A map that is pinned.
@@ -130,10 +129,7 @@ pub(super) fn settle(pin: &Path) -> Result<()> {
 /// last the program.
 pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
     let next = next(pin);
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&next)
-        .with_context(|| format!("creating {}", next.display()))?;
+    make(&next, false)?;
     for map in object.maps() {
         if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name)
             && pinned.name != OWNED

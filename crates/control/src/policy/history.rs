@@ -18,6 +18,7 @@ use thalweg_policy::{Compiled, Policy};
 
 use super::pins::Pins;
 use super::{Applied, How, Place};
+use crate::pins::remove_file;
 use crate::system;
 
 /// Policies kept.
@@ -428,13 +429,4 @@ fn compile(bytes: &[u8], file: &Path) -> Result<Compiled> {
     Policy::parse(bytes, file)
         .and_then(|policy| policy.compile())
         .map_err(told)
-}
-
-fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("removing {}", path.display()))
-        }
-        _ => Ok(()),
-    }
 }
