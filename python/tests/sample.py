@@ -12,8 +12,7 @@ from thalweg import fixed, quantize
 from thalweg.model import Feature, Layer, Mlp, Model, Training, write
 
 PATH = (
-    pathlib.Path(__file__).resolve().parents[2]
-    / "crates/rate/tests/data/mlp-4-12-12-1.safetensors"
+    pathlib.Path(__file__).resolve().parents[2] / "crates/rate/tests/data/mlp-4-12-12-1.safetensors"
 )
 
 
