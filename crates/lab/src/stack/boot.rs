@@ -17,7 +17,7 @@ use super::contact::Contact;
 use super::system;
 use crate::error::Error;
 use crate::guest::running::CONSOLE;
-use crate::uml::{Kernel, Machine};
+use crate::uml::{self, Kernel, Machine};
 use crate::units::Size;
 
 /// What the kernel's randomness begins with, in the work directory.
@@ -89,7 +89,12 @@ pub(super) fn start(
         "guest".to_owned(),
         work.display().to_string(),
     ];
-    let mut command = machine.command(binary, &devices, &inside)?;
+    let processor = uml::processor();
+    if let (Some(place), Wire::Device(name), Some(own)) = (contact.place(), &wire, processor) {
+        let others = uml::processors();
+        place.receive_on(name, others.into_iter().filter(|&it| it != own))?;
+    }
+    let mut command = machine.command(binary, &devices, &inside, processor)?;
     in_time(&mut command)?;
     command
         .current_dir(work)

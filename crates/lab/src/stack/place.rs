@@ -1,9 +1,11 @@
 //! A network namespace without a name: it goes with the last process and descriptor in it.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use super::system;
@@ -45,6 +47,33 @@ impl Place {
         })
     }
 
+    /// Has what a device here receives go on its way on these processors (RPS,
+    /// Documentation/networking/scaling.rst), instead of on the one that it comes from. Does
+    /// nothing where there are none, or the machine's kernel has no RPS.
+    pub(super) fn receive_on(
+        &self,
+        device: &str,
+        processors: impl Iterator<Item = usize>,
+    ) -> Result<(), Error> {
+        let Some(mask) = mask(processors) else {
+            return Ok(());
+        };
+        self.within(|| {
+            // What /sys shows of devices is of the network namespace that it was mounted in.
+            let none = None::<&str>;
+            let failed = system("cannot mount /sys in a namespace of its own");
+            unshare(CloneFlags::CLONE_NEWNS)
+                .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none))
+                .and_then(|()| mount(none, "/sys", Some("sysfs"), MsFlags::empty(), none))
+                .map_err(failed)?;
+            let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+            match std::fs::write(&file, &mask) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                written => written.map_err(Error::io("cannot write", file)),
+            }
+        })
+    }
+
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -55,6 +84,18 @@ impl Place {
     }
 }
 
+/// The mask of processors as /sys has it: 32 in a group, the last ones first. None if it is empty.
+fn mask(processors: impl Iterator<Item = usize>) -> Option<String> {
+    let mut groups: Vec<u32> = Vec::new();
+    for processor in processors {
+        let group = processor / 32;
+        groups.resize(groups.len().max(group + 1), 0);
+        groups[group] |= 1 << (processor % 32);
+    }
+    let groups: Vec<String> = groups.iter().rev().map(|it| format!("{it:08x}")).collect();
+    (!groups.is_empty()).then(|| groups.join(","))
+}
+
 fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(work);
@@ -62,4 +103,17 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Resul
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_as_the_kernel_reads_them() {
+        let of = |processors: &[usize]| mask(processors.iter().copied());
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[1]).as_deref(), Some("00000002"));
+        assert_eq!(of(&[0, 33, 31]).as_deref(), Some("00000002,80000001"));
+    }
 }

@@ -91,22 +91,26 @@ impl Machine<'_> {
         let (name, document) = job.document()?;
         let file = self.work.join(name);
         fs::write(&file, document).map_err(Error::io("cannot write", file))?;
-        let mut command = self.command(program, &[], &self.guest())?;
+        let mut command = self.command(program, &[], &self.guest(), processor())?;
         Running::start(Kind::UserMode, &mut command, self.work)
     }
 
-    /// The command that starts the kernel with `program` as its first process.
+    /// The command that starts the kernel with `program` as its first process, on one
+    /// [`processor`] of the machine.
     pub(crate) fn command(
         &self,
         program: &Path,
         devices: &[String],
         inside: &[String],
+        processor: Option<usize>,
     ) -> Result<Command, Error> {
         symlink(program, self.work.join(INIT))
             .map_err(Error::io("cannot create a link in", self.work))?;
         let mut command = Command::new(&self.kernel.program);
         without_randomization(&mut command);
-        on_one_processor(&mut command);
+        if let Some(processor) = processor {
+            on(&mut command, processor)?;
+        }
         if !self.kernel.sets_all_state {
             ptrace::wrap(&mut command)?;
         }
@@ -158,27 +162,32 @@ fn without_randomization(command: &mut Command) {
 /// Has the kernel and all that runs on it use one processor of the machine. They take turns at
 /// each system call of a program (ptrace), and waking another processor takes longer than the call.
 /// Nothing in such a kernel runs side by side anyway.
-fn on_one_processor(command: &mut Command) {
-    let Some(processor) = processor() else {
-        return;
-    };
+fn on(command: &mut Command, processor: usize) -> Result<(), Error> {
+    let mut one = CpuSet::new();
+    one.set(processor)
+        .map_err(|error| Error::system("a processor")(error.into()))?;
     // SAFETY: between fork and exec only sched_setaffinity(2) is called.
     unsafe {
-        command.pre_exec(move || Ok(sched_setaffinity(THIS, &processor)?));
+        command.pre_exec(move || Ok(sched_setaffinity(THIS, &one)?));
     }
+    Ok(())
 }
 
 /// One of the processors that this process may use. Kernels of one process get different ones, as
 /// far as there are; those of several may meet. None where the processors are not known.
-fn processor() -> Option<CpuSet> {
+pub(crate) fn processor() -> Option<usize> {
     static TURN: AtomicUsize = AtomicUsize::new(0);
-    let allowed = sched_getaffinity(THIS).ok()?;
-    let all = (0..CpuSet::count()).filter(|&it| allowed.is_set(it) == Ok(true));
-    let all: Vec<usize> = all.collect();
+    let all = processors();
     let turn = TURN.fetch_add(1, Ordering::Relaxed) + std::process::id() as usize;
-    let mut one = CpuSet::new();
-    one.set(*all.get(turn % all.len().max(1))?).ok()?;
-    Some(one)
+    all.get(turn % all.len().max(1)).copied()
+}
+
+/// The processors that this process may use.
+pub(crate) fn processors() -> Vec<usize> {
+    let allowed = sched_getaffinity(THIS).unwrap_or_default();
+    (0..CpuSet::count())
+        .filter(|&it| allowed.is_set(it) == Ok(true))
+        .collect()
 }
 
 #[cfg(test)]
@@ -186,19 +195,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kernel_gets_one_processor() {
-        let members = |set: &CpuSet| -> Vec<usize> {
-            (0..CpuSet::count())
-                .filter(|&it| set.is_set(it) == Ok(true))
-                .collect()
-        };
-        let allowed = members(&sched_getaffinity(THIS).unwrap());
-        let mut given: Vec<usize> = Vec::new();
-        for _ in &allowed {
-            let one = members(&processor().unwrap());
-            assert_eq!(one.len(), 1);
-            given.extend(one);
-        }
+    fn kernels_take_turns_on_the_processors() {
+        let allowed = processors();
+        let mut given: Vec<usize> = allowed.iter().filter_map(|_| processor()).collect();
         given.sort_unstable();
         assert_eq!(given, allowed);
     }

@@ -26,7 +26,7 @@ use crate::mode::Mode;
 use crate::modules::{self, Tree};
 use crate::run::{self, Options};
 use crate::scenario::{self, Scenario};
-pub(crate) use boot::Machine;
+pub(crate) use boot::{Machine, processor, processors};
 pub use trial::{Trial, try_out};
 
 /// The packaged kernel.
