@@ -408,13 +408,13 @@ fn the_threat_model_names_tests_that_exist() {
         let mut source = String::new();
         for word in words {
             let root = support::manifest_path("crates");
-            if word == "cli" || word == "core" {
+            if word == "cli" || word == "learner" {
                 continue;
             }
             let found = [
                 root.join(format!("cli/tests/cli/{word}.rs")),
                 root.join(format!("cli/tests/cli/{word}/mod.rs")),
-                root.join(format!("core/tests/{word}.rs")),
+                root.join(format!("learner/tests/{word}.rs")),
             ];
             if let Some(path) = found.into_iter().find(|path| path.exists()) {
                 source = fs::read_to_string(path).unwrap();
