@@ -186,8 +186,10 @@ fn a_stack_is_refused_where_it_cannot_be() {
         let output = bed.end(bed.start(arguments));
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(words), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let told: Value = serde_json::from_str(&said).expect(&said);
+        let message = told["error"].as_str().unwrap();
+        assert!(message.contains(words), "{message}");
+        assert_eq!(message.lines().count(), 1, "{message}");
     }
     if !available() {
         return;
