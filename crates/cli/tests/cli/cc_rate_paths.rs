@@ -416,6 +416,7 @@ fn a_route_that_becomes_longer_and_shorter_is_followed() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: two minutes of a processor"]
     ["models/proportional.safetensors"],
     flows_that_start_together_share_a_path_by_equal_parts,
     long_round_trips_are_filled,

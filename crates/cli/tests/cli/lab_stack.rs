@@ -182,12 +182,7 @@ fn a_stack_is_refused_where_it_cannot_be() {
             "unknown variant `stak`, expected `native` or `stack`",
         ),
     ] {
-        let bed = Bed::new(&scenario);
-        let output = bed.end(bed.start(arguments));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        let told: Value = serde_json::from_str(&said).expect(&said);
-        let message = told["error"].as_str().unwrap();
+        let message = refusal(&scenario, arguments);
         assert!(message.contains(words), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
@@ -207,12 +202,19 @@ fn a_stack_is_refused_where_it_cannot_be() {
             "lab build-kernel --hz 250",
         ),
     ] {
-        let bed = Bed::new(&scenario);
-        let output = bed.end(bed.start(&["--backend", "host", "--mode", mode]));
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(words), "{said}");
+        let message = refusal(&scenario, &["--backend", "host", "--mode", mode]);
+        assert!(message.contains(words), "{message}");
     }
+}
+
+/// What a run that must be refused says.
+fn refusal(scenario: &str, arguments: &[&str]) -> String {
+    let bed = Bed::new(scenario);
+    let output = bed.end(bed.start(arguments));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let told: Value = serde_json::from_str(&said).expect(&said);
+    told["error"].as_str().expect(&said).to_owned()
 }
 
 #[test]

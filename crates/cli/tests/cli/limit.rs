@@ -735,6 +735,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
 }
 
 in_virtual_time!(
+    #[ignore = "slow: two minutes of a processor"]
     [],
     tcp_gets_the_rate_in_both_families_and_a_change_takes_hold_at_once,
     senders_that_can_are_marked_and_others_told,
