@@ -1,7 +1,7 @@
 //! A network namespace without a name: it goes with the last process and descriptor in it.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
@@ -49,7 +49,8 @@ impl Place {
 
     /// Has what a device here receives go on its way on these processors (RPS,
     /// Documentation/networking/scaling.rst), instead of on the one that it comes from. Does
-    /// nothing where there are none, or the machine's kernel has no RPS.
+    /// nothing where there are none, the machine's kernel has no RPS, or a container may not set
+    /// it: all works without, and slower.
     pub(super) fn receive_on(
         &self,
         device: &str,
@@ -61,15 +62,15 @@ impl Place {
         self.within(|| {
             // What /sys shows of devices is of the network namespace that it was mounted in.
             let none = None::<&str>;
-            let failed = system("cannot mount /sys in a namespace of its own");
-            unshare(CloneFlags::CLONE_NEWNS)
+            let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+            let set = unshare(CloneFlags::CLONE_NEWNS)
                 .and_then(|()| mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none))
                 .and_then(|()| mount(none, "/sys", Some("sysfs"), MsFlags::empty(), none))
-                .map_err(failed)?;
-            let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
-            match std::fs::write(&file, &mask) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                written => written.map_err(Error::io("cannot write", file)),
+                .map_err(std::io::Error::from)
+                .and_then(|()| std::fs::write(&file, &mask));
+            match set.as_ref().map_err(std::io::Error::kind) {
+                Err(NotFound | PermissionDenied | ReadOnlyFilesystem) => Ok(()),
+                _ => set.map_err(Error::io("cannot set", file)),
             }
         })
     }
