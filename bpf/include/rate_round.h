@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * rate: what a round has shown, and the bounds that follow for the next rate.
+ */
+#ifndef THALWEG_RATE_ROUND_H
+#define THALWEG_RATE_ROUND_H
+
+#include "rate_state.h"
+
+/* TCP sends up to so many bytes at a time, whatever the rate: the grain of measurements. */
+#define BURST_BYTES 65536
+/* A queue is given so many base round trips to go. */
+#define DRAIN_ROUNDS 4
+/* Less than one packet lost in so many is random loss. */
+#define LOSS_SHARE 50
+/*
+ * Of less in a base round trip one burst or two are all that there is: what arrives
+ * in a round says nothing exact of the rate, and few round trips are measured.
+ */
+#define COARSE_BYTES 16384
+
+/* A round that is over: what was measured, and what follows for the rate. */
+struct round {
+	__u64 delivered_rate;
+	__u64 arriving; /* the greater rate of two rounds, because ACKs may come in one for two */
+	__u64 floor;
+	__u64 cap;
+	__u32 rtt_us; /* the base and the queue */
+	__u32 base_us;
+	__u32 keep_q16;
+	__u32 flags; /* enum thalweg_rate_flag */
+	int coarse;
+	int at_target;
+};
+
+/* Whether the signal of the model is at its target, for this rate and queue. */
+static __always_inline int is_at_target(const struct thalweg_rate_settings *set, __u64 rate,
+					__u64 rtt_us, __u64 base_us)
+{
+	__u64 inflation = thalweg_inflation_q16(rtt_us * 1000, base_us * 1000);
+	__u64 root = thalweg_root(thalweg_share_q48(rate, set->reference_rate));
+	__u64 excess = thalweg_positive((__s64)(inflation - set->model.offset_q16));
+
+	return (excess * root) >> 16 >= set->model.target_q24;
+}
+
+/*
+ * Whether the rate is so low that a round has a burst or two of it. Not what arrives:
+ * an application that pauses has its flow send little, but not coarsely.
+ */
+static __always_inline int is_coarse(const struct rate *ca, __u32 base_us)
+{
+	return ca->phase != STARTUP && ca->rate * base_us < COARSE_BYTES * US_PER_S;
+}
+
+/* What is left of the rate after what was lost and marked in the round, Q16. */
+static __always_inline __u32 keep_q16(const struct rate *ca, __u64 delivered, __u64 lost,
+				      __u64 marked)
+{
+	__u64 keep = THALWEG_ONE_Q16, all = delivered + lost;
+
+	if (ca->flags & CUT || !all)
+		return keep;
+	if (lost * LOSS_SHARE >= all && lost)
+		keep = thalweg_positive((__s64)(THALWEG_ONE_Q16 - lost * THALWEG_ONE_Q16 / all));
+	if (keep < THALWEG_ONE_Q16 / 2)
+		keep = THALWEG_ONE_Q16 / 2;
+	/* A round of nothing but marks costs a fifth (RFC 8511). */
+	marked = thalweg_min(marked, all);
+	return keep - keep * marked / (5 * all);
+}
+
+/*
+ * The queue that stood for two rounds. A round that this host slept through (busy
+ * CPUs, ACKs held back and sent together) looks like one with a queue; two in a
+ * row are rare. A shrinking queue is seen at once.
+ *
+ * Many flows that share a queue have one round trip a round each. Were theirs to
+ * look back as well, every decision would rest on half of what the one before it
+ * did, and all of them together would drive the queue up and down; so they wait for
+ * two in a round, and these count alone. The round of a flow that waited in vain is
+ * taken as any other.
+ */
+static __always_inline __u32 queue_us(struct rate *ca, int coarse)
+{
+	/* Where all came with delayed ACKs nothing is known but what was. */
+	__u32 now = ca->round_rtt_us ? ca->round_rtt_us : ca->last_rtt_us;
+	__u32 last = ca->last_rtt_us;
+
+	ca->last_rtt_us = now;
+	if (last && last < now && !(coarse && ca->flags & SEVERAL))
+		now = last;
+	/* The shortest may be newer than the round before. */
+	return now > ca->min_rtt_us ? now - ca->min_rtt_us : 0;
+}
+
+/* What the round has shown. */
+static __always_inline void measure(struct rate *ca, const struct tcp_sock *tp,
+				    const struct thalweg_rate_settings *set, __u32 base_us,
+				    struct round *round)
+{
+	__u32 elapsed_us = (__u32)tp->tcp_mstamp - ca->round_us;
+	__u64 delivered = tp->delivered - ca->round_delivered;
+
+	if (!elapsed_us)
+		elapsed_us = 1;
+	round->delivered_rate = delivered * mss_of(tp) * US_PER_S / elapsed_us;
+	round->arriving = max_u64(round->delivered_rate, (__u64)ca->last_delivered << 10);
+	if (ca->phase != STARTUP)
+		ca->last_delivered = thalweg_min(round->delivered_rate >> 10, THALWEG_U32_MAX);
+	round->keep_q16 = keep_q16(ca, delivered, tp->lost - ca->round_lost,
+				   tp->delivered_ce - ca->round_marked);
+	round->coarse = is_coarse(ca, base_us);
+	round->base_us = base_us;
+	round->rtt_us = base_us + queue_us(ca, round->coarse);
+	round->at_target = is_at_target(set, ca->rate, round->rtt_us, base_us);
+	if (ca->flags & LIMITED)
+		round->flags |= THALWEG_RATE_LIMITED;
+}
+
+/* Between which bounds the next rate is. */
+static __always_inline void bound(const struct rate *ca, const struct tcp_sock *tp,
+				  struct round *round)
+{
+	__u64 arriving = round->arriving, base_us = round->base_us;
+	__u64 burst, used, queue, drained;
+
+	/*
+	 * What is not used does not grow, however the model sees an empty queue, and is
+	 * given up in a while, unless it is the application that does not use it.
+	 */
+	burst = thalweg_min(BURST_BYTES, ca->window * mss_of(tp));
+	used = 2 * arriving + burst * US_PER_S / base_us;
+	round->cap = ca->rate - (ca->flags & LIMITED ? 0 : ca->rate / 8);
+	round->cap = thalweg_min(max_u64(round->cap, used), THALWEG_MAX_RATE);
+	/*
+	 * Below what arrives by no more than empties the queue in DRAIN_ROUNDS, a quarter
+	 * at most, and a sixteenth where none is seen. The model would go on for the rounds
+	 * in which it does not yet see it gone, and needs many more to come back from a
+	 * rate that leaves the link idle.
+	 */
+	queue = thalweg_min(max_u64(round->rtt_us - base_us, base_us / 4), base_us);
+	drained = arriving - arriving * queue / (DRAIN_ROUNDS * base_us);
+	round->floor = max_u64(thalweg_min(ca->rate, drained), THALWEG_RATE_FLOOR);
+	/*
+	 * Both bounds hold a flow to what it has, and what makes flows equal is only that
+	 * the model takes more from the one that has more. Where what arrives is known to a
+	 * burst they would also cut or lift by chance, most where least arrives.
+	 */
+	if (round->coarse)
+		round->floor = THALWEG_RATE_FLOOR;
+	/*
+	 * While a queue stands, more than what arrives only lengthens it. The model
+	 * hears of the queue rounds late and goes down in small steps.
+	 */
+	if (ca->phase != STARTUP && round->at_target && !round->coarse)
+		round->cap = thalweg_min(round->cap, max_u64(arriving * 9 / 8, ca->rate / 2));
+	if (ca->flags & LIMITED || round->keep_q16 < THALWEG_ONE_Q16) {
+		round->flags |= THALWEG_RATE_HELD;
+		round->cap = thalweg_min(ca->rate, round->cap);
+	}
+}
+
+#endif
