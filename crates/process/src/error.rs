@@ -1,4 +1,4 @@
-//! What can go wrong between this process, its children and the system.
+//! Errors between this process, its children and the system.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ pub enum Error {
     /// A file or device could not be used.
     #[error("{what} {path}: {why}", path = .path.display())]
     Io {
-        /// What was tried, as "cannot read".
+        /// The action, as "cannot read".
         what: &'static str,
         /// On what.
         path: PathBuf,
@@ -19,10 +19,20 @@ pub enum Error {
     /// A system call that names no file failed.
     #[error("{what}: {why}")]
     System {
-        /// What was tried.
+        /// The action.
         what: String,
         /// The system's answer.
         why: io::Error,
+    },
+    /// A command failed.
+    #[error("`{command}` failed ({status}): {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status.
+        status: String,
+        /// What it wrote to standard error.
+        stderr: String,
     },
     /// SIGINT or SIGTERM came; everything has been removed.
     #[error("interrupted; everything that was set up has been removed")]

@@ -7,7 +7,7 @@ use crate::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What it shows.
+    /// Its name in the legend.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
@@ -18,7 +18,7 @@ pub struct Line {
 pub struct Chart<'a> {
     /// Unique in the page.
     pub id: &'a str,
-    /// What it shows.
+    /// Its title.
     pub title: &'a str,
     /// Label of the horizontal axis, with the unit.
     pub x_label: &'a str,
@@ -28,7 +28,7 @@ pub struct Chart<'a> {
     pub y_label: &'a str,
     /// The vertical axis.
     pub y: Scale,
-    /// What is drawn.
+    /// Its lines.
     pub lines: &'a [Line],
 }
 

@@ -1,13 +1,16 @@
-//! What the reports of the laboratory and of the simulator have in common: one page that needs
-//! nothing else, its tables and its pictures.
+//! Common parts of the laboratory's and the simulator's reports: statistics and verdicts, one
+//! self-contained page, its tables and its pictures.
 #![forbid(unsafe_code)]
 
 mod chart;
 mod page;
+mod statistics;
 mod svg;
 mod table;
+mod verdict;
 
 pub use chart::{Chart, Line};
 pub use page::{FOOT, escape, head, html_table};
 pub use svg::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, open};
-pub use table::Table;
+pub use table::{PUBLISHED_HOSTS, Table};
+pub use verdict::Verdict;

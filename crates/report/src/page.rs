@@ -56,7 +56,7 @@ pub fn head(title: &str) -> String {
     )
 }
 
-/// What closes a page that [`head`] began.
+/// End of a page that [`head`] began.
 pub const FOOT: &str = "</main>\n</body>\n</html>\n";
 
 /// A table as HTML, under a caption, with the style sheet's class for the whole.

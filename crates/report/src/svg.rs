@@ -1,4 +1,4 @@
-//! What pictures have in common: sizes, scales, marks.
+//! Common parts of pictures: sizes, scales, marks.
 //!
 //! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they
 //! suit a light and a dark page. Nothing is told by colour alone: lines are

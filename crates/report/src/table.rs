@@ -4,15 +4,27 @@ use comfy_table::{CellAlignment, ContentArrangement, presets};
 
 /// No line of a table is longer, in characters.
 const WIDTH: usize = 100;
-/// What a column takes beside its text: two spaces and a line.
+/// Width of a column beside its text: two spaces and a line.
 const FRAME: usize = 3;
 /// So many columns are never parted.
 const WORDY: usize = 4;
 
+/// The columns in which tables of what a tuner learned of remote hosts have been published: a
+/// row for each host and congestion control, times in µs, rates in bytes per µs.
+pub const PUBLISHED_HOSTS: [&str; 7] = [
+    "IPAddress",
+    "CongAlg",
+    "Metric",
+    "Count",
+    "Greedy",
+    "MinRtt",
+    "MaxRtDlvr",
+];
+
 /// A table before it is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// The columns' headings. The first column is text, the rest is figures.
     pub header: Vec<String>,

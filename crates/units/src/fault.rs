@@ -3,34 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::near::nearest;
-
-/// A fault in a scenario file, at a place in it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct FileError {
-    /// The file.
-    pub file: PathBuf,
-    /// Line, counted from 1.
-    pub line: usize,
-    /// Column in characters, counted from 1.
-    pub column: usize,
-    /// What is wrong and what was expected.
-    pub message: String,
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            file,
-            line,
-            column,
-            message,
-        } = self;
-        let message = one_line(message);
-        write!(f, "{}:{line}:{column}: {message}", file.display())
-    }
-}
-
 /// A place in a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
@@ -40,18 +12,18 @@ pub struct Position {
     pub column: usize,
 }
 
-/// One fault in a configuration or a policy.
+/// One fault in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The file.
     pub file: PathBuf,
     /// Where.
     pub at: Position,
-    /// What the fault is about, as the dotted name of a key.
+    /// The dotted name of the key that has the fault.
     pub key: Option<String>,
-    /// What stands there.
+    /// The value that stands there.
     pub found: String,
-    /// What may stand there.
+    /// The values that may stand there.
     pub expected: String,
 }
 
@@ -156,22 +128,6 @@ pub fn one_line(message: &str) -> String {
     line
 }
 
-/// The message of a deserializer in one line; where it knows the names that it expected, with the
-/// one that was probably meant.
-pub fn with_suggestion(message: &str) -> String {
-    let line = one_line(message);
-    // "unknown field `a`, expected one of `b`, `c`", "unknown variant `a`, expected `b`".
-    let mut names = message.split('`').skip(1).step_by(2);
-    let near = match names.next() {
-        Some(found) if message.starts_with("unknown ") => nearest(found, names),
-        _ => None,
-    };
-    match near {
-        Some(near) => format!("{line}; perhaps `{near}`"),
-        None => line,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
@@ -182,26 +138,6 @@ mod tests {
         assert_eq!(one_line("a\nb\x1b[2J\u{9b}µ\n"), "a, b\\u{1b}[2J\\u{9b}µ");
         assert_eq!(one_line(&"µ".repeat(400)), "µ".repeat(400));
         assert_eq!(one_line(&"µ".repeat(401)), "µ".repeat(400) + "…");
-    }
-
-    #[test]
-    fn unknown_names_get_a_suggestion() {
-        for (message, expected) in [
-            (
-                "unknown field `dely`, expected one of `rate`, `delay`",
-                "; perhaps `delay`",
-            ),
-            (
-                "unknown variant `bulc`, expected `bulk`\n",
-                "; perhaps `bulk`",
-            ),
-            ("unknown field `x`, expected `name`", ""),
-            ("missing field `name`", ""),
-            ("unknown field `x`, there are no fields", ""),
-        ] {
-            let told = with_suggestion(message);
-            assert_eq!(told, format!("{}{expected}", message.trim()));
-        }
     }
 
     #[test]

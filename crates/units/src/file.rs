@@ -5,7 +5,8 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::fault::{FileError, position};
+use crate::fault::Faults;
+use crate::reader;
 
 /// Most bytes of a file where its kind has no bound of its own.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -26,7 +27,7 @@ pub enum ReadError {
     Kind {
         /// The file.
         file: PathBuf,
-        /// What it is.
+        /// The kind of file that was found.
         found: &'static str,
     },
     /// It is too large.
@@ -39,7 +40,7 @@ pub enum ReadError {
     },
     /// It is not text.
     #[error(transparent)]
-    Text(#[from] FileError),
+    Text(#[from] Faults),
 }
 
 impl ReadError {
@@ -75,7 +76,7 @@ pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
     };
     // First by name: to open a device may already do something to it.
     regular(fs::metadata(file).map_err(system)?.file_type())?;
-    // What took its place since then must not block.
+    // Opening must not block, whatever took the file's place since then.
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -100,7 +101,7 @@ pub fn read_text(file: &Path) -> Result<String, ReadError> {
     Ok(text(read(file, MAX_FILE_BYTES)?, file)?)
 }
 
-/// What comes on standard input, at most `max` bytes, as a file without a name, at its beginning.
+/// Standard input, at most `max` bytes, as a file without a name, at its beginning.
 ///
 /// # Errors
 /// It cannot be read, or is longer; or there is no room for it in the directory of temporary files.
@@ -128,23 +129,14 @@ pub fn standard_input(max: u64) -> Result<File, ReadError> {
     Ok(file)
 }
 
-/// What a file holds as text; `file` is for messages.
+/// A file's content as text; `file` is for messages.
 ///
 /// # Errors
 /// The first byte that is not UTF-8, with its place.
-pub fn text(bytes: Vec<u8>, file: &Path) -> Result<String, FileError> {
-    String::from_utf8(bytes).map_err(|error| {
-        let (bytes, end) = (error.as_bytes(), error.utf8_error().valid_up_to());
-        // Text up to there, by the contract of `valid_up_to`.
-        let (line, column) = position(&String::from_utf8_lossy(&bytes[..end]), end);
-        let byte = bytes.get(end).copied().unwrap_or_default();
-        FileError {
-            file: file.to_owned(),
-            line,
-            column,
-            message: format!("found the byte 0x{byte:02x}, expected UTF-8 text"),
-        }
-    })
+pub fn text(bytes: Vec<u8>, file: &Path) -> Result<String, Faults> {
+    reader::text(&bytes, file)?;
+    // Was just found to be that.
+    Ok(String::from_utf8(bytes).unwrap_or_default())
 }
 
 fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
@@ -266,7 +258,7 @@ fn directory(file: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// What a file is, unless it is a regular one.
+/// The kind of a file that is not a regular one.
 fn not_regular(kind: FileType) -> Option<&'static str> {
     if kind.is_file() {
         None

@@ -142,7 +142,7 @@ pub fn rate_text(bits_per_s: u64) -> String {
 
 /// Decimal places that a share in per cent may have.
 const SHARE_PLACES: usize = 6;
-/// What 100 % is in units of the last of those places.
+/// 100 % in units of the last of those places.
 const SHARE_WHOLE: u64 = 100_000_000;
 
 /// A share above zero, as `0.01%`, as so many of 2^32, rounded; `100%` is 2^32.
@@ -187,7 +187,7 @@ pub fn is_congestion_control(name: &str) -> bool {
         && !name.starts_with('-')
 }
 
-/// What [`is_congestion_control`] asks for, for messages.
+/// The rule of [`is_congestion_control`], for messages.
 pub const CONGESTION_CONTROL: &str =
     "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)";
 

@@ -1,17 +1,19 @@
-//! What all files that users write have in common: how they are read and written, faults at a
-//! place in them, and the quantities of scenario files, as text with units.
+//! Files that users write: reading and writing them, faults with a place, and quantities of
+//! scenario files, as text with units.
 #![forbid(unsafe_code)]
 
 mod fault;
+pub mod figures;
 pub mod file;
 pub mod grammar;
 pub mod memory;
 mod near;
 mod quantity;
+pub mod random;
 pub mod reader;
 mod span;
 
-pub use fault::{Fault, Faults, FileError, Position, excerpt, one_line, position, with_suggestion};
+pub use fault::{Fault, Faults, Position, excerpt, one_line, position};
 pub use near::nearest;
 pub use quantity::{Delay, Probability, Rate, Seconds, Size};
 pub use span::Span;

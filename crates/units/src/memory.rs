@@ -1,4 +1,4 @@
-//! What a text takes in memory, before it is parsed. One of 16 MB can take gigabytes.
+//! Bounds on the memory that parsing a text takes: 16 MB of text can take gigabytes.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
@@ -9,39 +9,31 @@ use toml_parser::lexer::TokenKind;
 pub struct TooMuch {
     /// The byte from which on it is too much.
     pub at: usize,
-    /// What was found.
+    /// The amount that was found.
     pub found: String,
 }
 
 impl TooMuch {
-    /// What is taken.
+    /// The amount that is accepted.
     pub const EXPECTED: &str = "fewer";
 }
 
 /// Most memory that a text may take when it is parsed, in bytes, where nothing else is said.
-const MEMORY_MAX: u64 = 224 << 20;
+pub const MEMORY_MAX: u64 = 224 << 20;
 
-/// What the parser of TOML keeps of each token until the end: the token, in a vector that may be
+/// Bytes that TOML's parser keeps of each token until the end: the token, in a vector that may be
 /// half empty, and an event.
 const TOKEN_BYTES: u64 = 72;
-/// What parsers make of a key or a value, in a vector that may be half empty.
+/// Bytes of a parsed key or value, in a vector that may be half empty.
 const VALUE_BYTES: u64 = 64;
-/// What parsers make of a table with one key: a node of a B-tree, which has room for eleven.
+/// Bytes of a parsed table with one key: a B-tree's node, which has space for eleven.
 const TABLE_BYTES: u64 = 1200;
 
-/// Refuses TOML that would take too much memory.
+/// Refuses TOML that would take more memory than a bound in bytes, a multiple of 1 MiB.
 ///
 /// # Errors
 /// From where on it is too much.
-pub fn check_toml(text: &str) -> Result<(), TooMuch> {
-    check_toml_within(text, MEMORY_MAX)
-}
-
-/// The same with a bound of its own, in bytes: a multiple of 1 MiB.
-///
-/// # Errors
-/// From where on it is too much.
-pub fn check_toml_within(text: &str, max: u64) -> Result<(), TooMuch> {
+pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
     let mut taken = Taken { bytes: 0, max };
     let mut is_line_start = true;
     for token in Source::new(text).lex() {
@@ -117,7 +109,7 @@ mod tests {
     fn long_texts_fit_and_dense_ones_do_not() {
         let comments = format!("# {}\n", "word ".repeat(20)).repeat(150_000);
         assert!(comments.len() > 15_000_000);
-        assert_eq!(check_toml(&comments), Ok(()));
+        assert_eq!(check_toml(&comments, MEMORY_MAX), Ok(()));
         let string = format!("[\"{}\\\"\"]", "{[,".repeat(5_000_000));
         assert_eq!(check_json(&string), Ok(()));
         let refused = |dense: &str, checked: Result<(), TooMuch>| {
@@ -133,7 +125,7 @@ mod tests {
             "a=[1,1,1,1,1]\n",
         ] {
             let text = dense.repeat((16 << 20) / dense.len());
-            refused(dense, check_toml(&text));
+            refused(dense, check_toml(&text, MEMORY_MAX));
         }
         for dense in ["[],", "{},", "0,"] {
             refused(dense, check_json(&dense.repeat((16 << 20) / dense.len())));

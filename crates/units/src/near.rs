@@ -1,4 +1,4 @@
-//! What a word was probably meant to be.
+//! Suggestions: the known word that is nearest to a misspelt one.
 
 use std::cmp::Reverse;
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::{self, Unexpected, Visitor};
 
-use crate::grammar::{self, RATES, SIZES};
+use crate::grammar;
 
 /// A probability, written as a percentage: `"5%"`, `"0.1%"`.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Default)]
@@ -43,13 +43,9 @@ impl fmt::Display for Probability {
     }
 }
 
-impl std::str::FromStr for Probability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("expected a percentage from \"0%\" to \"100%\", found {text:?}");
-        let percent = grammar::multiple(text, "%").ok_or_else(expected)?;
-        Self::from_fraction(percent / 100.0).ok_or_else(expected)
+impl Probability {
+    fn read(text: &str) -> Option<Self> {
+        grammar::multiple(text, "%").and_then(|percent| Self::from_fraction(percent / 100.0))
     }
 }
 
@@ -86,18 +82,12 @@ impl fmt::Display for Rate {
     }
 }
 
-impl std::str::FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        grammar::bits_per_s(text)
-            .filter(|bps| (1_000..=1_000_000_000_000).contains(bps))
-            .map(Self)
-            .ok_or_else(|| {
-                format!(
-                    "expected a rate from \"1kbit\" to \"1000gbit\" (units {RATES}), found {text:?}"
-                )
-            })
+impl Rate {
+    fn read(text: &str) -> Option<Self> {
+        let bps = grammar::bits_per_s(text)?;
+        (1_000..=1_000_000_000_000)
+            .contains(&bps)
+            .then_some(Self(bps))
     }
 }
 
@@ -117,20 +107,6 @@ impl Size {
     pub fn bytes(self) -> u64 {
         self.0
     }
-
-    fn checked(bytes: Option<u64>, found: impl fmt::Debug) -> Result<Self, String> {
-        bytes
-            .filter(|bytes| (1..=4_000_000_000).contains(bytes))
-            .map(Self)
-            .ok_or_else(|| Self::expected(found))
-    }
-
-    fn expected(found: impl fmt::Debug) -> String {
-        format!(
-            "expected a size from 1 to 4000000000 bytes, as an integer or with a unit \
-             ({SIZES}), found {found:?}"
-        )
-    }
 }
 
 impl fmt::Display for Size {
@@ -149,11 +125,13 @@ impl fmt::Display for Size {
     }
 }
 
-impl std::str::FromStr for Size {
-    type Err = String;
+impl Size {
+    fn read(text: &str) -> Option<Self> {
+        grammar::bytes(text).and_then(Self::checked)
+    }
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::checked(grammar::bytes(text), text)
+    fn checked(bytes: u64) -> Option<Self> {
+        (1..=4_000_000_000).contains(&bytes).then_some(Self(bytes))
     }
 }
 
@@ -185,19 +163,11 @@ impl fmt::Display for Seconds {
     }
 }
 
-impl std::str::FromStr for Seconds {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        grammar::duration(text)
-            .filter(|time| time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs()))
-            .map(|time| Self(time.as_secs()))
-            .ok_or_else(|| {
-                format!(
-                    "expected a time in whole seconds from \"1s\" to \"60m\" \
-                     (units s, m), found {text:?}"
-                )
-            })
+impl Seconds {
+    fn read(text: &str) -> Option<Self> {
+        let time = grammar::duration(text)?;
+        let whole = time.subsec_nanos() == 0 && (1..=3600).contains(&time.as_secs());
+        whole.then_some(Self(time.as_secs()))
     }
 }
 
@@ -246,75 +216,98 @@ impl fmt::Display for Delay {
     }
 }
 
-impl std::str::FromStr for Delay {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        grammar::duration(text)
-            .filter(|time| *time <= Duration::from_secs(60))
-            .map(|time| Self(time.as_micros() as u64))
-            .ok_or_else(|| {
-                format!("expected a time from \"0ms\" to \"60s\" (units us, ms, s), found {text:?}")
-            })
+impl Delay {
+    fn read(text: &str) -> Option<Self> {
+        let time = grammar::duration(text)?;
+        (time <= Duration::from_secs(60)).then_some(Self(time.as_micros() as u64))
     }
 }
 
-/// Reads a quantity from a TOML string, and says what was expected otherwise.
-struct Text<T> {
-    expecting: &'static str,
-    from_integer: fn(i64) -> Result<T, String>,
+/// Reads a quantity from text, and says what was expected otherwise.
+pub(crate) struct Text<T> {
+    pub(crate) expected: &'static str,
+    pub(crate) read: fn(&str) -> Option<T>,
+    /// Of a number without a unit.
+    pub(crate) whole: fn(u64) -> Option<T>,
 }
 
-impl<T: std::str::FromStr<Err = String>> Visitor<'_> for Text<T> {
+impl<T> Visitor<'_> for Text<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expecting)
+        f.write_str(self.expected)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        text.parse().map_err(E::custom)
+        (self.read)(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<T, E> {
-        (self.from_integer)(value).map_err(E::custom)
+        let whole = u64::try_from(value).ok().and_then(self.whole);
+        whole.ok_or_else(|| E::invalid_type(Unexpected::Signed(value), &self))
     }
 
     // JSON has positive numbers so, TOML has none of this type.
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
-        let value = i64::try_from(value).map_err(E::custom)?;
-        self.visit_i64(value)
+        (self.whole)(value).ok_or_else(|| E::invalid_type(Unexpected::Unsigned(value), &self))
     }
 }
 
+/// From text, on the command line and in files: what is expected, what else in files, and what
+/// reads that, a number without a unit.
 macro_rules! from_text {
-    ($type:ty, $expecting:literal, $from_integer:expr) => {
-        impl<'de> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_any(Text::<Self> {
-                    expecting: $expecting,
-                    from_integer: $from_integer,
+    ($type:ty, $expected:literal, $or:literal, $whole:expr) => {
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                Self::read(text).ok_or_else(|| format!("expected {}, found {text:?}", $expected))
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any($crate::quantity::Text::<Self> {
+                    expected: concat!($expected, $or),
+                    read: Self::read,
+                    whole: $whole,
                 })
             }
         }
     };
 }
+pub(crate) use from_text;
 
-from_text!(Probability, "a percentage such as \"5%\"", |value| Err(
-    format!("expected a percentage such as \"5%\", found the integer {value}")
-));
-from_text!(Rate, "a rate such as \"100mbit\"", |value| Err(format!(
-    "expected a rate with its unit such as \"100mbit\", found the integer {value}"
-)));
-from_text!(Size, "a size such as \"1mb\" or 65536", |value| {
-    Size::checked(u64::try_from(value).ok(), value)
-});
-from_text!(Seconds, "a time such as \"1s\"", |value| Err(format!(
-    "expected a time with its unit such as \"1s\", found the integer {value}"
-)));
-from_text!(Delay, "a time such as \"10ms\"", |value| Err(format!(
-    "expected a time with its unit such as \"10ms\", found the integer {value}"
-)));
+from_text!(
+    Probability,
+    "a percentage from \"0%\" to \"100%\"",
+    "",
+    |_| None
+);
+from_text!(
+    Rate,
+    "a rate from \"1kbit\" to \"1000gbit\" (units bit, kbit, mbit, gbit)",
+    "",
+    |_| None
+);
+from_text!(
+    Size,
+    "a size from \"1B\" to \"4000MB\" (units B, kB, MB, GB, KiB, MiB, GiB)",
+    ", or a whole number of bytes",
+    Self::checked
+);
+from_text!(
+    Seconds,
+    "a time in whole seconds from \"1s\" to \"60m\" (units s, m)",
+    "",
+    |_| None
+);
+from_text!(
+    Delay,
+    "a time from \"0ms\" to \"60s\" (units us, ms, s)",
+    "",
+    |_| None
+);
 
 #[cfg(test)]
 mod tests {
@@ -401,6 +394,13 @@ mod tests {
         for text in ["", "10", "61s", "-1ms", "2m", "ms", "1e3ms"] {
             assert!(text.parse::<Delay>().is_err(), "{text}");
         }
+    }
+
+    /// Messages have the units of the grammar.
+    #[test]
+    fn units_are_those_of_the_grammar() {
+        assert!("".parse::<Rate>().unwrap_err().contains(grammar::RATES));
+        assert!("".parse::<Size>().unwrap_err().contains(grammar::SIZES));
     }
 
     #[test]

@@ -1,131 +1,51 @@
 //! Takes keys out of TOML: every fault is found, and each has its place.
 
-use std::cell::RefCell;
-use std::ops::Range;
+mod document;
+mod leaf;
+
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::fault::{Fault, Faults, Position, one_line, position};
-use crate::memory::{TooMuch, check_toml_within};
+use crate::fault::{Faults, Position, one_line};
+use crate::memory::{MEMORY_MAX, TooMuch, check_toml};
 use crate::near::nearest;
 
-/// Most faults that are told.
-const FAULTS_MAX: usize = 100;
+pub use document::{Document, text};
+pub use leaf::expected;
 
-/// The whole text, and what was found wrong with it.
-pub struct Document<'a> {
-    /// Serves for messages alone.
-    pub file: &'a Path,
-    /// The text.
-    pub text: &'a str,
-    /// Where each line begins.
-    lines: Vec<u32>,
-    faults: RefCell<Vec<Fault>>,
-}
-
-impl<'a> Document<'a> {
-    /// A text without faults so far.
-    pub fn new(file: &'a Path, text: &'a str) -> Self {
-        // A file has 16 MiB at most, and perhaps as many lines: of the size that is needed, since
-        // one that grows has up to twice that.
-        let mut lines = Vec::with_capacity(text.matches('\n').count() + 1);
-        lines.push(0);
-        lines.extend(text.match_indices('\n').map(|(at, _)| at as u32 + 1));
-        Self {
-            file,
-            text,
-            lines,
-            faults: RefCell::default(),
-        }
-    }
-
-    /// Line and column of a byte.
-    pub fn position(&self, at: usize) -> Position {
-        let mut at = at.min(self.text.len());
-        while !self.text.is_char_boundary(at) {
-            at -= 1;
-        }
-        let line = self.lines.partition_point(|&start| start as usize <= at);
-        // The first line begins at 0, so at least one does not begin after `at`.
-        let start = self.lines[line - 1] as usize;
-        Position {
-            line,
-            column: self.text[start..at].chars().count() + 1,
-        }
-    }
-
-    /// Adds a fault.
-    pub fn fault(
-        &self,
-        at: Position,
-        key: Option<String>,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) {
-        let mut faults = self.faults.borrow_mut();
-        if faults.len() < FAULTS_MAX {
-            faults.push(Fault {
-                file: self.file.to_path_buf(),
-                at,
-                key,
-                found: found.into(),
-                expected: expected.into(),
-            });
-        } else if faults.len() == FAULTS_MAX {
-            faults.push(Fault {
-                file: self.file.to_path_buf(),
-                at,
-                key: None,
-                found: format!("more than {FAULTS_MAX} faults"),
-                expected: "fewer: the rest is not looked at".to_owned(),
-            });
-        }
-    }
-
-    /// Whether no more faults are told.
-    pub fn is_full(&self) -> bool {
-        self.faults.borrow().len() > FAULTS_MAX
-    }
-
-    /// Whether there is no fault so far.
-    pub fn is_clean(&self) -> bool {
-        self.faults.borrow().is_empty()
-    }
-
-    /// The faults, in the order of the text.
-    pub fn take_faults(&self) -> Faults {
-        let mut faults = self.faults.take();
-        faults.sort_by_key(|fault| fault.at);
-        Faults(faults)
-    }
-}
-
-/// What a file holds as text; `file` serves for messages alone.
+/// What `read` makes of the root table of a text; it may make nothing only where it has found a
+/// fault.
 ///
 /// # Errors
-/// The first byte that is not UTF-8.
-pub fn text<'b>(bytes: &'b [u8], file: &Path) -> Result<&'b str, Faults> {
-    std::str::from_utf8(bytes).map_err(|error| {
-        let (valid, rest) = bytes.split_at(error.valid_up_to());
-        // The valid part is text by the contract of `valid_up_to`.
-        let (line, column) = position(&String::from_utf8_lossy(valid), valid.len());
-        let byte = rest.first().copied().unwrap_or_default();
-        Faults(vec![Fault {
-            file: file.to_path_buf(),
-            at: Position { line, column },
-            key: None,
-            found: format!("the byte 0x{byte:02x}"),
-            expected: "UTF-8 text".to_owned(),
-        }])
-    })
+/// All faults, in the order of the text.
+pub fn parse<T>(
+    text: &str,
+    file: &Path,
+    read: impl FnOnce(&mut Table<'_>) -> Option<T>,
+) -> Result<T, Faults> {
+    let document = Document::new(file, text);
+    let reader = Reader {
+        memory: MEMORY_MAX,
+        ..Reader::new(&document, 0..text.len())
+    };
+    let value = reader.root().and_then(|mut root| {
+        let value = read(&mut root);
+        root.finish();
+        value
+    });
+    value
+        .filter(|_| document.is_clean())
+        .ok_or_else(|| document.take_faults())
 }
 
 /// Longest piece of a text that is repeated in an error, in characters.
 const QUOTE_MAX: usize = 60;
 /// Most memory for one part while it is read, in bytes: a rule of 65,536 prefixes takes less.
-const MEMORY_MAX: u64 = 64 << 20;
+const PART_MAX: u64 = 64 << 20;
 
 /// A part of a text that is TOML by itself. Places are those in it.
 pub struct Reader<'a> {
@@ -133,6 +53,8 @@ pub struct Reader<'a> {
     text: &'a str,
     /// Where it begins in the whole.
     start: usize,
+    /// Most memory that reading it may take, bytes.
+    memory: u64,
 }
 
 /// The keys of one table that have not been taken yet.
@@ -144,15 +66,29 @@ pub struct Table<'s> {
     path: String,
     entries: DeTable<'s>,
     known: Vec<Known>,
+    /// Faults of the document before this table was read.
+    faults_before: usize,
+    /// The value of `kind`, where the other keys depend on it.
+    kind: Option<String>,
     /// Where the table begins.
     pub at: usize,
+}
+
+/// How a key is written.
+#[derive(Clone, Copy)]
+enum Form {
+    Value,
+    Table,
+    Tables,
 }
 
 /// A key that was asked for.
 #[derive(Clone, Copy)]
 struct Known {
     key: &'static str,
-    is_table: bool,
+    form: Form,
+    /// Where its value stands.
+    at: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -162,17 +98,18 @@ impl<'a> Reader<'a> {
             document,
             start: part.start,
             text: &document.text[part],
+            memory: PART_MAX,
         }
     }
 
     /// The root table, unless the text is not TOML.
     pub fn root(&self) -> Option<Table<'_>> {
-        if let Err(TooMuch { at, found }) = check_toml_within(self.text, MEMORY_MAX) {
+        if let Err(TooMuch { at, found }) = check_toml(self.text, self.memory) {
             self.fault(at, None, found, TooMuch::EXPECTED);
             return None;
         }
         let (root, errors) = DeTable::parse_recoverable(self.text);
-        // What follows on the same line is mostly a consequence of the first.
+        // Further faults on a line are mostly consequences of the first.
         let mut line = 0;
         for error in &errors {
             let span = error.span().unwrap_or(self.text.len()..self.text.len());
@@ -210,6 +147,8 @@ impl<'a> Reader<'a> {
             path,
             entries,
             known: Vec::new(),
+            faults_before: self.document.count(),
+            kind: None,
             at,
         }
     }
@@ -281,11 +220,131 @@ impl<'s> Table<'s> {
 
     /// Takes a key with whatever it has.
     pub fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'s>>> {
+        let value = self.entries.remove(key);
         self.known.push(Known {
             key,
-            is_table: false,
+            form: Form::Value,
+            at: value.as_ref().map(|value| value.span().start),
         });
-        self.entries.remove(key)
+        value
+    }
+
+    /// Where the value of a key that has been taken stands, if it is there.
+    fn place(&self, key: &str) -> Option<usize> {
+        let known = self.known.iter().find(|known| known.key == key);
+        known.and_then(|known| known.at)
+    }
+
+    /// Whether a key that has been taken is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.place(key).is_some()
+    }
+
+    /// A fault of a key that has been taken, which shows beside other values only.
+    pub fn wrong(&self, key: &str, found: impl Into<String>, expected: impl Into<String>) {
+        self.fault(
+            self.place(key).unwrap_or(self.at),
+            Some(key),
+            found,
+            expected,
+        );
+    }
+
+    /// Adds faults of another file that this one names.
+    pub fn add(&self, faults: Faults) {
+        faults
+            .0
+            .into_iter()
+            .for_each(|it| self.reader.document.add(it));
+    }
+
+    /// Whether no fault was found since this table began to be read: only then do its values say
+    /// something about each other.
+    pub fn is_sound(&self) -> bool {
+        self.reader.document.count() == self.faults_before
+    }
+
+    /// Takes a value that may be absent, as its type reads it.
+    pub fn value<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.take(key)?;
+        let read = leaf::read(value.get_ref());
+        read.map_err(|expected| {
+            let found = describe(value.get_ref());
+            self.fault(value.span().start, Some(key), found, expected);
+        })
+        .ok()
+    }
+
+    /// The same, of a value that must be there.
+    pub fn needed<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
+        let value = self.value(key);
+        if !self.has(key) {
+            self.fault(self.at, Some(key), "nothing", expected::<T>());
+        }
+        value
+    }
+
+    /// Takes a whole number that may be absent.
+    pub fn count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
+        let expected = format!("a whole number from {} to {}", range.start(), range.end());
+        let within = |value: &DeValue<'_>| {
+            let number = u32::try_from(whole(value)?).ok()?;
+            range.contains(&number).then_some(number)
+        };
+        self.optional(key, within, &expected)
+    }
+
+    /// The same, of a number that must be there.
+    pub fn needed_count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
+        let (least, most) = (*range.start(), *range.end());
+        let number = self.count(key, range);
+        if !self.has(key) {
+            let expected = format!("a whole number from {least} to {most}");
+            self.fault(self.at, Some(key), "nothing", expected);
+        }
+        number
+    }
+
+    /// Takes `kind`, on which the other keys depend; the default is one of its words.
+    pub fn kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
+        let given = self.peek("kind").and_then(DeValue::as_str);
+        self.kind = given.or(default).map(str::to_owned);
+        match default {
+            Some(default) if !self.entries.contains_key("kind") => {
+                self.take("kind");
+                leaf::read(&DeValue::String(default.into())).ok()
+            }
+            _ => self.needed("kind"),
+        }
+    }
+
+    /// Takes the tables of a list, `[[key]]`, each with its number as label.
+    pub fn tables(&mut self, key: &'static str) -> Vec<Table<'s>> {
+        let value = self.take(key);
+        if let Some(known) = self.known.last_mut() {
+            known.form = Form::Tables;
+        }
+        let Some(value) = value else {
+            return Vec::new();
+        };
+        let expected = format!("tables, [[{key}]]");
+        let at = value.span().start;
+        let DeValue::Array(items) = value.into_inner() else {
+            self.fault(at, Some(key), "no list", expected);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for (place, item) in items.into_iter().enumerate() {
+            let at = item.span().start;
+            match item.into_inner() {
+                DeValue::Table(entries) => {
+                    let label = format!("{key} {}: ", place + 1);
+                    tables.push(self.reader.table(label, String::new(), entries, at));
+                }
+                other => self.fault(at, Some(key), describe(&other), &*expected),
+            }
+        }
+        tables
     }
 
     /// Takes everything, in the order of the text: names, where they stand, values.
@@ -311,7 +370,7 @@ impl<'s> Table<'s> {
     pub fn sub(&mut self, key: &'static str) -> Option<Table<'s>> {
         let value = self.take(key);
         if let Some(known) = self.known.last_mut() {
-            known.is_table = true;
+            known.form = Form::Table;
         }
         let value = value?;
         let at = value.span().start;
@@ -331,6 +390,25 @@ impl<'s> Table<'s> {
                 None
             }
         }
+    }
+
+    /// Takes a table; one that is absent is empty.
+    pub fn sub_or_empty(&mut self, key: &'static str) -> Table<'s> {
+        self.sub(key).unwrap_or_else(|| {
+            let path = format!("{}{key}.", self.path);
+            let label = self.label.clone();
+            self.reader.table(label, path, DeTable::new(), self.at)
+        })
+    }
+
+    /// Takes a table that must be there.
+    pub fn needed_sub(&mut self, key: &'static str) -> Option<Table<'s>> {
+        let table = self.sub(key);
+        if !self.has(key) {
+            let expected = format!("a table, {}", self.header(key));
+            self.fault(self.at, Some(key), "nothing", expected);
+        }
+        table
     }
 
     /// Takes a value that may be absent.
@@ -417,17 +495,22 @@ impl<'s> Table<'s> {
     }
 
     /// Refuses the keys that nobody asked for.
-    pub fn finish(mut self) {
-        let known = std::mem::take(&mut self.known);
+    pub fn finish(&mut self) {
+        let known = self.known.clone();
+        let kind = match &self.kind {
+            Some(kind) => format!(" with kind {kind:?}"),
+            None => String::new(),
+        };
         let names: Vec<String> = known
             .iter()
-            .map(|known| match known.is_table {
-                true => self.header(known.key),
-                false => known.key.to_owned(),
+            .map(|known| match known.form {
+                Form::Value => known.key.to_owned(),
+                Form::Table => self.header(known.key),
+                Form::Tables => format!("[[{}]]", known.key),
             })
             .collect();
         for (name, at, _) in self.drain() {
-            let mut expected = format!("one of {}", names.join(", "));
+            let mut expected = format!("one of {}{kind}", names.join(", "));
             if let Some(near) = nearest(&name, known.iter().map(|known| known.key)) {
                 expected += &format!("; perhaps `{near}`");
             }
@@ -443,6 +526,26 @@ pub fn whole(value: &DeValue<'_>) -> Option<i64> {
         DeValue::Integer(value) => i64::from_str_radix(value.as_str(), value.radix()).ok(),
         _ => None,
     }
+}
+
+/// A number, whole or not.
+pub fn number(value: &DeValue<'_>) -> Option<f64> {
+    match value {
+        DeValue::Float(value) => value.as_str().parse().ok(),
+        other => whole(other).map(|value| value as f64),
+    }
+}
+
+/// What [`name`] accepts.
+pub const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
+
+/// A name that can be that of a file.
+pub fn name(value: &DeValue<'_>) -> Option<String> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let text = value.as_str()?;
+    let good =
+        (1..=64).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with(['-', '.']);
+    good.then(|| text.to_owned())
 }
 
 /// A value in words.

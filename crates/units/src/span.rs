@@ -1,11 +1,11 @@
 //! Times of simulated networks, finer than [`Delay`](crate::Delay).
 
 use std::fmt;
-use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::Serialize;
 
 use crate::grammar;
+use crate::quantity::from_text;
 
 /// A span of simulated time, written with a unit: `"80ns"`, `"1.5us"`, `"10ms"`, `"2s"`.
 /// It serializes as a number of picoseconds.
@@ -25,22 +25,20 @@ impl Span {
     }
 }
 
-impl FromStr for Span {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        grammar::time_ps(text)
-            // An hour.
-            .filter(|&ps| ps <= 3_600_000_000_000_000)
-            .map(|ps| Self(ps as u64))
-            .ok_or_else(|| {
-                format!(
-                    "expected a time from \"0ns\" to \"3600s\" (units ns, us, ms, s), \
-                     found {text:?}"
-                )
-            })
+impl Span {
+    fn read(text: &str) -> Option<Self> {
+        let ps = grammar::time_ps(text)?;
+        // An hour.
+        (ps <= 3_600_000_000_000_000).then_some(Self(ps as u64))
     }
 }
+
+from_text!(
+    Span,
+    "a time from \"0ns\" to \"3600s\" (units ns, us, ms, s)",
+    "",
+    |_| None
+);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,32 +52,6 @@ impl fmt::Display for Span {
             }
         }
         write!(f, "{}ns", self.0 as f64 / 1e3)
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-
-        impl de::Visitor<'_> for Text {
-            type Value = Span;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as \"1us\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
-                text.parse().map_err(E::custom)
-            }
-
-            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Span, E> {
-                Err(E::custom(format!(
-                    "expected a time with its unit such as \"1us\", found the integer {value}"
-                )))
-            }
-        }
-
-        deserializer.deserialize_any(Text)
     }
 }
 

@@ -1,0 +1,50 @@
+//! Names that carry the process that made what bears them, so that the next one finds what a
+//! killed one has left.
+
+use std::fs;
+use std::path::Path;
+
+/// What every such name begins with; the process's id and a serial number follow.
+pub const PREFIX: &str = "thalweg-lab-";
+
+/// The entries of a directory that bear the name of a process that is gone.
+pub fn orphans(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| owner(name).is_some_and(|pid| !is_alive(pid)))
+        .collect()
+}
+
+/// The process id in a name such as "thalweg-lab-123-0-baseline-client".
+fn owner(name: &str) -> Option<u32> {
+    let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    pid.parse().ok()
+}
+
+/// Whether a process with this id exists.
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_carry_their_process() {
+        assert_eq!(owner("thalweg-lab-123-0-baseline-client"), Some(123));
+        assert_eq!(owner("thalweg-lab-7-run"), Some(7));
+        for name in [
+            "thalweg-lab.lock",
+            "thalweg-lab-",
+            "thalweg-lab-x-0",
+            "other-1-0",
+        ] {
+            assert_eq!(owner(name), None, "{name}");
+        }
+    }
+}

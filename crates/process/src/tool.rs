@@ -1,0 +1,125 @@
+//! Programs of the system, found where they are, and the commands of iproute2, each checked.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use crate::error::Error;
+
+/// Where the tools are even if the caller's PATH leaves out the system
+/// directories, as Debian's does for ordinary logins.
+const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+
+/// The full path of a program, looked for on PATH and in the system directories.
+pub fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SYSTEM_DIRECTORIES.iter().map(Into::into))
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// A command for a program, found as [`find`] does.
+pub fn command(program: &str) -> Command {
+    Command::new(find(program).unwrap_or_else(|| program.into()))
+}
+
+/// Runs `ip` or `tc` with the words of one string.
+///
+/// # Errors
+/// [`Error::Command`] with its standard error where it fails.
+pub fn run(program: &str, words: &str) -> Result<(), Error> {
+    read(program, words).map(drop)
+}
+
+/// The same; returns what it says.
+///
+/// # Errors
+/// As of [`run`].
+pub fn read(program: &str, words: &str) -> Result<String, Error> {
+    let arguments: Vec<&str> = words.split_ascii_whitespace().collect();
+    let shown = format!("{program} {}", arguments.join(" "));
+    let output = command(program)
+        .args(&arguments)
+        .output()
+        .map_err(Error::system(format!("cannot start `{shown}`")))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(failed(shown, &output))
+}
+
+/// Runs several commands of `ip` in a namespace, in one process.
+///
+/// # Errors
+/// [`Error::Command`] for the first that fails; those after it are not run.
+pub fn batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
+    batch_by(&["-n", namespace], commands)
+}
+
+/// The same where the calling thread is.
+pub fn batch_here(commands: &[String]) -> Result<(), Error> {
+    batch_by(&[], commands)
+}
+
+fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
+    let program = [&["ip"], words].concat().join(" ");
+    let start = |error| Error::system(format!("cannot start `{program} -batch -`"))(error);
+    let mut child = command("ip")
+        .args(words)
+        .args(["-batch", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start)?;
+    if let Some(mut input) = child.stdin.take() {
+        // Where it has ended before it read all, its own words say why.
+        let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
+    }
+    let output = child.wait_with_output().map_err(start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let which = failed_line(&String::from_utf8_lossy(&output.stderr));
+    let command = which.and_then(|number| commands.get(number.checked_sub(1)?));
+    Err(failed(
+        command.map_or(program.clone(), |words| format!("{program} {words}")),
+        &output,
+    ))
+}
+
+/// The line that `ip -batch -` complains of, counted from 1.
+fn failed_line(stderr: &str) -> Option<usize> {
+    let (_, number) = stderr.trim().rsplit_once("Command failed -:")?;
+    number.parse().ok()
+}
+
+/// A word as a shell would want it.
+pub fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+fn failed(command: String, output: &Output) -> Error {
+    Error::Command {
+        command,
+        status: output.status.to_string(),
+        stderr: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_says_which_line_failed() {
+        let text = "Error: Device not found.\nCommand failed -:12\n";
+        assert_eq!(failed_line(text), Some(12));
+        assert_eq!(failed_line("something else"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Figures for a reader: three significant digits and a unit.
+
+/// Units with their factors, the largest first.
+type Units = [(f64, &'static str)];
+
+/// Bits per second.
+pub fn rate(bps: f64) -> String {
+    scaled(
+        bps,
+        &[(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")],
+        "bit/s",
+    )
+}
+
+/// Bytes.
+pub fn bytes(bytes: u64) -> String {
+    scaled(bytes as f64, &[(1e9, "GB"), (1e6, "MB"), (1e3, "kB")], "B")
+}
+
+/// Microseconds.
+pub fn time(us: f64) -> String {
+    let units = [(1e6, "s"), (1e3, "ms"), (1.0, "µs")];
+    let found = units.iter().find(|(factor, _)| reaches(us, *factor));
+    let (factor, unit) = found.unwrap_or(&units[2]);
+    format!("{} {unit}", three(us / factor))
+}
+
+/// Three significant digits, of numbers below 0.01 two decimal places.
+pub fn three(value: f64) -> String {
+    match value.abs() {
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// Numbers below the least unit are whole.
+fn scaled(value: f64, units: &Units, least: &str) -> String {
+    match units.iter().find(|(factor, _)| reaches(value, *factor)) {
+        Some((factor, unit)) => format!("{} {unit}", three(value / factor)),
+        None => format!("{value:.0} {least}"),
+    }
+}
+
+/// 999.6 would be shown as "1000": the next unit has it as "1.00".
+fn reaches(value: f64, factor: f64) -> bool {
+    value.abs() >= factor * 0.9995
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_keep_three_figures() {
+        for (bps, text) in [
+            (0.0, "0 bit/s"),
+            (999.0, "999 bit/s"),
+            (1_234.0, "1.23 kbit/s"),
+            (90_120_000.0, "90.1 Mbit/s"),
+            (999_700_000.0, "1.00 Gbit/s"),
+            (4_812_000_000.0, "4.81 Gbit/s"),
+            (16_500_000_000.0, "16.5 Gbit/s"),
+            (120e9, "120 Gbit/s"),
+        ] {
+            assert_eq!(rate(bps), text);
+        }
+    }
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1_500_000), "1.50 MB");
+        assert_eq!(bytes(999_700), "1.00 MB");
+        assert_eq!(time(0.25), "0.25 µs");
+        assert_eq!(time(-12_345.0), "-12.3 ms");
+        assert_eq!(time(999_700.0), "1.00 s");
+    }
+}

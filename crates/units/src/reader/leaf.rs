@@ -1,0 +1,95 @@
+//! One value, by what its type's `Deserialize` expects.
+
+use std::fmt;
+
+use serde::de::{self, DeserializeOwned, Deserializer, IntoDeserializer, Unexpected, Visitor};
+use serde::forward_to_deserialize_any;
+use toml::de::DeValue;
+
+use super::{number, whole};
+use crate::near::nearest;
+
+/// What a type says that it expected.
+#[derive(Debug)]
+struct Expected(String);
+
+impl std::error::Error for Expected {}
+
+impl fmt::Display for Expected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl de::Error for Expected {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self(message.to_string())
+    }
+
+    fn invalid_type(_: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        Self(expected.to_string())
+    }
+
+    fn invalid_value(_: Unexpected<'_>, expected: &dyn de::Expected) -> Self {
+        Self(expected.to_string())
+    }
+
+    fn unknown_variant(found: &str, words: &'static [&'static str]) -> Self {
+        let all: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        let mut expected = all.join(" or ");
+        if let Some(near) = nearest(found, words.iter().copied()) {
+            expected += &format!("; perhaps \"{near}\"");
+        }
+        Self(expected)
+    }
+}
+
+/// A value; none: it is not there.
+struct Leaf<'v, 'd>(Option<&'v DeValue<'d>>);
+
+impl<'de> Deserializer<'de> for Leaf<'_, '_> {
+    type Error = Expected;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Expected> {
+        let integer = self.0.and_then(whole);
+        match (self.0, integer) {
+            (Some(DeValue::String(text)), _) => visitor.visit_str(text),
+            (Some(DeValue::Boolean(value)), _) => visitor.visit_bool(*value),
+            (_, Some(integer)) => visitor.visit_i64(integer),
+            (value, _) => match value.and_then(number) {
+                Some(number) => visitor.visit_f64(number),
+                None => Err(de::Error::invalid_type(Unexpected::Unit, &visitor)),
+            },
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        words: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Expected> {
+        match self.0 {
+            Some(DeValue::String(text)) => visitor.visit_enum((**text).into_deserializer()),
+            _ => Err(de::Error::unknown_variant("", words)),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
+        unit unit_struct newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
+/// The value, or what was expected instead.
+pub(super) fn read<T: DeserializeOwned>(value: &DeValue<'_>) -> Result<T, String> {
+    T::deserialize(Leaf(Some(value))).map_err(|Expected(expected)| expected)
+}
+
+/// What a type expects, in words.
+pub fn expected<T: DeserializeOwned>() -> String {
+    match T::deserialize(Leaf(None)) {
+        Ok(_) => "a value".to_owned(),
+        Err(Expected(expected)) => expected,
+    }
+}
