@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use thalweg_process::Process;
+use thalweg_process::http;
 use thalweg_process::interrupt::OnSignal;
 
 use crate::error::Error;
-use crate::http;
 use crate::mode::Mode;
 
 /// The agent's socket in its directory.

@@ -1,147 +1,34 @@
 //! Where a run takes place: on this machine's own kernel, or in a kernel that
 //! runs as a process.
 
-use std::fmt;
-use std::str::FromStr;
+use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use thalweg_guest::virtual_kernel::{self, Time};
+use thalweg_guest::{kernels, qemu, uml};
 use thalweg_process::interrupt;
 
 use crate::error::Error;
 use crate::host::WireKind;
 use crate::mode::Mode;
-use crate::outcome::Outcome;
-use crate::run::{self, Options};
+use crate::options::{Backend, Options, Place, command_to_repeat};
+use crate::report::Finished;
+use crate::run::check;
 use crate::scenario::Scenario;
-use crate::ticks::{self, Ticks, Timers};
+use crate::ticks::{self, Timers};
 use crate::units::Rate;
-use crate::virtual_kernel::{self, Time};
-use crate::{host, kernels, qemu, report, table, uml};
-
-/// The kernel that a run uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// The machine's own where it has all that is needed; otherwise
-    /// [`Backend::Link`] if every path is slow enough for it; otherwise
-    /// [`Backend::Uml`].
-    #[default]
-    Auto,
-    /// The machine's own kernel, in network namespaces. Needs root.
-    Host,
-    /// The machine's own kernel, and a path that this process forwards: delay
-    /// without netem. Needs root.
-    Link,
-    /// Debian's user-mode Linux, an ordinary process.
-    Uml,
-    /// A user-mode Linux whose time is simulated: no noise from the machine.
-    Virtual,
-    /// A distribution's kernel in QEMU, in virtual time.
-    Qemu,
-}
-
-impl Backend {
-    const ALL: [(Self, &'static str); 6] = [
-        (Self::Auto, "auto"),
-        (Self::Host, "host"),
-        (Self::Link, "link"),
-        (Self::Uml, "uml"),
-        (Self::Virtual, "virtual"),
-        (Self::Qemu, "qemu"),
-    ];
-}
-
-impl Backend {
-    /// What joins the hosts where the machine's own kernel is used.
-    pub(crate) fn wire(self) -> WireKind {
-        match self {
-            Self::Link => WireKind::Tun,
-            _ => WireKind::Veth,
-        }
-    }
-}
-
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::ALL.iter().find(|(backend, _)| backend == self);
-        f.write_str(name.map_or("", |(_, name)| name))
-    }
-}
-
-impl FromStr for Backend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|(_, name)| *name == text)
-            .map(|(backend, _)| backend)
-            .ok_or_else(|| {
-                let names = Self::ALL.map(|(_, name)| name).join(", ");
-                format!("expected one of {names}, found {text:?}")
-            })
-    }
-}
-
-/// Which backend ran, and why that one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
-    /// The backend; never [`Backend::Auto`].
-    pub name: Backend,
-    /// Why this one.
-    pub why: String,
-    /// The command line of the kernel that was started; none on the machine's own.
-    pub kernel_command: Option<String>,
-}
-
-impl Default for Place {
-    fn default() -> Self {
-        Self {
-            name: Backend::Host,
-            why: "called from within a program".to_owned(),
-            kernel_command: None,
-        }
-    }
-}
-
-/// What is left of a run once its kernel may be gone.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Finished {
-    /// Whether no expectation was missed.
-    pub passed: bool,
-    /// The document that [`report::json`] makes.
-    pub document: Value,
-    /// The tables for a terminal.
-    pub text: String,
-}
-
-impl Finished {
-    /// What is shown of an outcome.
-    ///
-    /// # Errors
-    /// [`Error::System`] where a figure cannot be written as JSON.
-    pub fn of(outcome: &Outcome) -> Result<Self, Error> {
-        let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario).collect();
-        Ok(Self {
-            passed: outcome.passed(),
-            document: report::json(outcome)?,
-            text: texts.join("\n") + "\n",
-        })
-    }
-}
+use crate::{host, inside, timing};
 
 /// Runs the scenarios on the backend that the options ask for, and writes a
-/// report of each, as [`run::run`] does on the machine's own kernel.
+/// report of each, as [`crate::run()`] does on the machine's own kernel.
 ///
 /// # Errors
-/// The first fault; see [`run::run`]. Also where the backend cannot be used here,
+/// The first fault; see [`crate::run()`]. Also where the backend cannot be used here,
 /// with all that is missing, and where its kernel does not boot or hangs, with
 /// its console.
 pub fn run(options: &Options) -> Result<Finished, Error> {
-    let scenarios = run::check(options)?;
+    let scenarios = check(options)?;
     let has_stack = scenarios.iter().any(|scenario| scenario.stack().is_some());
-    if options.kernel.is_some() && options.backend != Backend::Qemu && !has_stack {
+    if options.kernel.name.is_some() && options.kernel.backend != Backend::Qemu && !has_stack {
         return Err(Error::Options(
             "--kernel goes with --backend qemu, or with a scenario that has an end \"stack\""
                 .into(),
@@ -150,7 +37,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     let (name, mut why) = choose(options, &scenarios)?;
     check_stacks(options, &scenarios, name)?;
     let stock = match name {
-        Backend::Qemu => Some(kernels::find(options.kernel.as_deref())?),
+        Backend::Qemu => Some(kernels::find(options.kernel.name.as_deref())?),
         _ => None,
     };
     if let Some(stock) = &stock {
@@ -158,7 +45,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         why = format!("{why}: {}, kernel {}", qemu::version()?, stock.origin());
     }
     let mut options = options.clone();
-    options.place = Place {
+    options.origin.place = Place {
         name,
         why,
         kernel_command: None,
@@ -168,20 +55,21 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     }
     if matches!(name, Backend::Virtual | Backend::Qemu) {
         // Two runs give the same results, wherever they are put.
-        options.command.get_or_insert_with(run::command_to_repeat);
+        let command = &mut options.origin.command;
+        command.get_or_insert_with(command_to_repeat);
     }
-    let asked = Ticks::asked(&scenarios)?;
+    let asked = timing::asked(&scenarios)?;
     if let Some(stock) = &stock {
         let _signals = interrupt::Guard::install()?;
-        return qemu::run(stock, asked.timers, &options, &scenarios);
+        return inside::qemu::run(stock, asked.timers, &options, &scenarios);
     }
     let seed = scenarios.first().map_or(0, |first| first.path.seed);
     let mut kernel = match name {
         Backend::Auto | Backend::Host | Backend::Link | Backend::Qemu => {
-            return Finished::of(&run::run(&options)?);
+            return Finished::of(&crate::run(&options)?);
         }
         Backend::Uml if asked.hz == ticks::DEFAULT => {
-            uml::Kernel::packaged(&scenarios, &options.modes)?
+            inside::uml::packaged(&scenarios, &options.modes)?
         }
         Backend::Uml => virtual_kernel::find(asked.hz, Time::Real, seed)?,
         Backend::Virtual => virtual_kernel::find(asked.hz, Time::Simulated, seed)?,
@@ -190,7 +78,19 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         kernel.words.push("highres=off".to_owned());
     }
     let _signals = interrupt::Guard::install()?;
-    uml::run(&kernel, &options, &scenarios)
+    inside::uml::run(&kernel, &options, &scenarios)
+}
+
+/// Does the job in a work directory, in a kernel of its own (`thalweg lab guest`, see
+/// [`thalweg_guest::main`]).
+///
+/// # Errors
+/// Where there is none, or the run fails.
+pub fn run_inside(work: &Path) -> Result<(), Error> {
+    thalweg_guest::main(work, |document| {
+        let options: Options = inside::read(document)?;
+        inside::write(&Finished::of(&crate::run(&options)?)?)
+    })
 }
 
 /// Simulated time passes only while all wait: without a bottleneck nobody ever
@@ -242,11 +142,11 @@ fn check_stacks(options: &Options, scenarios: &[Scenario], name: Backend) -> Res
 }
 
 fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String), Error> {
-    let missing = match options.backend {
+    let missing = match options.kernel.backend {
         Backend::Auto | Backend::Host | Backend::Link => {
             let missing = host::missing();
             if missing.is_empty() {
-                host::missing_for(scenarios, &options.modes, options.backend.wire())
+                host::missing_for(scenarios, &options.modes, options.kernel.backend.wire())
             } else {
                 missing
             }
@@ -267,7 +167,7 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
         }));
         missing
     };
-    decide(options.backend, missing, link, uml::missing)
+    decide(options.kernel.backend, missing, link, uml::missing)
 }
 
 /// What all paths of a scenario carry together; none where one has no limit.
@@ -325,18 +225,6 @@ fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_round_trip() {
-        for name in ["auto", "host", "link", "uml", "virtual", "qemu"] {
-            assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
-        }
-        let error = "kvm".parse::<Backend>().unwrap_err();
-        assert_eq!(
-            error,
-            "expected one of auto, host, link, uml, virtual, qemu, found \"kvm\""
-        );
-    }
 
     fn lines(text: &str) -> Vec<String> {
         text.split_terminator(',').map(str::to_owned).collect()

@@ -17,7 +17,7 @@ use crate::measure::{Better, Measure, Unit};
 use crate::outcome::Connection;
 use crate::stats;
 use crate::table::Table;
-pub(crate) use bootstrap::interval;
+use bootstrap::interval;
 use input::{Run, RunMode, RunScenario};
 
 /// How to compare.
@@ -168,13 +168,22 @@ impl Comparison {
 pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Error> {
     let fault = |message: &str| Err(Error::Options(message.to_owned()));
     if !options.tolerance.is_finite() || options.tolerance < 0.0 {
-        return fault("the tolerance must be a number that is not negative");
+        let found = options.tolerance;
+        return fault(&format!(
+            "--tolerance: found {found}, expected a part that is not negative"
+        ));
     }
     if !(options.confidence > 0.0 && options.confidence < 1.0) {
-        return fault("the confidence must lie between 0 and 1");
+        let found = options.confidence;
+        return fault(&format!(
+            "--confidence: found {found}, expected a part between 0 and 1"
+        ));
     }
     if options.resamples < 100 {
-        return fault("fewer than 100 resamples say nothing about an interval");
+        let found = options.resamples;
+        return fault(&format!(
+            "--resamples: found {found}, expected at least 100"
+        ));
     }
     let (a, b) = (Run::load(a)?, Run::load(b)?);
     runs(&a, &b, options)

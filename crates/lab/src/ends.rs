@@ -11,22 +11,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::libc;
-use thalweg_process::Process;
+use thalweg_guest::uml::{self, Kernel};
+use thalweg_guest::virtual_kernel::{self, Time};
+use thalweg_guest::{Error as GuestError, Kind};
 use thalweg_process::interrupt::{self, OnSignal};
+use thalweg_process::{Process, tool};
 
 use crate::error::Error;
-use crate::guest::{self, Kind};
 use crate::host::cgroup::Cgroup;
-use crate::host::{Pair, Side, tool};
+use crate::host::{Pair, Side};
+use crate::inside;
 use crate::mode::Mode;
-use crate::run::Options;
+use crate::options::Options;
 use crate::scenario::{End, Qdisc, Scenario};
-use crate::stack;
-use crate::ticks::{self, Ticks, Timers};
+use crate::ticks::{self, Timers};
+use crate::timing;
 use crate::traffic::Pause;
-use crate::uml::{self, Kernel};
 use crate::units::Size;
-use crate::virtual_kernel::{self, Time};
 use crate::worker::turns::{Done, Order, READY};
 
 /// How long such an end may take to be there; it ends by itself before.
@@ -59,9 +60,9 @@ impl Stacks {
         let Some(first) = stacks.first() else {
             return Ok(None);
         };
-        let memory = guest::memory(Kind::UserMode, options, &stacks)?;
-        let asked = Ticks::asked(&stacks)?;
-        let file = options.kernel.as_deref().map(Path::new);
+        let memory = inside::memory(Kind::UserMode, options, &stacks)?;
+        let asked = timing::asked(&stacks)?;
+        let file = options.kernel.name.as_deref().map(Path::new);
         let mut kernel = if file.is_none() && asked.hz != ticks::DEFAULT {
             virtual_kernel::find(asked.hz, Time::Real, first.path.seed)?
         } else {
@@ -94,7 +95,7 @@ impl Stacks {
         side: Side,
         words: &[&str],
     ) -> Result<(Command, Cgroup), Error> {
-        let end = stack::End {
+        let end = thalweg_stack::End {
             namespace: pair.namespace_file(side),
             tap: Pair::STACK.to_owned(),
             kernel: self.kernel.clone(),
@@ -109,7 +110,7 @@ impl Stacks {
                 _ => None,
             },
             sysctls: scenario.system.sysctl.clone().into_iter().collect(),
-            network: Pair::inside(&scenario.path, side, stack::INTERFACE),
+            network: Pair::inside(&scenario.path, side, thalweg_stack::INTERFACE),
         };
         let end = serde_json::to_string(&end)
             .map_err(|error| Error::system("the end of a path")(error.into()))?;
@@ -154,7 +155,7 @@ impl Stacks {
         pair: &Pair,
         mode: &Mode,
     ) -> Result<Sender, Error> {
-        let program = guest::program(options)?;
+        let program = inside::program(options)?;
         let words = [&*program.to_string_lossy(), "lab", "worker", "turns"];
         let (command, cgroup) =
             self.command(options, scenario, pair, mode, Side::Client, &words)?;
@@ -220,10 +221,11 @@ impl Sender {
         };
         match sender.line(Instant::now() + START)? {
             Some(line) if line == READY => Ok(sender),
-            _ => Err(Error::Guest {
+            _ => Err(GuestError::Inside {
                 kind: Kind::UserMode,
                 why: sender.why(),
-            }),
+            }
+            .into()),
         }
     }
 

@@ -3,15 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::guest::Kind;
-
 /// Why a laboratory run could not be done. A missed expectation is not an
 /// error: see [`crate::Outcome::passed`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A scenario file is not a valid scenario.
     #[error(transparent)]
-    Scenario(#[from] crate::scenario::ScenarioError),
+    Scenario(#[from] thalweg_units::Faults),
     /// A mode's name is not known.
     #[error(transparent)]
     Mode(#[from] crate::mode::ModeError),
@@ -24,19 +22,12 @@ pub enum Error {
     /// A process or the system failed, or a signal came; everything has been removed.
     #[error(transparent)]
     Process(#[from] thalweg_process::Error),
-    /// The link between two hosts, or before a stack.
+    /// The link between two hosts.
     #[error(transparent)]
     Link(#[from] thalweg_link::Error),
-    /// A command of iproute2 failed.
-    #[error("`{command}` failed ({status}): {stderr}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// Its exit status.
-        status: String,
-        /// What it wrote to standard error.
-        stderr: String,
-    },
+    /// A kernel of its own.
+    #[error(transparent)]
+    Guest(thalweg_guest::Error),
     /// The loss program could not be loaded or attached.
     #[error("the loss program cannot be {what}: {why}")]
     Loss {
@@ -88,38 +79,6 @@ pub enum Error {
         /// What went wrong, in the command's own words where there are any.
         why: String,
     },
-    /// This machine or user may not have it.
-    #[error("{0}")]
-    Missing(String),
-    /// A kernel of its own ended before it was told to.
-    #[error("{kind} ended unexpectedly ({status}), saying {line:?}{}",
-            .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
-    Ended {
-        /// What ran it.
-        kind: Kind,
-        /// How, as [`std::process::ExitStatus`] says it.
-        status: String,
-        /// The line of its console that tells most.
-        line: String,
-        /// What is behind that, where it is known.
-        remedy: Option<Remedy>,
-    },
-    /// A kernel of its own did not boot, or hung.
-    #[error("{what}; its console said:\n{console}")]
-    Kernel {
-        /// What happened.
-        what: String,
-        /// The end of what it wrote on its console.
-        console: String,
-    },
-    /// The run in a kernel of its own failed there.
-    #[error("in {kind}: {why}")]
-    Guest {
-        /// What runs it.
-        kind: Kind,
-        /// The first fault; empty where there is no result either.
-        why: String,
-    },
     /// Two runs cannot be compared.
     #[error("{0}")]
     Compare(String),
@@ -128,13 +87,16 @@ pub enum Error {
     Options(String),
 }
 
-/// Why something does not work on this machine, and what would help.
-#[derive(Debug)]
-pub struct Remedy {
-    /// What the machine has or lacks.
-    pub why: String,
-    /// What to do.
-    pub fix: &'static str,
+impl From<thalweg_guest::Error> for Error {
+    fn from(error: thalweg_guest::Error) -> Self {
+        use thalweg_guest::Error as Guest;
+        match error {
+            Guest::Process(error) => Self::Process(error),
+            Guest::Preconditions(missing) => Self::Preconditions(missing),
+            Guest::Options(why) => Self::Options(why),
+            other => Self::Guest(other),
+        }
+    }
 }
 
 impl Error {

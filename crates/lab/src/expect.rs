@@ -5,17 +5,20 @@
 //! it needs was not measured it is "not checked": neither met nor missed.
 
 use std::fmt;
-use std::ops::Range;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
+pub use thalweg_report::Verdict;
+use thalweg_units::figures::time;
+use thalweg_units::reader::{self, Table};
+use toml::de::DeValue;
 
-use crate::measure::{Unit, time};
-use crate::mode::Mode;
+use crate::measure::Unit;
+use crate::mode::{Mode, ModeError};
 use crate::outcome::ModeOutcome;
-use crate::scenario::Fault;
+use crate::scenario::{Host, PolicyFile, Traffic, check_name};
 pub use crate::statistic::Statistic;
 use crate::statistic::{Query, Scope};
-use crate::units::grammar::is_congestion_control;
+use crate::units::grammar::{CONGESTION_CONTROL, is_congestion_control};
 use crate::units::{Delay, Rate};
 
 /// What a statistic is compared with.
@@ -92,18 +95,6 @@ impl fmt::Display for Expectation {
     }
 }
 
-/// Whether an expectation was met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// Within the bounds.
-    Met,
-    /// Outside the bounds: the run fails.
-    Missed,
-    /// A mode it needs was not measured.
-    NotChecked,
-}
-
 /// An expectation and what became of it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
@@ -149,14 +140,8 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
     };
     match result {
         Ok(value) => {
-            let within = expectation.at_least.is_none_or(|least| value >= least)
-                && expectation.at_most.is_none_or(|most| value <= most);
             check.value = Some(value);
-            check.verdict = if within {
-                Verdict::Met
-            } else {
-                Verdict::Missed
-            };
+            check.verdict = Verdict::of(value, expectation.at_least, expectation.at_most);
         }
         Err(reason) => check.reason = Some(reason),
     }
@@ -221,198 +206,182 @@ pub fn best_fixed(modes: &[ModeOutcome]) -> Option<&ModeOutcome> {
     Some(outcome)
 }
 
-/// One `[[expect]]` table as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Table {
-    mode: toml::Spanned<String>,
-    statistic: toml::Spanned<Statistic>,
-    arm: Option<toml::Spanned<String>>,
-    class: Option<toml::Spanned<String>>,
-    host: Option<toml::Spanned<String>>,
-    relative_to: Option<toml::Spanned<String>>,
-    at_least: Option<toml::Spanned<Bound>>,
-    at_most: Option<toml::Spanned<Bound>>,
+/// What is known of the scenario that expectations are of; none: it has faults.
+pub(crate) struct Known<'a> {
+    pub(crate) traffic: Option<&'a Traffic>,
+    pub(crate) hosts: Option<&'a [Host]>,
+    pub(crate) policies: Option<&'a [PolicyFile]>,
 }
 
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a number, a rate such as \"900mbit\", or a time such as \"5ms\""
-)]
-enum Bound {
-    Number(f64),
-    Integer(i64),
-    Rate(Rate),
-    Time(Delay),
-}
-
-impl Table {
-    pub(crate) fn check(self, span: Range<usize>) -> Result<Expectation, Fault> {
-        let statistic = *self.statistic.get_ref();
-        let mode = measured_mode(&self.mode)?;
-        if self.at_least.is_none() && self.at_most.is_none() {
-            return Err((
-                span,
-                "expected `at_least` or `at_most` in this table".into(),
-            ));
+impl Known<'_> {
+    /// One `[[expect]]` table; none where there is a fault.
+    pub(crate) fn read(&self, mut table: Table<'_>) -> Option<Expectation> {
+        let mode = self.mode(&mut table, "mode");
+        if !table.has("mode") {
+            table.fault(table.at, Some("mode"), "nothing", ModeError::EXPECTED);
         }
-        let relative_to = match &self.relative_to {
-            Some(text) if text.get_ref() == "best-fixed" => Some(Reference::BestFixed),
-            Some(text) => Some(Reference::Mode(measured_mode(text)?)),
-            None => None,
-        };
-        if let Some(text) = &self.relative_to
-            && !statistic.is_comparable()
-        {
-            return Err((
-                text.span(),
-                "`relative_to` compares goodput, times, retransmissions, fairness and shares; this statistic is compared as it is"
-                    .into(),
-            ));
-        }
-        self.check_subject(&span)?;
-        let unit = match relative_to {
-            Some(_) => Unit::Number,
-            None => statistic.unit(),
-        };
-        let bound = |bound: Option<toml::Spanned<Bound>>| {
-            let Some(bound) = bound else { return Ok(None) };
-            let span = bound.span();
-            let value = match (bound.into_inner(), unit) {
-                (Bound::Rate(rate), Unit::BitsPerSecond) => rate.bps() as f64,
-                (Bound::Time(time), Unit::Microseconds) => time.us() as f64,
-                (Bound::Number(number), Unit::Share | Unit::Number) => number,
-                (Bound::Integer(number), Unit::Share | Unit::Number) => number as f64,
-                (_, Unit::BitsPerSecond) => {
-                    return Err((
-                        span,
-                        "expected a rate such as \"900mbit\", or `relative_to` for a ratio".into(),
-                    ));
-                }
-                (_, Unit::Microseconds) => {
-                    return Err((
-                        span,
-                        "expected a time such as \"5ms\", or `relative_to` for a ratio".into(),
-                    ));
-                }
-                (_, Unit::Share | Unit::Number) => return Err((span, "expected a number".into())),
-            };
-            let negative = statistic.may_be_negative();
-            if value.is_finite() && value < 0.0 && negative {
-                return Ok(Some(value));
+        let statistic: Option<Statistic> = table.needed("statistic");
+        let relative_to = match table.peek("relative_to").and_then(DeValue::as_str) {
+            Some("best-fixed") => {
+                table.take("relative_to");
+                Some(Reference::BestFixed)
             }
-            if !value.is_finite() || value < 0.0 {
-                return Err((
-                    span,
-                    format!("expected a number that is not negative, found {value}"),
-                ));
-            }
-            Ok(Some(value))
+            _ => self.mode(&mut table, "relative_to").map(Reference::Mode),
         };
-        Ok(Expectation {
-            mode,
+        let arm: Option<String> = table.value("arm");
+        let class: Option<String> = table.value("class");
+        let host: Option<String> = table.value("host");
+        // How bounds are written depends on it.
+        let statistic = statistic?;
+        let unit = match table.has("relative_to") {
+            true => Unit::Number,
+            false => statistic.unit(),
+        };
+        let at_least = bound(&mut table, "at_least", unit, statistic);
+        let at_most = bound(&mut table, "at_most", unit, statistic);
+        table.finish();
+        let expectation = Expectation {
+            mode: mode?,
             statistic,
-            arm: self.arm.map(toml::Spanned::into_inner),
-            class: self.class.map(toml::Spanned::into_inner),
-            host: self.host.map(toml::Spanned::into_inner),
+            arm,
+            class,
+            host,
             relative_to,
-            at_least: bound(self.at_least)?,
-            at_most: bound(self.at_most)?,
-        })
+            at_least,
+            at_most,
+        };
+        if table.is_sound() {
+            self.check(&table, &expectation);
+        }
+        table.is_sound().then_some(expectation)
     }
-}
 
-impl Table {
-    /// Checks `arm` and `class` against the statistic.
-    fn check_subject(&self, span: &Range<usize>) -> Result<(), Fault> {
-        let statistic = *self.statistic.get_ref();
-        match (&self.arm, statistic) {
+    /// Takes one mode that can be measured.
+    fn mode(&self, table: &mut Table<'_>, key: &'static str) -> Option<Mode> {
+        let mode = |value: &DeValue<'_>| value.as_str()?.parse().ok();
+        match table.optional(key, mode, ModeError::EXPECTED)? {
+            Mode::EveryFixed => {
+                let expected = "one mode, such as fixed:bbr";
+                table.wrong(key, "\"fixed\", which stands for several", expected);
+                None
+            }
+            Mode::Policy(name) if !self.has_policy(&name) => {
+                let names = self.policies.unwrap_or_default().iter();
+                let names: Vec<&str> = names.map(|policy| policy.name.as_str()).collect();
+                let expected = match &names[..] {
+                    [] => "another mode: there are no [[policy]] tables".to_owned(),
+                    names => format!("one of the policies ({})", names.join(", ")),
+                };
+                table.wrong(key, format!("policy {name:?}"), expected);
+                None
+            }
+            mode => Some(mode),
+        }
+    }
+
+    fn has_policy(&self, name: &str) -> bool {
+        self.policies
+            .is_none_or(|policies| policies.iter().any(|policy| policy.name == name))
+    }
+
+    /// Checks what the keys say about each other and the scenario.
+    fn check(&self, table: &Table<'_>, expectation: &Expectation) {
+        let statistic = expectation.statistic;
+        let key = statistic.key();
+        if expectation.at_least.is_none() && expectation.at_most.is_none() {
+            table.fault_here("no bound", "`at_least` or `at_most` in this table");
+        }
+        if expectation.relative_to.is_some() && !statistic.is_comparable() {
+            let expected = "goodput, times, retransmissions, fairness or shares to be compared";
+            table.wrong("relative_to", format!("it beside {key}"), expected);
+        }
+        match (&expectation.arm, statistic) {
             (None, Statistic::ArmShare) => {
-                return Err((
-                    span.clone(),
-                    "expected `arm`, the congestion control whose share it is".into(),
-                ));
+                let expected = "the congestion control whose share it is";
+                table.wrong("arm", "nothing", expected);
             }
-            (Some(arm), Statistic::ArmShare) if !is_congestion_control(arm.get_ref()) => {
-                return Err((
-                    arm.span(),
-                    format!(
-                        "expected the name of a congestion control, found {:?}",
-                        arm.get_ref()
-                    ),
-                ));
+            (Some(arm), Statistic::ArmShare) if !is_congestion_control(arm) => {
+                table.wrong("arm", format!("{arm:?}"), CONGESTION_CONTROL);
             }
-            (Some(arm), other) if other != Statistic::ArmShare => {
-                return Err((
-                    arm.span(),
-                    "`arm` goes with the statistic arm-share only".into(),
-                ));
+            (Some(_), other) if other != Statistic::ArmShare => {
+                table.wrong(
+                    "arm",
+                    format!("it beside {key}"),
+                    "it beside arm-share only",
+                );
             }
             _ => {}
         }
-        if let Some(host) = &self.host
-            && statistic.scope() == Scope::Hosts
-        {
-            return Err((
-                host.span(),
-                format!("{} is about all hosts together", statistic.key()),
-            ));
+        if let (Some(class), Some(traffic)) = (&expectation.class, self.traffic) {
+            let classes = traffic.kind.classes();
+            if !statistic.takes_class() {
+                let expected = "none: it is about all flows";
+                table.wrong("class", format!("it beside {key}"), expected);
+            } else if !classes.contains(&class.as_str()) {
+                let expected = match &classes[..] {
+                    [] => "none: this kind of traffic has no classes of flows".to_owned(),
+                    classes => format!("one of this traffic's classes ({})", classes.join(", ")),
+                };
+                table.wrong("class", format!("{class:?}"), expected);
+            }
         }
-        match &self.class {
-            Some(class) if !statistic.takes_class() => Err((
-                class.span(),
-                format!("`class` has no effect on {}", statistic.key()),
-            )),
-            _ => Ok(()),
+        if let Some(hosts) = self.hosts {
+            check_host(table, expectation, hosts);
         }
-    }
-
-    /// The modes that it names, with their places.
-    pub(crate) fn modes(&self) -> impl Iterator<Item = &toml::Spanned<String>> {
-        [&self.mode].into_iter().chain(&self.relative_to)
-    }
-
-    /// The host, with its place.
-    pub(crate) fn host(&self) -> Option<&toml::Spanned<String>> {
-        self.host.as_ref()
-    }
-
-    /// Checks that the statistic says something without `host`, where there are
-    /// several hosts or only one.
-    pub(crate) fn check_without_host(&self, several: bool) -> Result<(), Fault> {
-        let statistic = self.statistic.get_ref();
-        match (several, statistic.scope()) {
-            (true, Scope::Path) => Err((
-                self.statistic.span(),
-                format!(
-                    "expected `host` beside {}, which says nothing of several paths together",
-                    statistic.key()
-                ),
-            )),
-            (false, Scope::Hosts) => Err((
-                self.statistic.span(),
-                format!("{} goes with [[host]] tables only", statistic.key()),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// The class, with its place.
-    pub(crate) fn class(&self) -> Option<&toml::Spanned<String>> {
-        self.class.as_ref()
     }
 }
 
-fn measured_mode(text: &toml::Spanned<String>) -> Result<Mode, Fault> {
-    match text.get_ref().parse() {
-        Ok(Mode::EveryFixed) => Err((
-            text.span(),
-            "expected one mode, such as fixed:bbr, found \"fixed\", which stands for several"
-                .into(),
-        )),
-        Ok(mode) => Ok(mode),
-        Err(error) => Err((text.span(), error.to_string())),
+/// Whether an expectation names one of several hosts where it must.
+fn check_host(table: &Table<'_>, expectation: &Expectation, hosts: &[Host]) {
+    let (key, scope) = (expectation.statistic.key(), expectation.statistic.scope());
+    match (&expectation.host, scope) {
+        (Some(_), Scope::Hosts) => {
+            let expected = "none: it is about all hosts together";
+            table.wrong("host", format!("it beside {key}"), expected);
+        }
+        (Some(name), _) => check_name(table, name, hosts),
+        (None, Scope::Path) if !hosts.is_empty() => {
+            let expected = "`host` beside it, which says nothing of several paths together";
+            table.wrong("statistic", key, expected);
+        }
+        (None, Scope::Hosts) if hosts.is_empty() => {
+            table.wrong("statistic", key, "[[host]] tables, which it is about");
+        }
+        _ => {}
+    }
+}
+
+/// Takes a bound in the unit of its statistic.
+fn bound(
+    table: &mut Table<'_>,
+    key: &'static str,
+    unit: Unit,
+    statistic: Statistic,
+) -> Option<f64> {
+    let or_ratio = "or a ratio with `relative_to`";
+    match unit {
+        Unit::BitsPerSecond => {
+            let rate = |value: &DeValue<'_>| value.as_str()?.parse::<Rate>().ok();
+            let expected = format!("{}, {or_ratio}", reader::expected::<Rate>());
+            let rate = table.optional(key, rate, &expected);
+            rate.map(|rate| rate.bps() as f64)
+        }
+        Unit::Microseconds => {
+            let time = |value: &DeValue<'_>| value.as_str()?.parse::<Delay>().ok();
+            let expected = format!("{}, {or_ratio}", reader::expected::<Delay>());
+            let time = table.optional(key, time, &expected);
+            time.map(|time| time.us() as f64)
+        }
+        Unit::Share | Unit::Number => {
+            let negative = statistic.may_be_negative();
+            let fits = |value: &f64| value.is_finite() && (*value >= 0.0 || negative);
+            let number = |value: &DeValue<'_>| reader::number(value).filter(fits);
+            let expected = match negative {
+                true => "a number",
+                false => "a number that is not negative",
+            };
+            table.optional(key, number, expected)
+        }
     }
 }
 

@@ -2,10 +2,10 @@
 //! tables, the page, `results.json`, `lab compare` and the expectations read it.
 
 use serde::Serialize;
+use thalweg_units::figures::{rate, time};
 
 use crate::outcome::{Connection, ModeOutcome};
 use crate::stats::{self, Weighted};
-use crate::table;
 
 /// The unit of a figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,26 +32,12 @@ impl Unit {
             return "not reached".into();
         }
         match self {
-            Self::BitsPerSecond => table::rate(value),
+            Self::BitsPerSecond => rate(value),
             Self::Microseconds => time(value),
             Self::Share => format!("{:.2}%", value * 100.0),
             Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
             Self::Number => format!("{value:.3}"),
         }
-    }
-}
-
-/// A time for a reader: three significant figures and a unit.
-pub fn time(us: f64) -> String {
-    let (value, unit) = match us.abs() {
-        size if size >= 999_500.0 => (us / 1e6, "s"),
-        size if size >= 999.5 => (us / 1e3, "ms"),
-        _ => (us, "µs"),
-    };
-    match value.abs() {
-        size if size >= 99.95 => format!("{value:.0} {unit}"),
-        size if size >= 9.995 => format!("{value:.1} {unit}"),
-        _ => format!("{value:.2} {unit}"),
     }
 }
 
@@ -71,7 +57,7 @@ pub enum Better {
 pub enum Measure {
     /// See [`Measure::description`], as for the others.
     Goodput,
-    /// Segments sent again.
+    /// Segments retransmitted.
     RetransmissionShare,
     /// Single round-trip times under load.
     Rtt,
@@ -124,7 +110,7 @@ impl Measure {
             Self::Goodput => {
                 "what the receiver got, over the time it took; 0 where the connection failed"
             }
-            Self::RetransmissionShare => "segments sent again, of all data segments sent",
+            Self::RetransmissionShare => "segments retransmitted, of all data segments sent",
             Self::Rtt => {
                 "from when data leaves the sender until it is first acknowledged, by TCP timestamps, one sample a millisecond at most"
             }

@@ -27,8 +27,13 @@ pub enum Mode {
 
 /// A mode's name is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("expected one of baseline, fixed, fixed:ARM, classic, thalweg, policy:NAME, found {0:?}")]
+#[error("expected {expected}, found {0:?}", expected = Self::EXPECTED)]
 pub struct ModeError(pub String);
+
+impl ModeError {
+    pub(crate) const EXPECTED: &str =
+        "one of baseline, fixed, fixed:ARM, classic, thalweg, policy:NAME";
+}
 
 impl Mode {
     /// Whether an agent learns in this mode. The others are references.

@@ -5,22 +5,22 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::LearnedHost;
-use crate::backend::Place;
 use crate::expect::{self, Check, Verdict};
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
+use crate::options::Place;
 use crate::scenario::Scenario;
 use crate::stats::{self, Weighted};
 use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
 pub const FORMAT: u32 = 1;
+/// What the layout is called, with its version: docs/reference/lab-results.schema.json.
+pub const SCHEMA: &str = "thalweg/lab-results/1";
 
 /// Everything that one call of [`crate::run`] measured.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// Version of this layout.
-    pub format: u32,
     /// The machine and the command.
     pub environment: Environment,
     /// One entry per scenario, in the order given.
@@ -162,9 +162,9 @@ pub struct Connection {
     /// Which of several remote hosts it went to.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Segments that TCP sent again.
+    /// Segments that TCP retransmitted.
     pub retransmits: u64,
-    /// Data segments sent, those sent again included.
+    /// Data segments sent, retransmissions included.
     #[serde(default)]
     pub sent_segments: Option<u64>,
     /// The congestion control at the end of the connection.
@@ -210,7 +210,7 @@ pub struct Cpu {
 }
 
 impl Connection {
-    /// Segments sent again, of all data segments sent (0 to 1).
+    /// Segments retransmitted, of all data segments sent (0 to 1).
     pub fn retransmission_share(&self) -> Option<f64> {
         let sent = self.sent_segments.filter(|sent| *sent > 0)?;
         Some((self.retransmits as f64 / sent as f64).min(1.0))
@@ -355,7 +355,7 @@ pub struct Summary {
     pub least_bps: f64,
     /// Largest.
     pub most_bps: f64,
-    /// Segments sent again, over all connections.
+    /// Segments retransmitted, over all connections.
     pub retransmits: u64,
 }
 

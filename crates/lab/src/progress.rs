@@ -1,21 +1,18 @@
 //! How far a run has come: a bar on a terminal, or messages to whoever started
 //! the kernel that it runs in.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use thalweg_guest::Channel;
 
 use crate::error::Error;
 
-/// What a kernel of its own tells those who started it, one JSON document a line.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+/// What a run in a kernel of its own tells those who started it.
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub(crate) enum Message {
-    /// It has booted and the run begins.
-    Ready,
+pub(crate) enum Step {
     /// A scenario begins.
     Scenario {
         /// Its name.
@@ -30,33 +27,13 @@ pub(crate) enum Message {
         /// Whose it is.
         mode: String,
     },
-    /// A file of the result, whose bytes follow.
-    File {
-        /// Its place among the others.
-        path: PathBuf,
-        /// How many bytes follow.
-        bytes: u64,
-    },
-    /// The run is over, and the kernel is about to stop.
-    End {
-        /// Why there is no result; none where there is one.
-        error: Option<String>,
-    },
-}
-
-impl Message {
-    /// Writes it to a channel in one piece.
-    pub(crate) fn send(&self, mut channel: &File) -> std::io::Result<()> {
-        let line = serde_json::to_string(self)? + "\n";
-        channel.write_all(line.as_bytes())
-    }
 }
 
 /// Shows how far a scenario has come.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    channel: Option<File>,
+    channel: Option<Channel>,
 }
 
 impl Progress {
@@ -68,13 +45,13 @@ impl Progress {
         name: &str,
         connections: u64,
     ) -> Result<Self, Error> {
-        let channel = channel.map(open).transpose()?;
+        let channel = channel.map(Channel::open).transpose()?;
         let progress = Self {
             bar: bar(wanted, name, connections),
             channel,
         };
         let name = name.to_owned();
-        progress.tell(&Message::Scenario { name, connections });
+        progress.tell(&Step::Scenario { name, connections });
         Ok(progress)
     }
 
@@ -82,7 +59,7 @@ impl Progress {
     pub(crate) fn begin(&self, made: u64, mode: String) {
         self.bar.set_position(made);
         self.bar.set_message(mode.clone());
-        self.tell(&Message::Connection { made, mode });
+        self.tell(&Step::Connection { made, mode });
     }
 
     /// Takes the bar away.
@@ -90,21 +67,13 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    fn tell(&self, message: &Message) {
+    fn tell(&self, step: &Step) {
         if let Some(channel) = &self.channel
-            && let Err(error) = message.send(channel)
+            && let Err(error) = channel.tell(step)
         {
             tracing::warn!("cannot report progress: {error}");
         }
     }
-}
-
-/// Opens a channel for messages.
-pub(crate) fn open(path: &Path) -> Result<File, Error> {
-    OpenOptions::new()
-        .append(true)
-        .open(path)
-        .map_err(Error::io("cannot open the channel", path))
 }
 
 /// A bar on standard error; hidden where that is no terminal.

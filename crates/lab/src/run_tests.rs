@@ -1,18 +1,6 @@
 use super::*;
 
 #[test]
-fn a_command_to_repeat_has_no_report() {
-    for (words, left) in [
-        ("lab run a.toml --out b --seed 1", "lab run a.toml --seed 1"),
-        ("lab run --out=b a.toml", "lab run a.toml"),
-        ("lab run --out --out a.toml --out", "lab run a.toml"),
-    ] {
-        let words: Vec<String> = without_out(words.split(' ').map(str::to_owned)).collect();
-        assert_eq!(words.join(" "), left);
-    }
-}
-
-#[test]
 fn rounds_rotate_and_references_may_be_rare() {
     let modes = [Mode::Baseline, Mode::Thalweg, Mode::Fixed("bbr".into())];
     let turns = schedule(&modes, 4, 2);

@@ -6,9 +6,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use thalweg_process::owned::PREFIX;
 
 use crate::error::Error;
-use crate::host::PREFIX;
 
 /// Where run directories are.
 pub(crate) const PARENT: &str = "/run";

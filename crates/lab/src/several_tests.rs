@@ -201,7 +201,6 @@ fn the_words_and_tables_name_the_host() {
 fn the_document_has_a_summary_for_each_host_and_none_of_their_mixture() {
     let outcome = outcome();
     let whole = crate::Outcome {
-        format: crate::outcome::FORMAT,
         environment: crate::outcome::Environment {
             version: String::new(),
             kernel: String::new(),

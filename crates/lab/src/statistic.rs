@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
+use crate::measure::Better::{Higher, Lower};
+use crate::measure::Unit::{BitsPerSecond, Microseconds, Number, Share};
 use crate::measure::{Better, Measure, Unit, jain};
 use crate::mode::Mode;
 use crate::outcome::{Connection, INCUMBENT, ModeOutcome};
@@ -16,331 +16,97 @@ pub const WINDOW: usize = 5;
 /// The part of the best fixed arm's median that counts as converged.
 const CONVERGED: f64 = 0.9;
 
-/// What is computed of a mode's connections. [`Statistic::description`] says
-/// what each is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[allow(
-    missing_docs,
-    reason = "`description` documents each, for every reader"
-)]
-pub enum Statistic {
-    Median,
-    MedianLastHalf,
-    Mean,
-    LowerQuartile,
-    Total,
-    ConvergedShare,
-    ArmShare,
-    Convergence,
-    Recovery,
-    Regret,
-    RegretPerConnection,
-    RetransmissionShare,
-    RttMedian,
-    RttP95,
-    RttP99,
-    SrttMedian,
-    SrttP95,
-    SrttP99,
-    QueueDelayMedian,
-    QueueDelayP95,
-    FctMedian,
-    FctP95,
-    FctP99,
-    Share,
-    Jain,
-    Fairness,
-    FairnessLastHalf,
-    Harm,
-    Loss,
-    Failures,
-    OfBestPerHost,
+thalweg_report::statistics! {
+    /// What is computed of a mode's connections.
+    Statistic: (&'static str, Unit, Better);
+    Median, "median", ("median goodput", BitsPerSecond, Higher),
+        "median goodput of all connections";
+    MedianLastHalf, "median-last-half", ("median goodput of the last half", BitsPerSecond, Higher),
+        "median goodput of the last half of the rounds; compared with the same rounds of the \
+         reference";
+    Mean, "mean", ("mean goodput", BitsPerSecond, Higher),
+        "mean goodput of all connections: it includes what learning costs";
+    LowerQuartile, "lower-quartile", ("lower quartile of goodput", BitsPerSecond, Higher),
+        "goodput that three quarters of the connections reach";
+    Total, "total", ("goodput of a round's flows together", BitsPerSecond, Higher),
+        "what the flows of a round carry together within its time; median over the rounds \
+         (competing, incast)";
+    ConvergedShare, "converged-share", ("share of the most frequent arm in the last half", Share, Higher),
+        "share of the last half's connections on the arm most frequent there";
+    ArmShare, "arm-share", ("share of an arm in the last half", Share, Higher),
+        "share of the last half's connections on the arm that `arm` names";
+    Convergence, "convergence", ("connections until converged", Number, Lower),
+        "number of connections until the median of the last 5 is 90 % of the best fixed arm's \
+         median; at least 5";
+    Recovery, "recovery", ("connections until converged after the change", Number, Lower),
+        "convergence counted from the last change of the path, against the arm best after it";
+    Regret, "regret", ("regret", Number, Lower),
+        "sum over the connections of 1 − goodput / the best fixed arm's median: how many of its \
+         connections were lost";
+    RegretPerConnection, "regret-per-connection", ("regret per connection", Number, Lower),
+        "regret divided by the number of connections";
+    RetransmissionShare, "retransmission-share", ("share of segments retransmitted", Share, Lower),
+        "segments retransmitted, of all data segments of all connections";
+    RttMedian, "rtt-median", ("median RTT", Microseconds, Lower),
+        "median of single round-trip times of data, by TCP timestamps";
+    RttP95, "rtt-p95", ("95th percentile of RTT", Microseconds, Lower),
+        "95th percentile of those times";
+    RttP99, "rtt-p99", ("99th percentile of RTT", Microseconds, Lower),
+        "99th percentile of those times";
+    SrttMedian, "srtt-median", ("median smoothed RTT", Microseconds, Lower),
+        "median of the samples of smoothed round-trip time";
+    SrttP95, "srtt-p95", ("95th percentile of smoothed RTT", Microseconds, Lower),
+        "95th percentile of those samples";
+    SrttP99, "srtt-p99", ("99th percentile of smoothed RTT", Microseconds, Lower),
+        "99th percentile of those samples";
+    QueueDelayMedian, "queue-delay-median", ("median queue delay", Microseconds, Lower),
+        "median of smoothed round-trip time less the scenario's least round-trip time";
+    QueueDelayP95, "queue-delay-p95", ("95th percentile of queue delay", Microseconds, Lower),
+        "95th percentile of the same";
+    FctMedian, "fct-median", ("median flow-completion time", Microseconds, Lower),
+        "median time of flows of known size, from the call of connect until the receiver has the \
+         last byte";
+    FctP95, "fct-p95", ("95th percentile of flow-completion time", Microseconds, Lower),
+        "95th percentile of the same; a failed flow counts as infinite";
+    FctP99, "fct-p99", ("99th percentile of flow-completion time", Microseconds, Lower),
+        "99th percentile of the same";
+    Share, "share", ("share of the bottleneck", Share, Higher),
+        "the newcomers' part of all goodput of a round; median over the rounds (competing)";
+    Jain, "jain", ("Jain's fairness index", Number, Higher),
+        "Jain's index of the goodputs of all flows of a round, 1/n to 1; median over the rounds \
+         (competing)";
+    Fairness, "fairness", ("least goodput over the greatest", Share, Higher),
+        "the least goodput of a round's flows over the greatest; median over the rounds of \
+         several flows at a time";
+    FairnessLastHalf, "fairness-last-half", ("the same in the last half", Share, Higher),
+        "the same of the last half of the rounds; compared with the same rounds of the reference";
+    Harm, "harm", ("harm to the incumbents", Number, Lower),
+        "1 − the incumbents' mean goodput, median over the rounds, / the same in the mode in \
+         which the newcomers run the incumbents' congestion control; negative where they gain \
+         (competing)";
+    Loss, "loss", ("share of packets dropped", Share, Lower),
+        "share of the packets dropped in the data direction";
+    Failures, "failures", ("number of failed connections", Number, Lower),
+        "number of failed connections";
+    OfBestPerHost, "of-best-per-host", ("goodput to each host's best arm", Number, Higher),
+        "median goodput of the last half towards each host, to that host's best fixed arm; mean \
+         over the hosts (several hosts)";
 }
 
 impl Statistic {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 31] = [
-        Self::Median,
-        Self::MedianLastHalf,
-        Self::Mean,
-        Self::LowerQuartile,
-        Self::Total,
-        Self::ConvergedShare,
-        Self::ArmShare,
-        Self::Convergence,
-        Self::Recovery,
-        Self::Regret,
-        Self::RegretPerConnection,
-        Self::RetransmissionShare,
-        Self::RttMedian,
-        Self::RttP95,
-        Self::RttP99,
-        Self::SrttMedian,
-        Self::SrttP95,
-        Self::SrttP99,
-        Self::QueueDelayMedian,
-        Self::QueueDelayP95,
-        Self::FctMedian,
-        Self::FctP95,
-        Self::FctP99,
-        Self::Share,
-        Self::Jain,
-        Self::Fairness,
-        Self::FairnessLastHalf,
-        Self::Harm,
-        Self::Loss,
-        Self::Failures,
-        Self::OfBestPerHost,
-    ];
-
-    fn definition(self) -> (&'static str, &'static str, Unit, Better, &'static str) {
-        use Better::{Higher, Lower};
-        use Unit::{BitsPerSecond, Microseconds, Number, Share};
-        match self {
-            Self::Median => (
-                "median",
-                "median goodput",
-                BitsPerSecond,
-                Higher,
-                "median goodput of all connections",
-            ),
-            Self::MedianLastHalf => (
-                "median-last-half",
-                "median goodput of the last half",
-                BitsPerSecond,
-                Higher,
-                "median goodput of the last half of the rounds; compared with the same rounds of the reference",
-            ),
-            Self::Mean => (
-                "mean",
-                "mean goodput",
-                BitsPerSecond,
-                Higher,
-                "mean goodput of all connections: it includes what learning costs",
-            ),
-            Self::LowerQuartile => (
-                "lower-quartile",
-                "lower quartile of goodput",
-                BitsPerSecond,
-                Higher,
-                "goodput that three quarters of the connections reach",
-            ),
-            Self::Total => (
-                "total",
-                "goodput of a round's flows together",
-                BitsPerSecond,
-                Higher,
-                "what the flows of a round carry together within its time; median over the rounds (competing, incast)",
-            ),
-            Self::ConvergedShare => (
-                "converged-share",
-                "share of the most frequent arm in the last half",
-                Share,
-                Higher,
-                "share of the last half's connections on the arm most frequent there",
-            ),
-            Self::ArmShare => (
-                "arm-share",
-                "share of an arm in the last half",
-                Share,
-                Higher,
-                "share of the last half's connections on the arm that `arm` names",
-            ),
-            Self::Convergence => (
-                "convergence",
-                "connections until converged",
-                Number,
-                Lower,
-                "number of connections until the median of the last 5 is 90 % of the best fixed arm's median; at least 5",
-            ),
-            Self::Recovery => (
-                "recovery",
-                "connections until converged after the change",
-                Number,
-                Lower,
-                "convergence counted from the last change of the path, against the arm best after it",
-            ),
-            Self::Regret => (
-                "regret",
-                "regret",
-                Number,
-                Lower,
-                "sum over the connections of 1 − goodput / the best fixed arm's median: how many of its connections were lost",
-            ),
-            Self::RegretPerConnection => (
-                "regret-per-connection",
-                "regret per connection",
-                Number,
-                Lower,
-                "regret divided by the number of connections",
-            ),
-            Self::RetransmissionShare => (
-                "retransmission-share",
-                "share of segments sent again",
-                Share,
-                Lower,
-                "segments sent again, of all data segments of all connections",
-            ),
-            Self::RttMedian => (
-                "rtt-median",
-                "median RTT",
-                Microseconds,
-                Lower,
-                "median of single round-trip times of data, by TCP timestamps",
-            ),
-            Self::RttP95 => (
-                "rtt-p95",
-                "95th percentile of RTT",
-                Microseconds,
-                Lower,
-                "95th percentile of those times",
-            ),
-            Self::RttP99 => (
-                "rtt-p99",
-                "99th percentile of RTT",
-                Microseconds,
-                Lower,
-                "99th percentile of those times",
-            ),
-            Self::SrttMedian => (
-                "srtt-median",
-                "median smoothed RTT",
-                Microseconds,
-                Lower,
-                "median of the samples of smoothed round-trip time",
-            ),
-            Self::SrttP95 => (
-                "srtt-p95",
-                "95th percentile of smoothed RTT",
-                Microseconds,
-                Lower,
-                "95th percentile of those samples",
-            ),
-            Self::SrttP99 => (
-                "srtt-p99",
-                "99th percentile of smoothed RTT",
-                Microseconds,
-                Lower,
-                "99th percentile of those samples",
-            ),
-            Self::QueueDelayMedian => (
-                "queue-delay-median",
-                "median queue delay",
-                Microseconds,
-                Lower,
-                "median of smoothed round-trip time less the scenario's least round-trip time",
-            ),
-            Self::QueueDelayP95 => (
-                "queue-delay-p95",
-                "95th percentile of queue delay",
-                Microseconds,
-                Lower,
-                "95th percentile of the same",
-            ),
-            Self::FctMedian => (
-                "fct-median",
-                "median flow-completion time",
-                Microseconds,
-                Lower,
-                "median time of flows of known size, from the call of connect until the receiver has the last byte",
-            ),
-            Self::FctP95 => (
-                "fct-p95",
-                "95th percentile of flow-completion time",
-                Microseconds,
-                Lower,
-                "95th percentile of the same; a failed flow counts as infinite",
-            ),
-            Self::FctP99 => (
-                "fct-p99",
-                "99th percentile of flow-completion time",
-                Microseconds,
-                Lower,
-                "99th percentile of the same",
-            ),
-            Self::Share => (
-                "share",
-                "share of the bottleneck",
-                Share,
-                Higher,
-                "the newcomers' part of all goodput of a round; median over the rounds (competing)",
-            ),
-            Self::Jain => (
-                "jain",
-                "Jain's fairness index",
-                Number,
-                Higher,
-                "Jain's index of the goodputs of all flows of a round, 1/n to 1; median over the rounds (competing)",
-            ),
-            Self::Fairness => (
-                "fairness",
-                "least goodput over the greatest",
-                Share,
-                Higher,
-                "the least goodput of a round's flows over the greatest; median over the rounds of several flows at a time",
-            ),
-            Self::FairnessLastHalf => (
-                "fairness-last-half",
-                "the same in the last half",
-                Share,
-                Higher,
-                "the same of the last half of the rounds; compared with the same rounds of the reference",
-            ),
-            Self::Harm => (
-                "harm",
-                "harm to the incumbents",
-                Number,
-                Lower,
-                "1 − the incumbents' mean goodput, median over the rounds, / the same in the mode in which the newcomers run the incumbents' congestion control; negative where they gain (competing)",
-            ),
-            Self::Loss => (
-                "loss",
-                "share of packets dropped",
-                Share,
-                Lower,
-                "share of the packets dropped in the data direction",
-            ),
-            Self::Failures => (
-                "failures",
-                "number of failed connections",
-                Number,
-                Lower,
-                "number of failed connections",
-            ),
-            Self::OfBestPerHost => (
-                "of-best-per-host",
-                "goodput to each host's best arm",
-                Number,
-                Higher,
-                "median goodput of the last half towards each host, to that host's best fixed arm; mean over the hosts (several hosts)",
-            ),
-        }
-    }
-
-    /// Its name in a scenario and in `results.json`.
-    pub fn key(self) -> &'static str {
-        self.definition().0
-    }
-
     /// Its name for a reader.
     pub fn words(self) -> &'static str {
-        self.definition().1
+        self.definition().0
     }
 
     /// Its unit.
     pub fn unit(self) -> Unit {
-        self.definition().2
+        self.definition().1
     }
 
     /// Which direction is an improvement.
     pub fn better(self) -> Better {
-        self.definition().3
-    }
-
-    /// What it is.
-    pub fn description(self) -> &'static str {
-        self.definition().4
+        self.definition().2
     }
 
     /// Whether a ratio to the same statistic of a reference makes sense.
@@ -475,14 +241,7 @@ impl Query<'_> {
             Statistic::FctMedian => quantile(Measure::Fct, 0.5),
             Statistic::FctP95 => quantile(Measure::Fct, 0.95),
             Statistic::FctP99 => quantile(Measure::Fct, 0.99),
-            Statistic::Share => per_round(outcome, |flows| {
-                let part = |incumbent: bool| -> f64 {
-                    let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
-                    flows.iter().filter(of).map(|flow| flow.goodput_bps).sum()
-                };
-                let (old, new) = (part(true), part(false));
-                (old + new > 0.0).then(|| new / (old + new))
-            }),
+            Statistic::Share => per_round(outcome, share),
             Statistic::Jain => per_round(outcome, |flows| {
                 let rates: Vec<f64> = flows.iter().map(|flow| flow.goodput_bps).collect();
                 jain(&rates)
@@ -627,6 +386,16 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
         .filter_map(|flows| figure(flows))
         .collect();
     stats::median(&figures)
+}
+
+/// The newcomers' part of what the flows of a round carry.
+fn share(flows: &[&Connection]) -> Option<f64> {
+    let part = |incumbent: bool| -> f64 {
+        let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
+        flows.iter().filter(of).map(|flow| flow.goodput_bps).sum()
+    };
+    let (old, new) = (part(true), part(false));
+    (old + new > 0.0).then(|| new / (old + new))
 }
 
 fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {

@@ -1,33 +1,16 @@
 //! The tables of a run, as text for a terminal and as rows for the page.
 
+use thalweg_report::PUBLISHED_HOSTS;
 pub use thalweg_report::Table;
+use thalweg_units::figures::{rate, three};
 
-use crate::expect::{Check, Verdict};
+use crate::expect::Check;
 use crate::measure::Unit;
 use crate::mode::Mode;
 use crate::outcome::{ModeOutcome, ScenarioOutcome};
 use crate::several;
 use crate::statistic::{Query, Statistic};
 use crate::words;
-
-/// A rate for a reader: three significant figures and a unit.
-pub fn rate(bps: f64) -> String {
-    for (factor, unit) in [(1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")] {
-        // 999.6 would be shown as "1000": the next unit has it as "1.00".
-        if bps >= factor * 0.9995 {
-            return format!("{} {unit}", significant(bps / factor));
-        }
-    }
-    format!("{bps:.0} bit/s")
-}
-
-fn significant(value: f64) -> String {
-    match value {
-        value if value >= 99.95 => format!("{value:.0}"),
-        value if value >= 9.995 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
-}
 
 fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
@@ -122,7 +105,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
             figures.median_bps
         };
         let ratio = |to: Option<f64>| match to {
-            Some(to) if to > 0.0 => format!("{}×", significant(settled / to)),
+            Some(to) if to > 0.0 => format!("{}×", three(settled / to)),
             _ => "–".to_owned(),
         };
         let arms: Vec<String> = mode
@@ -232,15 +215,7 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     });
     Table {
         title: format!("What {} learned", mode.mode),
-        header: header([
-            "IPAddress",
-            "CongAlg",
-            "Metric",
-            "Count",
-            "Greedy",
-            "MinRtt",
-            "MaxRtDlvr",
-        ]),
+        header: header(PUBLISHED_HOSTS),
         rows: rows.collect(),
     }
 }
@@ -259,21 +234,13 @@ pub fn checks(outcome: &ScenarioOutcome) -> Table {
         vec![
             check.text.clone(),
             measured(check),
-            verdict(check.verdict).to_owned(),
+            check.verdict.to_string(),
         ]
     });
     Table {
         title: "Expected outcome".into(),
         header: header(["expectation", "measured", "verdict"]),
         rows: rows.collect(),
-    }
-}
-
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Met => "met",
-        Verdict::Missed => "MISSED",
-        Verdict::NotChecked => "not checked",
     }
 }
 
@@ -335,25 +302,4 @@ pub fn scenario(outcome: &ScenarioOutcome) -> String {
         text.push('\n');
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_keep_three_figures() {
-        for (bps, text) in [
-            (0.0, "0 bit/s"),
-            (999.0, "999 bit/s"),
-            (1_234.0, "1.23 kbit/s"),
-            (90_120_000.0, "90.1 Mbit/s"),
-            (999_700_000.0, "1.00 Gbit/s"),
-            (4_812_000_000.0, "4.81 Gbit/s"),
-            (16_500_000_000.0, "16.5 Gbit/s"),
-            (120e9, "120 Gbit/s"),
-        ] {
-            assert_eq!(rate(bps), text);
-        }
-    }
 }

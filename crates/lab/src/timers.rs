@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::json;
+use thalweg_guest::uml;
 use thalweg_process::interrupt;
 use thalweg_units::file::replace;
 
 use crate::error::Error;
-use crate::run;
-use crate::stack;
+use crate::options::own_command;
 use crate::worker::timers::{self, Lateness};
 
 /// What to measure.
@@ -52,10 +52,10 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     let mut late = record()?;
     if options.stack {
         let path = format!("/proc/{}/fd/{}", std::process::id(), late.as_raw_fd());
-        command.env(stack::LATE, path);
+        command.env(uml::LATE, path);
     }
     if let Some(early_us) = options.early_us {
-        command.env(stack::EARLY, (u64::from(early_us) * 1000).to_string());
+        command.env(uml::EARLY, (u64::from(early_us) * 1000).to_string());
     }
     if options.real_time {
         // SAFETY: between fork and exec only sched_setscheduler(2) is called.
@@ -87,7 +87,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     let document = json!({
         "environment": {
             "kernel": kernel.release().to_string_lossy(),
-            "command": run::own_command(),
+            "command": own_command(),
         },
         "timers": lateness,
     });
@@ -96,7 +96,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     replace(&file, format!("{document:#}\n").as_bytes()).map_err(Error::io("cannot write", file))
 }
 
-/// A file in memory for what `stack/idle.c` notes: a count, and the last 4,096 figures, ns.
+/// A file in memory for what `uml/idle.c` notes: a count, and the last 4,096 figures, ns.
 fn record() -> Result<fs::File, Error> {
     memfd_create(c"thalweg-timers", MFdFlags::MFD_CLOEXEC)
         .map_err(io::Error::from)

@@ -381,7 +381,7 @@ fn parse(text: &str) -> Result<Connection, String> {
     let received = end.sum_received.ok_or("iperf3 reports nothing received")?;
     let sent = end.sum_sent.as_ref();
     let retransmits = sent.and_then(|sent| sent.retransmits).unwrap_or(0);
-    // iperf3 counts bytes handed to TCP, and segments sent again beyond them.
+    // iperf3 counts bytes handed to TCP, and segments retransmitted beyond them.
     let sent_segments = match (
         sent.and_then(|sent| sent.bytes),
         report.start.tcp_mss_default,

@@ -15,6 +15,7 @@ use thalweg_lab::host::loss::rehearse;
 use thalweg_lab::host::{Pair, PairOptions, Side, WireKind};
 use thalweg_lab::scenario::{Family, GilbertElliott, PathModel};
 use thalweg_lab::units::Probability;
+use thalweg_process::Error as Failure;
 
 fn percent(percent: f64) -> Probability {
     Probability::from_fraction(percent / 100.0).unwrap()
@@ -399,9 +400,9 @@ fn nothing_is_left_after_an_error() {
             }
             (
                 "noqueue",
-                Error::Command {
+                Error::Process(Failure::Command {
                     command, stderr, ..
-                },
+                }),
             ) => {
                 assert!(command.contains("tbf") && !stderr.is_empty(), "{error}");
             }
@@ -547,7 +548,10 @@ fn a_fault_of_a_further_path_leaves_nothing() {
         ..Default::default()
     })
     .unwrap_err();
-    assert!(matches!(error, Error::Command { .. }), "{error}");
+    assert!(
+        matches!(error, Error::Process(Failure::Command { .. })),
+        "{error}"
+    );
     assert_eq!(common::leftovers("farther"), Vec::<String>::new());
 }
 

@@ -186,7 +186,10 @@ fn a_fault_in_a_later_scenario_is_found_before_anything_runs() {
     fs::write(&bad, "name = \"bad\"\n[path]\nloss = 5\n").unwrap();
     options.scenarios.push(bad);
     match run(&options) {
-        Err(Error::Scenario(error)) => assert_eq!((error.line, error.column), (3, 8)),
+        Err(Error::Scenario(faults)) => {
+            let at = faults.0[0].at;
+            assert_eq!((at.line, at.column), (3, 8));
+        }
         other => panic!("{other:?}"),
     }
     assert!(!directory.path().join("out").exists());

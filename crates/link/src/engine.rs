@@ -21,7 +21,7 @@ pub const MEMORY_BYTES: u64 = 512 << 20;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// What limits how fast packets leave the queue.
+/// Limit of the rate at which packets leave the queue.
 #[derive(Debug, Clone)]
 pub enum Capacity {
     /// Nothing: there is no queue.
@@ -32,15 +32,15 @@ pub enum Capacity {
     Trace(Arc<Trace>),
 }
 
-/// What one direction of a path does to packets.
+/// Properties of one direction of a path.
 #[derive(Debug, Clone)]
 pub struct Direction {
     /// Independent loss, before the queue.
     pub loss: Probability,
     /// The bottleneck.
     pub capacity: Capacity,
-    /// What may be in the queue, the packet that is being sent included. A
-    /// packet that does not fit is dropped.
+    /// Capacity of the queue, the packet that is being sent included. A packet that does not fit is
+    /// dropped.
     pub queue_bytes: u64,
     /// From where on packets are marked, if at all.
     pub ecn: Option<Threshold>,
@@ -55,7 +55,7 @@ pub struct Direction {
     pub seed: u64,
 }
 
-/// What happened to packets, each a number of packets unless named otherwise.
+/// Counters of packets, unless named otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Came in.
@@ -152,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// What happened so far.
+    /// Counters so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -266,7 +266,7 @@ impl Engine {
     }
 }
 
-/// What a random number is for.
+/// Purpose of a random number.
 #[derive(Debug, Clone, Copy)]
 enum Draw {
     Loss,
@@ -299,7 +299,7 @@ enum Bottleneck {
         trace: Arc<Trace>,
         /// The opportunity in use.
         number: u64,
-        /// What it can still carry.
+        /// Its remaining capacity.
         left_bytes: u64,
     },
 }
@@ -320,7 +320,7 @@ impl Bottleneck {
                 number,
                 left_bytes,
             } => {
-                // What nobody used in time is gone.
+                // Opportunities that nobody used in time are gone.
                 if trace.moment_ns(*number) < now_ns {
                     *number = trace.first_from(now_ns);
                     *left_bytes = OPPORTUNITY_BYTES;

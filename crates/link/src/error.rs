@@ -1,4 +1,4 @@
-//! What can go wrong with a link.
+//! Errors of a link.
 
 use std::ffi::OsString;
 use std::io;

@@ -19,10 +19,10 @@ use crate::tun::MTU_BYTES;
 /// No more packets are read in a row, so that departures get their turn.
 const BATCH: usize = 16;
 
-/// What one direction did.
+/// Outcome of one direction.
 #[derive(Debug)]
 pub struct Passage {
-    /// What became of the packets.
+    /// Counters of its packets.
     pub counters: Counters,
     /// How late they left.
     pub error: Percentiles,

@@ -1,9 +1,7 @@
 //! A command behind an emulated path, without root.
 //!
-//! Two fresh network namespaces, *near* and *far*, have a TUN device each; this
-//! process carries every packet from one to the other, and does to it what the
-//! [`Settings`] say. Near runs the command, far may run another one that it
-//! talks to.
+//! Two fresh network namespaces, *near* and *far*, have a TUN device each. This process carries
+//! every packet between them as the [`Settings`] say. Near runs the command, far may run its peer.
 //!
 //! [`engine`] decides each packet's fate and knows neither clock nor I/O;
 //! [`forward`] gives it both, one thread a direction. Nothing here knows BPF, the laboratory or a

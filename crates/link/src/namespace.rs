@@ -140,8 +140,7 @@ impl Ends {
         answer.complete(self.user.is_some())
     }
 
-    /// What a child calls between fork and exec to be at an end. It makes system
-    /// calls only.
+    /// Called by a child between fork and exec to end. It makes system calls only.
     pub fn entrance(&self, end: &End) -> Result<Entrance, Error> {
         let copy = |fd: &OwnedFd| {
             fd.try_clone()
@@ -331,8 +330,8 @@ fn build(mapping: Option<&Mapping>) -> Result<Built, Fault> {
     })
 }
 
-/// What the child says: `1` or `0` for IPv6, with the descriptors; or `!`, the
-/// errno, and what failed.
+/// The child's message: `1` or `0` for IPv6, with the descriptors; or `!`, the errno, and what
+/// failed.
 enum Answer {
     Made {
         has_v6: bool,

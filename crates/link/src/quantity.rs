@@ -7,11 +7,13 @@ use serde::Serialize;
 use thalweg_units::grammar::{self, SIZES};
 use thalweg_units::{Delay, Size};
 
+use crate::tun::MTU_BYTES;
+
 /// How much may wait before the bottleneck.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueLimit {
-    /// Bytes of IP packets.
+    /// Bytes of IP packets, one full-sized packet at least.
     Bytes(Size),
     /// A multiple of the bandwidth-delay product: rate × twice the one-way delay.
     Bdp(f64),
@@ -51,10 +53,13 @@ impl FromStr for QueueLimit {
         {
             return Ok(Self::Bdp(factor));
         }
-        text.parse().map(Self::Bytes).map_err(|_| {
+        let size: Option<Size> = text.parse().ok();
+        // Into a smaller queue no full-sized packet ever fits: what sends them stands still.
+        let size = size.filter(|size| size.bytes() >= MTU_BYTES as u64);
+        size.map(Self::Bytes).ok_or_else(|| {
             format!(
                 "expected a multiple of the bandwidth-delay product from \"0.001bdp\" to \
-                 \"1000bdp\", or a size with its unit ({SIZES}) such as \"64kib\", \
+                 \"1000bdp\", or a size of at least \"{MTU_BYTES}B\", one packet (units {SIZES}), \
                  found {text:?}"
             )
         })
@@ -104,7 +109,9 @@ mod tests {
             let limit: QueueLimit = text.parse().unwrap();
             assert_eq!(limit.bytes(100_000_000, delay), bytes, "{text}");
         }
-        for text in ["", "1", "bdp", "0bdp", "2000bdp", "-1bdp", "1dbp", "5ms"] {
+        for text in [
+            "", "1", "bdp", "0bdp", "2000bdp", "-1bdp", "1dbp", "5ms", "1499b",
+        ] {
             let error = text.parse::<QueueLimit>().unwrap_err();
             assert!(error.contains("bandwidth-delay"), "{text}: {error}");
         }

@@ -1,4 +1,4 @@
-//! What a link did, and how well.
+//! Report of a link: what it did, and how exact it was.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ pub const FORMAT: u32 = 1;
 /// The delay error that 99 of 100 packets should stay below, in microseconds.
 pub const ERROR_TARGET_US: f64 = 300.0;
 
-/// What happened on a link.
+/// Report of a link.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// [`FORMAT`].
@@ -39,11 +39,11 @@ pub struct Report {
     /// How the command at the far end ended, if it did so by itself and not with
     /// success.
     pub far_command_failed: Option<String>,
-    /// What was not as asked for, one sentence each; empty if all was.
+    /// Departures from what was asked for, one sentence each; empty if there are none.
     pub warnings: Vec<String>,
 }
 
-/// What happened in one direction.
+/// Report of one direction.
 #[derive(Debug, Clone, Serialize)]
 pub struct Direction {
     /// Numbers of packets and bytes.

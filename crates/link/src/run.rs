@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// round-trip time.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// What runs on a link.
+/// Commands that run on a link.
 #[derive(Debug, Clone)]
 pub struct Task {
     /// The command at the near end: the program and its arguments.
@@ -39,12 +39,12 @@ pub struct Task {
     pub far_port: Option<u16>,
 }
 
-/// What became of a task.
+/// Outcome of a task.
 #[derive(Debug, Clone)]
 pub struct Finished {
     /// The command's exit status, 128 plus the signal's number if one ended it.
     pub exit: u8,
-    /// What the link did.
+    /// The link's report.
     pub report: Report,
 }
 
@@ -175,7 +175,7 @@ impl Link {
         }
     }
 
-    /// What the environment of both commands has.
+    /// Environment variables of both commands.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let mut all = vec![
             ("THALWEG_LINK_NEAR", NEAR.v4.to_string()),
@@ -202,7 +202,7 @@ impl Link {
             None => None,
         };
         if let Some(far) = &self.far {
-            // What the command sent last is still on its way.
+            // The command's last packets are still on their way.
             far.wait(2 * Duration::from_nanos(settings.delay.ns()) + FAREWELL);
         }
         self.clear();

@@ -27,8 +27,7 @@ pub struct Settings {
     pub loss: Probability,
     /// Independent loss from far to near.
     pub reverse_loss: Probability,
-    /// What may wait before the bottleneck; one bandwidth-delay product if not
-    /// given.
+    /// Buffer of the bottleneck; one bandwidth-delay product if not given.
     pub queue: Option<QueueLimit>,
     /// Probability that a packet skips the delay.
     pub reorder: Probability,

@@ -13,10 +13,10 @@ use thalweg_units::file::{MAX_FILE_BYTES, read};
 
 use crate::error::Error;
 
-/// What one opportunity carries, in bytes, [`OVERHEAD_BYTES`] included.
+/// Bytes that one opportunity carries, [`OVERHEAD_BYTES`] included.
 pub const OPPORTUNITY_BYTES: u64 = 1504;
 
-/// What a trace counts for each packet beyond its IP length.
+/// Bytes that a trace counts for each packet beyond its IP length.
 pub const OVERHEAD_BYTES: u64 = 4;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -40,7 +40,7 @@ pub struct TraceError {
     pub line: usize,
     /// The column in bytes, from 1.
     pub column: usize,
-    /// What is wrong and what was expected.
+    /// The fault, and what was expected.
     pub problem: String,
 }
 

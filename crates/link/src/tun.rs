@@ -82,7 +82,7 @@ pub fn attach_as(name: &str, kind: libc::c_int) -> Result<File, Fault> {
     Ok(file)
 }
 
-/// What helps where [`DEVICE`] cannot be opened.
+/// Remedy where [`DEVICE`] cannot be opened.
 pub fn advice(errno: i32) -> &'static str {
     match errno {
         libc::EACCES | libc::EPERM => {
@@ -96,8 +96,8 @@ pub fn advice(errno: i32) -> &'static str {
 }
 
 fn open() -> Result<OwnedFd, Fault> {
-    // What the kernel sends by itself (router solicitations, a link-local
-    // address) would be counted as traffic. Without /proc/sys it is.
+    // Packets of the kernel's own (router solicitations, a link-local address) would be counted as
+    // traffic. Without /proc/sys they are.
     for (setting, value) in [
         ("ipv6/conf/default/addr_gen_mode", "1"),
         ("ipv6/conf/default/accept_ra", "0"),

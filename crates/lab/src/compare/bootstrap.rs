@@ -1,34 +1,12 @@
 //! The percentile bootstrap of a comparison of two medians.
 
+use thalweg_units::random::Random;
+
 use super::Options;
 use crate::stats;
 
-/// A small generator: splitmix64 (Steele, Lea, Flood 2014).
-#[derive(Debug, Clone)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below the bound, evenly: the high half of a product (Lemire 2019); its
-    /// bias is below bound / 2^64.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
-    }
-}
-
 /// The interval of `compare(median of a, median of b)`. Neither may be empty.
-pub(crate) fn interval(
+pub(super) fn interval(
     a: &[f64],
     b: &[f64],
     options: &Options,
@@ -62,7 +40,7 @@ fn resampled_median(sorted: &[f64], random: &mut Random, counts: &mut [u32]) -> 
     let counts = &mut counts[..length];
     counts.fill(0);
     for _ in 0..length {
-        counts[random.below(length)] += 1;
+        counts[random.below(length as u64) as usize] += 1;
     }
     let at = |rank: usize| {
         let mut passed = 0;
@@ -87,9 +65,8 @@ mod tests {
 
     /// Normal draws by Box and Muller (1958).
     fn normal(random: &mut Random) -> f64 {
-        let uniform = |random: &mut Random| (random.next() >> 11) as f64 / (1u64 << 53) as f64;
-        let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
-        radius * (std::f64::consts::TAU * uniform(random)).cos()
+        let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * random.fraction()).cos()
     }
 
     /// Of many pairs of samples with a known ratio of medians, the share whose

@@ -11,7 +11,6 @@ mod relay;
 mod remote;
 pub mod rtt;
 pub(crate) mod stale;
-pub(crate) mod tool;
 mod tun;
 mod veth;
 
@@ -24,6 +23,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::libc;
+use thalweg_process::owned::PREFIX;
+use thalweg_process::tool;
 
 pub use cgroup::mount as cgroup_mount;
 pub use congestion::available as available_congestion_controls;
@@ -37,9 +38,6 @@ use rtt::RoundTrips;
 
 use crate::error::Error;
 use crate::scenario::{PathModel, Qdisc, System};
-
-/// What every name begins with; the process's id and a serial number follow.
-pub(crate) const PREFIX: &str = "thalweg-lab-";
 
 /// One of the two hosts of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,7 +196,7 @@ impl Pair {
     /// Changes the path to the first server, see [`Remote::change`].
     ///
     /// # Errors
-    /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
+    /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
     pub fn change(&self, path: &PathModel) -> Result<(), Error> {
         self.remotes[0].change(path)
     }

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
+use thalweg_process::tool;
 
-use super::tool;
 use crate::error::Error;
 
 /// Where `ip netns` mounts them.

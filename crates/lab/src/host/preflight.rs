@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 
 use nix::libc;
 use thalweg_link::tun;
+use thalweg_process::tool;
 
-use super::{WireKind, cgroup, tool};
+use super::{WireKind, cgroup};
 use crate::arms;
 use crate::error::Error;
 use crate::mode::Mode;
 use crate::scenario::{Aqm, Change, PathModel, Qdisc, Scenario};
 use crate::ticks::Ticks;
+use crate::timing;
 use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and what they are for.
@@ -22,8 +23,6 @@ const CAPABILITIES: [(u32, &str); 2] = [
     (12, "CAP_NET_ADMIN (links, queues, the loss program)"),
     (21, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
 ];
-
-const TOOLS: [(&str, &str); 3] = [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
 
 /// Everything that is missing, one line each; empty where nothing is.
 pub fn missing() -> Vec<String> {
@@ -35,13 +34,7 @@ pub fn missing() -> Vec<String> {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }
-    for (program, package) in TOOLS {
-        if tool::find(program).is_none() {
-            missing.push(format!(
-                "no {program}: install the package {package} (apt-get install {package})"
-            ));
-        }
-    }
+    missing.extend(thalweg_guest::missing(thalweg_guest::TOOLS));
     if let Err(error) = cgroup::mount() {
         missing.push(error.to_string());
     }
@@ -71,41 +64,13 @@ pub fn missing() -> Vec<String> {
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
-    // A stack has what its kernel has.
-    let is_sender = |scenario: &&Scenario| scenario.sender.is_native();
     let senders = || scenarios.iter().filter(is_sender);
     let netem = wants(&|scenario| {
         let paths = scenario.remotes();
         paths.iter().any(|(_, path)| path.delay > Delay::ZERO)
     });
     if wire == WireKind::Tun {
-        if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
-            missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
-        }
-        for scenario in scenarios {
-            let bottleneck = |path: &PathModel| (path.rate, path.queue);
-            let paths = scenario.remotes();
-            let moves = |change: &Change| {
-                let mut own = paths.iter().filter(|(name, _)| *name == change.host);
-                own.any(|(_, path)| bottleneck(&change.path) != bottleneck(path))
-            };
-            if scenario.changes.iter().any(moves) {
-                missing.push(format!(
-                    "{}: a [[change]] of `rate` or `queue` (the link backend changes loss only)",
-                    scenario.name
-                ));
-            }
-            for (_, path) in paths {
-                if path.mtu as usize > tun::MTU_BYTES {
-                    missing.push(format!(
-                        "{}: an mtu of {} (the link backend carries at most {})",
-                        scenario.name,
-                        path.mtu,
-                        tun::MTU_BYTES
-                    ));
-                }
-            }
-        }
+        missing.extend(missing_for_link(scenarios));
     } else if netem && let Err(why) = try_in_new_namespace("qdisc add dev lo root netem delay 1ms")
     {
         missing.push(format!(
@@ -141,6 +106,51 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             ));
         }
     }
+    missing.extend(missing_congestion_controls(scenarios, modes));
+    match Ticks::here() {
+        Ok(here) => missing.extend(timing::missing(here, scenarios)),
+        Err(error) => missing.push(error.to_string()),
+    }
+    missing
+}
+
+/// What a path that this process forwards cannot do of what scenarios ask for.
+fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
+    let mut missing = Vec::new();
+    if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
+        missing.push(format!("{}: {error} (modprobe tun)", tun::DEVICE));
+    }
+    for scenario in scenarios {
+        let bottleneck = |path: &PathModel| (path.rate, path.queue);
+        let paths = scenario.remotes();
+        let moves = |change: &Change| {
+            let mut own = paths.iter().filter(|(name, _)| *name == change.host);
+            own.any(|(_, path)| bottleneck(&change.path) != bottleneck(path))
+        };
+        if scenario.changes.iter().any(moves) {
+            missing.push(format!(
+                "{}: a [[change]] of `rate` or `queue` (the link backend changes loss only)",
+                scenario.name
+            ));
+        }
+        for (_, path) in paths {
+            if path.mtu as usize > tun::MTU_BYTES {
+                missing.push(format!(
+                    "{}: an mtu of {} (the link backend carries at most {})",
+                    scenario.name,
+                    path.mtu,
+                    tun::MTU_BYTES
+                ));
+            }
+        }
+    }
+    missing
+}
+
+/// The congestion controls that scenarios and modes name, and this kernel does not offer.
+fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
+    let mut missing = Vec::new();
+    let senders = || scenarios.iter().filter(is_sender);
     let mut offered = super::available_congestion_controls().unwrap_or_default();
     if arms::loadable() {
         let brought = scenarios.iter().flat_map(|scenario| &scenario.arms);
@@ -168,11 +178,12 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
             ));
         }
     }
-    match Ticks::here() {
-        Ok(here) => missing.extend(here.missing(scenarios)),
-        Err(error) => missing.push(error.to_string()),
-    }
     missing
+}
+
+/// A stack has what its kernel has.
+fn is_sender(scenario: &&Scenario) -> bool {
+    scenario.sender.is_native()
 }
 
 /// Fails with all that a run of these scenarios lacks here.
@@ -214,11 +225,6 @@ fn try_in_new_namespace(words: &str) -> Result<(), String> {
     } else {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
-}
-
-/// Whether a process with this id exists.
-pub(crate) fn is_alive(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 #[cfg(test)]

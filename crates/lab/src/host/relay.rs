@@ -14,10 +14,11 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use thalweg_process::Error;
+use thalweg_process::tool::run;
+
 use super::netns::Namespace;
-use super::tool::run;
 use super::veth::{FAR, NEAR};
-use crate::error::Error;
 use crate::scenario::{Aqm, DEFAULT_QUEUE, PathModel};
 use crate::units::{Delay, Probability};
 

@@ -3,12 +3,14 @@
 
 use std::net::IpAddr;
 
+use thalweg_process::tool;
+
 use super::loss::{Loss, LossCounters};
 use super::netns::Namespace;
 use super::relay::Relay;
 use super::rtt::{RoundTrips, Rtt};
 use super::veth::{self, Ends};
-use super::{PairOptions, Side, WireKind, tool, tun};
+use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
 
@@ -105,7 +107,7 @@ impl Remote {
     /// path; what else the path says is not looked at.
     ///
     /// # Errors
-    /// [`Error::Loss`] or [`Error::Command`] with the kernel's answer.
+    /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
     pub fn change(&self, path: &PathModel) -> Result<(), Error> {
         self.forward.change(&path.forward_loss())?;
         self.reverse
@@ -113,7 +115,8 @@ impl Remote {
         self.relays
             .iter()
             .filter(|(relay, _)| *relay == Relay::Bottleneck)
-            .try_for_each(|(relay, namespace)| relay.change(namespace, path))
+            .try_for_each(|(relay, namespace)| relay.change(namespace, path))?;
+        Ok(())
     }
 
     /// Its first address.

@@ -10,9 +10,9 @@ use thalweg_link::engine::{Capacity, Direction};
 use thalweg_link::forward::Forwarder;
 use thalweg_link::quantity::Threshold;
 use thalweg_link::tun;
+use thalweg_process::tool::run;
 
 use super::netns::Namespace;
-use super::tool::run;
 use super::veth::{self, Ends};
 use crate::error::Error;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use thalweg_process::tool::{batch, run};
+
 use super::Side;
 use super::netns::Namespace;
-use super::tool::{batch, run};
 use crate::error::Error;
 use crate::scenario::{Family, PathModel};
 

@@ -62,6 +62,20 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
         let _ = writeln!(page, "<h2>{}</h2>", escape(&learned.title));
         page.push_str(&html_table(&learned, "Learned costs; lower is better", ""));
     }
+    how_it_was_measured(&mut page, environment, outcome);
+    page.push_str("<h2>Connections</h2>\n<details><summary>Every connection</summary>\n");
+    page.push_str(&html_table(
+        &table::connections(outcome),
+        "In order, by mode",
+        "",
+    ));
+    page.push_str("</details>\n</main>\n</body>\n</html>\n");
+    page
+}
+
+/// What made the figures, for who wants them again.
+fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &ScenarioOutcome) {
+    let scenario = &outcome.scenario;
     page.push_str("<h2>How it was measured</h2>\n<dl>\n");
     for (key, end) in [("Sender", scenario.sender), ("Receiver", scenario.receiver)] {
         if let Some(stack) = environment
@@ -123,14 +137,7 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
     ] {
         let _ = writeln!(page, "<dt>{term}</dt><dd>{}</dd>", escape(&text));
     }
-    page.push_str("</dl>\n<h2>Connections</h2>\n<details><summary>Every connection</summary>\n");
-    page.push_str(&html_table(
-        &table::connections(outcome),
-        "In order, by mode",
-        "",
-    ));
-    page.push_str("</details>\n</main>\n</body>\n</html>\n");
-    page
+    page.push_str("</dl>\n");
 }
 
 /// The pictures and tables of one path: the scenario's, or that to one of several

@@ -1,7 +1,7 @@
 //! The files of a run: `results.json`, `report.html`, and iperf3's own output.
 
+mod finished;
 mod html;
-pub(crate) mod picture;
 mod plots;
 mod svg;
 
@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use thalweg_units::file::replace;
 
+pub use finished::Finished;
+
 use crate::error::Error;
 use crate::measure::Measure;
-use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, ScenarioOutcome};
+use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, SCHEMA, ScenarioOutcome};
 use crate::scenario::Scenario;
 use crate::several;
 use crate::statistic::{Query, Scope, Statistic};
@@ -64,10 +66,19 @@ pub fn json(outcome: &Outcome) -> Result<Value, Error> {
         .iter()
         .map(scenario_json)
         .collect::<Result<Vec<_>, _>>()?;
+    document(&outcome.environment, outcome.passed(), scenarios)
+}
+
+fn document(
+    environment: &Environment,
+    passed: bool,
+    scenarios: Vec<Value>,
+) -> Result<Value, Error> {
     Ok(json!({
-        "format": outcome.format,
-        "passed": outcome.passed(),
-        "environment": value(&outcome.environment)?,
+        "schema": SCHEMA,
+        "format": FORMAT,
+        "passed": passed,
+        "environment": value(environment)?,
         "definitions": definitions(),
         "scenarios": scenarios,
     }))
@@ -105,7 +116,8 @@ fn definitions() -> Value {
         .into_iter()
         .map(|one| {
             let definition = json!({
-                "unit": one.unit(), "better": one.better(), "description": one.description(),
+                "title": one.words(), "unit": one.unit(), "better": one.better(),
+                "description": one.description(),
             });
             (one.key().to_owned(), definition)
         })
@@ -114,7 +126,8 @@ fn definitions() -> Value {
         .into_iter()
         .map(|one| {
             let definition = json!({
-                "unit": one.unit(), "better": one.better(), "description": one.description(),
+                "title": one.title(), "unit": one.unit(), "better": one.better(),
+                "description": one.description(),
             });
             (one.key().to_owned(), definition)
         })
@@ -191,13 +204,7 @@ pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Res
     let mut scenario = scenario_json(outcome)?;
     // Where this file is, and wherever it goes.
     scenario["report"] = ".".into();
-    let document = json!({
-        "format": FORMAT,
-        "passed": outcome.passed(),
-        "environment": value(environment)?,
-        "definitions": definitions(),
-        "scenarios": [scenario],
-    });
+    let document = document(environment, outcome.passed(), vec![scenario])?;
     let file = outcome.report.join("results.json");
     replace(&file, format!("{document:#}\n")).map_err(Error::io("cannot write", file))?;
     let file = outcome.report.join("report.html");

@@ -186,6 +186,38 @@ impl Series {
             points,
         }
     }
+
+    /// Draws it through these points, and names it in this row of the legend.
+    fn draw(&self, svg: &mut String, row: usize, points: &[(f64, f64)]) {
+        let path = points
+            .iter()
+            .map(|(across, up)| format!("{across:.1},{up:.1}"));
+        let path: Vec<String> = path.collect();
+        let left = WIDTH - RIGHT + 36.0;
+        let line = TOP + 8.0 + 20.0 * row as f64;
+        let _ = write!(
+            svg,
+            "<g class=\"c{} {}\"><polyline points=\"{}\"/>\
+             <line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/>",
+            self.colour,
+            self.class,
+            path.join(" "),
+            left + 22.0,
+        );
+        // The same mark at the line's end and beside its name: not colour alone.
+        let shape = Shape::of(row);
+        shape.draw(svg, left + 11.0, line, &self.name);
+        if let Some((across, up)) = points.last() {
+            shape.draw(svg, *across, *up, &self.name);
+        }
+        let _ = write!(
+            svg,
+            "</g><text x=\"{}\" y=\"{}\">{}</text>",
+            left + 28.0,
+            line + 4.0,
+            escape(&self.name)
+        );
+    }
 }
 
 /// The lines of all modes but the fixed ones.
@@ -259,35 +291,9 @@ fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String 
         );
     }
     for (row, one) in series.iter().enumerate() {
-        let path: Vec<String> = one
-            .points
-            .iter()
-            .map(|(across, up)| format!("{:.1},{:.1}", x(*across), y(*up)))
-            .collect();
-        let left = WIDTH - RIGHT + 36.0;
-        let line = TOP + 8.0 + 20.0 * row as f64;
-        let _ = write!(
-            svg,
-            "<g class=\"c{} {}\"><polyline points=\"{}\"/>\
-             <line x1=\"{left}\" x2=\"{}\" y1=\"{line}\" y2=\"{line}\"/>",
-            one.colour,
-            one.class,
-            path.join(" "),
-            left + 22.0,
-        );
-        // The same mark at the line's end and beside its name: not colour alone.
-        let shape = Shape::of(row);
-        shape.draw(&mut svg, left + 11.0, line, &one.name);
-        if let Some((across, up)) = one.points.last() {
-            shape.draw(&mut svg, x(*across), y(*up), &one.name);
-        }
-        let _ = write!(
-            svg,
-            "</g><text x=\"{}\" y=\"{}\">{}</text>",
-            left + 28.0,
-            line + 4.0,
-            escape(&one.name)
-        );
+        let points = one.points.iter();
+        let points: Vec<(f64, f64)> = points.map(|point| (x(point.0), y(point.1))).collect();
+        one.draw(&mut svg, row, &points);
     }
     svg.push_str("</svg>");
     svg

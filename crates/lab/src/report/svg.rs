@@ -12,29 +12,24 @@ use crate::measure::{Measure, Unit};
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
 use crate::stats::{self, Weighted};
-use crate::table::rate;
+use thalweg_units::figures::rate;
 
 /// Goodput of each connection over the rounds, one line per mode. In modes that
 /// learn each connection has a mark whose shape is its arm.
 pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
-    const HEIGHT: f64 = 400.0;
-    const BOTTOM: f64 = 44.0;
-    let all = outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps);
-    let all: Vec<f64> = all.collect();
-    let scale = Scale::of(all.iter().copied());
-    let last = f64::from(outcome.scenario.traffic.connections.max(2) - 1);
-    // Several flows of one round stand side by side.
-    let x = |place: f64| LEFT + (WIDTH - LEFT - RIGHT) * place / (last + 1.0);
-    let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * scale.place(value);
+    let plane = Plane {
+        scale: Scale::of(outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps)),
+        rounds: outcome.scenario.traffic.connections,
+    };
     let arms = arms_of_learners(outcome);
 
     let mut svg = open(
-        HEIGHT,
+        Plane::HEIGHT,
         "rounds",
         "Goodput of each connection",
         &format!(
             "Lines over the rounds, {}. {}",
-            scale.words(),
+            plane.scale.words(),
             outcome
                 .modes
                 .iter()
@@ -43,43 +38,73 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
                 .join(" ")
         ),
     );
-    for tick in scale.ticks() {
-        let place = y(tick);
-        let _ = write!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
-             <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            place + 4.0,
-            rate(tick)
-        );
-    }
-    let axis = HEIGHT - BOTTOM;
-    for round in round_ticks(outcome.scenario.traffic.connections) {
-        let _ = write!(
-            svg,
-            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x(f64::from(round)),
-            axis + 18.0,
-            round + 1
-        );
-    }
-    let _ = write!(
-        svg,
-        "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        axis + 36.0,
-        match outcome.scenario.traffic.kind {
-            Kind::Bulk => "connection",
-            _ => "round",
-        }
-    );
+    plane.axes(&mut svg, outcome);
     // Learners last, on top of their references.
     let mut order: Vec<usize> = (0..outcome.modes.len()).collect();
     order.sort_by_key(|index| outcome.modes[*index].mode.learns());
     for index in order {
-        let mode = &outcome.modes[index];
+        plane.course(&mut svg, &outcome.modes[index], index, &arms);
+    }
+    legend(&mut svg, outcome, &arms);
+    svg.push_str("</svg>");
+    svg
+}
+
+/// Where the goodput of a round stands.
+struct Plane {
+    scale: Scale,
+    rounds: u32,
+}
+
+impl Plane {
+    const HEIGHT: f64 = 400.0;
+    const AXIS: f64 = Self::HEIGHT - 44.0;
+
+    /// Several flows of one round stand side by side.
+    fn x(&self, place: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * place / f64::from(self.rounds.max(2))
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        Self::AXIS - (Self::AXIS - TOP) * self.scale.place(value)
+    }
+
+    fn axes(&self, svg: &mut String, outcome: &ScenarioOutcome) {
+        for tick in self.scale.ticks() {
+            let place = self.y(tick);
+            let _ = write!(
+                svg,
+                "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{place:.1}\" y2=\"{place:.1}\"/>\
+                 <text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                place + 4.0,
+                rate(tick)
+            );
+        }
+        for round in round_ticks(self.rounds) {
+            let _ = write!(
+                svg,
+                "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                self.x(f64::from(round)),
+                Self::AXIS + 18.0,
+                round + 1
+            );
+        }
+        let _ = write!(
+            svg,
+            "<text class=\"middle\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            (LEFT + WIDTH - RIGHT) / 2.0,
+            Self::AXIS + 36.0,
+            match outcome.scenario.traffic.kind {
+                Kind::Bulk => "connection",
+                _ => "round",
+            }
+        );
+    }
+
+    /// The line of a mode, and the marks of its connections.
+    fn course(&self, svg: &mut String, mode: &ModeOutcome, index: usize, arms: &[&str]) {
         let colour = index % COLOURS;
         let kind = if mode.mode.learns() {
             "learner"
@@ -89,7 +114,13 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
         let places = places(mode);
         let points: Vec<String> = places
             .iter()
-            .map(|(place, connection)| format!("{:.1},{:.1}", x(*place), y(connection.goodput_bps)))
+            .map(|(place, connection)| {
+                format!(
+                    "{:.1},{:.1}",
+                    self.x(*place),
+                    self.y(connection.goodput_bps)
+                )
+            })
             .collect();
         let _ = write!(
             svg,
@@ -110,13 +141,10 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
                 rate(connection.goodput_bps),
                 connection.error.as_deref().unwrap_or(&connection.arm)
             );
-            shape.draw(&mut svg, x(*place), y(connection.goodput_bps), &label);
+            shape.draw(svg, self.x(*place), self.y(connection.goodput_bps), &label);
         }
         svg.push_str("</g>");
     }
-    legend(&mut svg, outcome, &arms);
-    svg.push_str("</svg>");
-    svg
 }
 
 /// The measured connections of a mode, each with its place: its round, and those
@@ -237,6 +265,31 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
         ),
     );
     let bottom = height - AXIS;
+    ticks(&mut svg, &scale, bottom, x, show);
+    for (row, (index, mode, values)) in modes.iter().enumerate() {
+        let middle = TOP + ROW * (row as f64 + 0.5);
+        let (quantiles, mean) = figures(values);
+        let words = words(mode, values);
+        spread(
+            &mut svg,
+            (mode, *index),
+            middle,
+            (quantiles.map(x), x(mean)),
+            &words,
+        );
+    }
+    svg.push_str("</svg>");
+    Some(svg)
+}
+
+/// The grid below boxes, and what it says.
+fn ticks(
+    svg: &mut String,
+    scale: &Scale,
+    bottom: f64,
+    x: impl Fn(f64) -> f64,
+    show: impl Fn(f64) -> String,
+) {
     for (number, tick) in scale.ticks().into_iter().enumerate() {
         let place = x(tick);
         let _ = write!(
@@ -253,32 +306,34 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
             );
         }
     }
-    for (row, (index, mode, values)) in modes.iter().enumerate() {
-        let middle = TOP + ROW * (row as f64 + 0.5);
-        let (quantiles, mean) = figures(values);
-        let [least, low, median, high, most] = quantiles.map(x);
-        let mean = x(mean);
-        let _ = write!(
-            svg,
-            "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
-             <g class=\"c{} box\"><title>{}</title>\
-             <line x1=\"{least:.1}\" x2=\"{most:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
-             <rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\"/>\
-             <line class=\"median\" x1=\"{median:.1}\" x2=\"{median:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
-             <circle cx=\"{mean:.1}\" cy=\"{middle}\" r=\"3.5\"/></g>",
-            LEFT - 8.0,
-            middle + 4.0,
-            escape(&mode.mode.to_string()),
-            index % COLOURS,
-            escape(&words(mode, values)),
-            middle - 9.0,
-            (high - low).max(1.0),
-            middle - 12.0,
-            middle + 12.0,
-        );
-    }
-    svg.push_str("</svg>");
-    Some(svg)
+}
+
+/// One mode's box: from least to most, with the mean, by their places.
+fn spread(
+    svg: &mut String,
+    (mode, index): (&ModeOutcome, usize),
+    middle: f64,
+    ([least, low, median, high, most], mean): ([f64; 5], f64),
+    words: &str,
+) {
+    let _ = write!(
+        svg,
+        "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\
+         <g class=\"c{} box\"><title>{}</title>\
+         <line x1=\"{least:.1}\" x2=\"{most:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
+         <rect x=\"{low:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\"/>\
+         <line class=\"median\" x1=\"{median:.1}\" x2=\"{median:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
+         <circle cx=\"{mean:.1}\" cy=\"{middle}\" r=\"3.5\"/></g>",
+        LEFT - 8.0,
+        middle + 4.0,
+        escape(&mode.mode.to_string()),
+        index % COLOURS,
+        escape(words),
+        middle - 9.0,
+        (high - low).max(1.0),
+        middle - 12.0,
+        middle + 12.0,
+    );
 }
 
 fn in_words(mode: &ModeOutcome) -> String {

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use serde::Serialize;
+use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
 use thalweg_units::one_line;
-use toml::Spanned;
+use thalweg_units::reader::Table;
 
-use super::Fault;
-use crate::units::grammar::is_congestion_control;
+use super::congestion_control;
+use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Rate};
 
 /// What a model file's name ends with.
@@ -42,55 +42,50 @@ impl Arm {
     }
 }
 
-/// One table as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    name: Spanned<String>,
-    load: Spanned<String>,
-    reference_rate: Option<Spanned<Rate>>,
-    reference_rtt: Option<Spanned<Delay>>,
-}
-
-/// Checks the tables; names of files begin at the folder. A word without '/' and '.' is the
-/// name of one that comes with Thalweg.
-pub(super) fn check(tables: Vec<Table>, folder: &Path) -> Result<Vec<Arm>, Fault> {
+/// Reads the tables; none where there is a fault. Names of files begin at the folder. A word
+/// without '/' and '.' is the name of one that comes with Thalweg.
+pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
+    let mut all_sound = true;
     let mut arms: Vec<Arm> = Vec::new();
-    for table in tables {
-        let name = table.name.get_ref();
-        if !is_congestion_control(name) {
-            let message = format!("expected the name of a congestion control, found {name:?}");
-            return Err((table.name.span(), message));
-        }
-        if arms.iter().any(|other| other.name == *name) {
-            let message = format!("expected each [[arm]] once, found {name:?} again");
-            return Err((table.name.span(), message));
-        }
-        let word = table.load.get_ref();
-        let file = word.contains(['/', '.']).then(|| folder.join(word));
-        if let Some(file) = &file
-            && let Err(error) = read(file, MAX_FILE_BYTES)
-        {
-            return Err((table.load.span(), one_line(&error.to_string())));
-        }
-        let arm = Arm {
-            name: name.clone(),
-            load: word.clone(),
-            file,
-            reference_rate: table.reference_rate.as_ref().map(|rate| *rate.get_ref()),
-            reference_rtt: table.reference_rtt.as_ref().map(|rtt| *rtt.get_ref()),
+    for mut table in tables {
+        let what = "the name that modes know it by";
+        let name = table.required("name", what, congestion_control, CONGESTION_CONTROL);
+        let load: Option<String> = table.needed("load");
+        let mut arm = Arm {
+            name: name.unwrap_or_default(),
+            load: load.unwrap_or_default(),
+            file: None,
+            reference_rate: table.value("reference_rate"),
+            reference_rtt: table.value("reference_rtt"),
         };
-        let spans = [
-            table.reference_rate.as_ref().map(Spanned::span),
-            table.reference_rtt.as_ref().map(Spanned::span),
-        ];
-        if let Some(span) = spans.into_iter().flatten().next()
-            && !arm.is_model()
-        {
-            let message = format!("goes with a model only (a .{MODEL} file), found {word:?}");
-            return Err((span, message));
+        table.finish();
+        if !arm.name.is_empty() && arms.iter().any(|other| other.name == arm.name) {
+            table.wrong("name", format!("{:?} again", arm.name), "each [[arm]] once");
         }
+        if arm.load.contains(['/', '.']) {
+            let file = folder.join(&arm.load);
+            if let Err(error) = read_file(&file, MAX_FILE_BYTES) {
+                let found = format!("{:?} ({})", arm.load, one_line(&error.to_string()));
+                table.wrong("load", found, "a file that can be read");
+            }
+            arm.file = Some(file);
+        }
+        for key in ["reference_rate", "reference_rtt"] {
+            if table.has(key) && !arm.is_model() {
+                let found = format!("it beside {:?}", arm.load);
+                table.wrong(
+                    key,
+                    found,
+                    format!("it beside a model (a .{MODEL} file) only"),
+                );
+            }
+        }
+        all_sound &= table.is_sound();
         arms.push(arm);
     }
-    Ok(arms)
+    all_sound.then_some(arms)
 }
+
+#[cfg(test)]
+#[path = "arm_tests.rs"]
+mod tests;

@@ -1,10 +1,12 @@
 //! `[[change]]`: what becomes of the path in the course of a run.
 
-use serde::{Deserialize, Serialize};
-use toml::Spanned;
+use serde::Serialize;
+use thalweg_units::reader::Table;
 
-use super::{Fault, GilbertElliott, Host, PathModel, check_path, host};
-use crate::units::{Delay, Probability, Rate, Size};
+use super::host::check_name;
+use super::path::CHANGING;
+use super::{Host, PathModel};
+use crate::units::Delay;
 
 /// A change of the path. What it does not name stays as it is.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -20,132 +22,99 @@ pub struct Change {
     pub path: PathModel,
 }
 
-/// One table as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    at: Spanned<u32>,
-    within: Option<Spanned<Delay>>,
-    host: Option<Spanned<String>>,
-    loss: Option<Probability>,
-    gilbert_elliott: Option<GilbertElliott>,
-    reverse_loss: Option<Probability>,
-    rate: Option<Rate>,
-    queue: Option<Size>,
-}
-
-impl Table {
-    /// The change of one host's path.
-    fn check(
-        &self,
-        host: &str,
-        before: &PathModel,
-        place: std::ops::Range<usize>,
-    ) -> Result<Change, Fault> {
-        let nothing = self.loss.is_none()
-            && self.gilbert_elliott.is_none()
-            && self.reverse_loss.is_none()
-            && self.rate.is_none()
-            && self.queue.is_none();
-        if nothing {
-            return Err((
-                place,
-                "expected what changes: loss, gilbert_elliott, reverse_loss, rate or queue".into(),
-            ));
-        }
-        if self.rate.is_some() && before.rate.is_none() {
-            let whose = match host {
-                "" => "the path".to_owned(),
-                name => format!("the path of {name}"),
-            };
-            return Err((
-                place,
-                format!(
-                    "`rate` cannot change: {whose} begins without one, so it has no bottleneck"
-                ),
-            ));
-        }
-        let mut path = before.clone();
-        if self.loss.is_some() || self.gilbert_elliott.is_some() {
-            (path.loss, path.gilbert_elliott) = (self.loss, self.gilbert_elliott);
-        }
-        path.reverse_loss = self.reverse_loss.unwrap_or(path.reverse_loss);
-        path.rate = self.rate.or(path.rate);
-        path.queue = self.queue.or(path.queue);
-        check_path(&path).map_err(|message| (place, message))?;
-        let (at, within) = self.moment();
-        Ok(Change {
-            at,
-            within,
-            host: host.to_owned(),
-            path,
-        })
-    }
-
-    fn moment(&self) -> (u32, Option<Delay>) {
-        let within = self.within.as_ref().map(|within| *within.get_ref());
-        (*self.at.get_ref(), within)
-    }
-
-    /// Whose paths it is about, each with what it is at the beginning.
-    fn hosts<'a>(
-        &self,
-        path: &'a PathModel,
-        hosts: &'a [Host],
-    ) -> Result<Vec<(&'a str, &'a PathModel)>, Fault> {
-        if let Some(name) = &self.host {
-            host::known(name, hosts)?;
-        }
-        if hosts.is_empty() {
-            return Ok(vec![("", path)]);
-        }
-        let named = self.host.as_ref().map(Spanned::get_ref);
-        Ok(hosts
-            .iter()
-            .filter(|host| named.is_none_or(|name| host.name == *name))
-            .map(|host| (host.name.as_str(), &host.path))
-            .collect())
-    }
-}
-
-/// Checks all changes of a scenario, in the order in which they stand. One that
-/// names no host is one of every host.
-pub(super) fn check(
-    tables: Vec<Spanned<Table>>,
-    path: &PathModel,
-    hosts: &[Host],
-    connections: u32,
-) -> Result<Vec<Change>, Fault> {
+/// Reads all changes of a scenario, in the order in which they stand; none where there is a
+/// fault. One that names no host is one of every host. What is not known of the rest of the
+/// scenario is not compared with.
+pub(super) fn read(
+    tables: Vec<Table<'_>>,
+    path: Option<&PathModel>,
+    hosts: Option<&[Host]>,
+    connections: Option<u32>,
+) -> Option<Vec<Change>> {
+    let mut all_sound = true;
     let mut changes: Vec<Change> = Vec::new();
-    for table in tables {
-        let place = table.span();
-        let table = table.into_inner();
-        let at = *table.at.get_ref();
-        if !(1..=connections).contains(&at) {
-            return Err((
-                table.at.span(),
-                format!("expected a connection from 1 to {connections}, found {at}"),
-            ));
+    for mut table in tables {
+        let at = table.needed_count("at", 1..=connections.unwrap_or(u32::MAX));
+        let within: Option<Delay> = table.value("within");
+        let host: Option<String> = table.value("host");
+        if let (Some(name), Some(hosts)) = (&host, hosts) {
+            check_name(&table, name, hosts);
         }
-        let moment = table.moment();
-        let whose = table.hosts(path, hosts)?;
-        let late = changes.iter().any(|change| {
-            let before = (change.at, change.within);
-            let same = whose.iter().any(|(name, _)| change.host == *name);
-            before > moment || (same && before == moment)
-        });
-        if late {
-            return Err((
-                table.at.span(),
-                "expected changes in the order in which they happen".into(),
-            ));
+        let beginnings: Vec<(&str, &PathModel)> = match (path, hosts) {
+            (Some(path), Some([])) => vec![("", path)],
+            (_, Some(hosts)) => hosts
+                .iter()
+                .filter(|one| host.as_ref().is_none_or(|name| one.name == *name))
+                .map(|host| (host.name.as_str(), &host.path))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let moment = (at.unwrap_or_default(), within);
+        if at.is_some() && is_late(&changes, moment, &beginnings) {
+            table.wrong(
+                "at",
+                moment.0.to_string(),
+                "changes in the order in which they happen",
+            );
         }
-        for (name, beginning) in whose {
+        // Its keys are taken once, and then put on what each host has at that time.
+        let mut keys = PathModel::default();
+        if !keys.read_change(&mut table) {
+            let expected = format!("what changes: {}", CHANGING.join(", "));
+            table.fault_here("no change", &expected);
+        }
+        table.finish();
+        for (name, beginning) in beginnings {
             let last = changes.iter().rfind(|change| change.host == name);
             let before = last.map_or(beginning, |change| &change.path);
-            let change = table.check(name, before, place.clone())?;
-            changes.push(change);
+            let path = after(&table, name, before, &keys);
+            changes.push(Change {
+                at: moment.0,
+                within,
+                host: name.to_owned(),
+                path,
+            });
         }
+        all_sound &= table.is_sound();
     }
-    Ok(changes)
+    (all_sound && path.is_some() && hosts.is_some()).then_some(changes)
 }
+
+/// Whether a change comes after one that stands before it, or with one of the same host.
+fn is_late(changes: &[Change], moment: (u32, Option<Delay>), hosts: &[(&str, &PathModel)]) -> bool {
+    changes.iter().any(|change| {
+        let before = (change.at, change.within);
+        let same = hosts.iter().any(|(name, _)| change.host == *name);
+        before > moment || (same && before == moment)
+    })
+}
+
+/// The path of a host after a change.
+fn after(table: &Table<'_>, host: &str, before: &PathModel, keys: &PathModel) -> PathModel {
+    if table.has("rate") && before.rate.is_none() && table.is_sound() {
+        let whose = match host {
+            "" => "the path".to_owned(),
+            name => format!("the path of {name}"),
+        };
+        table.wrong(
+            "rate",
+            "a rate",
+            format!("none: {whose} begins without one, so it has no bottleneck"),
+        );
+    }
+    let mut path = before.clone();
+    if table.has("loss") || table.has("gilbert_elliott") {
+        (path.loss, path.gilbert_elliott) = (keys.loss, keys.gilbert_elliott);
+    }
+    if table.has("reverse_loss") {
+        path.reverse_loss = keys.reverse_loss;
+    }
+    path.rate = keys.rate.or(path.rate);
+    path.queue = keys.queue.or(path.queue);
+    path.check(table);
+    path
+}
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

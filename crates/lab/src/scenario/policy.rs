@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use thalweg_policy::{Policy, Value};
-use thalweg_units::file::{MAX_FILE_BYTES, read};
+use serde::Serialize;
+use thalweg_policy::{Policy, Rule};
+use thalweg_units::file::{MAX_FILE_BYTES, read as read_file};
 use thalweg_units::one_line;
-use toml::Spanned;
+use thalweg_units::reader::Table;
+use toml::de::DeValue;
 
-use super::{Fault, ScenarioError};
-use crate::mode::{Mode, is_policy_name};
+use crate::mode::is_policy_name;
 
 /// A policy file and what a scenario calls it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,116 +26,61 @@ pub struct PolicyFile {
     pub congestion_controls: Vec<String>,
 }
 
-/// One table as the file has it.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    name: Spanned<String>,
-    file: Spanned<PathBuf>,
-}
-
-/// A fault in the scenario, or in a policy that it names.
-pub(super) enum PolicyFault {
-    Here(Fault),
-    There(ScenarioError),
-}
-
-/// Reads and checks the policies, as `thalweg policy check` does; relative names begin at
-/// the folder.
-pub(super) fn load(tables: Vec<Table>, folder: &Path) -> Result<Vec<PolicyFile>, PolicyFault> {
+/// Reads and checks the policies, as `thalweg policy check` does; none where there is a fault.
+/// Relative names begin at the folder.
+pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFile>> {
+    let mut all_sound = true;
     let mut policies: Vec<PolicyFile> = Vec::new();
-    for Table { name, file } in tables {
-        let here = |span, message| Err(PolicyFault::Here((span, message)));
-        if !is_policy_name(name.get_ref()) {
-            let message = format!(
-                "expected a name of 1 to 32 letters, digits, '-' or '_', found {:?}",
-                name.get_ref()
-            );
-            return here(name.span(), message);
+    for mut table in tables {
+        let name = table.required("name", "a name", name, "1 to 32 letters, digits, - or _");
+        let file: Option<PathBuf> = table.needed("file");
+        table.finish();
+        let name = name.unwrap_or_default();
+        if !name.is_empty() && policies.iter().any(|other| other.name == name) {
+            table.wrong("name", format!("{name:?} again"), "each name once");
         }
-        if policies.iter().any(|other| other.name == *name.get_ref()) {
-            let message = format!("expected each name once, found {:?} again", name.get_ref());
-            return here(name.span(), message);
+        let path = folder.join(file.unwrap_or_default());
+        if table.has("file") {
+            policies.extend(load(&table, name, path));
         }
-        let path = folder.join(file.get_ref());
-        let bytes = match read(&path, MAX_FILE_BYTES) {
-            Ok(bytes) => bytes,
-            Err(error) => return here(file.span(), one_line(&error.to_string())),
-        };
-        let parsed = check(&bytes, &path)?;
-        if let Some(rule) = parsed.rules.iter().find(|rule| {
-            let learned = |action: &thalweg_policy::Action| action.key.name == "learn_from";
-            rule.actions.iter().any(learned)
-        }) {
-            let message = format!(
-                "rule {:?} of {} sets learn_from, but no agent runs beside a policy here",
-                rule.name,
-                path.display()
-            );
-            return here(file.span(), message);
-        }
-        policies.push(PolicyFile {
-            name: name.into_inner(),
-            congestion_controls: congestion_controls(&parsed),
-            // The parser has found it to be UTF-8.
-            text: String::from_utf8_lossy(&bytes).into_owned(),
-            file: path,
-        });
+        all_sound &= table.is_sound();
     }
-    Ok(policies)
+    all_sound.then_some(policies)
 }
 
-fn check(bytes: &[u8], file: &Path) -> Result<Policy, PolicyFault> {
-    let policy = Policy::parse(bytes, file).and_then(|policy| {
+fn name(value: &DeValue<'_>) -> Option<String> {
+    let name = value.as_str().filter(|name| is_policy_name(name));
+    name.map(str::to_owned)
+}
+
+/// Reads one policy; its faults have its own file.
+fn load(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
+    let bytes = match read_file(&file, MAX_FILE_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let found = format!("{:?} ({})", file.display(), one_line(&error.to_string()));
+            table.wrong("file", found, "a policy that can be read");
+            return None;
+        }
+    };
+    let policy = Policy::parse(&bytes, &file).and_then(|policy| {
         policy.compile()?;
         Ok(policy)
     });
-    policy.map_err(|faults| {
-        // Never empty by its contract; the first is told, as for scenarios.
-        let fault = faults.0.into_iter().next();
-        PolicyFault::There(match fault {
-            Some(fault) => ScenarioError {
-                file: fault.file,
-                line: fault.at.line,
-                column: fault.at.column,
-                message: match fault.key {
-                    Some(key) => {
-                        format!("{key}: found {}, expected {}", fault.found, fault.expected)
-                    }
-                    None => format!("found {}, expected {}", fault.found, fault.expected),
-                },
-            },
-            None => ScenarioError {
-                file: file.to_owned(),
-                line: 1,
-                column: 1,
-                message: "expected a policy".to_owned(),
-            },
-        })
+    let policy = policy.map_err(|faults| table.add(faults)).ok()?;
+    let learns = |rule: &&Rule| rule.actions.iter().any(|it| it.key.name == "learn_from");
+    if let Some(rule) = policy.rules.iter().find(learns) {
+        let found = format!("learn_from in rule {:?} of {}", rule.name, file.display());
+        let expected = "none of it: no agent runs beside a policy here";
+        table.wrong("file", found, expected);
+    }
+    Some(PolicyFile {
+        name,
+        congestion_controls: policy.congestion_controls(),
+        // The parser has found it to be UTF-8.
+        text: String::from_utf8_lossy(&bytes).into_owned(),
+        file,
     })
-}
-
-/// The congestion controls that a policy's rules set, each once.
-pub(crate) fn congestion_controls(policy: &Policy) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for action in policy.rules.iter().flat_map(|rule| &rule.actions) {
-        if action.key.name == "congestion"
-            && let Value::Text(name) = &action.value
-            && !names.contains(name)
-        {
-            names.push(name.clone());
-        }
-    }
-    names
-}
-
-/// Whether the scenario has the policy that a mode in an expectation asks for.
-pub(super) fn check_mode(mode: &Spanned<String>, policies: &[PolicyFile]) -> Result<(), Fault> {
-    match mode.get_ref().parse() {
-        Ok(Mode::Policy(name)) => known(&name, policies).map_err(|why| (mode.span(), why)),
-        // What else is wrong with it is said elsewhere.
-        _ => Ok(()),
-    }
 }
 
 /// Whether there is a policy of this name; otherwise which ones there are.
@@ -153,3 +98,7 @@ pub(crate) fn known(name: &str, policies: &[PolicyFile]) -> Result<(), String> {
         )
     })
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

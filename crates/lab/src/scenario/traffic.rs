@@ -1,11 +1,11 @@
 //! The `[traffic]` table.
 
 use serde::{Deserialize, Serialize};
-use toml::Spanned;
+use thalweg_units::reader::Table;
 
-use super::Fault;
+use super::congestion_control;
 use crate::outcome::INCUMBENT;
-use crate::units::grammar::is_congestion_control;
+use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
 
 /// What is sent.
@@ -174,10 +174,10 @@ impl Traffic {
     }
 }
 
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Default)]
+/// The word of a kind.
+#[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Name {
-    #[default]
     Bulk,
     Short,
     Competing,
@@ -186,223 +186,86 @@ enum Name {
     LongShort,
 }
 
-impl Name {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Bulk => "bulk",
-            Self::Short => "short",
-            Self::Competing => "competing",
-            Self::Incast => "incast",
-            Self::Streams => "streams",
-            Self::LongShort => "long-short",
+impl Traffic {
+    /// None where there is a fault.
+    pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
+        let mut traffic = Self::default();
+        // The other keys depend on it.
+        let name = table.kind(Some("bulk"))?;
+        let connections = table.count("connections", 1..=10_000);
+        traffic.connections = connections.unwrap_or(traffic.connections);
+        if !matches!(name, Name::Short) {
+            traffic.duration = table.value("duration").unwrap_or(traffic.duration);
         }
-    }
-}
-
-/// The table as the file has it.
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Table {
-    kind: Option<Spanned<Name>>,
-    connections: Option<Spanned<u32>>,
-    duration: Option<Spanned<Seconds>>,
-    flows: Option<Spanned<u32>>,
-    bytes: Option<Spanned<Size>>,
-    against: Option<Spanned<AgainstTable>>,
-    senders: Option<Spanned<u32>>,
-    rpcs: Option<Spanned<u32>>,
-    warmup: Option<Spanned<Seconds>>,
-    burst: Option<Spanned<Size>>,
-    idle: Option<Spanned<Delay>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AgainstTable {
-    cc: Spanned<String>,
-    flows: Option<Spanned<u32>>,
-}
-
-impl Table {
-    pub(super) fn check(self) -> Result<Traffic, Fault> {
-        let default = Traffic::default();
-        let name = self
-            .kind
-            .as_ref()
-            .map_or(Name::Bulk, |kind| *kind.get_ref());
-        let only = |names: &[Name], key: &str, span: Option<std::ops::Range<usize>>| match span {
-            Some(span) if !names.contains(&name) => {
-                let words: Vec<String> = names
-                    .iter()
-                    .map(|name| format!("\"{}\"", name.word()))
-                    .collect();
-                Err((
-                    span,
-                    format!(
-                        "`{key}` goes with kind {} only, found kind \"{}\"",
-                        words.join(" or "),
-                        name.word()
-                    ),
-                ))
-            }
-            _ => Ok(()),
+        if matches!(name, Name::Competing | Name::Streams) {
+            traffic.warmup = table.value("warmup");
+        }
+        traffic.kind = match name {
+            Name::Bulk => Kind::Bulk,
+            Name::Short => Kind::Short {
+                flows: table.count("flows", 1..=1000).unwrap_or(20),
+                bytes: table.value("bytes").unwrap_or(Size::from_bytes(10_000)),
+            },
+            Name::Competing => Kind::Competing {
+                flows: table.count("flows", 1..=100).unwrap_or(1),
+                against: Against::read(table.needed_sub("against")),
+            },
+            Name::Incast => incast(&mut table),
+            Name::Streams => Kind::Streams {
+                flows: table.count("flows", 1..=MOST_AT_ONCE).unwrap_or(2),
+            },
+            Name::LongShort => Kind::LongShort {
+                flows: table.count("flows", 2..=MOST_AT_ONCE).unwrap_or(2),
+                burst: table.value("burst").unwrap_or(Size::from_bytes(200 * 1024)),
+                idle: table.value("idle").unwrap_or(Delay::from_us(10_000)),
+            },
         };
-        use Name::{Bulk, Competing, Incast, LongShort, Short, Streams};
-        let span = |duration: &Spanned<Seconds>| duration.span();
-        only(
-            &[Bulk, Competing, Incast, Streams, LongShort],
-            "duration",
-            self.duration.as_ref().map(span),
-        )?;
-        only(
-            &[Short, Competing, Streams, LongShort],
-            "flows",
-            self.flows.as_ref().map(Spanned::span),
-        )?;
-        only(&[Short], "bytes", self.bytes.as_ref().map(Spanned::span))?;
-        only(
-            &[Competing],
-            "against",
-            self.against.as_ref().map(Spanned::span),
-        )?;
-        only(
-            &[Incast],
-            "senders",
-            self.senders.as_ref().map(Spanned::span),
-        )?;
-        only(&[Incast], "rpcs", self.rpcs.as_ref().map(Spanned::span))?;
-        only(
-            &[Competing, Streams],
-            "warmup",
-            self.warmup.as_ref().map(span),
-        )?;
-        only(
-            &[LongShort],
-            "burst",
-            self.burst.as_ref().map(Spanned::span),
-        )?;
-        only(&[LongShort], "idle", self.idle.as_ref().map(Spanned::span))?;
-        let duration = self.duration.map_or(default.duration, Spanned::into_inner);
-        if let Some(warmup) = &self.warmup
-            && *warmup.get_ref() >= duration
+        table.finish();
+        let duration = traffic.duration;
+        if let Some(warmup) = traffic.warmup
+            && warmup >= duration
         {
-            return Err((
-                warmup.span(),
-                format!(
-                    "expected a warmup shorter than the duration of {duration}, found {}",
-                    warmup.get_ref()
-                ),
-            ));
+            let expected = format!("less than the duration of {duration}");
+            table.wrong("warmup", warmup.to_string(), expected);
         }
-        let kind = match name {
-            Bulk => Kind::Bulk,
-            Short => Kind::Short {
-                flows: count(self.flows, 20, 1..=1000, "flows")?,
-                bytes: self
-                    .bytes
-                    .map_or(Size::from_bytes(10_000), Spanned::into_inner),
-            },
-            Competing => Kind::Competing {
-                flows: count(self.flows, 1, 1..=100, "flows")?,
-                against: match (self.against, self.kind) {
-                    (Some(against), _) => against.into_inner().check()?,
-                    (None, kind) => {
-                        return Err((
-                            kind.map_or(0..0, |kind| kind.span()),
-                            "expected `against`, such as { cc = \"cubic\", flows = 2 }".into(),
-                        ));
-                    }
-                },
-            },
-            Incast => incast(self.senders, self.rpcs)?,
-            Streams => Kind::Streams {
-                flows: count(self.flows, 2, 1..=MOST_AT_ONCE, "flows")?,
-            },
-            LongShort => Kind::LongShort {
-                flows: count(self.flows, 2, 2..=MOST_AT_ONCE, "flows")?,
-                burst: self
-                    .burst
-                    .map_or(Size::from_bytes(200 * 1024), Spanned::into_inner),
-                idle: self
-                    .idle
-                    .map_or(Delay::from_us(10_000), Spanned::into_inner),
-            },
+        table.is_sound().then_some(traffic)
+    }
+}
+
+impl Against {
+    /// Nobody's where there is a fault.
+    fn read(table: Option<Table<'_>>) -> Self {
+        let mut against = Self {
+            cc: String::new(),
+            flows: 1,
         };
-        Ok(Traffic {
-            connections: count(
-                self.connections,
-                default.connections,
-                1..=10_000,
-                "connections",
-            )?,
-            duration,
-            warmup: self.warmup.map(Spanned::into_inner),
-            kind,
-        })
-    }
-}
-
-impl AgainstTable {
-    fn check(self) -> Result<Against, Fault> {
-        if !is_congestion_control(self.cc.get_ref()) {
-            return Err((
-                self.cc.span(),
-                format!(
-                    "expected the name of a congestion control, found {:?}",
-                    self.cc.get_ref()
-                ),
-            ));
+        if let Some(mut table) = table {
+            let what = "what to compete with";
+            let cc = table.required("cc", what, congestion_control, CONGESTION_CONTROL);
+            against.cc = cc.unwrap_or_default();
+            against.flows = table.count("flows", 1..=100).unwrap_or(against.flows);
+            table.finish();
         }
-        Ok(Against {
-            flows: count(self.flows, 1, 1..=100, "flows")?,
-            cc: self.cc.into_inner(),
-        })
+        against
     }
 }
 
-fn incast(senders: Option<Spanned<u32>>, rpcs: Option<Spanned<u32>>) -> Result<Kind, Fault> {
-    let senders = count(senders, 3, 1..=100, "senders")?;
-    let Some(rpcs) = rpcs else {
-        return Ok(Kind::Incast {
-            senders,
-            rpcs: None,
-        });
-    };
-    let span = rpcs.span();
-    let rpcs = count(Some(rpcs), 1, 1..=100, "rpcs")?;
-    let at_once = senders * (rpcs + SMALL_CALLS + 1);
-    if at_once > MOST_AT_ONCE {
-        return Err((
-            span,
-            format!(
-                "expected at most {MOST_AT_ONCE} flows at once, found {at_once}: {senders} senders \
-                 with {rpcs} + {SMALL_CALLS} calls and a stream each"
-            ),
-        ));
+fn incast(table: &mut Table<'_>) -> Kind {
+    let senders = table.count("senders", 1..=100).unwrap_or(3);
+    let rpcs = table.count("rpcs", 1..=100);
+    if let Some(rpcs) = rpcs {
+        let at_once = senders * (rpcs + SMALL_CALLS + 1);
+        if at_once > MOST_AT_ONCE {
+            let found = format!(
+                "{at_once} flows at once, {rpcs} + {SMALL_CALLS} calls and a stream of each of \
+                 {senders} senders"
+            );
+            table.wrong("rpcs", found, format!("at most {MOST_AT_ONCE}"));
+        }
     }
-    Ok(Kind::Incast {
-        senders,
-        rpcs: Some(rpcs),
-    })
+    Kind::Incast { senders, rpcs }
 }
 
-fn count(
-    found: Option<Spanned<u32>>,
-    default: u32,
-    range: std::ops::RangeInclusive<u32>,
-    what: &str,
-) -> Result<u32, Fault> {
-    match found {
-        Some(found) if !range.contains(found.get_ref()) => Err((
-            found.span(),
-            format!(
-                "expected {} to {} {what}, found {}",
-                range.start(),
-                range.end(),
-                found.get_ref()
-            ),
-        )),
-        Some(found) => Ok(found.into_inner()),
-        None => Ok(default),
-    }
-}
+#[cfg(test)]
+#[path = "traffic_tests.rs"]
+mod tests;

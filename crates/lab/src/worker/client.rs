@@ -114,28 +114,7 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
     };
     if let Some([stream_ns, skip_ns]) = stream_ns {
         let (measured, end) = (flow.begun_ns + skip_ns, flow.begun_ns + stream_ns);
-        tcp::limit_unsent(&stream)?;
-        let mut blocked_since = Instant::now();
-        loop {
-            let now = now_ns();
-            if now >= end {
-                break;
-            }
-            let left = Duration::from_nanos(end - now);
-            if tcp::writable(&stream, left.min(SAMPLE))? {
-                // One chunk at most, so that it does not block beyond its time.
-                match tcp::write_some(&stream, &CHUNK) {
-                    Ok(_) => blocked_since = Instant::now(),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(error) => return Err(error),
-                }
-            } else if blocked_since.elapsed() >= patience {
-                return Err(tcp::stalled("sending"));
-            }
-            if now >= measured {
-                look(&stream, flow, false)?;
-            }
-        }
+        send_until(&mut stream, flow, end, measured, &mut look)?;
     } else {
         let mut left = flow.flow_bytes.unwrap_or(0);
         while left > 0 {
@@ -171,6 +150,39 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
         }
     }
     Ok(())
+}
+
+/// Sends until a time, and looks at the connection from another on.
+fn send_until(
+    stream: &mut TcpStream,
+    flow: &mut Flow,
+    end_ns: u64,
+    measured_ns: u64,
+    look: &mut impl FnMut(&TcpStream, &mut Flow, bool) -> io::Result<()>,
+) -> io::Result<()> {
+    let patience = Duration::from_millis(PATIENCE_MS);
+    tcp::limit_unsent(stream)?;
+    let mut blocked_since = Instant::now();
+    loop {
+        let now = now_ns();
+        if now >= end_ns {
+            return Ok(());
+        }
+        let left = Duration::from_nanos(end_ns - now);
+        if tcp::writable(stream, left.min(SAMPLE))? {
+            // One chunk at most, so that it does not block beyond its time.
+            match tcp::write_some(stream, &CHUNK) {
+                Ok(_) => blocked_since = Instant::now(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        } else if blocked_since.elapsed() >= patience {
+            return Err(tcp::stalled("sending"));
+        }
+        if now >= measured_ns {
+            look(stream, flow, false)?;
+        }
+    }
 }
 
 /// Waits for what the server says, and looks at the connection meanwhile.

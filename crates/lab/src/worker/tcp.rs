@@ -127,9 +127,9 @@ pub(super) struct Info {
     pub(super) srtt_us: u32,
     /// Least round-trip time, µs; `u32::MAX` before the first measurement.
     pub(super) min_rtt_us: u32,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub(super) retransmits: u64,
-    /// Data segments sent, those sent again included.
+    /// Data segments sent, retransmissions included.
     pub(super) data_segments_sent: u64,
 }
 

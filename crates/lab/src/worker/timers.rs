@@ -9,10 +9,10 @@ use libbpf_rs::ProgramInput;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 use serde::{Deserialize, Serialize};
+use thalweg_guest::system::is_user_mode;
 
 use super::now_ns;
 use crate::error::Error;
-use crate::guest::system::is_user_mode;
 use crate::stats;
 
 /// How far ahead timers are set, µs.

@@ -1,4 +1,4 @@
-//! What the privileged tests share.
+//! Common parts of the privileged tests.
 #![allow(dead_code)]
 
 use std::path::{Path, PathBuf};

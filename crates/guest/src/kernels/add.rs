@@ -1,0 +1,358 @@
+//! Unpacking a kernel's package into the cache.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
+use thalweg_process::tool;
+
+use super::{IMAGE, PACKAGE, Package, image, modules_in, place};
+use crate::cache::Scratch;
+use crate::error::Error;
+
+/// How long apt may take for a download.
+const LIMIT: Duration = Duration::from_secs(1800);
+/// The processor that QEMU is to have.
+const ARCHITECTURE: &str = "amd64";
+/// What a name begins with that a package of a kernel depends on, for its image and modules.
+const PARTS: [&str; 2] = ["linux-image-", "linux-modules-"];
+
+/// What [`add`] has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Added {
+    /// The kernel's release.
+    pub name: String,
+    /// Its package.
+    pub package: Package,
+    /// Whether it was there already, of the same version.
+    pub was_there: bool,
+}
+
+/// Adds the kernel of a package: of a file that ends in `.deb`, or one that apt downloads,
+/// whose signatures it checks. What a meta package depends on is taken instead.
+///
+/// # Errors
+/// One line: [`Error::Preconditions`] where a program is missing; otherwise what is wrong with
+/// the package. Nothing is left then.
+pub fn add(package: &str) -> Result<Added, Error> {
+    let is_file = package.ends_with(".deb");
+    let needed = [("dpkg-deb", "dpkg"), ("depmod", "kmod"), ("apt-get", "apt")];
+    let missing: Vec<String> = needed
+        .into_iter()
+        .filter(|(program, _)| !(is_file && *program == "apt-get"))
+        .filter(|(program, _)| tool::find(program).is_none())
+        .map(|(program, package)| format!("no {program}: install the package {package}"))
+        .collect();
+    if !missing.is_empty() {
+        return Err(Error::Preconditions(missing));
+    }
+    if !is_file && !is_name(package) {
+        return Err(Error::Options(format!(
+            "expected the name of a package, as {}, or a file .deb, found {package:?}",
+            super::EXAMPLE
+        )));
+    }
+    let _signals = interrupt::Guard::install()?;
+    let scratch = Scratch::create(&place())?;
+    let unpacked = scratch.path().join("tree");
+    let archive = match is_file {
+        true => fs::canonicalize(package)
+            .map_err(|error| Error::Options(format!("cannot read {package}: {error}")))?,
+        false => download(&scratch, package)?,
+    };
+    let mut control = unpack(package, &archive, &unpacked)?;
+    if release(&unpacked)?.is_none() {
+        let depends = part(&control, PARTS[0], package)?;
+        if is_file {
+            return Err(Error::Options(format!(
+                "{package} holds no kernel, but depends on {depends}: name that package"
+            )));
+        }
+        let archive = download(&scratch, &depends)?;
+        control = unpack(&depends, &archive, &unpacked)?;
+    }
+    let Some(name) = release(&unpacked)? else {
+        return Err(Error::Options(format!(
+            "{package}: {} holds no kernel (boot/{IMAGE}*)",
+            control.package.name
+        )));
+    };
+    let modules = modules_in(&unpacked, &name);
+    if !modules.is_dir() {
+        // Ubuntu has them in a package of their own.
+        let depends = part(&control, PARTS[1], package)?;
+        if is_file {
+            return Err(Error::Options(format!(
+                "{package} holds no modules; they are in {depends}: add {} by its name",
+                control.package.name
+            )));
+        }
+        let archive = download(&scratch, &depends)?;
+        unpack(&depends, &archive, &unpacked)?;
+    }
+    let mut depmod = tool::command("depmod");
+    depmod.arg("-b").arg(&unpacked).arg(&name);
+    attended(&mut depmod)?
+        .map_err(|why| Error::Options(format!("depmod refuses the modules of {package}: {why}")))?;
+    // Documentation and the like.
+    let _ = fs::remove_dir_all(unpacked.join("usr"));
+    let file = unpacked.join(PACKAGE);
+    let text = serde_json::to_vec(&control.package)
+        .map_err(|error| Error::io("cannot write", &file)(error.into()))?;
+    fs::write(&file, text).map_err(Error::io("cannot write", &file))?;
+    keep(&scratch, &unpacked, name, control.package)
+}
+
+/// Puts an unpacked kernel in its place, at once, so that nobody finds a half.
+fn keep(
+    scratch: &Scratch,
+    unpacked: &Path,
+    name: String,
+    package: Package,
+) -> Result<Added, Error> {
+    let place = place().join(&name);
+    let version =
+        || -> Option<Package> { serde_json::from_slice(&fs::read(place.join(PACKAGE)).ok()?).ok() };
+    let added = |was_there| Added {
+        name: name.clone(),
+        package: package.clone(),
+        was_there,
+    };
+    if version().as_ref() == Some(&package) {
+        return Ok(added(true));
+    }
+    // An older version of the same release, or none.
+    let _ = fs::rename(&place, scratch.path().join("replaced"));
+    match fs::rename(unpacked, &place) {
+        // Another process was quicker.
+        Err(_) if version().is_some() => Ok(added(true)),
+        done => done
+            .map(|()| added(false))
+            .map_err(Error::io("cannot create", &place)),
+    }
+}
+
+/// What a package says of itself.
+struct Control {
+    package: Package,
+    depends: String,
+}
+
+/// Unpacks the archive of a package over a directory.
+fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> {
+    let wrong = |why: String| Error::Options(format!("cannot unpack {package}: {why}"));
+    let field = |name: &str| {
+        let mut command = tool::command("dpkg-deb");
+        command.arg("--field").arg(archive).arg(name);
+        attended(&mut command)?.map_err(&wrong)
+    };
+    let control = Control {
+        package: Package {
+            name: field("Package")?,
+            version: field("Version")?,
+        },
+        depends: field("Depends")?,
+    };
+    let architecture = field("Architecture")?;
+    if architecture != ARCHITECTURE {
+        return Err(wrong(format!(
+            "it is for {architecture}, expected {ARCHITECTURE}"
+        )));
+    }
+    if !control.package.name.starts_with("linux-") {
+        return Err(wrong(format!(
+            "it is {}, expected a package of a kernel (linux-image-*)",
+            control.package.name
+        )));
+    }
+    let mut command = tool::command("dpkg-deb");
+    command.arg("--extract").arg(archive).arg(into);
+    attended(&mut command)?.map_err(wrong)?;
+    // A package may say so of its directories; the cache is its user's.
+    let _ = fs::set_permissions(into, std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    Ok(control)
+}
+
+/// Has apt download a package into a directory of its own, and returns the file.
+fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
+    let directory = scratch.path().join(package);
+    fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
+    let mut command = tool::command("apt-get");
+    command
+        .args(["--quiet=2", "download", package])
+        .env("LC_ALL", "C")
+        .current_dir(&directory);
+    attended(&mut command)?.map_err(|why| {
+        let remedy = match why.contains("Unable to locate") {
+            true => " (apt-get update as root may help; apt-cache search linux-image)",
+            false => "",
+        };
+        Error::Options(format!("apt-get cannot download {package}: {why}{remedy}"))
+    })?;
+    let mut files = fs::read_dir(&directory).map_err(Error::io("cannot read", &directory))?;
+    match files.next() {
+        Some(Ok(file)) => Ok(file.path()),
+        _ => Err(Error::Options(format!(
+            "apt-get has downloaded nothing for {package}"
+        ))),
+    }
+}
+
+/// The release of the one kernel in a directory.
+fn release(unpacked: &Path) -> Result<Option<String>, Error> {
+    let names = fs::read_dir(unpacked.join("boot"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut images = names.map(|entry| entry.path()).filter(|path| {
+        path.file_name()
+            .is_some_and(|it| it.to_string_lossy().starts_with(IMAGE))
+    });
+    let Some(file) = images.next() else {
+        return Ok(None);
+    };
+    let release = image::release(&file).map_err(Error::Options)?;
+    let named = file.file_name().map(|it| it.to_string_lossy().into_owned());
+    if named.as_deref() != Some(&format!("{IMAGE}{release}")) {
+        return Err(Error::Options(format!(
+            "{} says that it is {release}: expected its name to say so, too",
+            file.display()
+        )));
+    }
+    Ok(Some(release))
+}
+
+/// The one package of a kind that another depends on.
+fn part(control: &Control, kind: &str, asked: &str) -> Result<String, Error> {
+    let mut names: Vec<&str> = control
+        .depends
+        .split([',', '|'])
+        .filter_map(|dependency| dependency.split_ascii_whitespace().next())
+        .filter(|name| name.starts_with(kind) && is_name(name))
+        .collect();
+    names.dedup();
+    match names.as_slice() {
+        [one] => Ok((*one).to_owned()),
+        [] => Err(Error::Options(format!(
+            "{asked} holds no kernel (boot/{IMAGE}* and its modules) and depends on none: expected \
+             a package such as {}",
+            super::EXAMPLE
+        ))),
+        several => Err(Error::Options(format!(
+            "{asked} depends on several packages of kernels: name one of {}",
+            several.join(", ")
+        ))),
+    }
+}
+
+/// Whether a text can be the name of a package (Debian Policy 5.6.1), and no option.
+fn is_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.bytes().next().is_some_and(plain)
+        && text
+            .bytes()
+            .all(|byte| plain(byte) || b"+-.".contains(&byte))
+}
+
+/// Runs a command to its end, which SIGINT and SIGTERM bring about, too. Gives its output, or
+/// of one that fails the words that say why. Both are in memory: the disk may be full.
+fn attended(command: &mut Command) -> Result<Result<String, String>, Error> {
+    let create = || -> Result<(File, File), Error> {
+        memfd_create(c"thalweg-output", MFdFlags::MFD_CLOEXEC)
+            .map_err(std::io::Error::from)
+            .and_then(|file| Ok((File::from(file.try_clone()?), File::from(file))))
+            .map_err(Error::system("cannot create a file in memory"))
+    };
+    let (output, said) = create()?;
+    let (errors, complaints) = create()?;
+    let mut process = Process::spawn(command.stdin(Stdio::null()).stdout(output).stderr(errors))?;
+    let status = process.wait_until(Instant::now() + LIMIT, OnSignal::Fail)?;
+    let read = |mut file: File| {
+        let mut bytes = Vec::new();
+        let done = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+        done.map_err(Error::system("cannot read what a program said"))?;
+        Ok::<_, Error>(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    Ok(match status {
+        Some(status) if status.success() => Ok(read(said)?),
+        Some(status) => Err(reason(&read(complaints)?).unwrap_or_else(|| status.to_string())),
+        None => Err(format!("no end after {} s", LIMIT.as_secs())),
+    })
+}
+
+/// Of what a program complained of the line that is the fault.
+fn reason(complaints: &str) -> Option<String> {
+    let lines = || {
+        complaints
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty())
+    };
+    // What fails first says why; those that called it only that it failed.
+    let full = |line: &&str| line.contains("No space left on device");
+    let fault = |line: &&str| line.starts_with("E: ") || line.contains("error: ");
+    let known = lines().find(full).or_else(|| lines().find(fault));
+    let line = known.or_else(|| lines().next())?;
+    Some(
+        line.trim_start_matches("E: ")
+            .chars()
+            .filter(|c| !c.is_control())
+            .collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn control(depends: &str) -> Control {
+        Control {
+            package: Package {
+                name: "linux-image-amd64".to_owned(),
+                version: "1".to_owned(),
+            },
+            depends: depends.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_meta_package_leads_to_one_kernel() {
+        let part = |depends: &str| part(&control(depends), PARTS[0], "meta");
+        let one = part("linux-base, linux-image-6.1.0-56-amd64 (= 6.1.192-2)").unwrap();
+        assert_eq!(one, "linux-image-6.1.0-56-amd64");
+        for (depends, words) in [
+            ("linux-base", "depends on none"),
+            (
+                "linux-image-a | linux-image-b",
+                "name one of linux-image-a, linux-image-b",
+            ),
+        ] {
+            let why = part(depends).unwrap_err().to_string();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn names_of_packages_are_no_options() {
+        assert!(is_name("linux-image-6.12.117+deb12-cloud-amd64"));
+        for text in ["", "-o", "--allow", "a b", "a/b", "A", "a=1", "ä"] {
+            assert!(!is_name(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_fault_among_complaints() {
+        let text = "W: Download is performed unsandboxed\nE: Unable to locate package x\n";
+        assert_eq!(reason(text).unwrap(), "Unable to locate package x");
+        assert_eq!(reason("\n"), None);
+        let text = "tar: a: Cannot write: No space left on device\ndpkg-deb: error: tar failed\n";
+        assert!(reason(text).unwrap().ends_with("No space left on device"));
+        let text = "dpkg-deb: error: 'x' is not a Debian format archive";
+        assert_eq!(reason(text).unwrap(), text);
+    }
+}

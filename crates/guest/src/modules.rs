@@ -1,0 +1,171 @@
+//! The modules of a kernel (modules.dep(5)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+
+/// The file that says which modules there are and what each needs.
+pub(crate) const DEPENDENCIES: &str = "modules.dep";
+/// The file that says which parts are built in.
+const BUILT_IN: &str = "modules.builtin";
+/// What the file of a module ends with.
+const ENDINGS: [&str; 4] = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"];
+
+/// What a network needs that a job makes of namespaces and queueing disciplines.
+pub(crate) const ALWAYS: [&str; 11] = [
+    "ipv6",
+    "veth",
+    "sch_ingress",
+    "cls_bpf",
+    "sch_tbf",
+    "sch_netem",
+    "sch_red",
+    "sch_fq",
+    "tcp_bbr",
+    "tcp_dctcp",
+    "tcp_htcp",
+];
+
+/// The modules below one directory.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    directory: PathBuf,
+    /// File and needed files of each module, by its name.
+    modules: BTreeMap<String, (String, Vec<String>)>,
+    built_in: BTreeSet<String>,
+}
+
+impl Tree {
+    /// Reads what a directory, as `/lib/modules/6.1.0`, says of its modules.
+    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+        let read = |name: &str| {
+            let file = directory.join(name);
+            fs::read_to_string(&file).map_err(Error::io("cannot read", file))
+        };
+        Ok(Self::parse(
+            directory,
+            &read(DEPENDENCIES)?,
+            &read(BUILT_IN)?,
+        ))
+    }
+
+    fn parse(directory: &Path, dependencies: &str, built_in: &str) -> Self {
+        let needs = |words: &str| words.split_ascii_whitespace().map(str::to_owned).collect();
+        let lines = dependencies.lines().filter_map(|line| line.split_once(':'));
+        Self {
+            directory: directory.to_owned(),
+            modules: lines
+                .map(|(file, rest)| (module(file), (file.to_owned(), needs(rest))))
+                .collect(),
+            built_in: built_in.lines().map(module).collect(),
+        }
+    }
+
+    /// Whether the kernel has a module, be it built in.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        // Reno is a part of TCP and has no file at all.
+        name == "tcp_reno" || self.modules.contains_key(name) || self.built_in.contains(name)
+    }
+
+    /// The names of those that begin with a prefix, without it.
+    pub(crate) fn names(&self, prefix: &str) -> Vec<&str> {
+        let all = self.modules.keys().chain(&self.built_in);
+        let names = all.filter(|&name| name != "tcp_diag");
+        let mut names: Vec<&str> = names.filter_map(|name| name.strip_prefix(prefix)).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The files of the named modules and of what they need, in the order in which they can
+    /// be inserted; those built in have none. Fails with the name of one that is unknown.
+    pub(crate) fn files(&self, names: &[String]) -> Result<Vec<PathBuf>, String> {
+        let mut files: Vec<&str> = Vec::new();
+        for name in names {
+            let Some((file, needs)) = self.modules.get(name) else {
+                match self.has(name) {
+                    true => continue,
+                    false => return Err(name.clone()),
+                }
+            };
+            // The last of them needs none of the others.
+            for file in needs.iter().rev().chain([file]) {
+                if !files.contains(&file.as_str()) {
+                    files.push(file);
+                }
+            }
+        }
+        Ok(files
+            .into_iter()
+            .map(|file| self.directory.join(file))
+            .collect())
+    }
+
+    /// The files of [`ALWAYS`] and of further modules.
+    ///
+    /// # Errors
+    /// [`Error::Preconditions`] with the first that `kernel` does not have.
+    pub(crate) fn wanted(
+        &self,
+        kernel: &str,
+        further: impl Iterator<Item = String>,
+    ) -> Result<Vec<PathBuf>, Error> {
+        let names: Vec<String> = ALWAYS
+            .map(str::to_owned)
+            .into_iter()
+            .chain(further)
+            .collect();
+        self.files(&names).map_err(|name| {
+            let what = name.strip_prefix("tcp_").unwrap_or(&name);
+            Error::Preconditions(vec![format!(
+                "{kernel} has no module {name} in {} ({what} is needed)",
+                self.directory.display()
+            )])
+        })
+    }
+}
+
+/// The name of a module from its file: dashes and underscores are the same.
+fn module(file: &str) -> String {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let endings = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending));
+    endings.unwrap_or(name).replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: &str = "kernel/a/top-one.ko: kernel/b/middle.ko.xz kernel/c/base.ko\n\
+        kernel/b/middle.ko.xz: kernel/c/base.ko\nkernel/c/base.ko:\nkernel/d/alone.ko:\n";
+
+    fn ordered(names: &[&str]) -> Result<Vec<String>, String> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let tree = Tree::parse(Path::new(""), NEEDS, "kernel/net/ipv4/tcp_cubic.ko\n");
+        let files = tree.files(&names)?;
+        Ok(files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect())
+    }
+
+    #[test]
+    fn each_comes_after_what_it_needs_and_once() {
+        assert_eq!(
+            ordered(&["alone", "top_one", "middle"]).unwrap(),
+            [
+                "kernel/d/alone.ko",
+                "kernel/c/base.ko",
+                "kernel/b/middle.ko.xz",
+                "kernel/a/top-one.ko"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_built_in_needs_no_file_and_what_is_unknown_is_named() {
+        assert_eq!(ordered(&["tcp_cubic", "tcp_reno"]).unwrap(), [""; 0]);
+        assert_eq!(ordered(&["tcp_prague"]).unwrap_err(), "tcp_prague");
+    }
+}

@@ -1,0 +1,220 @@
+//! The file system that a kernel in QEMU begins with: this program, the tools that it calls,
+//! their libraries, the kernel's modules, and the job. Nothing of the machine's own paths or
+//! times is in it, so that it is the same wherever these are.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use thalweg_process::tool;
+
+use super::cpio::Archive;
+use crate::error::Error;
+use crate::{Job, TOOLS};
+
+/// Where programs are.
+const PROGRAMS: &str = "/usr/bin";
+/// Where modules are.
+const MODULES: &str = "/lib/modules";
+/// What a program begins with (elf(5)).
+const ELF: &[u8] = b"\x7fELF";
+/// The directory of the job.
+pub const JOB: &str = "/job";
+/// Directories that file systems are mounted on, or that programs take for granted.
+const DIRECTORIES: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/sys", "/tmp"];
+
+/// Where the guest has this program.
+pub fn program() -> PathBuf {
+    Path::new(PROGRAMS).join("thalweg")
+}
+
+/// Where the guest has a module.
+pub(super) fn module(file: &Path) -> PathBuf {
+    Path::new(MODULES).join(file.file_name().unwrap_or_default())
+}
+
+/// Where the guest has a file that a program is to read.
+pub(super) fn data(file: &Path) -> PathBuf {
+    Path::new(JOB).join(file.file_name().unwrap_or_default())
+}
+
+/// What a job needs beside the tools that each does, on this machine, by its place in the
+/// guest.
+#[derive(Debug, Default)]
+pub struct Needs {
+    /// Programs with their libraries; what is none is only copied.
+    pub programs: Vec<(PathBuf, PathBuf)>,
+    /// Files that programs read.
+    pub data: Vec<(PathBuf, PathBuf)>,
+    /// Directories that need not have a file.
+    pub directories: Vec<PathBuf>,
+    /// Modules of the kernel beyond those of a network, by name.
+    pub modules: Vec<String>,
+    /// The same, as far as the kernel has them.
+    pub wished: Vec<String>,
+}
+
+/// Where the guest has a program of that name.
+pub(super) fn program_of(path: &Path) -> PathBuf {
+    Path::new(PROGRAMS).join(path.file_name().unwrap_or_default())
+}
+
+/// Writes the file system of a job.
+pub(super) fn write(
+    file: &Path,
+    job: &Job,
+    modules: &[PathBuf],
+    needs: &Needs,
+) -> Result<(), Error> {
+    let output = File::create(file).map_err(Error::io("cannot create", file))?;
+    let mut archive = Archive::new(BufWriter::new(output));
+    let failed = || Error::io("cannot write", file);
+    let mut add = |place: &Path, mode: u32, content: &[u8]| {
+        archive.file(place, mode, content).map_err(failed())
+    };
+    let mut libraries = BTreeMap::new();
+    let tools = TOOLS.into_iter().filter_map(|(name, _)| tool::find(name));
+    let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
+    for (place, path) in needs.programs.iter().chain(&tools) {
+        let content = read(path)?;
+        // Others, scripts for instance, have no libraries.
+        if content.starts_with(ELF) {
+            libraries.extend(needed(path)?);
+        }
+        add(place, 0o755, &loaded(content))?;
+    }
+    for (place, path) in libraries {
+        add(&place, 0o755, &loaded(read(&path)?))?;
+    }
+    for path in modules {
+        add(&module(path), 0o644, &read(path)?)?;
+    }
+    for (place, path) in &needs.data {
+        add(place, 0o644, &read(path)?)?;
+    }
+    let (name, document) = job.document()?;
+    add(&Path::new(JOB).join(name), 0o644, &document)?;
+    DIRECTORIES
+        .into_iter()
+        .map(Path::new)
+        .chain(needs.directories.iter().map(PathBuf::as_path))
+        .try_for_each(|path| archive.directory(path))
+        .and_then(|()| archive.device(Path::new("/dev/console"), (5, 1)))
+        .and_then(|()| archive.finish())
+        .map(drop)
+        .map_err(failed())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    fs::read(path).map_err(Error::io("cannot read", path))
+}
+
+/// The libraries of a program, by where it looks for them, as ld.so(8) finds them here.
+fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+    let output = tool::command("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(Error::system("cannot start ldd"))?;
+    // One that needs none is told of by its exit code.
+    libraries(&String::from_utf8_lossy(&output.stdout)).map_err(|name| {
+        Error::Preconditions(vec![format!(
+            "{} needs the library {name}, which is not there",
+            program.display()
+        )])
+    })
+}
+
+/// What ldd(1) has found; fails with the name of one that it has not.
+fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    let mut found = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let path = match line.split_once(" => ") {
+            Some((name, "not found")) => return Err(name.to_owned()),
+            Some((_, path)) => path,
+            None => line,
+        };
+        let path = path.split(" (").next().unwrap_or(path);
+        if path.starts_with('/') {
+            found.push((PathBuf::from(path), PathBuf::from(path)));
+        }
+    }
+    Ok(found)
+}
+
+/// Of an ELF file what is loaded to run it (elf(5)), without what debuggers read, which is
+/// most of it.
+fn loaded(mut bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(end) = end_of_segments(&bytes) {
+        bytes.truncate(end);
+        // No sections: where they begin, how many there are, which one has their names.
+        bytes[0x28..0x30].fill(0);
+        bytes[0x3c..0x40].fill(0);
+    }
+    bytes
+}
+
+/// Where the last segment ends; none: it is no 64-bit ELF file of this byte order.
+fn end_of_segments(bytes: &[u8]) -> Option<usize> {
+    let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+    if bytes.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count) = (word(0x20)?, u64::from(half(0x36)?), u64::from(half(0x38)?));
+    let mut end = table.checked_add(size * count)?;
+    for index in 0..count {
+        let header = usize::try_from(table + index * size).ok()?;
+        end = end.max(word(header + 0x08)?.checked_add(word(header + 0x20)?)?);
+    }
+    let end = usize::try_from(end).ok()?;
+    (0x40..=bytes.len()).contains(&end).then_some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_is_loaded_of_a_program_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let copy = directory.path().join("true");
+        let whole = fs::read("/bin/true").unwrap();
+        let part = loaded(whole.clone());
+        assert!(part.len() < whole.len());
+        fs::write(&copy, part).unwrap();
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new(&copy).status().unwrap().success());
+        for other in [b"#!/bin/sh\n".to_vec(), whole[..0x30].to_vec(), Vec::new()] {
+            assert_eq!(loaded(other.clone()), other);
+        }
+    }
+
+    #[test]
+    fn libraries_as_ldd_tells_of_them() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffe)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let found: Vec<PathBuf> = libraries(text)
+            .unwrap()
+            .into_iter()
+            .map(|it| it.0)
+            .collect();
+        assert_eq!(
+            found,
+            ["/lib/x/libm.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from)
+        );
+        assert_eq!(
+            libraries("\tlibx.so.1 => not found\n").unwrap_err(),
+            "libx.so.1"
+        );
+        assert!(
+            libraries("\tnot a dynamic executable\n")
+                .unwrap()
+                .is_empty()
+        );
+    }
+}

@@ -1,0 +1,322 @@
+//! A distribution's stock kernel in QEMU, in virtual time: the clock counts
+//! instructions and jumps to the next timer where all wait. No figure depends on the machine
+//! or on what else it does, and nothing needs a privilege.
+//!
+//! The kernel unpacks a file system that is made here ([`initial`]) and starts this very
+//! program. No input reaches it after that: an interrupt from outside would
+//! come at no moment that is the same in the next run.
+
+pub mod cpio;
+mod initial;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use thalweg_process::interrupt;
+use thalweg_process::tool::{self, quote};
+use thalweg_units::Size;
+
+use crate::channel::CHANNEL;
+use crate::error::Error;
+use crate::inside::WORDS;
+use crate::kernels::Stock;
+use crate::modules::Tree;
+use crate::preload::preload;
+use crate::running::{CONSOLE, Running};
+use crate::ticks::Timers;
+use crate::workdir::{self, WorkDir};
+use crate::{DEFAULT_MEMORY, Job, Kind, Limits, Task, answer, follow, written};
+pub use initial::{JOB, Needs, program};
+
+/// What makes QEMU's threads take turns (`lockstep.c`), built by `build.rs`.
+#[cfg(target_arch = "x86_64")]
+static LOCKSTEP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lockstep.so"));
+#[cfg(not(target_arch = "x86_64"))]
+static LOCKSTEP: &[u8] = &[];
+/// The emulator, and the package that has it.
+const PROGRAM: &str = "qemu-system-x86_64";
+const PACKAGE: &str = "qemu-system-x86";
+/// The processor. A model by name is the same on every machine and in every version of QEMU;
+/// this is the newest whose instructions QEMU 7.2 has all, and it has no random numbers of its
+/// own. Without cmpxchg16b: after it QEMU 7.2 may have one of its operands in the flags when an
+/// interrupt comes, and the kernel, whose allocator uses it, ends in a double fault.
+const PROCESSOR: &str = "Nehalem,-cx16";
+/// When the guest's time begins.
+const BEGIN: &str = "2026-01-01T00:00:00";
+/// The initial file system, in the work directory.
+const INITIAL: &str = "initial.cpio";
+/// Modules that are used where the kernel has them.
+const FURTHER: [&str; 2] = ["tcp_diag", "tun"];
+/// How much slower than real time it may be.
+const SLOWNESS: u32 = 60;
+/// Seconds in which a guest that runs a program must boot: some ten of a processor, of which
+/// other guests may leave little.
+const BUSY_BOOT_S: u64 = 1800;
+
+/// What a run in QEMU lacks on this machine, one line each.
+pub fn missing() -> Vec<String> {
+    let own = [(PROGRAM, PACKAGE), ("ldd", "libc-bin")];
+    let mut missing = crate::missing(own.into_iter().chain(crate::TOOLS));
+    if !cfg!(target_arch = "x86_64") {
+        missing.push("no x86-64: the kernels are for that, and run this program".to_owned());
+    }
+    missing
+}
+
+/// What QEMU says that it is.
+///
+/// # Errors
+/// [`Error::System`] where it cannot be started.
+pub fn version() -> Result<String, Error> {
+    let output = tool::command(PROGRAM)
+        .arg("--version")
+        .output()
+        .map_err(Error::system(format!("cannot start {PROGRAM}")))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// A processor, its memory, and the kernel that runs on it.
+#[derive(Debug, Clone)]
+pub struct Machine<'a> {
+    /// The kernel.
+    pub kernel: &'a Stock,
+    /// Its memory.
+    pub memory: Size,
+    /// An instruction takes two to the power of this many nanoseconds.
+    pub shift: u8,
+    /// What all its randomness begins with.
+    pub seed: u64,
+    /// Whether timers wait for the tick.
+    pub timers: Timers,
+}
+
+impl Machine<'_> {
+    /// The command line of QEMU. Files are named as seen from the work directory, the image as
+    /// whoever asks wants it.
+    fn arguments(&self, image: &str) -> Vec<String> {
+        let mut words: Vec<String> = [
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-M",
+            "q35",
+            "-cpu",
+            PROCESSOR,
+            "-accel",
+            "tcg",
+        ]
+        .map(str::to_owned)
+        .into();
+        words.extend([
+            "-icount".to_owned(),
+            format!("shift={},sleep=off", self.shift),
+        ]);
+        words.extend(["-rtc".to_owned(), format!("base={BEGIN},clock=vm")]);
+        words.extend(["-seed".to_owned(), self.seed.to_string()]);
+        words.extend(["-m".to_owned(), format!("{}K", self.memory.bytes() / 1024)]);
+        for name in [CONSOLE, CHANNEL] {
+            let file = format!("file,id={name},path={name},append=on");
+            words.extend(["-chardev".to_owned(), file]);
+            words.extend(["-serial".to_owned(), format!("chardev:{name}")]);
+        }
+        words.extend(["-kernel".to_owned(), image.to_owned()]);
+        words.extend(["-initrd", INITIAL, "-append"].map(str::to_owned));
+        words.push(self.parameters());
+        words
+    }
+
+    /// The kernel's own command line (Documentation/admin-guide/kernel-parameters).
+    fn parameters(&self) -> String {
+        let timers = match self.timers {
+            Timers::HighResolution => "",
+            Timers::Tick => "highres=off ",
+        };
+        format!(
+            "console=ttyS0 quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off \
+             mitigations=off rootfstype=ramfs {timers}thalweg.seed={seed} rdinit={program} -- \
+             {words} {job}",
+            // The kernel makes randomness of its command line, and QEMU 7.2 gives it no other.
+            seed = self.seed,
+            program = initial::program().display(),
+            words = WORDS.join(" "),
+            job = initial::JOB
+        )
+    }
+
+    /// The command line for a reader, the same on every machine.
+    pub fn command_line(&self) -> String {
+        let image = format!("vmlinuz-{}", self.kernel.name);
+        let words = std::iter::once(PROGRAM.to_owned()).chain(self.arguments(&image));
+        let words: Vec<String> = words.map(|word| quote(&word)).collect();
+        words.join(" ")
+    }
+
+    fn boot(&self, work: &Path) -> Result<Running, Error> {
+        let mut command: Command = tool::command(PROGRAM);
+        command.args(self.arguments(&self.kernel.image.to_string_lossy()));
+        preload(&mut command, c"thalweg-lockstep.so", LOCKSTEP)?;
+        Running::start(Kind::Qemu, &mut command, work)
+    }
+
+    /// The files of the modules that are needed.
+    ///
+    /// # Errors
+    /// [`Error::Preconditions`] with the first that the kernel does not have.
+    pub fn modules(&self, needs: &Needs) -> Result<Vec<PathBuf>, Error> {
+        let tree = Tree::read(&self.kernel.modules)?;
+        let always = FURTHER.map(str::to_owned);
+        let wished = always.into_iter().chain(needs.wished.iter().cloned());
+        let there = wished.filter(|name| tree.has(name));
+        let further = there.chain(needs.modules.iter().cloned());
+        tree.wanted(&format!("the kernel {}", self.kernel.name), further)
+    }
+
+    /// Hands a document in, and returns the answer, and the work directory with what else came
+    /// out, below [`crate::OUT`]. `own` is this very program. `told` gets what the job tells
+    /// meanwhile, and says what is wrong with it.
+    ///
+    /// # Errors
+    /// A module that is not there; a kernel that does not boot, hangs or dies; what failed inside.
+    pub fn run(
+        &self,
+        own: &Path,
+        document: Value,
+        needs: Needs,
+        limits: Limits,
+        told: &mut dyn FnMut(Value) -> Result<(), String>,
+    ) -> Result<(Value, WorkDir), Error> {
+        let task = Task::Document(document);
+        let work = self.work(own, task, needs, limits, told)?;
+        Ok((answer(work.path())?, work))
+    }
+
+    /// Has a task done, and returns the directory with what came out.
+    fn work(
+        &self,
+        own: &Path,
+        task: Task,
+        mut needs: Needs,
+        limits: Limits,
+        told: &mut dyn FnMut(Value) -> Result<(), String>,
+    ) -> Result<WorkDir, Error> {
+        let modules = self.modules(&needs)?;
+        workdir::remove_stale();
+        let work = WorkDir::create()?;
+        let job = Job {
+            kind: Kind::Qemu,
+            task,
+            current: "/".into(),
+            modules: modules.iter().map(|file| initial::module(file)).collect(),
+        };
+        needs.programs.insert(0, (program(), own.to_owned()));
+        initial::write(&work.path().join(INITIAL), &job, &modules, &needs)?;
+        let mut running = self.boot(work.path())?;
+        let done = follow(&mut running, limits, SLOWNESS, told);
+        done.map_err(|error| running.explain(error))?;
+        Ok(work)
+    }
+}
+
+/// A program to run on a kernel in QEMU, beside nothing else.
+#[derive(Debug)]
+pub struct Program<'a> {
+    /// The `thalweg` binary, which is the first process there.
+    pub thalweg: &'a Path,
+    /// The program. `thalweg`, iproute2 and iperf3 are in its `PATH`.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables of its environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Files that it reads; [`place`] tells where it finds them.
+    pub data: &'a [&'a Path],
+    /// What else it needs, by where it finds it: files, and programs with their libraries.
+    pub files: BTreeMap<PathBuf, PathBuf>,
+    /// The kernel's memory; none: 1 GiB.
+    pub memory: Option<Size>,
+}
+
+/// Where a program in QEMU finds a file that was brought along.
+pub fn place(file: &Path) -> PathBuf {
+    initial::data(file)
+}
+
+/// Runs a program as root on a kernel in QEMU and returns what it writes to its standard
+/// output. An instruction takes a nanosecond there.
+///
+/// # Errors
+/// What is missing on this machine or in the kernel; that the kernel died, with the end of its
+/// console; that the program failed, with the first line of its standard error.
+pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
+    let missing = missing();
+    if !missing.is_empty() {
+        return Err(Error::Preconditions(missing));
+    }
+    let memory = what.memory.unwrap_or(DEFAULT_MEMORY);
+    crate::check_available(Kind::Qemu, memory, "--memory")?;
+    let machine = Machine {
+        kernel,
+        memory,
+        shift: 0,
+        seed: 0,
+        timers: Timers::HighResolution,
+    };
+    let _signals = interrupt::Guard::install()?;
+    let inside = initial::program_of(what.program);
+    let task = Task::Program {
+        program: inside.clone(),
+        arguments: what.arguments.clone(),
+        environment: what.environment.clone(),
+    };
+    let own = [(inside, what.program.to_owned())];
+    let further = what.files.iter();
+    let further = further.map(|(place, file)| (place.clone(), file.clone()));
+    let data = what.data.iter();
+    let needs = Needs {
+        programs: own.into_iter().chain(further).collect(),
+        data: data.map(|file| (place(file), file.to_path_buf())).collect(),
+        ..Needs::default()
+    };
+    let limits = Limits {
+        boot_s: Some(BUSY_BOOT_S),
+        silence: Duration::ZERO,
+    };
+    let nothing = &mut |_| Ok(());
+    let work = machine.work(what.thalweg, task, needs, limits, nothing)?;
+    written(work.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_names_nothing_of_this_machine() {
+        let image = "/root/.cache/vmlinuz-6.12.1".into();
+        let kernel = Stock::new("6.12.1", None, image, "/absent".into(), None);
+        let machine = Machine {
+            kernel: &kernel,
+            memory: Size::from_bytes(512 << 20),
+            shift: 1,
+            seed: 7,
+            timers: Timers::Tick,
+        };
+        assert_eq!(
+            machine.command_line(),
+            "qemu-system-x86_64 -nodefaults -no-user-config -no-reboot -display none -M q35 -cpu \
+             Nehalem,-cx16 -accel tcg -icount shift=1,sleep=off -rtc base=2026-01-01T00:00:00,clock=vm \
+             -seed 7 -m 524288K -chardev file,id=console,path=console,append=on -serial \
+             chardev:console -chardev file,id=messages,path=messages,append=on -serial \
+             chardev:messages -kernel vmlinuz-6.12.1 -initrd initial.cpio -append 'console=ttyS0 \
+             quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off mitigations=off \
+             rootfstype=ramfs highres=off thalweg.seed=7 rdinit=/usr/bin/thalweg -- lab guest /job'"
+        );
+    }
+}

@@ -1,0 +1,184 @@
+//! A kernel that was started, and what it says.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use thalweg_process::Process;
+use thalweg_process::interrupt::{self, OnSignal};
+
+use crate::channel::{CHANNEL, Message};
+use crate::error::Error;
+use crate::{Kind, console};
+
+/// What the kernel writes on its console, in the work directory.
+pub const CONSOLE: &str = "console";
+/// How often a kernel's messages are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// How much of them is read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A kernel that was started; dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Running {
+    kind: Kind,
+    process: Process,
+    messages: File,
+    received: Vec<u8>,
+    work: PathBuf,
+}
+
+impl Running {
+    /// Starts a kernel in its work directory; what the process says goes to the file
+    /// [`CONSOLE`] there.
+    pub(crate) fn start(kind: Kind, command: &mut Command, work: &Path) -> Result<Self, Error> {
+        let path = work.join(CONSOLE);
+        let failed = |path: &Path| Error::io("cannot create", path.to_owned());
+        let console = File::create(&path).map_err(failed(&path))?;
+        let errors = console.try_clone().map_err(failed(&path))?;
+        let messages = channel_in(work)?;
+        let process = Process::spawn(
+            command
+                .current_dir(work)
+                .stdin(Stdio::null())
+                .stdout(console)
+                .stderr(errors),
+        )?;
+        Ok(Self {
+            kind,
+            process,
+            messages,
+            received: Vec::new(),
+            work: work.to_owned(),
+        })
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The next message, awaited until the deadline; `overdue` is what is said
+    /// when that passes.
+    pub(crate) fn message(&mut self, deadline: Instant, overdue: &str) -> Result<Message, Error> {
+        let mut searched = 0;
+        loop {
+            if let Some(end) = self.received[searched..]
+                .iter()
+                .position(|&byte| byte == b'\n')
+            {
+                let line: Vec<u8> = self.received.drain(..=searched + end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let message = serde_json::from_str(line.trim());
+                return message.map_err(|error| self.no_message(&line, error));
+            }
+            searched = self.received.len();
+            self.receive(deadline, overdue)?;
+        }
+    }
+
+    /// The error where what it sent is no message.
+    pub(crate) fn no_message(&self, sent: &str, why: impl Display) -> Error {
+        let kind = self.kind;
+        self.fault(format!("{kind} sent {sent:?}, which is no message: {why}"))
+    }
+
+    /// Keeps the bytes that follow a [`Message::File`] in the work directory.
+    pub(crate) fn keep(
+        &mut self,
+        path: &Path,
+        bytes: u64,
+        deadline: Instant,
+        overdue: &str,
+    ) -> Result<(), Error> {
+        let plain = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if !plain || path.file_name().is_none() {
+            return Err(self.fault(format!("{} sent a file {path:?}", self.kind)));
+        }
+        while (self.received.len() as u64) < bytes {
+            self.receive(deadline, overdue)?;
+        }
+        let content: Vec<u8> = self.received.drain(..bytes as usize).collect();
+        let file = self.work.join(path);
+        let directory = file.parent().unwrap_or(&self.work);
+        fs::create_dir_all(directory).map_err(Error::io("cannot create", directory))?;
+        fs::write(&file, content).map_err(Error::io("cannot write", file))
+    }
+
+    /// Reads more of what it sends.
+    fn receive(&mut self, deadline: Instant, overdue: &str) -> Result<(), Error> {
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            interrupt::check()?;
+            // First whether it has ended, so that nothing it wrote before is missed.
+            let ended = self.process.ended()?;
+            let count = self
+                .messages
+                .read(&mut bytes)
+                .map_err(Error::system(format!("cannot read from {}", self.kind)))?;
+            if count > 0 {
+                self.received.extend_from_slice(&bytes[..count]);
+                return Ok(());
+            }
+            if let Some(status) = ended {
+                return Err(console::ended(self.kind, status, &self.console()));
+            }
+            if Instant::now() >= deadline {
+                self.process.kill();
+                return Err(self.fault(format!("{overdue} and was ended")));
+            }
+            let look = deadline.min(Instant::now() + LOOK);
+            self.process.wait_until(look, OnSignal::Fail)?;
+        }
+    }
+
+    /// Waits until it has stopped by itself.
+    pub(crate) fn await_stop(&mut self, deadline: Instant) -> Result<(), Error> {
+        match self.process.wait_until(deadline, OnSignal::Fail)? {
+            Some(_) => Ok(()),
+            None => Err(self.fault(format!("{} did not stop", self.kind))),
+        }
+    }
+
+    /// Adds what the console says to an error that came from inside, where the
+    /// error alone may not be all that there is to know.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Inside { why, .. } if why.is_empty() => {
+                self.fault(format!("the run in {} ended without a result", self.kind))
+            }
+            Error::Inside { kind, why } => match console::out_of_memory(&self.console()) {
+                Some(line) => Error::Inside {
+                    kind,
+                    why: format!("{why}; its kernel said {line:?}: {}", console::MORE_MEMORY),
+                },
+                None => Error::Inside { kind, why },
+            },
+            other => other,
+        }
+    }
+
+    fn fault(&self, what: String) -> Error {
+        Error::Kernel {
+            what,
+            console: console::tail(&self.console()),
+        }
+    }
+
+    fn console(&self) -> String {
+        let bytes = fs::read(self.work.join(CONSOLE)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+/// Creates the file that a kernel's messages go to.
+fn channel_in(work: &Path) -> Result<File, Error> {
+    let path = work.join(CHANNEL);
+    let failed = |path: &Path| Error::io("cannot create", path.to_owned());
+    File::create(&path).map_err(failed(&path))?;
+    File::open(&path).map_err(failed(&path))
+}

@@ -1,0 +1,67 @@
+//! Whether the packaged kernel works on this machine.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use thalweg_process::interrupt;
+
+use super::boot::Machine;
+use super::{Kernel, TEMPORARY, check_visible, version};
+use crate::channel::Message;
+use crate::error::Error;
+use crate::workdir::{self, WorkDir};
+use crate::{Job, Kind, LEAST_MEMORY, Task, console};
+
+/// How long it may take to boot.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A kernel that boots on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trial {
+    /// Its version, as `6.1.176`.
+    pub version: String,
+    /// Whether it does so only because its `ptrace` is [wrapped](super::ptrace::wrap): it knows
+    /// less of the processor's register state than there is.
+    pub wrapped: bool,
+}
+
+/// Boots the packaged kernel until its first process, `program` (this very one), is ready, and
+/// ends it. Takes some two seconds.
+///
+/// # Errors
+/// [`Error::Preconditions`] where it is not installed; otherwise why it does not boot.
+pub fn try_out(program: &Path) -> Result<Trial, Error> {
+    let kernel = Kernel::packaged(std::iter::empty())?;
+    let trial = Trial {
+        version: version(&kernel.program)?,
+        wrapped: !kernel.sets_all_state && console::amx(),
+    };
+    let _signals = interrupt::Guard::install()?;
+    workdir::remove_stale();
+    let work = WorkDir::create()?;
+    let program =
+        fs::canonicalize(program).map_err(Error::io("cannot find this program", program))?;
+    check_visible(TEMPORARY, work.path(), "set TMPDIR to another")?;
+    check_visible("this program", &program, "copy it elsewhere")?;
+    let job = Job {
+        kind: Kind::UserMode,
+        task: Task::Boot,
+        current: "/".into(),
+        modules: kernel.modules.clone(),
+    };
+    let machine = Machine {
+        kernel: &kernel,
+        memory: LEAST_MEMORY,
+        work: work.path(),
+    };
+    let overdue = format!("user-mode Linux did not boot within {} s", LIMIT.as_secs());
+    let mut running = machine.boot(&job, &program)?;
+    match running.message(Instant::now() + LIMIT, &overdue)? {
+        Message::End { error } => Err(Error::Inside {
+            kind: Kind::UserMode,
+            why: error.unwrap_or_else(|| "it stopped at once".to_owned()),
+        }),
+        _ => Ok(trial),
+    }
+}

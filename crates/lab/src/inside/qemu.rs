@@ -1,0 +1,251 @@
+//! A run on a stock kernel in QEMU, which sees nothing of the machine: scenarios and what they
+//! name are brought along, and reports come out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use thalweg_guest::kernels::Stock;
+use thalweg_guest::qemu::{JOB, Machine, Needs, program};
+use thalweg_guest::ticks::Timers;
+use thalweg_guest::{Kind, OUT, SERIAL};
+use thalweg_report::escape;
+
+use super::Follower;
+use crate::error::Error;
+use crate::options::{KernelOptions, Options, Origin, Place};
+use crate::report::{self, Finished};
+use crate::scenario::{self, Scenario};
+
+/// What stands for the command line in what the guest writes: a longer one would cost it
+/// time.
+const COMMAND: &str = "@COMMAND@";
+
+/// Boots the kernel, runs the scenarios there, and returns what they gave. On
+/// every way out the kernel is gone, and so is its directory.
+pub(crate) fn run(
+    kernel: &Stock,
+    timers: Timers,
+    options: &Options,
+    scenarios: &[Scenario],
+) -> Result<Finished, Error> {
+    let machine = Machine {
+        kernel,
+        memory: super::memory(Kind::Qemu, options, scenarios)?,
+        shift: options.kernel.shift,
+        seed: scenarios.first().map_or(0, |first| first.path.seed),
+        timers,
+    };
+    let files = options.scenarios.iter().zip(scenarios).enumerate();
+    let copies: Vec<Copy> = files
+        .map(|(index, (file, scenario))| copy(index, file, scenario))
+        .collect();
+    let needs = needs(options, scenarios, &copies);
+    machine.modules(&needs)?;
+    let own = super::program(options)?;
+    // Now, and not after a minute, if it cannot be done.
+    let directories =
+        report::directories(options.out.as_deref(), scenarios, &options.origin.started())?;
+
+    let inner = Options {
+        scenarios: copies.iter().map(|copy| copy.file.clone()).collect(),
+        out: Some(Path::new(JOB).join(OUT)),
+        agent_binary: program(),
+        progress: false,
+        kernel: KernelOptions {
+            name: None,
+            ..options.kernel.clone()
+        },
+        origin: Origin {
+            place: Place {
+                kernel_command: Some(machine.command_line()),
+                ..options.origin.place.clone()
+            },
+            command: Some(COMMAND.to_owned()),
+            started: None,
+            policy_folders: copies.iter().map(|copy| copy.folder.clone()).collect(),
+            channel: Some(SERIAL.into()),
+        },
+        ..options.clone()
+    };
+    let document = super::write(&inner)?;
+    let mut follower = Follower::new(options.progress);
+    let limits = super::limits(options, scenarios);
+    let told = &mut |words| follower.take(words);
+    let (answer, work) = machine.run(&own, document, needs, limits, told)?;
+    let command = options.origin.command();
+    let reports = work.path().join(OUT);
+    keep(
+        super::read(answer)?,
+        &reports,
+        scenarios,
+        &directories,
+        &command,
+    )
+}
+
+/// Files and modules that the run needs.
+fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
+    // One that a scenario brings along need not be a module.
+    let arms = scenarios.iter().flat_map(|scenario| &scenario.arms);
+    let brought = |name: &String| arms.clone().any(|arm| format!("tcp_{}", arm.name) == *name);
+    let (wished, modules) = super::modules(scenarios, &options.modes).partition(brought);
+    let mut needs = Needs {
+        modules,
+        wished,
+        ..Needs::default()
+    };
+    for (copy, file) in copies.iter().zip(&options.scenarios) {
+        let named = copy.named.iter();
+        needs.data.push((copy.file.clone(), file.clone()));
+        needs
+            .data
+            .extend(named.map(|(place, file)| (place.clone(), file.clone())));
+        needs.directories.extend(copy.passed.iter().cloned());
+    }
+    needs
+}
+
+/// A scenario in the guest, and the files that it names.
+struct Copy {
+    /// The scenario's file.
+    file: PathBuf,
+    /// Where what it names is looked for.
+    folder: PathBuf,
+    /// What it names: on this machine, by its place in the guest.
+    named: BTreeMap<PathBuf, PathBuf>,
+    /// Directories on the way there that names leave again, by `..`.
+    passed: Vec<PathBuf>,
+}
+
+/// Where the guest has a scenario and what it names. Names stay what they are, relative to a
+/// folder that is deep enough for them.
+fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
+    let of_policies = scenario.policies.iter().map(|policy| &policy.file);
+    let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
+    let here = scenario::folder(file);
+    let names: Vec<(&PathBuf, &Path)> = of_policies
+        .chain(of_arms)
+        .map(|path| (path, path.strip_prefix(here).unwrap_or(path)))
+        .collect();
+    let ups = |name: &Path| {
+        name.components()
+            .filter(|part| *part == Component::ParentDir)
+            .count()
+    };
+    let depth = names.iter().map(|(_, name)| ups(name)).max().unwrap_or(0);
+    let root = Path::new(JOB).join(index.to_string());
+    let folder = (0..depth).fold(root, |folder, _| folder.join("d"));
+    let mut passed = vec![folder.clone()];
+    let named = names
+        .into_iter()
+        .map(|(path, name)| (straight(&folder.join(name), &mut passed), path.clone()))
+        .collect();
+    Copy {
+        file: Path::new(JOB).join(super::copy_of_scenario(index)),
+        folder,
+        named,
+        passed,
+    }
+}
+
+/// A path without `.` and `..`; no directory of it is a link. Those that `..` leaves are added
+/// to `passed`.
+fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                passed.push(out.clone());
+                out.pop();
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// Puts what came out of the guest where it was asked for.
+fn keep(
+    mut finished: Finished,
+    reports: &Path,
+    scenarios: &[Scenario],
+    directories: &[PathBuf],
+    command: &str,
+) -> Result<Finished, Error> {
+    let inside = report::directories(Some(reports), scenarios, "")?;
+    for (from, to) in inside.iter().zip(directories) {
+        move_tree(from, to, command)?;
+    }
+    finished.document["environment"]["command"] = command.into();
+    for (index, directory) in directories.iter().enumerate() {
+        finished.document["scenarios"][index]["report"] = directory.to_string_lossy().into();
+    }
+    Ok(finished)
+}
+
+/// Copies a directory; what stands for the command becomes the command.
+fn move_tree(from: &Path, to: &Path, command: &str) -> Result<(), Error> {
+    fs::create_dir_all(to).map_err(Error::io("cannot create", to))?;
+    let entries = fs::read_dir(from).map_err(Error::io("cannot read", from))?;
+    for entry in entries {
+        let entry = entry.map_err(Error::io("cannot read", from))?;
+        let (path, place) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            move_tree(&path, &place, command)?;
+            continue;
+        }
+        let content = fs::read(&path).map_err(Error::io("cannot read", &path))?;
+        let shown = match path.extension().and_then(|ending| ending.to_str()) {
+            Some("html") => Some(escape(command)),
+            // As JSON has it between quotes.
+            Some("json") => serde_json::to_string(command)
+                .ok()
+                .map(|text| text[1..text.len() - 1].to_owned()),
+            _ => None,
+        };
+        let content = match (shown, String::from_utf8(content)) {
+            (Some(shown), Ok(text)) => text.replace(COMMAND, &shown).into_bytes(),
+            (_, Ok(text)) => text.into_bytes(),
+            (_, Err(other)) => other.into_bytes(),
+        };
+        fs::write(&place, content).map_err(Error::io("cannot write", &place))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_scenario_hold_in_the_guest() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("scenarios");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(place.path().join("m.safetensors"), "x").unwrap();
+        let file = folder.join("a.toml");
+        fs::write(
+            &file,
+            "name = \"a\"\n[[arm]]\nname = \"x\"\nload = \"../m.safetensors\"\n",
+        )
+        .unwrap();
+        let copy = copy(3, &file, &Scenario::load(&file).unwrap());
+        assert_eq!(copy.folder, Path::new("/job/3/d"));
+        let places: Vec<&PathBuf> = copy.named.keys().collect();
+        assert_eq!(places, [Path::new("/job/3/m.safetensors")]);
+        assert!(
+            copy.passed.contains(&"/job/3/d".into()),
+            "{:?}",
+            copy.passed
+        );
+        // A name that is absolute stays that.
+        let mut passed = Vec::new();
+        assert_eq!(
+            straight(Path::new("/a/b/../../c"), &mut passed),
+            Path::new("/c")
+        );
+        assert_eq!(passed, ["/a/b", "/a"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,79 @@
+//! A run in user-mode Linux, which sees the machine's files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use thalweg_guest::Kind;
+use thalweg_guest::uml::{Kernel, Ready, check_visible};
+
+use super::Follower;
+use crate::error::Error;
+use crate::mode::Mode;
+use crate::options::{Options, Origin, Place};
+use crate::report::{self, Finished};
+use crate::scenario::{self, Scenario};
+
+/// The packaged kernel with the modules that scenarios and modes need.
+pub(crate) fn packaged(scenarios: &[Scenario], modes: &[Mode]) -> Result<Kernel, Error> {
+    Ok(Kernel::packaged(super::modules(scenarios, modes))?)
+}
+
+/// Boots the kernel, runs the scenarios there, and returns what they gave. On
+/// every way out the kernel is gone, and so is its directory.
+pub(crate) fn run(
+    kernel: &Kernel,
+    options: &Options,
+    scenarios: &[Scenario],
+) -> Result<Finished, Error> {
+    let memory = super::memory(Kind::UserMode, options, scenarios)?;
+    let program = super::program(options)?;
+    let out = options
+        .out
+        .clone()
+        .unwrap_or_else(|| report::DEFAULT.into());
+    // Now, and not after a minute, if it cannot be done.
+    fs::create_dir_all(&out).map_err(Error::io("cannot create", &out))?;
+    let out = fs::canonicalize(&out).map_err(Error::io("cannot find", &out))?;
+    check_visible("the report's directory", &out, "choose another with --out")?;
+    for policy in scenarios.iter().flat_map(|scenario| &scenario.policies) {
+        let file = fs::canonicalize(&policy.file)
+            .map_err(Error::io("cannot find the policy", &policy.file))?;
+        check_visible("the policy", &file, "copy it elsewhere")?;
+    }
+    let ready = Ready::new(kernel, memory, &program)?;
+    let surroundings = ready.surroundings();
+    let files = options.scenarios.iter();
+    let inner = Options {
+        scenarios: copy_scenarios(&options.scenarios, surroundings.work.path())?,
+        agent_binary: program,
+        progress: false,
+        origin: Origin {
+            place: Place {
+                kernel_command: Some(ready.command_line()),
+                ..options.origin.place.clone()
+            },
+            command: Some(options.origin.command()),
+            started: Some(options.origin.started()),
+            policy_folders: files
+                .map(|file| surroundings.current.join(scenario::folder(file)))
+                .collect(),
+            channel: Some(ready.channel()),
+        },
+        ..options.clone()
+    };
+    let document = super::write(&inner)?;
+    let mut follower = Follower::new(options.progress);
+    let limits = super::limits(options, scenarios);
+    let answer = ready.run(document, limits, &mut |words| follower.take(words))?;
+    super::read(answer)
+}
+
+/// Copies the scenarios to where the kernel sees them.
+fn copy_scenarios(files: &[PathBuf], work: &Path) -> Result<Vec<PathBuf>, Error> {
+    let copy = |(index, file): (usize, &PathBuf)| {
+        let copy = work.join(super::copy_of_scenario(index));
+        fs::copy(file, &copy).map_err(Error::io("cannot copy the scenario", file))?;
+        Ok(copy)
+    };
+    files.iter().enumerate().map(copy).collect()
+}

@@ -1,0 +1,425 @@
+//! What one mode runs in, from its set-up to its outcome.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use thalweg_units::file::replace;
+
+use super::Bench;
+use crate::agent::{self, Agent, Places};
+use crate::ends::{self, Sender};
+use crate::error::Error;
+use crate::flows;
+use crate::host::{Pair, PairOptions, Remote, Side};
+use crate::mode::Mode;
+use crate::options::{Backend, Options};
+use crate::outcome::{Connection, Cpu, ModeOutcome, RemoteOutcome};
+use crate::policy::PolicyInForce;
+use crate::scenario::{End, Kind, Scenario};
+use crate::traffic::{self, Pause, Server};
+
+/// The port of iperf3, registered for it. Each pair has its own namespace.
+const PORT: u16 = 5201;
+
+/// One mode's hosts and what runs in them. Fields are dropped in this order.
+pub(super) struct Rig {
+    agent: Option<Agent>,
+    policy: Option<PolicyInForce>,
+    /// One for each remote host.
+    servers: Vec<Server>,
+    /// The client where it is a stack.
+    sender: Option<Mutex<Sender>>,
+    pair: Pair,
+    mode: Mode,
+    connections: Vec<Connection>,
+    /// How many of the scenario's changes its path has seen.
+    changed: usize,
+}
+
+impl Rig {
+    /// Sets everything up in a run's directory.
+    pub(super) fn set_up(
+        bench: Bench<'_>,
+        mode: &Mode,
+        directory: &Path,
+        bpf: Option<&Path>,
+    ) -> Result<Self, Error> {
+        let Bench {
+            options, scenario, ..
+        } = bench;
+        let mut paths = scenario.remotes().into_iter().map(|(_, path)| path);
+        let first = paths.next().unwrap_or(&scenario.path);
+        let mut settings = PairOptions::new(&mode.label(), first, &scenario.system);
+        settings.further_paths = paths.cloned().collect();
+        if let Mode::Fixed(arm) = mode {
+            settings.congestion_control = Some(arm.clone());
+        }
+        settings.wire = options.origin.place.name.wire();
+        let ends = [
+            (Side::Client, scenario.sender),
+            (Side::Server, scenario.receiver),
+        ];
+        let stacks = ends.into_iter().filter(|(_, end)| *end == End::Stack);
+        settings.stacks = stacks.map(|(side, _)| side).collect();
+        let pair = Pair::new(&settings)?;
+        // Agent and policy first, so that they see the server's socket from the start.
+        let places = bpf.map(|bpf| Places {
+            directory,
+            bpf,
+            cgroup: pair.cgroup(),
+        });
+        let agent = match &places {
+            Some(places) if mode.learns() => {
+                Some(Agent::start(&options.agent_binary, mode, places)?)
+            }
+            _ => None,
+        };
+        let policy = match (&places, mode.policy(scenario)) {
+            (Some(places), Some(policy)) => {
+                Some(PolicyInForce::apply(&options.agent_binary, policy, places)?)
+            }
+            _ => None,
+        };
+        let servers = pair
+            .remotes()
+            .iter()
+            .map(|remote| server(bench, &pair, remote, mode))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            agent,
+            policy,
+            servers,
+            sender: sender(bench, &pair, mode)?,
+            pair,
+            mode: mode.clone(),
+            connections: Vec::new(),
+            changed: 0,
+        })
+    }
+
+    /// Sees to it that both ends are there; what has ended begins anew.
+    fn ready(&mut self, bench: Bench<'_>) -> Result<(), Error> {
+        if let Some(agent) = &mut self.agent {
+            agent.check_alive()?;
+        }
+        self.pair.check()?;
+        for (running, remote) in self.servers.iter_mut().zip(self.pair.remotes()) {
+            if !running.await_turn()? {
+                running.stop();
+                *running = server(bench, &self.pair, remote, &self.mode)?;
+                running.await_turn()?;
+            }
+        }
+        if let Some(running) = &mut self.sender {
+            let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
+            if running.ended()? {
+                // First the old one, whose place it takes.
+                self.sender = None;
+                self.sender = sender(bench, &self.pair, &self.mode)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One round.
+    pub(super) fn connect(
+        &mut self,
+        bench: Bench<'_>,
+        round: u32,
+        raw: &Path,
+    ) -> Result<(), Error> {
+        let Bench {
+            options, scenario, ..
+        } = bench;
+        self.ready(bench)?;
+        let remotes = self.pair.remotes();
+        let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
+        if let Some(warmup) = scenario.traffic.warmup {
+            // What went round before is not measured.
+            for (pauses, remote) in pauses.iter_mut().zip(remotes) {
+                pauses.push(Pause {
+                    after: warmup.duration(),
+                    act: Box::new(|| self.pair.take_round_trips(remote.address()).map(drop)),
+                });
+                pauses.sort_by_key(|pause| pause.after);
+            }
+        }
+        let ways: Vec<Way<'_>> = scenario
+            .remotes()
+            .into_iter()
+            .zip(remotes)
+            .zip(pauses)
+            .map(|(((name, _), remote), pauses)| Way {
+                server: SocketAddr::new(remote.address(), PORT),
+                host: name,
+                raw: raw.join(self.raw_name(round, name)),
+                pauses,
+            })
+            .collect();
+        let before = self.cpu(options)?;
+        let mut results = transfer(
+            &self.pair,
+            self.sender.as_ref(),
+            options,
+            scenario,
+            round,
+            ways,
+        )?;
+        if let [connections] = &mut results[..]
+            && let [only] = &mut connections[..]
+        {
+            only.cpu = used(before, self.cpu(options)?);
+        }
+        for ((connections, running), remote) in
+            results.into_iter().zip(&mut self.servers).zip(remotes)
+        {
+            let failed = connections.iter().find_map(|one| one.error.as_ref());
+            if let Some(error) = failed {
+                tracing::warn!("{} round {round}, {}: {error}", self.mode, remote.address());
+                // The server may still wait for the client that is gone.
+                running.stop();
+                *running = server(bench, &self.pair, remote, &self.mode)?;
+            }
+            self.connections.extend(connections);
+        }
+        Ok(())
+    }
+
+    /// The file of a round's raw result towards a host.
+    fn raw_name(&self, round: u32, host: &str) -> String {
+        match host {
+            "" => format!("{}-{round:04}.json", self.mode.label()),
+            name => format!("{}-{round:04}-{name}.json", self.mode.label()),
+        }
+    }
+
+    /// Processor time so far; none where the clock is not the machine's.
+    fn cpu(&self, options: &Options) -> Result<Option<Cpu>, Error> {
+        if !matches!(options.origin.place.name, Backend::Host | Backend::Link) {
+            return Ok(None);
+        }
+        let stack_s = match (&self.sender, &self.servers[..]) {
+            (Some(sender), _) => {
+                let sender = sender.lock().unwrap_or_else(PoisonError::into_inner);
+                Some(sender.cpu_s()?)
+            }
+            (None, [only]) => only.stack_cpu_s()?,
+            _ => None,
+        };
+        Ok(Some(Cpu {
+            machine_s: ends::machine_cpu_s()?,
+            stack_s,
+        }))
+    }
+
+    /// Takes it down and returns what it measured.
+    pub(super) fn finish(self, scenario: &Scenario, report: &Path) -> Result<ModeOutcome, Error> {
+        let Self {
+            agent,
+            policy,
+            servers,
+            sender,
+            pair,
+            mode,
+            connections,
+            changed: _,
+        } = self;
+        drop(servers);
+        drop(sender);
+        let mut hosts = Vec::new();
+        if let Some(agent) = agent {
+            let body = agent.hosts()?;
+            let file = report.join(format!("hosts-{}.json", mode.label()));
+            replace(&file, &body).map_err(Error::io("cannot write", file))?;
+            hosts = agent::parse_hosts(&body);
+            let log = report.join(format!("agent-{}.log", mode.label()));
+            let from = agent.log().to_owned();
+            let detached = agent.detach();
+            fs::copy(from, &log).map_err(Error::io("cannot write", log))?;
+            detached?;
+        }
+        if let Some(policy) = policy {
+            let file = report.join(format!("{}.json", mode.label()));
+            replace(&file, policy.show()?).map_err(Error::io("cannot write", file))?;
+        }
+        let mut remotes = scenario
+            .remotes()
+            .into_iter()
+            .zip(pair.remotes())
+            .map(|((name, _), remote)| {
+                Ok(RemoteOutcome {
+                    name: name.to_owned(),
+                    address: remote.address(),
+                    forward: remote.forward()?,
+                    reverse: remote.reverse()?,
+                    least_rtt_us: None,
+                    last_change: None,
+                })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        let (forward, reverse) = match &remotes[..] {
+            // Not summed: the digest of one link is kept as it is.
+            [only] => (only.forward, only.reverse),
+            several => (
+                several.iter().map(|remote| remote.forward).sum(),
+                several.iter().map(|remote| remote.reverse).sum(),
+            ),
+        };
+        if scenario.hosts.is_empty() {
+            remotes.clear();
+        }
+        Ok(ModeOutcome {
+            mode,
+            rounds: scenario.traffic.connections,
+            connections,
+            forward,
+            reverse,
+            hosts,
+            least_rtt_us: None,
+            last_change: None,
+            remotes,
+        })
+    }
+}
+
+/// Processor time between two moments.
+fn used(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
+    let (before, after) = before.zip(after)?;
+    let stack = after.stack_s.zip(before.stack_s);
+    Some(Cpu {
+        machine_s: after.machine_s - before.machine_s,
+        stack_s: stack.map(|(after, before)| after - before),
+    })
+}
+
+/// What one round needs to reach one remote host.
+struct Way<'a> {
+    server: SocketAddr,
+    host: &'a str,
+    /// Where the raw result goes.
+    raw: PathBuf,
+    /// What becomes of its path meanwhile.
+    pauses: Vec<Pause<'a>>,
+}
+
+/// One round: the connections to every remote host, at the same time.
+fn transfer(
+    pair: &Pair,
+    sender: Option<&Mutex<Sender>>,
+    options: &Options,
+    scenario: &Scenario,
+    round: u32,
+    ways: Vec<Way<'_>>,
+) -> Result<Vec<Vec<Connection>>, Error> {
+    let one = |way: Way<'_>| -> Result<Vec<Connection>, Error> {
+        let (server, raw, pauses) = (way.server, &way.raw, &way.pauses);
+        let mut connections = match flows::plan(&scenario.traffic, server) {
+            Some(plan) => {
+                let worker = &options.agent_binary;
+                flows::transfer(pair, worker, &plan, round, raw, pauses)?
+            }
+            None => {
+                let duration = scenario.traffic.duration;
+                vec![traffic::transfer(
+                    pair, sender, server, round, duration, raw, pauses,
+                )?]
+            }
+        };
+        for connection in &mut connections {
+            way.host.clone_into(&mut connection.host);
+        }
+        Ok(connections)
+    };
+    let one = &one;
+    if ways.len() == 1 {
+        return ways.into_iter().map(one).collect();
+    }
+    // A thread each: a client is tied to the thread that starts it, and a path changes
+    // while its own connection runs.
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = ways
+            .into_iter()
+            .map(|way| scope.spawn(move || one(way)))
+            .collect();
+        // All are joined, whatever became of the first.
+        let results: Vec<Result<Vec<Connection>, Error>> = threads
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect();
+        results.into_iter().collect()
+    })
+}
+
+/// Starts what receives the scenario's traffic on a remote host.
+fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result<Server, Error> {
+    let Bench {
+        options,
+        stacks,
+        scenario,
+    } = bench;
+    let name = mode.to_string();
+    if let (End::Stack, Some(stacks)) = (scenario.receiver, stacks) {
+        let words = traffic::iperf3_server(remote, PORT);
+        let words: Vec<&str> = ["iperf3"]
+            .into_iter()
+            .chain(words.iter().map(String::as_str))
+            .collect();
+        let (command, cgroup) = stacks.receiver(options, scenario, pair, mode, &words)?;
+        return Server::on_stack(command, cgroup, &name);
+    }
+    match scenario.traffic.kind {
+        Kind::Bulk => Server::iperf3(pair, remote, &name, PORT),
+        _ => Server::worker(pair, remote, &name, PORT, &options.agent_binary),
+    }
+}
+
+/// Starts the client where it is a stack.
+fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sender>>, Error> {
+    let Bench {
+        options,
+        stacks,
+        scenario,
+    } = bench;
+    match (scenario.sender, stacks) {
+        (End::Stack, Some(stacks)) => stacks
+            .sender(options, scenario, pair, mode)
+            .map(|sender| Some(Mutex::new(sender))),
+        _ => Ok(None),
+    }
+}
+
+/// Makes the changes of the paths that are due before a round, and returns for each
+/// remote host those that are due within it. A reference may have skipped the rounds
+/// before.
+fn changes<'a>(
+    pair: &'a Pair,
+    scenario: &'a Scenario,
+    round: u32,
+    changed: &mut usize,
+) -> Result<Vec<Vec<Pause<'a>>>, Error> {
+    let names = scenario.remotes();
+    let mut pauses: Vec<Vec<Pause<'a>>> = names.iter().map(|_| Vec::new()).collect();
+    for change in &scenario.changes[*changed..] {
+        let place = names
+            .iter()
+            .position(|(name, _)| *name == change.host)
+            .unwrap_or(0);
+        let remote = &pair.remotes()[place];
+        match change.within {
+            Some(within) if change.at == round + 1 => pauses[place].push(Pause {
+                after: within.duration(),
+                act: Box::new(|| remote.change(&change.path)),
+            }),
+            _ if change.at <= round + 1 => remote.change(&change.path)?,
+            _ => break,
+        }
+        *changed += 1;
+    }
+    Ok(pauses)
+}

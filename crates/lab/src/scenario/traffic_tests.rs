@@ -1,0 +1,115 @@
+use super::*;
+use crate::scenario::tests::{faults_are, parse};
+
+#[test]
+fn every_kind_of_traffic_is_read() {
+    let kind = |text: &str| {
+        let scenario = parse(&format!("name = \"x\"\n[traffic]\n{text}\n"));
+        scenario
+            .unwrap_or_else(|error| panic!("{error}"))
+            .traffic
+            .kind
+    };
+    assert_eq!(kind("kind = \"bulk\""), Kind::Bulk);
+    assert_eq!(
+        kind("kind = \"short\"\nflows = 7\nbytes = \"100kb\""),
+        Kind::Short {
+            flows: 7,
+            bytes: Size::from_bytes(100_000)
+        }
+    );
+    assert_eq!(
+        kind("kind = \"competing\"\nflows = 2\nagainst = { cc = \"reno\", flows = 3 }"),
+        Kind::Competing {
+            flows: 2,
+            against: Against {
+                cc: "reno".into(),
+                flows: 3
+            }
+        }
+    );
+    let incast = |senders, rpcs| Kind::Incast { senders, rpcs };
+    assert_eq!(kind("kind = \"incast\""), incast(3, None));
+    assert_eq!(incast(2, None).classes(), ["rpc-1mb", "rpc-10kb"]);
+    let all = kind("kind = \"incast\"\nsenders = 1\nrpcs = 16");
+    assert_eq!(all, incast(1, Some(16)));
+    assert_eq!(all.classes(), ["rpc-1mb", "rpc-10kb", "stream"]);
+}
+
+#[test]
+fn long_and_short_flows_and_marks_are_read() {
+    let scenario = parse(
+        "name = \"x\"\n[path]\nrate = \"1gbit\"\naqm = \"step\"\necn = true\nmark = \"500us\"\n\
+         [traffic]\nkind = \"long-short\"\nflows = 4\nburst = \"100kib\"\nidle = \"5ms\"\n\
+         [[expect]]\nmode = \"baseline\"\nstatistic = \"fct-median\"\nclass = \"short\"\nat_most = \"1s\"\n",
+    )
+    .unwrap();
+    assert_eq!(scenario.path.mark.unwrap().us(), 500);
+    assert!(scenario.path.describe().contains("marks from 500us on"));
+    let expected = Kind::LongShort {
+        flows: 4,
+        burst: "100kib".parse().unwrap(),
+        idle: "5ms".parse().unwrap(),
+    };
+    assert_eq!(scenario.traffic.kind, expected);
+}
+
+#[test]
+fn faults_of_traffic_have_their_place() {
+    faults_are(
+        "[traffic]\n",
+        &[
+            ("connections = 0", (3, 15), "1 to 10000"),
+            (
+                "connections = \"many\"",
+                (3, 15),
+                "expected a whole number from 1 to 10000",
+            ),
+            ("duration = \"0s\"", (3, 12), "whole seconds"),
+            ("duration = 1", (3, 12), "expected a time in whole seconds"),
+            (
+                "kind = \"web\"",
+                (3, 8),
+                "found the string \"web\", expected \"bulk\" or \"short\"",
+            ),
+            (
+                "bytes = \"10kb\"",
+                (3, 1),
+                "one of kind, connections, duration with kind \"bulk\"",
+            ),
+            (
+                "kind = \"short\"\nduration = \"2s\"",
+                (4, 1),
+                "found the unknown key \"duration\"",
+            ),
+            (
+                "kind = \"short\"\nflows = 0",
+                (4, 9),
+                "traffic.flows: found the number 0, expected a whole number from 1 to 1000",
+            ),
+            (
+                "kind = \"competing\"",
+                (2, 1),
+                "traffic.against: found nothing, expected a table, against",
+            ),
+            (
+                "kind = \"competing\"\nagainst = { cc = \"a b\" }",
+                (4, 18),
+                "the name of a congestion control",
+            ),
+            (
+                "kind = \"streams\"\nduration = \"2s\"\nwarmup = \"2s\"",
+                (5, 10),
+                "expected less than the duration of 2s",
+            ),
+            ("warmup = \"1s\"", (3, 1), "with kind \"bulk\""),
+            ("kind = \"streams\"\nflows = 1001", (4, 9), "from 1 to 1000"),
+            ("kind = \"long-short\"\nflows = 1", (4, 9), "from 2 to 1000"),
+            (
+                "kind = \"streams\"\nidle = \"1ms\"",
+                (4, 1),
+                "with kind \"streams\"",
+            ),
+        ],
+    );
+}

@@ -1,0 +1,224 @@
+//! Inside the kernel: an agent that learns, and a policy, both for the cgroup of the command. What
+//! carries its streams is outside of that.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::mount::{MsFlags, mount};
+use serde::de::IgnoredAny;
+use thalweg_process::http;
+
+use crate::control::{self, FromInside, Job};
+use crate::error::Error;
+use crate::learn::{HOSTS_MAX, KNOWN, LEARNED};
+use crate::system;
+
+/// The cgroup of the command.
+const CGROUP: &str = "/sys/fs/cgroup/command";
+/// Where the agent's things are: in memory, and where its commands look for them.
+const DIRECTORY: &str = "/run/thalweg";
+const CONFIGURATION: &str = "/run/thalweg/agent.toml";
+const STATE: &str = "/run/thalweg/state";
+const SOCKET: &str = "/run/thalweg/agent.sock";
+const LOG: &str = "/run/thalweg/agent.log";
+/// Where the machine's own agent keeps what it knows; nobody inside is to touch that.
+const MACHINES_STATE: &str = "/var/lib/thalweg";
+/// How long the agent may take until it answers.
+const START: Duration = Duration::from_secs(30);
+/// How often one that is not ready is asked again.
+const RETRY: Duration = Duration::from_millis(20);
+/// What was learned leaves the kernel this often.
+const SAVE: Duration = Duration::from_secs(30);
+
+/// Puts in force what the job asks for, for whatever is in the command's cgroup. Returns a
+/// descriptor by which a process enters that, if there is one, and what the user should know.
+pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<String>), Error> {
+    if !job.learn && job.policy.is_none() {
+        return Ok((None, Vec::new()));
+    }
+    fs::create_dir(CGROUP).map_err(Error::io("cannot create", CGROUP))?;
+    if Path::new(MACHINES_STATE).is_dir() {
+        let kind = Some("tmpfs");
+        mount(
+            kind,
+            MACHINES_STATE,
+            kind,
+            MsFlags::empty(),
+            Some("mode=700"),
+        )
+        .map_err(system("cannot mount over /var/lib/thalweg"))?;
+    }
+    fs::create_dir_all(DIRECTORY).map_err(Error::io("cannot create", DIRECTORY))?;
+    // Modules are there by now, and there are none of this kernel where modprobe looks.
+    let text = format!(
+        "cgroup = \"{CGROUP}\"\n\n[paths]\nstate = \"{STATE}\"\nsocket = \"{SOCKET}\"\n\n\
+         [arms]\nload = []\n\n[hosts]\nmax = {HOSTS_MAX}\n"
+    );
+    fs::write(CONFIGURATION, text).map_err(Error::io("cannot write", CONFIGURATION))?;
+    if job.learn {
+        start_agent()?;
+        let known = work.join(KNOWN);
+        if known.exists() {
+            thalweg("what was learned", [OsStr::new("import"), known.as_ref()])?;
+        }
+        // The user may ask it, as `thalweg hosts` does.
+        chown(SOCKET, Some(job.user), None).map_err(Error::io("cannot give away", SOCKET))?;
+    }
+    let mut notes = Vec::new();
+    if let Some(policy) = &job.policy {
+        let words = [OsStr::new("policy"), OsStr::new("apply"), policy.as_ref()];
+        let said = thalweg("the policy", words)?;
+        let lines = said.lines().filter_map(|line| line.strip_prefix("note: "));
+        notes.extend(lines.map(|note| format!("policy: {note}")));
+    }
+    let procs = PathBuf::from(CGROUP).join("cgroup.procs");
+    let procs = File::options()
+        .write(true)
+        .open(&procs)
+        .map_err(Error::io("cannot open", procs))?;
+    Ok((Some(procs.into()), notes))
+}
+
+/// This program, with the agent's configuration and nothing of the command's environment.
+fn command() -> Result<Command, Error> {
+    let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .args(["--config", CONFIGURATION])
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Runs a command of the agent's and returns what it wrote.
+fn thalweg<const N: usize>(what: &'static str, arguments: [&OsStr; N]) -> Result<String, Error> {
+    let output = command()?.args(arguments).output();
+    let output = output.map_err(Error::system(what))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(failed(what, &said, output.status))
+}
+
+/// The last line of what was said, or else how it ended.
+fn failed(what: &'static str, said: &str, status: std::process::ExitStatus) -> Error {
+    let why = match said.lines().rfind(|line| !line.trim().is_empty()) {
+        Some(line) => line.trim_start_matches("thalweg: ").to_owned(),
+        None => format!("it ended ({status})"),
+    };
+    Error::system(what)(io::Error::other(why))
+}
+
+/// Starts the agent and waits until it answers: then its programs are attached. It ends with the
+/// kernel.
+fn start_agent() -> Result<(), Error> {
+    let what = "the agent";
+    let log = File::create(LOG).map_err(Error::io("cannot create", LOG))?;
+    let errors = log
+        .try_clone()
+        .map_err(Error::io("cannot duplicate", LOG))?;
+    let mut child = command()?
+        .arg("run")
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(Error::system(what))?;
+    let deadline = Instant::now() + START;
+    loop {
+        let answer = http::request(Path::new(SOCKET), "GET", "/v1/status");
+        if matches!(&answer, Ok(response) if response.status == 200) {
+            return Ok(());
+        }
+        if let Some(status) = child.try_wait().map_err(Error::system(what))? {
+            let said = fs::read_to_string(LOG).unwrap_or_default();
+            return Err(failed(what, &said, status));
+        }
+        if Instant::now() >= deadline {
+            let why = format!("not ready after {} s", START.as_secs());
+            return Err(Error::system(what)(io::Error::other(why)));
+        }
+        thread::sleep(RETRY);
+    }
+}
+
+/// Tells whoever started the kernel what was learned.
+#[derive(Debug)]
+pub(crate) struct Reporter {
+    work: PathBuf,
+    messages: TcpStream,
+    /// Whether there is nothing more to tell.
+    over: Mutex<bool>,
+}
+
+impl Reporter {
+    /// Begins to tell it now and then.
+    pub(crate) fn start(work: &Path, messages: &TcpStream) -> Result<Arc<Self>, Error> {
+        let failed = || Error::system("cannot keep what is learned");
+        let reporter = Arc::new(Self {
+            work: work.to_owned(),
+            messages: messages.try_clone().map_err(failed())?,
+            over: Mutex::new(false),
+        });
+        let copy = Arc::clone(&reporter);
+        thread::Builder::new()
+            .name("learned".to_owned())
+            .spawn(move || {
+                loop {
+                    thread::sleep(SAVE);
+                    let over = copy.over.lock().unwrap_or_else(PoisonError::into_inner);
+                    if *over {
+                        break;
+                    }
+                    // Told again at the end, when it counts.
+                    let _ = copy.tell();
+                }
+            })
+            .map_err(failed())?;
+        Ok(reporter)
+    }
+
+    /// Tells it for the last time.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        *over = true;
+        self.tell()
+    }
+
+    fn tell(&self) -> io::Result<()> {
+        let message = match self.save() {
+            Ok(()) => FromInside::Learned,
+            Err(error) => FromInside::NotLearned {
+                why: error.to_string(),
+            },
+        };
+        control::send(&self.messages, &message)
+    }
+
+    /// Writes it to the work directory: whole, and through to the machine.
+    fn save(&self) -> Result<(), Error> {
+        let failed = || Error::system("the agent does not answer");
+        let answer = http::request(Path::new(SOCKET), "GET", "/v1/export").map_err(failed())?;
+        // One that ends with the agent is cut off.
+        if answer.status != 200 || serde_json::from_str::<IgnoredAny>(&answer.body).is_err() {
+            return Err(failed()(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let (new, path) = (self.work.join("new.json"), self.work.join(LEARNED));
+        File::create(&new)
+            .and_then(|mut file| {
+                file.write_all(answer.body.as_bytes())?;
+                file.sync_all()
+            })
+            .and_then(|()| fs::rename(&new, &path))
+            .map_err(Error::io("cannot write", &path))
+    }
+}

@@ -1,0 +1,184 @@
+//! What crosses between this process and the one inside: TCP on an interface that the command
+//! does not see, a connection a stream, and one for messages.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The address of this process in the kernel's place.
+pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
+/// The address of the process inside.
+pub(crate) const INSIDE: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 2);
+/// Where this process listens.
+pub(crate) const PORT: u16 = 1;
+/// Largest packet, bytes: few packets carry much.
+pub(crate) const MTU_BYTES: u32 = 65_000;
+
+/// The first byte of a connection says what it is for: messages, the standard stream of this
+/// number, or the terminal.
+pub(crate) const MESSAGES: u8 = b'm';
+pub(crate) const STREAMS: [u8; 3] = [b'0', b'1', b'2'];
+pub(crate) const TERMINAL: u8 = b't';
+
+/// What the process inside is to do, the first message that it gets.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) directory: PathBuf,
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) umask: u32,
+    /// Soft and hard limit by number (getrlimit(2)).
+    pub(crate) limits: Vec<(u64, u64)>,
+    pub(crate) host_name: OsString,
+    /// Modules to insert, in this order.
+    pub(crate) modules: Vec<PathBuf>,
+    /// The one that connections have by default.
+    pub(crate) congestion_control: Option<String>,
+    /// Further ones that the kernel must have.
+    pub(crate) congestion_controls: Vec<String>,
+    pub(crate) qdisc: Option<String>,
+    pub(crate) sysctls: Vec<(String, String)>,
+    /// The ends of the wire; none where `network` says it all.
+    pub(crate) ends: Option<Ends>,
+    /// Commands of `ip` that make it a host of its network.
+    pub(crate) network: Vec<String>,
+    /// The text of its resolv.conf(5); none: the machine has none.
+    pub(crate) resolver: Option<String>,
+    /// Whether an agent learns from what the command does.
+    pub(crate) learn: bool,
+    /// The policy for what it does.
+    pub(crate) policy: Option<PathBuf>,
+    pub(crate) streams: Streams,
+    pub(crate) terminal: Option<Terminal>,
+}
+
+/// Addresses of the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ends {
+    /// The kernel's.
+    pub(crate) inside: Ipv4Addr,
+    /// The machine's: the gateway.
+    pub(crate) machine: Ipv4Addr,
+    /// Where this process answers for a resolver that the kernel cannot reach.
+    pub(crate) resolver: Ipv4Addr,
+    /// The machine's as well: stands for servers inside.
+    pub(crate) published: Ipv4Addr,
+    pub(crate) prefix_v4: u8,
+    /// None where the machine has no IPv6.
+    pub(crate) v6: Option<EndsV6>,
+}
+
+/// The same for IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndsV6 {
+    pub(crate) inside: Ipv6Addr,
+    pub(crate) machine: Ipv6Addr,
+    pub(crate) published: Ipv6Addr,
+    pub(crate) prefix: u8,
+    /// Whether the machine passes packets on.
+    pub(crate) is_gateway: bool,
+}
+
+/// Which of the standard streams are terminals; the others are pipes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Streams(pub(crate) [bool; 3]);
+
+impl Streams {
+    /// Whether keys are passed on as they come: the command has the terminal to itself.
+    pub(crate) fn raw(self) -> bool {
+        self.0[0] && self.0[1]
+    }
+
+    /// Whether there is a terminal inside. One that is only read from would take keys that
+    /// belong to whoever reads the command's output.
+    pub(crate) fn terminal(self) -> bool {
+        self.0[1] || self.0[2]
+    }
+
+    /// Whether the stream of this number is the terminal.
+    pub(crate) fn is_terminal(self, number: usize) -> bool {
+        match number {
+            0 => self.raw(),
+            _ => self.0[number],
+        }
+    }
+}
+
+/// The terminal of the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Terminal {
+    pub(crate) size: WindowSize,
+    /// Whether this side leaves all to the terminal inside. Otherwise the one here does what
+    /// there is to do with output.
+    pub(crate) raw: bool,
+}
+
+/// Characters of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowSize {
+    pub(crate) rows: u16,
+    pub(crate) columns: u16,
+}
+
+/// What goes in after the job.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToInside {
+    /// A signal for the command, or for its process group.
+    Signal { number: i32, to_group: bool },
+    /// The terminal's size has changed.
+    Resized(WindowSize),
+}
+
+/// What comes out.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromInside {
+    /// Something that the user should know.
+    Note { text: String },
+    /// The work directory has what was learned.
+    Learned,
+    /// It has not.
+    NotLearned { why: String },
+    /// The command runs.
+    Started,
+    /// It could not be started: the system's answer.
+    NotStarted { errno: i32 },
+    /// The kernel could not be set up.
+    Failed { why: String },
+    /// The command has ended, and all that it wrote was sent.
+    Ended { code: u8 },
+}
+
+/// Sends a message: a JSON document, a line.
+pub(crate) fn send(mut to: &TcpStream, message: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_taken_only_from_a_terminal_that_the_command_writes_to() {
+        for (streams, raw, terminal, which) in [
+            ([true, true, true], true, true, [true, true, true]),
+            ([true, true, false], true, true, [true, true, false]),
+            // `thalweg stack -- curl … | less`: less reads the keys.
+            ([true, false, true], false, true, [false, false, true]),
+            ([true, false, false], false, false, [false; 3]),
+            ([false, true, true], false, true, [false, true, true]),
+            ([false; 3], false, false, [false; 3]),
+        ] {
+            let streams = Streams(streams);
+            assert_eq!((streams.raw(), streams.terminal()), (raw, terminal));
+            assert_eq!([0, 1, 2].map(|it| streams.is_terminal(it)), which);
+        }
+    }
+}

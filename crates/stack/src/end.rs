@@ -1,0 +1,61 @@
+//! A kernel as an end of the laboratory's path: its interface is a TAP device that is there
+//! already, in a network namespace of the laboratory.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thalweg_guest::uml::Kernel;
+use thalweg_units::Size;
+
+use crate::Bed;
+use crate::boot::Wire;
+use crate::contact::Contact;
+use crate::control::Job;
+use crate::error::Error;
+use crate::place::Place;
+
+/// Such an end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct End {
+    /// The file of the network namespace.
+    pub namespace: PathBuf,
+    /// The TAP device there.
+    pub tap: String,
+    /// The kernel and its modules.
+    pub kernel: Kernel,
+    /// Its memory.
+    pub memory: Size,
+    /// Its congestion control; none: its own choice.
+    pub congestion_control: Option<String>,
+    /// The queueing discipline of its interface; none: its own choice.
+    pub qdisc: Option<String>,
+    /// Settings and their values.
+    pub sysctls: Vec<(String, String)>,
+    /// Commands of `ip` that make it a host, by its interface [`INTERFACE`].
+    pub network: Vec<String>,
+}
+
+/// The interface of the kernel to its TAP device.
+pub const INTERFACE: &str = "vec0";
+
+/// Runs a program at such an end, as [`crate::run`] does on the machine's network.
+///
+/// # Errors
+/// As there.
+pub fn run_end(end: &End, command: &[OsString], program: &Path) -> Result<u8, Error> {
+    let Some(first) = command.first() else {
+        return Err(Error::Options("expected a command to run".to_owned()));
+    };
+    let bed = Bed::make(program)?;
+    let contact = Contact::create(Place::open(&end.namespace)?)?;
+    let job = Job {
+        congestion_control: end.congestion_control.clone(),
+        qdisc: end.qdisc.clone(),
+        sysctls: end.sysctls.clone(),
+        network: end.network.clone(),
+        ..bed.job(command, &end.kernel)?
+    };
+    let wire = Wire::Device(&end.tap);
+    bed.run(&end.kernel, end.memory, &job, &contact, wire, first)
+}

@@ -1,0 +1,54 @@
+//! What can go wrong with a stack.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a command could not be run on a kernel of its own.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A process or the system failed, or a signal came; everything has been removed.
+    #[error(transparent)]
+    Process(#[from] thalweg_process::Error),
+    /// The kernel failed, or what ran on it.
+    #[error(transparent)]
+    Guest(thalweg_guest::Error),
+    /// The path to a far end, or a command that cannot be started.
+    #[error(transparent)]
+    Link(#[from] thalweg_link::Error),
+    /// A file that was named could not be read.
+    #[error(transparent)]
+    Read(#[from] thalweg_units::file::ReadError),
+    /// This machine or user may not have it.
+    #[error("{0}")]
+    Missing(String),
+    /// The options contradict each other.
+    #[error("{0}")]
+    Options(String),
+}
+
+impl From<thalweg_guest::Error> for Error {
+    fn from(error: thalweg_guest::Error) -> Self {
+        use thalweg_guest::Error as Guest;
+        match error {
+            Guest::Process(error) => Self::Process(error),
+            Guest::Preconditions(missing) => Self::Missing(missing.join("; ")),
+            Guest::Options(why) => Self::Options(why),
+            other => Self::Guest(other),
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn io(
+        what: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let failed = thalweg_process::Error::io(what, path);
+        move |why| failed(why).into()
+    }
+
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let failed = thalweg_process::Error::system(what);
+        move |why| failed(why).into()
+    }
+}

@@ -1,0 +1,76 @@
+//! A process that clears up after this one where that was killed: what is left of the kernel
+//! (`workdir`), and the directory.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::poll::PollFlags;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, setsid};
+use thalweg_guest::workdir;
+use thalweg_process::interrupt::{self, OnSignal};
+
+use crate::error::Error;
+use crate::system;
+
+/// How long it waits at a time.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Dropped, the process is ended: what it would do has been done.
+#[derive(Debug)]
+pub(crate) struct Keeper(Pid);
+
+impl Keeper {
+    /// Starts one for a work directory. This process has one thread, and blocks the signals that
+    /// ask it to end.
+    pub(crate) fn start(work: &Path) -> Result<Self, Error> {
+        let this =
+            interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
+        // SAFETY: this process has one thread, so the child's copy is consistent and may do
+        // whatever the parent may. It ends by _exit.
+        match unsafe { fork() }.map_err(system("cannot fork"))? {
+            ForkResult::Parent { child } => Ok(Self(child)),
+            ForkResult::Child => {
+                let _ = setsid();
+                leave_files(this.as_raw_fd());
+                while !matches!(
+                    interrupt::wait(
+                        this.as_fd(),
+                        PollFlags::POLLIN,
+                        Instant::now() + LONG,
+                        OnSignal::KeepWaiting,
+                    ),
+                    Ok(true)
+                ) {}
+                workdir::clear(work);
+                // SAFETY: ends the child at once, without the parent's clean-up.
+                unsafe { libc::_exit(0) }
+            }
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+        let _ = waitpid(self.0, None);
+    }
+}
+
+/// Closes all files but this one: others wait for their end.
+fn leave_files(keep: i32) {
+    // SAFETY: takes a path that lives throughout, and integers. No descriptor that is closed is
+    // used afterwards.
+    unsafe {
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        for stream in 0..3 {
+            libc::dup2(nothing, stream);
+        }
+        let keep = keep as libc::c_uint;
+        libc::syscall(libc::SYS_close_range, 3, keep - 1, 0);
+        libc::syscall(libc::SYS_close_range, keep + 1, libc::c_uint::MAX, 0);
+    }
+}

@@ -1,0 +1,289 @@
+//! `thalweg stack`: a program on the TCP of a Linux kernel that is a process, on a real wire.
+//!
+//! The kernel is user-mode Linux. Its network interface is a TAP device in a network namespace
+//! of its own; a pair of veth devices joins that to the machine, which translates addresses
+//! (`nat`). The machine's files are the kernel's, and this very program is its first process
+//! (`inside`), which starts the command. Standard streams, signals and the exit code cross a
+//! second interface (`control`) that the command does not see.
+//!
+//! Nothing outlives this process, whatever ends it. The kernel's processes are in a process
+//! namespace, whose first process dies with this one. Devices are in a network namespace, which
+//! goes with those processes. nftables removes a table when its owner goes. A process of its own
+//! (`keeper`) removes the directory, and ends what is left of an ordinary user's kernel.
+//!
+//! An ordinary user attaches to a device that root has prepared (`prepared`).
+//!
+//! It must not know the laboratory, which has it as an [end of a path](End).
+
+mod agent;
+mod boot;
+mod contact;
+mod control;
+mod delivery;
+mod end;
+mod error;
+mod inside;
+mod keeper;
+mod learn;
+mod names;
+mod nat;
+mod path;
+mod place;
+mod prepared;
+mod program;
+mod publish;
+mod session;
+mod terminal;
+mod wire;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::libc;
+use nix::sys::signal::Signal;
+use nix::unistd::{getegid, geteuid, getgroups};
+use thalweg_guest::uml::{Kernel, Surroundings};
+use thalweg_guest::{DEFAULT_MEMORY, Kind};
+use thalweg_link::Report;
+use thalweg_process::signals::Signals;
+use thalweg_process::tool;
+use thalweg_units::Size;
+
+use contact::Contact;
+use control::{Job, Terminal};
+pub use end::{End, INTERFACE, run_end};
+pub use error::Error;
+pub use inside::main as guest;
+use keeper::Keeper;
+pub use learn::{Rules, Store};
+pub use path::Emulated;
+pub use prepared::{remove, setup};
+pub use publish::Publish;
+use session::Session;
+use wire::Wire;
+
+/// What a learner has to choose from beside what every kernel has.
+const CANDIDATES: [&str; 2] = ["tcp_bbr", "tcp_htcp"];
+/// Programs and the packages that have them.
+const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("nft", "nftables")];
+
+/// What shall run, and on what.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The congestion control of the kernel; none: its own choice.
+    pub congestion_control: Option<String>,
+    /// The queueing discipline of its interface; none: its own choice.
+    pub qdisc: Option<String>,
+    /// Settings of the kernel and their values, in this order.
+    pub sysctls: Vec<(String, String)>,
+    /// Ports of the machine that lead to servers inside.
+    pub publish: Vec<Publish>,
+    /// The kernel's memory; none: 1 GiB.
+    pub memory: Option<Size>,
+    /// A user-mode kernel; none: the packaged one.
+    pub kernel: Option<PathBuf>,
+    /// Where an agent has what it knows, which learns from the command; none: there is no agent.
+    pub store: Option<Arc<Store>>,
+    /// A path to a far end in place of the machine's network.
+    pub path: Option<Emulated>,
+    /// A policy for the command's connections.
+    pub rules: Option<Rules>,
+    /// This very program.
+    pub program: PathBuf,
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its exit code, 128 plus the signal's number if one ended it.
+    pub exit: u8,
+    /// What the path did, if there was one.
+    pub report: Option<Report>,
+}
+
+/// Runs a program on a kernel of its own. The caller has no other thread.
+///
+/// # Errors
+/// What the machine or the user lacks, a setting that the kernel does not take, a command that
+/// cannot be started. Everything that was set up is removed, here as after success.
+pub fn run(options: &Options) -> Result<Finished, Error> {
+    let Some(program) = options.command.first() else {
+        return Err(Error::Options("expected a command to run".to_owned()));
+    };
+    publish::check(&options.publish)?;
+    let kernel = kernel(options)?;
+    let memory = options.memory.unwrap_or(DEFAULT_MEMORY);
+    thalweg_guest::check_available(Kind::UserMode, memory, "--memory")?;
+    let mut bed = Bed::make(&options.program)?;
+    bed.store.clone_from(&options.store);
+    if let Some(store) = &options.store {
+        store.hand_in(bed.work())?;
+    }
+    let rules = options.rules.as_ref();
+    let policy = rules.map(|rules| rules.hand_in(bed.work())).transpose()?;
+    let job = Job {
+        congestion_control: options.congestion_control.clone(),
+        congestion_controls: rules.map_or_else(Vec::new, |it| it.congestion_controls().to_vec()),
+        learn: options.store.is_some(),
+        policy,
+        qdisc: options.qdisc.clone(),
+        sysctls: publish::reserved(&options.publish)
+            .into_iter()
+            .chain(options.sysctls.iter().cloned())
+            .collect(),
+        ..bed.job(&options.command, &kernel)?
+    };
+    if let Some(path) = &options.path {
+        return path.run(&bed, &kernel, memory, job, program);
+    }
+    let wire = Wire::create(&options.publish)?;
+    let job = Job {
+        ends: Some(wire.ends()),
+        resolver: names::for_the_kernel(&wire)?,
+        ..job
+    };
+    let device = boot::Wire::Device(wire.tap());
+    let exit = bed.run(&kernel, memory, &job, wire.contact(), device, program)?;
+    Ok(Finished { exit, report: None })
+    // Dropped in this order: the kernel with all its processes, the wire, the directory.
+}
+
+/// What a kernel is started with, whatever its wire.
+struct Bed {
+    signals: Signals,
+    // Dropped before the directory.
+    _keeper: Keeper,
+    surroundings: Surroundings,
+    store: Option<Arc<Store>>,
+}
+
+impl Bed {
+    fn make(program: &Path) -> Result<Self, Error> {
+        // Caught from here on, so that whatever comes ends in order.
+        let signals = Signals::catch(&[Signal::SIGWINCH, Signal::SIGTSTP])?;
+        let surroundings = Surroundings::find(program)?;
+        Ok(Self {
+            signals,
+            _keeper: Keeper::start(surroundings.work.path())?,
+            surroundings,
+            store: None,
+        })
+    }
+
+    fn work(&self) -> &Path {
+        self.surroundings.work.path()
+    }
+
+    /// The job without a network.
+    fn job(&self, command: &[OsString], kernel: &Kernel) -> Result<Job, Error> {
+        let streams = terminal::streams();
+        Ok(Job {
+            command: command.to_vec(),
+            environment: std::env::vars_os().collect(),
+            directory: self.surroundings.current.clone(),
+            user: geteuid().as_raw(),
+            group: getegid().as_raw(),
+            groups: groups()?,
+            umask: umask(),
+            limits: limits()?,
+            host_name: nix::unistd::gethostname().map_err(system("cannot read the host's name"))?,
+            modules: kernel.modules.clone(),
+            congestion_control: None,
+            congestion_controls: Vec::new(),
+            learn: false,
+            policy: None,
+            qdisc: None,
+            sysctls: Vec::new(),
+            ends: None,
+            network: Vec::new(),
+            resolver: None,
+            terminal: streams.terminal().then(|| Terminal {
+                size: terminal::size(),
+                raw: streams.raw(),
+            }),
+            streams,
+        })
+    }
+
+    fn run(
+        &self,
+        kernel: &Kernel,
+        memory: Size,
+        job: &Job,
+        contact: &Contact,
+        wire: boot::Wire<'_>,
+        program: &OsStr,
+    ) -> Result<u8, Error> {
+        let work = self.work();
+        let program_inside = &self.surroundings.program;
+        let process = boot::start(kernel, memory, work, program_inside, contact, wire)?;
+        Session::new(process, contact, &self.signals, work, self.store.as_deref()).run(job, program)
+    }
+}
+
+/// The kernel, with the modules that the options need.
+fn kernel(options: &Options) -> Result<Kernel, Error> {
+    check_tools()?;
+    let mut modules = Vec::new();
+    if let Some(name) = &options.congestion_control {
+        modules.push(format!("tcp_{name}"));
+    }
+    if let Some(name) = &options.qdisc {
+        modules.push(format!("sch_{name}"));
+    }
+    let rules = options.rules.iter().flat_map(Rules::congestion_controls);
+    modules.extend(rules.map(|name| format!("tcp_{name}")));
+    let wished = options.store.as_ref().map_or(&[][..], |_| &CANDIDATES);
+    Ok(Kernel::plain(options.kernel.as_deref(), &modules, wished)?)
+}
+
+fn check_tools() -> Result<(), Error> {
+    let missing = thalweg_guest::missing(TOOLS);
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Error::Missing(missing.join("; ")))
+    }
+}
+
+fn groups() -> Result<Vec<u32>, Error> {
+    let groups = getgroups().map_err(system("cannot read this process's groups"))?;
+    Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
+}
+
+/// This process's umask, without a moment in which it is another.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
+/// This process's limits, in the order of their numbers.
+fn limits() -> Result<Vec<(u64, u64)>, Error> {
+    (0..=libc::RLIMIT_RTTIME)
+        .map(|number| {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the call fills a structure that lives throughout.
+            let read = unsafe { libc::getrlimit(number, &raw mut limit) };
+            nix::errno::Errno::result(read).map_err(system("cannot read this process's limits"))?;
+            Ok((limit.rlim_cur, limit.rlim_max))
+        })
+        .collect()
+}
+
+fn system(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
+    move |errno| Error::system(what)(errno.into())
+}
+
+/// Runs `ip` with several commands where the calling thread is.
+fn ip(commands: &[String]) -> Result<(), Error> {
+    Ok(tool::batch_here(commands)?)
+}

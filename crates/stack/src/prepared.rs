@@ -1,0 +1,264 @@
+//! Wires that root prepares once for a user, who then needs no right of root's.
+//!
+//! Each is a TAP device that this user may attach to, addressed, with rules that translate for
+//! it. They last until they are removed or the machine is restarted. The kernel runs as the user,
+//! so that it can do on this machine what the user can.
+
+use std::fs::{self, File, OpenOptions};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::ifaddrs::getifaddrs;
+use nix::libc;
+use nix::unistd::{User, geteuid};
+use thalweg_link::tun;
+use thalweg_process::signals::Signals;
+
+use crate::control::Ends;
+use crate::error::Error;
+use crate::wire::{self, Number, may_administrate};
+use crate::{check_tools, ip, names, nat, system};
+
+/// How many are prepared for a user.
+const EACH: usize = 4;
+/// Files that who uses a wire has locked; each is of the wire's user, and no other can open it.
+const LOCKS: &str = "/run/thalweg-stack";
+/// Where the system says what a device is.
+const DEVICES: &str = "/sys/class/net";
+
+/// Prepares wires for a user, by name or number, and returns how many the user has now.
+///
+/// # Errors
+/// No such user, no right to do it, or what the machine lacks; then nothing was prepared.
+pub fn setup(user: &str) -> Result<usize, Error> {
+    let uid = may_prepare(user)?;
+    if uid == 0 {
+        return Err(Error::Options(
+            "--user: expected a user other than root, who needs nothing prepared".to_owned(),
+        ));
+    }
+    check_tools()?;
+    // A key or a signal does not interrupt it half-way.
+    let _signals = Signals::catch(&[])?;
+    let mut made = Vec::new();
+    while of(uid)?.len() < EACH {
+        match prepare(uid) {
+            Ok(number) => made.push(number),
+            Err(error) => {
+                for number in made {
+                    take_away(number)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(EACH)
+}
+
+/// Removes what was prepared for a user.
+///
+/// # Errors
+/// No such user, nothing prepared, or one is in use; then nothing was removed.
+pub fn remove(user: &str) -> Result<(), Error> {
+    let uid = may_prepare(user)?;
+    let numbers = of(uid)?;
+    if numbers.is_empty() {
+        return Err(Error::Options(format!(
+            "nothing is prepared for the user {user}"
+        )));
+    }
+    let _signals = Signals::catch(&[])?;
+    let mut held = Vec::new();
+    for number in numbers {
+        let lock = Lock::take(number)?.ok_or_else(|| {
+            Error::Options(format!(
+                "a stack of the user {user} runs on {}: end it first",
+                number.device()
+            ))
+        })?;
+        held.push((number, lock));
+    }
+    held.iter().try_for_each(|(number, _)| take_away(*number))
+}
+
+/// The user's number, if the caller may prepare anything.
+fn may_prepare(user: &str) -> Result<u32, Error> {
+    let known = User::from_name(user).map_err(system("cannot read the list of users"))?;
+    let number = known.map(|it| it.uid.as_raw()).or(user.parse().ok());
+    let uid = number.ok_or_else(|| {
+        Error::Options(format!(
+            "--user: this machine has no user {user:?}: expected a name (getent passwd) or number"
+        ))
+    })?;
+    if !may_administrate() {
+        return Err(Error::Missing(
+            "only root prepares wires (CAP_NET_ADMIN, CAP_SYS_ADMIN): sudo thalweg stack …"
+                .to_owned(),
+        ));
+    }
+    Ok(uid)
+}
+
+/// Prepares one.
+fn prepare(uid: u32) -> Result<Number, Error> {
+    let (number, device) =
+        Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
+    let name = number.device();
+    let mut ends = number.ends(&wire::routes()?)?;
+    Lock::make(number, uid)?;
+    device.bring_up(&mut ends)?;
+    // What is inside is another's than the machine's, and gives it no routes.
+    device.set("ipv4", "accept_redirects", "0")?;
+    if ends.v6.is_some() {
+        device.set("ipv6", "accept_redirects", "0")?;
+    }
+    let resolver = names::for_a_wire();
+    if resolver.is_some() {
+        device.set("ipv4", "route_localnet", "1")?;
+    }
+    nat::prepare(&name, &ends, resolver)?;
+    device.keep();
+    Ok(number)
+}
+
+fn take_away(number: Number) -> Result<(), Error> {
+    let name = number.device();
+    ip(&[format!("link delete dev {name}")])?;
+    nat::forget(&name)?;
+    let path = Lock::path(number)?;
+    fs::remove_file(&path).map_err(Error::io("cannot remove", path))
+}
+
+/// A wire is used by the process that has this, which the system takes back when it ends.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held")] Flock<File>);
+
+impl Lock {
+    /// The file. Numbers are a network namespace's.
+    fn path(number: Number) -> Result<PathBuf, Error> {
+        let here = "/proc/thread-self/ns/net";
+        let namespace = fs::metadata(here).map_err(Error::io("cannot read", here))?;
+        Ok(Path::new(LOCKS).join(format!("{}-{}", namespace.ino(), number.device())))
+    }
+
+    /// Makes the file for a user.
+    fn make(number: Number, uid: u32) -> Result<(), Error> {
+        let path = Self::path(number)?;
+        let made = fs::create_dir_all(LOCKS).and_then(|()| {
+            // Whatever the umask is: users go through it, and root alone writes there.
+            fs::set_permissions(LOCKS, fs::Permissions::from_mode(0o755))?;
+            // Of a namespace that is gone.
+            let _ = fs::remove_file(&path);
+            let file = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&path)?;
+            fchown(&file, Some(uid), None)
+        });
+        made.map_err(Error::io("cannot create", path))
+    }
+
+    /// None if another process has it.
+    fn take(number: Number) -> Result<Option<Self>, Error> {
+        let path = Self::path(number)?;
+        let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Self(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(Error::io("cannot lock", path)(errno.into())),
+        }
+    }
+}
+
+/// The numbers of those that are prepared for a user.
+fn of(uid: u32) -> Result<Vec<Number>, Error> {
+    let entries = fs::read_dir(DEVICES).map_err(Error::io("cannot read", DEVICES))?;
+    let mut numbers: Vec<Number> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let number = Number::of(entry.file_name().to_str()?)?;
+            // Only TUN and TAP devices have this file.
+            let owner = fs::read_to_string(entry.path().join("owner")).ok()?;
+            (owner.trim() == uid.to_string()).then_some(number)
+        })
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Takes one of this user's that nobody uses, and its addresses.
+pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
+    let numbers = of(geteuid().as_raw())?;
+    if numbers.is_empty() {
+        return Err(Error::Missing(
+            "this user may not make a wire to the network (CAP_NET_ADMIN, CAP_SYS_ADMIN): run it \
+             as root (sudo thalweg stack …), or have root prepare wires for this user once (sudo \
+             thalweg stack setup --user NAME)"
+                .to_owned(),
+        ));
+    }
+    let mut free = None;
+    for &number in &numbers {
+        if let Some(lock) = Lock::take(number)? {
+            free = Some((number, lock));
+            break;
+        }
+    }
+    let Some((number, lock)) = free else {
+        return Err(Error::Options(format!(
+            "the {} stacks that are prepared for this user run already: end one",
+            numbers.len()
+        )));
+    };
+    let name = number.device();
+    // Now, and not by the kernel's silence, if it cannot be had.
+    let attached = tun::attach_as(&name, libc::IFF_TAP);
+    attached.map_err(|(what, why)| {
+        let remedy = match why.raw_os_error() {
+            Some(libc::EBUSY) => "another program has it",
+            code => tun::advice(code.unwrap_or(libc::EIO)),
+        };
+        Error::Missing(format!("cannot {what} ({name}): {why}; {remedy}"))
+    })?;
+    let ends = ends(number)?;
+    Ok((number, lock, ends))
+}
+
+/// The addresses of one that is prepared.
+fn ends(number: Number) -> Result<Ends, Error> {
+    let name = number.device();
+    let all = getifaddrs().map_err(system("cannot read the machine's addresses"))?;
+    let addresses: Vec<IpAddr> = all
+        .filter(|it| it.interface_name == name)
+        .filter_map(|it| {
+            let address = it.address?;
+            let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
+            v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
+        })
+        .collect();
+    let machine = addresses.iter().find_map(|it| match it {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    });
+    let machine = machine.ok_or_else(|| {
+        Error::Missing(format!(
+            "{name} has no address: have root prepare it again (sudo thalweg stack remove --user \
+             NAME, and setup)"
+        ))
+    })?;
+    let mut ends = number.ends_from(machine.to_bits() - 1);
+    // The machine leads questions for names on from there.
+    ends.resolver = ends.machine;
+    ends.v6 = ends
+        .v6
+        .filter(|v6| addresses.contains(&v6.machine.into()))
+        .map(|mut v6| {
+            v6.is_gateway = wire::is_gateway_v6(&name);
+            v6
+        });
+    Ok(ends)
+}

@@ -1,0 +1,434 @@
+//! This side of a running command: its streams, signals and end.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise, sigprocmask};
+use nix::sys::socket::{setsockopt, sockopt};
+use thalweg_guest::{CONSOLE, Error as GuestError, Kind, console};
+use thalweg_process::Process;
+use thalweg_process::signals::{Caught, Signals};
+
+use crate::contact::Contact;
+use crate::control::{self, FromInside, Job, ToInside};
+use crate::error::Error;
+use crate::learn::Store;
+use crate::terminal::{self, Raw};
+
+/// How long the kernel may take to boot, and to be set up.
+const BOOT: Duration = Duration::from_secs(60);
+/// How long the command may take to end after it was asked to, and the kernel to say so.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// What is read from a stream at once.
+const CHUNK_BYTES: usize = 256 << 10;
+/// What an error of the process inside begins with on the console.
+pub(crate) const COMPLAINT: &str = "thalweg stack: ";
+
+/// A kernel that was started, and what it is connected by. Dropped, it is killed with all its
+/// processes.
+pub(crate) struct Session<'a> {
+    kernel: Process,
+    contact: &'a Contact,
+    signals: &'a Signals,
+    work: &'a Path,
+    store: Option<&'a Store>,
+    /// Why what was learned last is not in the store.
+    unkept: Option<String>,
+    messages: Option<TcpStream>,
+    received: Vec<u8>,
+    /// Those of the standard streams' numbers, and the terminal's.
+    streams: [Option<TcpStream>; 4],
+}
+
+/// What happened.
+enum Event {
+    Signal(Caught),
+    Connection(TcpStream),
+    Message(FromInside),
+    /// The deadline has passed.
+    Late,
+}
+
+/// Threads that carry what the command writes, and connections: all are open until the end.
+#[derive(Default)]
+struct Carriers {
+    threads: Vec<JoinHandle<()>>,
+    connections: Vec<TcpStream>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        kernel: Process,
+        contact: &'a Contact,
+        signals: &'a Signals,
+        work: &'a Path,
+        store: Option<&'a Store>,
+    ) -> Self {
+        Self {
+            kernel,
+            contact,
+            signals,
+            work,
+            store,
+            unkept: None,
+            messages: None,
+            received: Vec::new(),
+            streams: [const { None }; 4],
+        }
+    }
+
+    /// Has the job done, and returns the exit code of its command.
+    pub(crate) fn run(mut self, job: &Job, program: &OsStr) -> Result<u8, Error> {
+        match self.start(job)? {
+            FromInside::Started => {}
+            FromInside::NotStarted { errno } => {
+                return Err(thalweg_link::Error::Start {
+                    program: program.to_owned(),
+                    why: io::Error::from_raw_os_error(errno),
+                }
+                .into());
+            }
+            FromInside::Failed { why } => return Err(failed_inside(why)),
+            FromInside::Ended { code } => return Ok(code),
+            // Told before.
+            FromInside::Note { .. } | FromInside::Learned | FromInside::NotLearned { .. } => {}
+        }
+        let raw = job.terminal.is_some_and(|it| it.raw);
+        let raw = raw.then(Raw::set).transpose()?;
+        let carriers = self.carry(job)?;
+        let code = self.supervise();
+        if code.is_err() {
+            carriers.cut();
+        }
+        carriers.finish();
+        drop(raw);
+        if let Some(why) = self.unkept.take() {
+            eprintln!("{COMPLAINT}what was learned is not kept: {why}");
+        }
+        code
+    }
+
+    /// Hands the job in, and returns what came of it. A signal meanwhile ends all.
+    fn start(&mut self, job: &Job) -> Result<FromInside, Error> {
+        let mut deadline = Instant::now() + BOOT;
+        loop {
+            match self.next(Some(deadline))? {
+                Event::Signal(caught) if caught.ends() => {
+                    let code = 128 + caught.number as u8;
+                    return Ok(FromInside::Ended { code });
+                }
+                Event::Signal(_) => {}
+                Event::Connection(connection) => {
+                    self.take(connection, job)?;
+                    // It has booted, and may take as long again to be set up.
+                    deadline = Instant::now() + BOOT;
+                }
+                Event::Message(FromInside::Note { text }) => eprintln!("{COMPLAINT}{text}"),
+                Event::Message(message) => return Ok(message),
+                Event::Late => {
+                    return Err(GuestError::Kernel {
+                        what: format!("user-mode Linux did not boot within {} s", BOOT.as_secs()),
+                        console: console::tail(&self.console()),
+                    }
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// A connection from inside: its first byte says what it is for.
+    fn take(&mut self, connection: TcpStream, job: &Job) -> Result<(), Error> {
+        let mut purpose = [0];
+        // Closed, it is gone. What is left to send to a kernel that was killed would otherwise
+        // keep the kernel's place for minutes.
+        let at_once = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        setsockopt(&connection, sockopt::Linger, &at_once)
+            .map_err(|errno| broken()(errno.into()))?;
+        // It comes with the connection.
+        connection
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| (&connection).read_exact(&mut purpose))
+            .and_then(|()| connection.set_read_timeout(None))
+            .and_then(|()| connection.set_nodelay(true))
+            .map_err(broken())?;
+        let purpose = purpose[0];
+        let stream = control::STREAMS.iter().position(|&it| it == purpose);
+        if let Some(number) = stream {
+            self.streams[number] = Some(connection);
+        } else if purpose == control::TERMINAL {
+            self.streams[3] = Some(connection);
+        } else if purpose == control::MESSAGES {
+            control::send(&connection, job).map_err(broken())?;
+            self.messages = Some(connection);
+        }
+        Ok(())
+    }
+
+    /// Starts to carry the streams.
+    fn carry(&mut self, job: &Job) -> Result<Carriers, Error> {
+        let [input, output, errors, terminal] = std::mem::take(&mut self.streams);
+        let mut carriers = Carriers::default();
+        if let Some(connection) = input {
+            carriers.add_input(connection)?;
+        }
+        if let Some(connection) = output {
+            carriers.add(connection, io::stdout())?;
+        }
+        if let Some(connection) = errors {
+            carriers.add(connection, io::stderr())?;
+        }
+        if let Some(connection) = terminal {
+            if job.streams.raw() {
+                let copy = connection.try_clone().map_err(broken())?;
+                carriers.add_input(copy)?;
+            }
+            if job.streams.is_terminal(1) {
+                carriers.add(connection, io::stdout())?;
+            } else {
+                carriers.add(connection, io::stderr())?;
+            }
+        }
+        Ok(carriers)
+    }
+
+    /// Waits for the end of the command, and passes signals on to it.
+    fn supervise(&mut self) -> Result<u8, Error> {
+        let mut asked: Option<Instant> = None;
+        let mut killed = false;
+        loop {
+            match self.next(asked)? {
+                Event::Signal(caught) if caught.number == libc::SIGWINCH => {
+                    self.send(&ToInside::Resized(terminal::size()))?;
+                }
+                Event::Signal(caught) => {
+                    // A key of the terminal goes to all who have it.
+                    self.send(&ToInside::Signal {
+                        number: caught.number,
+                        to_group: !caught.to_us_alone,
+                    })?;
+                    if caught.to_us_alone && caught.ends() {
+                        asked.get_or_insert_with(|| Instant::now() + PATIENCE);
+                    }
+                }
+                Event::Message(FromInside::Ended { code }) => return Ok(code),
+                Event::Message(FromInside::Failed { why }) => return Err(failed_inside(why)),
+                Event::Message(FromInside::Learned) => {
+                    let kept = self.store.map_or(Ok(()), |store| store.keep(self.work));
+                    self.unkept = kept.err().map(|error| error.to_string());
+                }
+                Event::Message(FromInside::NotLearned { why }) => self.unkept = Some(why),
+                Event::Message(_) | Event::Connection(_) => {}
+                Event::Late if killed => return Ok(128 + libc::SIGKILL as u8),
+                Event::Late => {
+                    self.send(&ToInside::Signal {
+                        number: libc::SIGKILL,
+                        to_group: false,
+                    })?;
+                    killed = true;
+                    asked = Some(Instant::now() + PATIENCE);
+                }
+            }
+        }
+    }
+
+    /// Stops with the command, and goes on with it.
+    fn stop(&self) -> Result<(), Error> {
+        let tell = |signal: Signal| {
+            self.send(&ToInside::Signal {
+                number: signal as i32,
+                to_group: true,
+            })
+        };
+        // By itself the kernel would not stop what has no shell inside.
+        tell(Signal::SIGSTOP)?;
+        let own: SigSet = [Signal::SIGTSTP].into_iter().collect();
+        let stop = || {
+            raise(Signal::SIGTSTP)?;
+            // Takes effect here, and is over once somebody has this process go on.
+            sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&own), None)?;
+            sigprocmask(SigmaskHow::SIG_BLOCK, Some(&own), None)
+        };
+        stop().map_err(crate::system("cannot stop"))?;
+        tell(Signal::SIGCONT)
+    }
+
+    fn send(&self, message: &ToInside) -> Result<(), Error> {
+        match &self.messages {
+            Some(messages) => control::send(messages, message).map_err(broken()),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for what happens next.
+    fn next(&mut self, deadline: Option<Instant>) -> Result<Event, Error> {
+        loop {
+            if let Some(message) = self.message()? {
+                return Ok(Event::Message(message));
+            }
+            if let Some(caught) = self.signals.next()? {
+                if caught.number == libc::SIGTSTP {
+                    self.stop()?;
+                    continue;
+                }
+                return Ok(Event::Signal(caught));
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(Event::Late);
+            }
+            let timeout = left.map_or(PollTimeout::NONE, |left| {
+                let milliseconds = left.as_micros().div_ceil(1000) as u64;
+                PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+            });
+            let mut watched = vec![
+                PollFd::new(self.signals.descriptor(), PollFlags::POLLIN),
+                PollFd::new(self.kernel.descriptor(), PollFlags::POLLIN),
+                PollFd::new(self.contact.listener().as_fd(), PollFlags::POLLIN),
+            ];
+            if let Some(messages) = &self.messages {
+                watched.push(PollFd::new(messages.as_fd(), PollFlags::POLLIN));
+            }
+            match poll(&mut watched, timeout) {
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(crate::system("poll")(errno)),
+            }
+            let ready: Vec<bool> = watched.iter().map(|it| it.any() == Some(true)).collect();
+            drop(watched);
+            // Connections first: the message that the command runs comes after them.
+            if ready[2] {
+                let (connection, _) = self.contact.listener().accept().map_err(broken())?;
+                return Ok(Event::Connection(connection));
+            } else if ready.get(3) == Some(&true) {
+                self.receive()?;
+            } else if ready[1] {
+                return Err(self.ended()?);
+            }
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), Error> {
+        let mut bytes = [0; 4096];
+        let Some(mut messages) = self.messages.as_ref() else {
+            return Ok(());
+        };
+        match messages.read(&mut bytes).map_err(broken())? {
+            // The process inside is gone, and the kernel about to stop.
+            0 => self.messages = None,
+            count => self.received.extend_from_slice(&bytes[..count]),
+        }
+        Ok(())
+    }
+
+    /// A message that has come whole.
+    fn message(&mut self) -> Result<Option<FromInside>, Error> {
+        let Some(end) = self.received.iter().position(|&byte| byte == b'\n') else {
+            return Ok(None);
+        };
+        let line: Vec<u8> = self.received.drain(..=end).collect();
+        let message = serde_json::from_slice(&line);
+        message
+            .map(Some)
+            .map_err(|error| broken()(io::Error::other(error)))
+    }
+
+    /// Why the kernel has ended.
+    fn ended(&mut self) -> Result<Error, Error> {
+        let console = self.console();
+        let mut lines = console.lines();
+        if let Some(why) = lines.find_map(|line| line.strip_prefix(COMPLAINT)) {
+            return Ok(failed_inside(why.trim().to_owned()));
+        }
+        Ok(match self.kernel.ended()? {
+            Some(status) => console::ended(Kind::UserMode, status, &console).into(),
+            None => failed_inside("it ended".to_owned()),
+        })
+    }
+
+    fn console(&self) -> String {
+        let bytes = fs::read(self.work.join(CONSOLE)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}
+
+impl Carriers {
+    /// Carries what comes from a connection to a standard stream, until its end or until nobody
+    /// reads that; then the command is told as by a pipe.
+    fn add(&mut self, from: TcpStream, mut to: impl Write + Send + 'static) -> Result<(), Error> {
+        let copy = from.try_clone().map_err(broken())?;
+        let thread = thread::Builder::new()
+            .name("stack-out".to_owned())
+            .spawn(move || {
+                let mut bytes = vec![0; CHUNK_BYTES];
+                while let Ok(count @ 1..) = (&from).read(&mut bytes) {
+                    if to
+                        .write_all(&bytes[..count])
+                        .and_then(|()| to.flush())
+                        .is_err()
+                    {
+                        break;
+                    }
+                }
+                let _ = from.shutdown(Shutdown::Both);
+            })
+            .map_err(broken())?;
+        self.threads.push(thread);
+        self.connections.push(copy);
+        Ok(())
+    }
+
+    /// Carries standard input into a connection, until its end or until nobody reads there. The
+    /// thread ends with the process: nothing else ends waiting for a key.
+    fn add_input(&mut self, to: TcpStream) -> Result<(), Error> {
+        self.connections.push(to.try_clone().map_err(broken())?);
+        thread::Builder::new()
+            .name("stack-in".to_owned())
+            .spawn(move || {
+                let mut bytes = vec![0; CHUNK_BYTES];
+                // Not through the standard library's buffer, and not beyond what was read.
+                while let Ok(count @ 1..) = nix::unistd::read(io::stdin(), &mut bytes) {
+                    if (&to).write_all(&bytes[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = to.shutdown(Shutdown::Write);
+            })
+            .map(drop)
+            .map_err(broken())
+    }
+
+    /// Waits until everything was written.
+    fn finish(self) {
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// Waits for nothing more: there is nobody at the other end.
+    fn cut(&self) {
+        for connection in &self.connections {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn broken() -> impl FnOnce(io::Error) -> Error {
+    Error::system("the connection to the process inside")
+}
+
+fn failed_inside(why: String) -> Error {
+    let kind = Kind::UserMode;
+    GuestError::Inside { kind, why }.into()
+}

@@ -1,0 +1,59 @@
+//! The terminal of whoever called.
+
+use std::io::{IsTerminal, stderr, stdin, stdout};
+use std::os::fd::AsRawFd;
+
+use nix::libc;
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+
+use crate::control::{Streams, WindowSize};
+use crate::error::Error;
+use crate::system;
+
+/// Which of the standard streams are terminals.
+pub(crate) fn streams() -> Streams {
+    Streams([
+        stdin().is_terminal(),
+        stdout().is_terminal(),
+        stderr().is_terminal(),
+    ])
+}
+
+/// The size of the terminal that is written to; 80 by 24 where it does not say.
+pub(crate) fn size() -> WindowSize {
+    let sizes = [stdout().as_raw_fd(), stderr().as_raw_fd()].map(|fd| {
+        // SAFETY: plain data, for which all zeroes is a value, and which the call fills.
+        unsafe {
+            let mut size: libc::winsize = std::mem::zeroed();
+            let asked = libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size);
+            (asked == 0 && size.ws_row > 0 && size.ws_col > 0).then_some(size)
+        }
+    });
+    let size = sizes.into_iter().flatten().next();
+    WindowSize {
+        rows: size.map_or(24, |it| it.ws_row),
+        columns: size.map_or(80, |it| it.ws_col),
+    }
+}
+
+/// While it lives, the terminal of standard input passes every key on; dropped, it is as before.
+#[derive(Debug)]
+pub(crate) struct Raw(Termios);
+
+impl Raw {
+    pub(crate) fn set() -> Result<Self, Error> {
+        let before = tcgetattr(stdin()).map_err(system("cannot read the terminal's settings"))?;
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        tcsetattr(stdin(), SetArg::TCSADRAIN, &raw)
+            .map_err(system("cannot set up the terminal"))?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no settings.
+        let _ = tcsetattr(stdin(), SetArg::TCSADRAIN, &self.0);
+    }
+}

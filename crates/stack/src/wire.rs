@@ -1,0 +1,398 @@
+//! The wire: from the kernel's interface to the machine's network.
+//!
+//! ```text
+//!  kernel's place                                       │ the machine
+//!  vec0 ── TAP ── bridge ── veth ───────────────────────┼── veth thalweg-sN ── routes, NAT
+//!  vec1 ── TAP, whose far end is this process (control) │
+//! ```
+
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::net::if_::if_nametoindex;
+use thalweg_process::tool;
+
+use crate::contact::Contact;
+use crate::control::{Ends, EndsV6};
+use crate::error::Error;
+use crate::ip;
+use crate::nat::Nat;
+use crate::place::Place;
+use crate::prepared::{self, Lock};
+use crate::publish::{Ports, Publish};
+
+/// The kernel's end of the wire in its place.
+const TAP: &str = "wire";
+/// What the name of its device on the machine begins with; a number follows.
+const DEVICE: &str = "thalweg-s";
+/// How many stacks can be on one machine.
+const MOST: u32 = 4096;
+/// Where addresses are taken from, eight a stack; the second and third where routes of the
+/// machine lie in the first: shared address space (RFC 6598), as far as others seldom go; what
+/// is for benchmarks (RFC 2544); private.
+const RANGES: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 127, 0, 0),
+    Ipv4Addr::new(198, 19, 0, 0),
+    Ipv4Addr::new(10, 213, 0, 0),
+];
+const PREFIX_V4: u8 = 29;
+/// Unique local addresses (RFC 4193), 64 bits a stack.
+const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0x8000, 0, 0, 0, 0);
+const PREFIX_V6: u8 = 64;
+
+/// A wire that is up. Dropped, it and all that was set for it is gone.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// None where root prepared it, for longer.
+    _made: Option<Made>,
+    contact: Contact,
+    ends: Ends,
+    tap: String,
+    _lock: Option<Lock>,
+}
+
+/// What root makes for one wire.
+#[derive(Debug)]
+struct Made {
+    // Dropped first: no device is left that nobody translates for.
+    _device: Device,
+    _nat: Nat,
+    /// Sockets that keep published ports from others.
+    _held: Vec<OwnedFd>,
+}
+
+impl Wire {
+    /// Makes one, by which these ports of the machine lead inside; an ordinary user takes one that
+    /// was [prepared](crate::prepared).
+    ///
+    /// # Errors
+    /// [`Error::Missing`] where user or machine may not have one, with the remedy;
+    /// [`Error::System`] where somebody has such a port.
+    pub(crate) fn create(publish: &[Publish]) -> Result<Self, Error> {
+        if !may_administrate() {
+            return Self::take(publish);
+        }
+        let contact = Contact::create(Place::create()?)?;
+        let process = std::process::id();
+        let place = contact.place();
+        let (number, device) = Number::claim(|device| {
+            let make = format!("link add dev outside type veth peer name {device} netns {process}");
+            place.map_or(Ok(()), |place| place.within(|| ip(&[make])))
+        })?;
+        let mut ends = number.ends(&routes()?)?;
+        if let Some(place) = place {
+            place.within(|| {
+                ip(&[
+                    format!("tuntap add dev {TAP} mode tap"),
+                    "link add dev join type bridge mcast_snooping 0".to_owned(),
+                    format!("link set dev {TAP} master join addrgenmode none up"),
+                    "link set dev outside master join addrgenmode none up".to_owned(),
+                    format!("address add {}/{PREFIX_V4} dev join", ends.resolver),
+                    "link set dev join addrgenmode none up".to_owned(),
+                ])
+            })?;
+        }
+        device.bring_up(&mut ends)?;
+        let name = &device.0;
+        let published = Ports::of(publish, &ends)?;
+        let mut held = Vec::new();
+        for ports in published.iter().flatten() {
+            let alone = if ports.target.is_ipv4() { 32 } else { 128 };
+            let address = format!("address add {}/{alone} dev {name} nodad", ports.target);
+            ip(&[address])?;
+            held.extend(ports.hold()?);
+        }
+        if published[0].is_some() {
+            // Answers come from an address of the machine, and may be for 127.0.0.1.
+            device.set("ipv4", "accept_local", "1")?;
+            device.set("ipv4", "route_localnet", "1")?;
+        }
+        Ok(Self {
+            _made: Some(Made {
+                _nat: Nat::create(name, &ends, &published)?,
+                _held: held,
+                _device: device,
+            }),
+            contact,
+            ends,
+            tap: TAP.to_owned(),
+            _lock: None,
+        })
+    }
+
+    /// Takes one that root has prepared for this user.
+    fn take(publish: &[Publish]) -> Result<Self, Error> {
+        let (number, lock, ends) = prepared::take()?;
+        if !publish.is_empty() {
+            return Err(Error::Missing(
+                "--publish: this user may not publish ports: run it as root (sudo thalweg stack …)"
+                    .to_owned(),
+            ));
+        }
+        Ok(Self {
+            _made: None,
+            contact: Contact::create_as_user()?,
+            ends,
+            tap: number.device(),
+            _lock: Some(lock),
+        })
+    }
+
+    /// The name of the TAP device.
+    pub(crate) fn tap(&self) -> &str {
+        &self.tap
+    }
+
+    pub(crate) fn ends(&self) -> Ends {
+        self.ends
+    }
+
+    /// What the kernel is talked to by.
+    pub(crate) fn contact(&self) -> &Contact {
+        &self.contact
+    }
+}
+
+/// Whether this process may make network namespaces, devices and rules.
+pub(crate) fn may_administrate() -> bool {
+    const NEEDED: u64 = (1 << 12) | (1 << 21);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    effective.unwrap_or(0) & NEEDED == NEEDED
+}
+
+/// The number of a wire, by which its device and tables are called and addressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Number(u32);
+
+impl Number {
+    /// The first whose device can be made: the name is another's otherwise. So nobody who has no right to
+    /// make devices can take one away.
+    pub(crate) fn claim(make: impl Fn(&str) -> Result<(), Error>) -> Result<(Self, Device), Error> {
+        let there = |name: &str| if_nametoindex(name).is_ok();
+        for number in (0..MOST).map(Self) {
+            let name = number.device();
+            if there(&name) {
+                continue;
+            }
+            match make(&name) {
+                Ok(()) => return Ok((number, Device(name))),
+                // Another was first.
+                Err(_) if there(&name) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Options(format!(
+            "{MOST} stacks run on this machine already: end one"
+        )))
+    }
+
+    /// The number in the name of a device.
+    pub(crate) fn of(device: &str) -> Option<Self> {
+        device.strip_prefix(DEVICE)?.parse().ok().map(Self)
+    }
+
+    /// The name of the device on the machine, of its tables as well.
+    pub(crate) fn device(&self) -> String {
+        format!("{DEVICE}{}", self.0)
+    }
+
+    /// Addresses that no route of the machine leads to.
+    pub(crate) fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
+        let free = RANGES.iter().find_map(|range| {
+            let first = range.to_bits() + 8 * self.0;
+            let used = routes.iter().any(|&(address, prefix)| {
+                let mask = u32::MAX
+                    .checked_shl(32 - u32::from(prefix.min(PREFIX_V4)))
+                    .unwrap_or(0);
+                first & mask == address.to_bits() & mask
+            });
+            (!used).then_some(first)
+        });
+        let Some(first) = free else {
+            return Err(Error::Options(format!(
+                "the machine has routes into {RANGES:?}, so that no addresses are left for a stack"
+            )));
+        };
+        Ok(self.ends_from(first))
+    }
+
+    /// The addresses of this number, from this first one on.
+    pub(crate) fn ends_from(&self, first: u32) -> Ends {
+        let v6 = |host: u16| {
+            let mut segments = RANGE_V6.segments();
+            segments[3] |= self.0 as u16;
+            segments[7] = host;
+            Ipv6Addr::from(segments)
+        };
+        Ends {
+            machine: Ipv4Addr::from_bits(first + 1),
+            inside: Ipv4Addr::from_bits(first + 2),
+            resolver: Ipv4Addr::from_bits(first + 3),
+            published: Ipv4Addr::from_bits(first + 4),
+            prefix_v4: PREFIX_V4,
+            v6: Some(EndsV6 {
+                machine: v6(1),
+                inside: v6(2),
+                published: v6(4),
+                prefix: PREFIX_V6,
+                is_gateway: false,
+            }),
+        }
+    }
+}
+
+/// The destinations of all routes but the default ones.
+pub(crate) fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+    Ok(destinations(&tool::read("ip", "-4 route show table all")?))
+}
+
+fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
+    let destination = |line: &str| {
+        // A kind of route, as "local", may come first.
+        line.split_ascii_whitespace().take(2).find_map(|word| {
+            let (address, prefix) = word.split_once('/').unwrap_or((word, "32"));
+            Some((address.parse().ok()?, prefix.parse().ok()?))
+        })
+    };
+    table
+        .lines()
+        .filter_map(destination)
+        // Shorter ones are a default route in parts.
+        .filter(|&(_, prefix)| prefix >= 8)
+        .collect()
+}
+
+/// The device on the machine; dropped, it is removed, and its other end with it.
+#[derive(Debug)]
+pub(crate) struct Device(String);
+
+impl Device {
+    /// Leaves it where it is.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// Gives it the machine's addresses of a wire, and has it pass packets on; corrects what they
+    /// say of IPv6.
+    pub(crate) fn bring_up(&self, ends: &mut Ends) -> Result<(), Error> {
+        if !Path::new("/proc/sys/net/ipv6").exists() || self.setting("ipv6", "disable_ipv6")? == "1"
+        {
+            ends.v6 = None;
+        }
+        let name = &self.0;
+        let mut commands = vec![
+            format!("link set dev {name} addrgenmode none"),
+            format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
+        ];
+        if let Some(v6) = &ends.v6 {
+            // Without the second one it could not ask for the kernel's hardware address when it
+            // has a packet of another host.
+            for address in [
+                format!("{}/{PREFIX_V6}", v6.machine),
+                "fe80::1/64".to_owned(),
+            ] {
+                commands.push(format!("address add {address} dev {name} nodad"));
+            }
+            // What is inside is no router of the machine.
+            self.set("ipv6", "accept_ra", "0")?;
+        }
+        commands.push(format!("link set dev {name} up"));
+        ip(&commands)?;
+        self.set("ipv4", "forwarding", "1")?;
+        if let Some(v6) = &mut ends.v6 {
+            v6.is_gateway = self.forwards_v6()?;
+        }
+        Ok(())
+    }
+
+    fn file(&self, family: &str, key: &str) -> String {
+        file(&self.0, family, key)
+    }
+
+    pub(crate) fn setting(&self, family: &str, key: &str) -> Result<String, Error> {
+        let file = self.file(family, key);
+        let text = fs::read_to_string(&file).map_err(Error::io("cannot read", file))?;
+        Ok(text.trim().to_owned())
+    }
+
+    pub(crate) fn set(&self, family: &str, key: &str, value: &str) -> Result<(), Error> {
+        let file = self.file(family, key);
+        fs::write(&file, value).map_err(Error::io("cannot write", file))
+    }
+
+    /// Has IPv6 packets that come from it passed on, if the machine can do that for one device
+    /// (Linux 6.17). As a whole it is asked only whether it does: as a router it would forget
+    /// routes that it learned from router advertisements.
+    fn forwards_v6(&self) -> Result<bool, Error> {
+        if Path::new(&self.file("ipv6", "force_forwarding")).exists() {
+            return self.set("ipv6", "force_forwarding", "1").map(|()| true);
+        }
+        Ok(all_forward_v6())
+    }
+}
+
+fn file(device: &str, family: &str, key: &str) -> String {
+    format!("/proc/sys/net/{family}/conf/{device}/{key}")
+}
+
+/// Whether IPv6 packets that come from a device are passed on.
+pub(crate) fn is_gateway_v6(device: &str) -> bool {
+    let own = fs::read_to_string(file(device, "ipv6", "force_forwarding"));
+    own.is_ok_and(|it| it.trim() == "1") || all_forward_v6()
+}
+
+fn all_forward_v6() -> bool {
+    let all = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+    all.is_ok_and(|value| value.trim() == "1")
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The namespace of its other end would take it along, but not at once.
+        if let Err(error) = ip(&[format!("link delete dev {}", self.0)]) {
+            tracing::warn!("{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_where_no_route_leads() {
+        let inside = |routes: &str, it: u32| {
+            let ends = Number(it).ends(&destinations(routes)).unwrap();
+            (ends.inside.to_string(), ends.v6.unwrap().inside.to_string())
+        };
+        let plain = "default via 192.0.2.1 dev eth0\n192.0.2.0/24 dev eth0 scope link\n";
+        let first = (
+            "100.127.0.2".to_owned(),
+            "fd74:6861:6c77:8000::2".to_owned(),
+        );
+        assert_eq!(inside(plain, 0), first);
+        assert_eq!(inside(plain, 4095).0, "100.127.127.250");
+        assert_eq!(inside(plain, 33).1, "fd74:6861:6c77:8021::2");
+        // As of Tailscale.
+        let shared = format!("{plain}100.64.0.0/10 dev t0\n");
+        assert_eq!(inside(&shared, 1).0, "198.19.0.10");
+        let host = "local 100.127.0.5 dev lo table local scope host\n";
+        assert_eq!(inside(host, 0).0, "198.19.0.2");
+        assert_eq!(inside(host, 13).0, "100.127.0.106");
+        let most = format!("{shared}198.18.0.0/15 dev x\nunreachable 10.0.0.0/8\n");
+        assert!(Number(20).ends(&destinations(&most)).is_err());
+        let tunnel = "0.0.0.0/1 dev tun0\n128.0.0.0/1 dev tun0\n";
+        assert_eq!(destinations(tunnel), []);
+    }
+
+    #[test]
+    fn numbers_have_names_that_fit() {
+        assert_eq!(Number(MOST - 1).device().len(), 13);
+    }
+}
