@@ -23,10 +23,10 @@ struct Environment {
     line_rate_bps: u64,
 }
 
-/// What waits for an answer, by simulation.
+/// Pending decisions, by simulation.
 type Waiting = Vec<Vec<Pending>>;
 
-/// What of a simulation never changes.
+/// The constant part of a simulation.
 struct Description {
     line_rate_bps: f64,
     /// Round-trip time through empty queues, by flow.
@@ -61,9 +61,11 @@ pub(crate) struct Batch {
     descriptions: Arc<Vec<Description>>,
     /// None: this thread alone.
     pool: Option<ThreadPool>,
-    /// What waits now. [`Decisions`] that were handed out read the same, so nothing is copied.
+    /// Decisions pending now. [`Decisions`] that were handed out read the same, so nothing is
+    /// copied.
     waiting: Arc<Waiting>,
-    /// What waited before that: its memory is used again, unless its [`Decisions`] were kept.
+    /// The pending decisions before: their memory is used again, unless their [`Decisions`] were
+    /// kept.
     before: Arc<Waiting>,
     /// Answers to all that wait, in order; empty: not answered.
     answers: Vec<Decision>,
@@ -238,7 +240,7 @@ impl Batch {
         given: &Bound<'_, PyAny>,
         decision: impl Fn(&Environment, f64) -> Decision,
     ) -> PyResult<()> {
-        // What is single precision already need not be copied; anything else becomes double.
+        // Single precision need not be copied; anything else becomes double.
         if let Ok(values) = given.extract::<PyReadonlyArray1<'_, f32>>() {
             let values = values.as_array();
             return self.take(

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyTuple};
 use thalweg_rate::models::{MAX_FILE_BYTES, ModelFile};
 use thalweg_sim::Simulation;
 use thalweg_sim::cc::learned::{self, Inference, Model};
-use thalweg_sim::cc::{Kind, Spec};
+use thalweg_sim::cc::{Kind, Spec, SpecError};
 use thalweg_units::file::read;
 
 use crate::outcome;
@@ -41,22 +41,21 @@ impl Learned {
         initial: f64,
     ) -> PyResult<Self> {
         let content = read(&model, MAX_FILE_BYTES).map_err(read_error)?;
-        Self::parse(content, &model, inference, target, initial)
+        Self::parse(content, &model, options(inference, target, initial)?)
     }
 
     #[staticmethod]
-    fn from_text(text: &str) -> PyResult<Self> {
-        match named_spec(text)? {
-            Spec::Learned(model) => {
-                let options = model.options();
-                let inference = options.inference.map(Inference::name);
-                let initial = options.initial_fraction;
-                Self::new(model.file().to_owned(), inference, options.target, initial)
-            }
-            other => Err(PyValueError::new_err(format!(
-                "cc: expected \"learned:model=FILE\", found {other}"
-            ))),
-        }
+    #[pyo3(signature = (text, directory = None))]
+    fn from_text(text: &str, directory: Option<PathBuf>) -> PyResult<Self> {
+        let Some((file, options)) = Spec::model_file(text).map_err(spec_error)? else {
+            return Err(PyValueError::new_err(format!(
+                "cc: expected \"learned:model=FILE\", found {text}"
+            )));
+        };
+        let at = directory.unwrap_or_default().join(&file);
+        let content = read(&at, MAX_FILE_BYTES)
+            .map_err(|why| spec_error(learned::ModelError::File(why.to_string()).into()))?;
+        Self::parse(content, &file, options)
     }
 
     #[staticmethod]
@@ -67,7 +66,7 @@ impl Learned {
         target: Option<f64>,
         initial: f64,
     ) -> PyResult<Self> {
-        Self::parse(content, &file, inference, target, initial)
+        Self::parse(content, &file, options(inference, target, initial)?)
     }
 
     #[getter]
@@ -114,27 +113,7 @@ impl Learned {
 }
 
 impl Learned {
-    fn parse(
-        content: Vec<u8>,
-        file: &Path,
-        inference: Option<&str>,
-        target: Option<f64>,
-        initial_fraction: f64,
-    ) -> PyResult<Self> {
-        let inference = inference
-            .map(|name| {
-                Inference::named(name).ok_or_else(|| {
-                    PyValueError::new_err(format!(
-                        "inference: expected float, int8 or tree, found {name:?}"
-                    ))
-                })
-            })
-            .transpose()?;
-        let options = learned::Options {
-            inference,
-            target,
-            initial_fraction,
-        };
+    fn parse(content: Vec<u8>, file: &Path, options: learned::Options) -> PyResult<Self> {
         let parsed = ModelFile::parse(&content, file)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let name = parsed.document.name.clone();
@@ -148,6 +127,25 @@ impl Learned {
     }
 }
 
+fn options(
+    inference: Option<&str>,
+    target: Option<f64>,
+    initial_fraction: f64,
+) -> PyResult<learned::Options> {
+    let named = |name| {
+        Inference::named(name).ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "inference: expected float, int8 or tree, found {name:?}"
+            ))
+        })
+    };
+    Ok(learned::Options {
+        inference: inference.map(named).transpose()?,
+        target,
+        initial_fraction,
+    })
+}
+
 /// A controller by name, or a model.
 fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
     if let Ok(learned) = given.cast::<Learned>() {
@@ -159,13 +157,11 @@ fn spec_of(given: &Bound<'_, PyAny>) -> PyResult<Spec> {
             given.get_type().name()?
         )));
     };
-    named_spec(&text)
+    text.parse().map_err(spec_error)
 }
 
-/// A controller by name.
-fn named_spec(text: &str) -> PyResult<Spec> {
-    text.parse()
-        .map_err(|error: thalweg_sim::cc::SpecError| PyValueError::new_err(format!("cc: {error}")))
+fn spec_error(error: SpecError) -> PyErr {
+    PyValueError::new_err(format!("cc: {error}"))
 }
 
 /// Names of the controllers, with what each does.

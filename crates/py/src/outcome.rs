@@ -3,7 +3,7 @@
 use numpy::{PyArray1, PyArray2, ndarray::Array2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use thalweg_sim::Outcome;
+use thalweg_sim::{Outcome, metrics::Series};
 
 /// A dictionary of fields that have the same names on both sides.
 macro_rules! fields {
@@ -91,25 +91,32 @@ pub(crate) fn python<'py>(
 
     let series = match &outcome.series {
         None => None,
-        Some(series) => {
-            let fields = fields!(py, series; interval_us);
-            let columns = series.flow_gbps.first().map_or(0, Vec::len);
-            let rates: Vec<f64> = series.flow_gbps.iter().flatten().copied().collect();
-            let rates = Array2::from_shape_vec((series.flow_gbps.len(), columns), rates)
-                .map_err(|why| pyo3::exceptions::PyRuntimeError::new_err(why.to_string()))?;
-            fields.set_item("flow_gbps", PyArray2::from_owned_array(py, rates))?;
-            let queues = PyList::empty(py);
-            for queue in &series.queues {
-                let fields = fields!(py, queue; port);
-                fields.set_item("at_us", floats(queue.at_us.clone()))?;
-                let bytes: Vec<i64> = queue.bytes.iter().map(|bytes| *bytes as i64).collect();
-                fields.set_item("bytes", PyArray1::from_vec(py, bytes))?;
-                queues.append(make("QueueSeries", &fields)?)?;
-            }
-            fields.set_item("queues", queues.to_tuple())?;
-            Some(make("Series", &fields)?)
-        }
+        Some(series) => Some(make("Series", &series_fields(py, &module, series)?)?),
     };
     fields.set_item("series", series)?;
     make("Outcome", &fields)
+}
+
+/// Rates and queues over time.
+fn series_fields<'py>(
+    py: Python<'py>,
+    module: &Bound<'py, PyModule>,
+    series: &Series,
+) -> PyResult<Bound<'py, PyDict>> {
+    let fields = fields!(py, series; interval_us);
+    let columns = series.flow_gbps.first().map_or(0, Vec::len);
+    let rates: Vec<f64> = series.flow_gbps.iter().flatten().copied().collect();
+    let rates = Array2::from_shape_vec((series.flow_gbps.len(), columns), rates)
+        .map_err(|why| pyo3::exceptions::PyRuntimeError::new_err(why.to_string()))?;
+    fields.set_item("flow_gbps", PyArray2::from_owned_array(py, rates))?;
+    let queues = PyList::empty(py);
+    for queue in &series.queues {
+        let fields = fields!(py, queue; port);
+        fields.set_item("at_us", PyArray1::from_slice(py, &queue.at_us))?;
+        let bytes: Vec<i64> = queue.bytes.iter().map(|bytes| *bytes as i64).collect();
+        fields.set_item("bytes", PyArray1::from_vec(py, bytes))?;
+        queues.append(module.getattr("QueueSeries")?.call((), Some(&fields))?)?;
+    }
+    fields.set_item("queues", queues.to_tuple())?;
+    Ok(fields)
 }

@@ -138,7 +138,7 @@ impl Scenario {
     }
 }
 
-/// What Python raises where a file cannot be read.
+/// Python's exception for a file that cannot be read.
 pub(crate) fn read_error(error: ReadError) -> PyErr {
     let ReadError::System { file, why } = &error else {
         return PyValueError::new_err(error.to_string());

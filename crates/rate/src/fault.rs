@@ -1,4 +1,4 @@
-//! What is wrong with a part of a model.
+//! Faults of a part of a model.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use std::fmt;
 pub struct Fault {
     /// Which part.
     pub field: String,
-    /// What it is.
+    /// The value that was found.
     pub found: String,
-    /// What it may be.
+    /// The values that are accepted.
     pub expected: String,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Fault, Features, Flow, Forest, Measurement, Network};
 
-/// What turns inputs into an action.
+/// A network or trees: turns inputs into an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decider {
     /// A network.
@@ -51,12 +51,12 @@ impl Model {
         Ok(Self { features, decider })
     }
 
-    /// What it sees.
+    /// Its inputs.
     pub fn features(&self) -> &Features {
         &self.features
     }
 
-    /// What decides.
+    /// Its network or trees.
     pub fn decider(&self) -> &Decider {
         &self.decider
     }

@@ -22,7 +22,7 @@ pub struct Node {
     pub left: u16,
     /// Where right goes; a leaf's own number.
     pub right: u16,
-    /// What a leaf adds to the action, Q15.
+    /// A leaf's part of the action, Q15.
     pub value_q15: i32,
 }
 

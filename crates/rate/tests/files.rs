@@ -19,7 +19,7 @@ struct Parts {
     tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
 }
 
-/// What spoils a part, and what the message must contain.
+/// A function that spoils a part, and what the message must contain.
 type Fault<'a, T> = (&'a dyn Fn(&mut T), &'a str);
 
 /// For closures that are to answer nothing.

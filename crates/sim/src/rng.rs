@@ -1,64 +1,8 @@
-//! Random numbers, the same on every machine.
+//! The random numbers of a run.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): a counter and a mixing function, so that streams
-/// with different seeds are independent enough for start times, marks and hashes.
-#[derive(Debug, Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) use thalweg_units::random::{Random, mix};
 
-impl Rng {
-    /// The stream that belongs to a seed and a number within it.
-    pub fn new(seed: u64, stream: u64) -> Self {
-        Self(mix(seed ^ mix(stream.wrapping_add(0x5851_F42D_4C95_7F2D))))
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// From 0 to below 1, in steps of 2^-53.
-    pub fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
-    }
-
-    /// From 0 to below `bound`; 0 where that is 0. Bias below 2^-64 times the bound.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
-/// Spreads a number's bits over the whole word.
-pub(crate) fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn published_values() {
-        // First outputs of SplitMix64 with state 0, as listed with the xoshiro generators.
-        let mut rng = Rng(0);
-        assert_eq!(rng.next(), 0xE220_A839_7B1D_CDAF);
-        assert_eq!(rng.next(), 0x6E78_9E6A_A1B9_65F4);
-        assert_eq!(rng.next(), 0x06C4_5D18_8009_454F);
-    }
-
-    #[test]
-    fn evenly_spread() {
-        let mut rng = Rng::new(7, 3);
-        let mut counts = [0u32; 10];
-        for _ in 0..100_000 {
-            counts[rng.below(10) as usize] += 1;
-        }
-        // Standard deviation √(100000·0.1·0.9) = 95; five of them.
-        assert!(
-            counts.iter().all(|count| count.abs_diff(10_000) < 475),
-            "{counts:?}"
-        );
-        assert_eq!(rng.below(0), 0);
-    }
+/// The stream that belongs to a seed and a number within it.
+pub(crate) fn stream(seed: u64, number: u64) -> Random {
+    Random::new(mix(seed ^ mix(number.wrapping_add(0x5851_F42D_4C95_7F2D))))
 }

@@ -164,7 +164,11 @@ impl Wiring {
 
     /// The links of a way, own link first.
     pub fn links(&self, from: u32, to: u32) -> Vec<Link> {
-        let path = self.path(from, to, 0);
+        self.links_of(from, &self.path(from, to, 0))
+    }
+
+    /// The links of a host's way through these ports, own link first.
+    pub fn links_of(&self, from: u32, path: &[u32]) -> Vec<Link> {
         let own = self.ports[from as usize].link;
         std::iter::once(own)
             .chain(path.iter().map(|port| self.ports[*port as usize].link))

@@ -3,7 +3,7 @@
 mod sizes;
 
 use crate::Time;
-use crate::rng::Rng;
+use crate::rng::{Random, stream};
 use crate::scenario::{Scenario, Workload};
 
 pub use sizes::Sizes;
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     again: Again,
     /// Flows that have not sent all.
     unfinished: u32,
-    rng: Rng,
+    rng: Random,
     /// Where flows come and go: all of them, and none in `flows`.
     pub arrivals: Option<Arrivals>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Arrival {
 /// random other one.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrivals {
-    rng: Rng,
+    rng: Random,
     hosts: u32,
     sizes: Sizes,
     packet_bytes: u32,
@@ -72,7 +72,7 @@ impl Arrivals {
         let bits = sizes.mean_packets(packet_bytes) * f64::from(packet_bytes) * 8.0;
         let rate = load * f64::from(hosts) * network.link.rate_bps as f64;
         Self {
-            rng: Rng::new(seed, 1 << 42),
+            rng: stream(seed, 1 << 42),
             hosts,
             sizes,
             packet_bytes,
@@ -114,7 +114,7 @@ fn packets(bytes: u64, packet_bytes: u32) -> u32 {
 
 /// The flows that a scenario asks for.
 pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
-    let mut rng = Rng::new(seed, 1 << 41);
+    let mut rng = stream(seed, 1 << 41);
     let spread = scenario.hosts.start_spread;
     let packets = |bytes: u64| packets(bytes, scenario.network.packet_bytes);
     let mut arrivals = None;
@@ -134,9 +134,7 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
             senders,
             flows: count,
         } => {
-            for flow in 0..*count {
-                add(1 + flow % senders, 0, None, None);
-            }
+            (0..*count).for_each(|flow| add(1 + flow % senders, 0, None, None));
         }
         Workload::AllToAll { flows_per_pair } => {
             let hosts = scenario.topology.hosts() as u32;
@@ -163,20 +161,17 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
                 let place = (flow - 1) % others;
                 // Flows are dealt in turn: the first hosts may have one more.
                 let of_host = short / others + u32::from(place < short % others);
-                let bytes = match per_host {
-                    true => burst_bytes.div_ceil(u64::from(of_host)),
-                    false => *burst_bytes,
-                };
+                let share = if *per_host { of_host } else { 1 };
+                let bytes = burst_bytes.div_ceil(u64::from(share));
                 add(2 + place, 0, Some(packets(bytes)), None);
             }
             // The long flow is alone at first, for as long as between two rounds.
             for flow in &mut flows[1..] {
                 flow.start += *idle;
             }
-            again = if *together {
-                Again::Together(*idle, spread)
-            } else {
-                Again::Each(*idle)
+            again = match together {
+                true => Again::Together(*idle, spread),
+                false => Again::Each(*idle),
             };
         }
         Workload::Poisson { sizes, load, until } => {

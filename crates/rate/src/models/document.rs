@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fault, Feature, FeatureKind, Features, MAX_INPUTS, MAX_WIDTH};
 
-/// What computes the action.
+/// Kind of model: how the action is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -22,7 +22,7 @@ pub enum Kind {
 pub struct FeatureEntry {
     /// Which.
     pub name: String,
-    /// What it is multiplied by before it is limited to ±1.
+    /// Its factor before it is limited to ±1.
     #[serde(default = "one")]
     pub scale: f64,
 }
@@ -53,7 +53,7 @@ pub struct Training {
 pub struct Run {
     /// Name of the scenario.
     pub scenario: String,
-    /// What it computed in: `float`, `int8` or `tree`.
+    /// Arithmetic of the run: `float`, `int8` or `tree`.
     pub inference: String,
     /// First rate of its flows, a share of the line rate.
     pub initial_fraction: f64,
@@ -89,7 +89,7 @@ impl Run {
         if self.seeds == 0 {
             return fault("seeds", self.seeds.to_string(), "1 at least");
         }
-        // What is not a number is in no range.
+        // NaN lies in no range.
         let limits = [
             ("initial_fraction", self.initial_fraction, 0.0, 1.0),
             ("duration_s", self.duration_s, 0.0, 1e6),
@@ -112,17 +112,17 @@ impl Run {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
-    /// What people call the model.
+    /// The model's name, for people.
     pub name: String,
-    /// What computes the action.
+    /// How the action is computed.
     pub kind: Kind,
-    /// What it sees of each decision.
+    /// Features of each decision.
     pub features: Vec<FeatureEntry>,
     /// Of how many decisions it sees that.
     pub history: usize,
     /// Where the signal should be.
     pub target: f64,
-    /// What is taken off the inflation before it makes the signal.
+    /// Subtracted from the inflation before it makes the signal.
     pub offset: f64,
     /// Widths of an MLP's hidden layers; empty for other kinds.
     #[serde(default)]

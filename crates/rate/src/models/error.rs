@@ -17,7 +17,7 @@ pub enum Error {
     Fault {
         /// The file.
         file: PathBuf,
-        /// What.
+        /// The fault.
         fault: Fault,
     },
 }

@@ -18,18 +18,18 @@ pub const FORMAT_VERSION: &str = "1";
 /// No model file is larger.
 pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// What a file holds, checked.
+/// Content of a model file, checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelFile {
     /// Its metadata.
     pub document: Document,
-    /// What it sees, in integers. Floating point sees the same, divided by 32768.
+    /// Its inputs, in integers. Floating point has the same, divided by 32768.
     pub features: Features,
-    /// What decides.
+    /// Its network or trees.
     pub policy: Policy,
 }
 
-/// What decides.
+/// Network or trees in all forms that the file has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
     /// An MLP in floating point, and in integers if it was quantised.
@@ -46,7 +46,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What can run in integers, and so in the kernel; `None` where nothing can.
+    /// The part that runs in integers, and so in the kernel; `None` where there is none.
     pub fn integer(&self) -> Option<&Model> {
         match self {
             Self::Mlp { integer, .. } => integer.as_ref(),

@@ -17,7 +17,7 @@ pub struct Lstm {
     output: FloatLayer,
 }
 
-/// What an [`Lstm`] remembers of one flow; zero before its first decision.
+/// State of an [`Lstm`] for one flow; zero before its first decision.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LstmState {
     cell: [f32; LSTM_WIDTH],

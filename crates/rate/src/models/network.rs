@@ -81,7 +81,7 @@ impl FloatLayer {
         self.weights[column][row]
     }
 
-    /// What is added to each row's sum.
+    /// Added to each row's sum.
     pub fn bias(&self) -> &[f32] {
         &self.bias[..self.rows]
     }

@@ -10,8 +10,9 @@ const TOLERANCE: f64 = 1e-6;
 /// One, in the fixed point of what goes into tanh.
 const TANH_INPUT_ONE: f64 = 4096.0;
 
-/// Reads the integer network (all numbers are finite by now) and compares it with the floating-point one: the same weights to
-/// half a step (but those that calibration cut off), and factors that are quotients of scales.
+/// Reads the integer network, whose numbers are finite by now, and compares it with the
+/// floating-point one. Weights must agree to half a step, unless calibration cut them off, and
+/// factors must be quotients of scales.
 pub fn take(
     tensors: &mut Tensors<'_>,
     document: &Document,
@@ -27,7 +28,7 @@ pub fn take(
     };
     let mut layers = Vec::new();
     for (number, float) in network.layers().iter().enumerate() {
-        // What comes out is in steps of the next layer's activations, or those of tanh's input.
+        // Outputs are in steps of the next layer's activations, or those of tanh's input.
         let step_out = match amax.get(number + 1) {
             Some(amax) => amax / 127.0,
             None => 1.0 / TANH_INPUT_ONE,

@@ -14,7 +14,7 @@ pub struct Tensors<'a> {
 
 /// A type of number that tensors hold.
 pub trait Element: Copy {
-    /// What safetensors calls it.
+    /// Its name in safetensors.
     const DTYPE: Dtype;
 
     /// From little-endian bytes, of which there are as many as the type has.

@@ -1,7 +1,7 @@
 //! The list of controllers, and how scenario files and `--cc` name them.
 
 use std::fmt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -49,19 +49,9 @@ macro_rules! controllers {
 
             /// Parameters by name, from a table that has them all.
             fn with_all_parameters(self, table: toml::Table) -> Result<Spec, SpecError> {
-                let fault = |error: toml::de::Error| SpecError::Value {
-                    controller: self.name(),
-                    message: error.message().to_owned(),
-                };
                 match self {
                     $(Self::$kind => {
-                        let parameters: $module::Parameters =
-                            table.try_into().map_err(fault)?;
-                        parameters.validate().map_err(|source| SpecError::Parameter {
-                            controller: self.name(),
-                            source,
-                        })?;
-                        Ok(Spec::$kind(parameters))
+                        self.checked(table, $module::Parameters::validate).map(Spec::$kind)
                     })*
                 }
             }
@@ -76,14 +66,6 @@ macro_rules! controllers {
         }
 
         impl Spec {
-            /// Its name.
-            pub const fn name(&self) -> &'static str {
-                match self {
-                    $(Self::$kind(_) => $name,)*
-                    Self::Learned(_) => LEARNED,
-                }
-            }
-
             /// Which it is, if it has parameters alone.
             fn kind(&self) -> Option<Kind> {
                 match self {
@@ -122,78 +104,14 @@ macro_rules! controllers {
             Learned(learned::Learned),
         }
 
-        impl Controller for AnyController {
-            #[inline]
-            fn needs(&self) -> Needs {
-                match self {
-                    $(Self::$kind(controller) => controller.needs(),)*
-                    Self::Learned(controller) => controller.needs(),
+        /// An expression of whichever controller it is.
+        macro_rules! each {
+            ($any:expr, $one:ident => $call:expr) => {
+                match $any {
+                    $(AnyController::$kind($one) => $call,)*
+                    AnyController::Learned($one) => $call,
                 }
-            }
-
-            #[inline]
-            fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.start(setup, context),)*
-                    Self::Learned(controller) => controller.start(setup, context),
-                }
-            }
-
-            #[inline]
-            fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_response(response, context),)*
-                    Self::Learned(controller) => controller.on_response(response, context),
-                }
-            }
-
-            #[inline]
-            fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_probe_lost(response, context),)*
-                    Self::Learned(controller) => controller.on_probe_lost(response, context),
-                }
-            }
-
-            #[inline]
-            fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_ack(ack, context),)*
-                    Self::Learned(controller) => controller.on_ack(ack, context),
-                }
-            }
-
-            #[inline]
-            fn on_notification(&mut self, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_notification(context),)*
-                    Self::Learned(controller) => controller.on_notification(context),
-                }
-            }
-
-            #[inline]
-            fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_loss(loss, context),)*
-                    Self::Learned(controller) => controller.on_loss(loss, context),
-                }
-            }
-
-            #[inline]
-            fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_timer(timer, context),)*
-                    Self::Learned(controller) => controller.on_timer(timer, context),
-                }
-            }
-
-            #[inline]
-            fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
-                match self {
-                    $(Self::$kind(controller) => controller.on_sent(bytes, context),)*
-                    Self::Learned(controller) => controller.on_sent(bytes, context),
-                }
-            }
+            };
         }
     };
 }
@@ -219,8 +137,54 @@ controllers! {
         "ADPG's fixed point by a proportional rule";
 }
 
-/// Name of [`Spec::Learned`].
-/// The controller that a model file holds.
+impl Controller for AnyController {
+    #[inline]
+    fn needs(&self) -> Needs {
+        each!(self, one => one.needs())
+    }
+
+    #[inline]
+    fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {
+        each!(self, one => one.start(setup, context));
+    }
+
+    #[inline]
+    fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        each!(self, one => one.on_response(response, context));
+    }
+
+    #[inline]
+    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
+        each!(self, one => one.on_probe_lost(response, context));
+    }
+
+    #[inline]
+    fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
+        each!(self, one => one.on_ack(ack, context));
+    }
+
+    #[inline]
+    fn on_notification(&mut self, context: &mut Context<'_>) {
+        each!(self, one => one.on_notification(context));
+    }
+
+    #[inline]
+    fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
+        each!(self, one => one.on_loss(loss, context));
+    }
+
+    #[inline]
+    fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
+        each!(self, one => one.on_timer(timer, context));
+    }
+
+    #[inline]
+    fn on_sent(&mut self, bytes: u32, context: &mut Context<'_>) {
+        each!(self, one => one.on_sent(bytes, context));
+    }
+}
+
+/// The name of [`Spec::Learned`], the controller that a model file holds.
 pub const LEARNED: &str = "learned";
 /// What can be said of it.
 const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
@@ -299,7 +263,14 @@ pub enum SpecError {
     NoModel,
     /// A model that cannot be used.
     #[error("{LEARNED}: {0}")]
-    Model(#[from] learned::ModelError),
+    Model(learned::ModelError),
+}
+
+/// Its message has the model's, so that is no source.
+impl From<learned::ModelError> for SpecError {
+    fn from(error: learned::ModelError) -> Self {
+        Self::Model(error)
+    }
 }
 
 fn all_names() -> impl Iterator<Item = &'static str> {
@@ -361,6 +332,23 @@ impl Kind {
         }
         self.with_all_parameters(parameters)
     }
+
+    /// Parameters that have been read, if they are in range.
+    fn checked<P: serde::de::DeserializeOwned>(
+        self,
+        table: toml::Table,
+        validate: fn(&P) -> Result<(), ParameterError>,
+    ) -> Result<P, SpecError> {
+        let controller = self.name();
+        let parameters: P = table.try_into().map_err(|error| SpecError::Value {
+            controller,
+            message: toml::de::Error::message(&error).to_owned(),
+        })?;
+        match validate(&parameters) {
+            Ok(()) => Ok(parameters),
+            Err(source) => Err(SpecError::Parameter { controller, source }),
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -370,6 +358,11 @@ impl fmt::Display for Kind {
 }
 
 impl Spec {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        self.kind().map_or(LEARNED, Kind::name)
+    }
+
     /// The controller of that name with some parameters; the others are as published. For a
     /// model, this reads its file.
     ///
@@ -378,14 +371,26 @@ impl Spec {
     /// model.
     pub fn named(name: &str, given: toml::Table) -> Result<Self, SpecError> {
         if name == LEARNED {
-            return learned_spec(&given);
+            let (file, options) = model_of(&given)?;
+            let model = learned::Model::read(&file, options)?;
+            return Ok(Self::Learned(Arc::new(model)));
         }
         Kind::named(name)?.with_parameters(given)
+    }
+
+    /// The model file that a text as of [`FromStr`] names, which is not read, and how it is used;
+    /// none where it names another controller.
+    ///
+    /// # Errors
+    /// A text that is not of that form, or a parameter that there is not.
+    pub fn model_file(text: &str) -> Result<Option<(PathBuf, learned::Options)>, SpecError> {
+        let (name, given) = name_and_parameters(text)?;
+        (name == LEARNED).then(|| model_of(&given)).transpose()
     }
 }
 
 /// A model file and how it is used.
-fn learned_spec(given: &toml::Table) -> Result<Spec, SpecError> {
+fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecError> {
     let mut file = None;
     let mut options = learned::Options::default();
     for (field, value) in given {
@@ -422,9 +427,7 @@ fn learned_spec(given: &toml::Table) -> Result<Spec, SpecError> {
             }
         }
     }
-    let file = file.ok_or(SpecError::NoModel)?;
-    let model = learned::Model::read(Path::new(file), options)?;
-    Ok(Spec::Learned(Arc::new(model)))
+    Ok((file.ok_or(SpecError::NoModel)?.into(), options))
 }
 
 /// `NAME` or `NAME:parameter=value,parameter=value`, as on a command line.
@@ -432,39 +435,44 @@ impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-        let name = name.trim();
-        if name != LEARNED {
-            // Before what is wrong with its parameters.
-            Kind::named(name)?;
-        }
-        let mut table = toml::Table::new();
-        for parameter in parameters
-            .split(',')
-            .filter(|_| !parameters.trim().is_empty())
-        {
-            let syntax = || SpecError::Syntax {
-                text: parameter.trim().to_owned(),
-            };
-            let (field, value) = parameter.split_once('=').ok_or_else(syntax)?;
-            let field = field.trim();
-            if field.is_empty() {
-                return Err(syntax());
-            }
-            if table.contains_key(field) {
-                return Err(SpecError::Twice {
-                    field: field.to_owned(),
-                });
-            }
-            let value = match scalar(value.trim()) {
-                Some(value) => value,
-                None if name == LEARNED && !value.trim().is_empty() => value.trim().into(),
-                None => return Err(syntax()),
-            };
-            table.insert(field.to_owned(), value);
-        }
-        Self::named(name, table)
+        let (name, parameters) = name_and_parameters(text)?;
+        Self::named(name, parameters)
     }
+}
+
+fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
+    let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
+    let name = name.trim();
+    if name != LEARNED {
+        // Before what is wrong with its parameters.
+        Kind::named(name)?;
+    }
+    let mut table = toml::Table::new();
+    for parameter in parameters
+        .split(',')
+        .filter(|_| !parameters.trim().is_empty())
+    {
+        let syntax = || SpecError::Syntax {
+            text: parameter.trim().to_owned(),
+        };
+        let (field, value) = parameter.split_once('=').ok_or_else(syntax)?;
+        let field = field.trim();
+        if field.is_empty() {
+            return Err(syntax());
+        }
+        if table.contains_key(field) {
+            return Err(SpecError::Twice {
+                field: field.to_owned(),
+            });
+        }
+        let value = match scalar(value.trim()) {
+            Some(value) => value,
+            None if name == LEARNED && !value.trim().is_empty() => value.trim().into(),
+            None => return Err(syntax()),
+        };
+        table.insert(field.to_owned(), value);
+    }
+    Ok((name, table))
 }
 
 /// A number or a switch.
@@ -530,195 +538,4 @@ impl Serialize for Spec {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn error(text: &str) -> String {
-        text.parse::<Spec>().unwrap_err().to_string()
-    }
-
-    #[test]
-    fn names_are_found_and_all_different() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::named(kind.name()).unwrap(), *kind);
-            assert_eq!(kind.name().parse::<Spec>().unwrap().name(), kind.name());
-            assert_eq!(kind.spec().to_string(), kind.name());
-        }
-    }
-
-    #[test]
-    fn published_parameters_are_in_range() {
-        for kind in Kind::ALL {
-            let spec = kind.with_parameters(kind.spec().parameters()).unwrap();
-            assert_eq!(spec.to_string(), kind.name());
-        }
-    }
-
-    #[test]
-    fn no_parameter_is_anything() {
-        for kind in Kind::ALL {
-            for (field, default) in kind.spec().parameters() {
-                if default.is_bool() || field == "byte_counter_bytes" || field == "flows" {
-                    // Any whole number is a count.
-                    continue;
-                }
-                let extremes = match default {
-                    toml::Value::Integer(_) => vec![toml::Value::Integer(1_000_000)],
-                    _ => [f64::NAN, -1.0, 1e12].map(toml::Value::Float).to_vec(),
-                };
-                for value in extremes {
-                    let given = toml::Table::from_iter([(field.clone(), value.clone())]);
-                    let error = kind.with_parameters(given).unwrap_err();
-                    let SpecError::Parameter { controller, source } = &error else {
-                        panic!("{kind} {field} {value}: {error}");
-                    };
-                    assert_eq!((*controller, source.field), (kind.name(), field.as_str()));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn parameters_from_the_command_line() {
-        let spec: Spec = "swift:base_target_us=25, timeouts_to_reset=3"
-            .parse()
-            .unwrap();
-        let Spec::Swift(parameters) = &spec else {
-            panic!("{spec}");
-        };
-        let expected = swift::Parameters {
-            base_target_us: 25.0,
-            timeouts_to_reset: 3,
-            ..swift::Parameters::default()
-        };
-        assert_eq!(*parameters, expected);
-        let text = spec.to_string();
-        assert_eq!(text, "swift:base_target_us=25.0,timeouts_to_reset=3");
-        let again: Spec = text.parse().unwrap();
-        assert_eq!(again.parameters(), spec.parameters());
-    }
-
-    #[test]
-    fn variants_differ_in_what_is_not_given() {
-        let spec: Spec = "dcqcn-paper:g=0.5".parse().unwrap();
-        let Spec::DcqcnPaper(parameters) = spec else {
-            panic!("{spec}");
-        };
-        assert_eq!(parameters.g, 0.5);
-        assert_eq!(parameters.byte_counter_bytes, 10_000_000);
-    }
-
-    #[test]
-    fn from_a_scenario_file() {
-        #[derive(Debug, Deserialize)]
-        struct Scenario {
-            controller: Spec,
-        }
-        let text = "controller = { name = \"hpcc\", eta = 0.9, own_link = true }";
-        let scenario: Scenario = toml::from_str(text).unwrap();
-        assert_eq!(
-            scenario.controller.to_string(),
-            "hpcc:eta=0.9,own_link=true"
-        );
-        let scenario: Scenario = toml::from_str("controller = \"fixed:fraction=1\"").unwrap();
-        assert_eq!(scenario.controller.to_string(), "fixed");
-        for (text, expected) in [
-            ("controller = { eta = 0.9 }", "a table with `name`"),
-            ("controller = 3", "a name, or a table"),
-            ("controller = \"cubic\"", "no controller is called `cubic`"),
-        ] {
-            let error = toml::from_str::<Scenario>(text).unwrap_err();
-            assert!(error.to_string().contains(expected), "{error}");
-            // The faulty value's place.
-            assert!(error.to_string().contains("line 1, column 14"), "{error}");
-        }
-    }
-
-    #[test]
-    fn faults_say_what_is_expected() {
-        assert_eq!(
-            error("cubic"),
-            "no controller is called `cubic`; there are dcqcn, dcqcn-paper, hpcc, swift, \
-             timely, dctcp, fixed, proportional, learned"
-        );
-        assert_eq!(
-            error("timely:gain=1"),
-            "timely has no parameter `gain`; there are additive_mbps, alpha, beta, high_us, \
-             hyper_after, hyper_factor, initial_fraction, low_us, min_rtt_us"
-        );
-        assert_eq!(
-            error("dctcp:g=2"),
-            "dctcp: `g` is 2; a number from 0.000001 to 1 is expected"
-        );
-        assert_eq!(
-            error("dctcp:g=true"),
-            "dctcp: `g` is true; a number is expected, such as 0.0625"
-        );
-        assert_eq!(
-            error("hpcc:max_stage=1.5"),
-            "hpcc: `max_stage` is 1.5; a whole number is expected, such as 5"
-        );
-        assert_eq!(
-            error("hpcc:own_link=1"),
-            "hpcc: `own_link` is 1; true or false is expected, such as false"
-        );
-        assert_eq!(
-            error("dctcp:g=nan"),
-            "dctcp: `g` is NaN; a number from 0.000001 to 1 is expected"
-        );
-        for (text, part) in [
-            ("dctcp:g", "g"),
-            ("dctcp:g=", "g="),
-            ("dctcp:=1", "=1"),
-            ("dctcp:g=0.5,", ""),
-            ("dctcp:g=half", "g=half"),
-        ] {
-            let expected = format!("`{part}` is not of the form parameter=value");
-            assert!(error(text).starts_with(&expected), "{}", error(text));
-        }
-        assert_eq!(error("dctcp:g=0.5,g=0.5"), "`g` is given twice");
-        assert!(error("hpcc:max_stage=-1").starts_with("hpcc: "));
-    }
-
-    #[test]
-    fn the_manual_has_all_parameters() {
-        let manual = include_str!("../../../../docs/reference/controllers.md");
-        for kind in Kind::ALL {
-            let name = format!("`{kind}`");
-            let section = (manual.split("\n## "))
-                .find(|section| {
-                    section
-                        .lines()
-                        .next()
-                        .is_some_and(|line| line.contains(&name))
-                })
-                .unwrap_or_else(|| panic!("no section for {kind}"));
-            let rows: Vec<Vec<&str>> = (section.lines())
-                .filter(|line| line.starts_with('|'))
-                .map(|line| line.split('|').map(str::trim).collect())
-                .collect();
-            // Variants have a column each, under their name.
-            let column = (rows[0].iter().position(|cell| *cell == name)).unwrap_or(2);
-            let listed: toml::Table = rows[2..]
-                .iter()
-                .map(|row| {
-                    (
-                        row[1].trim_matches('`').to_owned(),
-                        scalar(row[column]).unwrap(),
-                    )
-                })
-                .collect();
-            assert_eq!(listed, kind.spec().parameters(), "{kind}");
-        }
-    }
-
-    #[test]
-    fn a_flow_takes_little_memory() {
-        // 8192 flows of any kind fit into a second-level cache of 2 MiB.
-        assert!(
-            size_of::<AnyController>() <= 256,
-            "{}",
-            size_of::<AnyController>()
-        );
-    }
-}
+mod tests;

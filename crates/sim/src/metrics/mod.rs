@@ -218,21 +218,7 @@ impl Meter {
         let seconds = (self.duration - self.warmup).secs();
         let bits = f64::from(self.packet_bytes) * 8.0;
         let rate = |packets: u64| packets as f64 * bits / seconds;
-        // Fairness is about flows that always have something to send.
-        let endless = plan.flows.iter().any(|flow| flow.packets.is_none());
-        let compared: Vec<(u32, f64)> = plan
-            .flows
-            .iter()
-            .zip(measured)
-            .filter(|(flow, _)| !endless || flow.packets.is_none())
-            .map(|(flow, packets)| (flow.from, rate(*packets)))
-            .collect();
-        let mut by_host = BTreeMap::new();
-        for (host, rate) in &compared {
-            *by_host.entry(*host).or_insert(0.0) += rate;
-        }
-        let flow_rates: Vec<f64> = compared.iter().map(|(_, rate)| *rate).collect();
-        let host_rates: Vec<f64> = by_host.into_values().collect();
+        let (flow_rates, host_rates) = compared(plan, measured, rate);
         let last: Vec<f64> = self
             .last_ports
             .iter()
@@ -256,31 +242,13 @@ impl Meter {
             fairness_percent: fairness(&flow_rates),
             host_fairness_percent: fairness(&host_rates),
             jain: jain(&flow_rates),
-            queue_latency: Latency {
-                mean_us: self.queued.mean_us(),
-                p50_us: self.queued.quantile_us(0.5),
-                p90_us: self.queued.quantile_us(0.9),
-                p99_us: self.queued.quantile_us(0.99),
-                p999_us: self.queued.quantile_us(0.999),
-                max_us: self.queued.max_us(),
-            },
+            queue_latency: self.latency(),
             dropped_gbps: rate(dropped_measured) * 1e-9,
             dropped_percent: match dropped_measured + left_measured {
                 0 => 0.0,
                 all => dropped_measured as f64 / all as f64 * 100.0,
             },
-            counts: Counts {
-                packet_bytes: self.packet_bytes,
-                sent_packets: self.sent,
-                delivered_packets: self.delivered,
-                wasted_packets: self.wasted,
-                dropped_packets: self.dropped,
-                underway_packets: self.underway,
-                decisions: self.decisions,
-                notifications: self.notifications,
-                pauses: self.pauses,
-                events,
-            },
+            counts: self.counts(events),
             long_short: self.interruptions.as_ref().map(|interruptions| {
                 self.long_short(interruptions, ports[0].rate_bps, rate(measured[0]))
             }),
@@ -306,32 +274,56 @@ impl Meter {
                 .collect(),
             slowdowns: slowdown::slowdowns(&self.completions, self.warmup),
             offered: self.offered,
-            series: self.interval.map(|interval| Series {
-                interval_us: interval.us(),
-                queue_latency: self.queued.distribution(),
-                flow_gbps: self
-                    .arrivals
-                    .iter()
-                    .map(|bins| {
-                        bins.iter()
-                            .map(|packets| (f64::from(*packets) * bits / interval.secs()) * 1e-9)
-                            .collect()
-                    })
-                    .collect(),
-                queues: self
-                    .queues
-                    .iter()
-                    .map(|(port, samples)| QueueSeries {
-                        port: *port,
-                        at_us: samples.iter().map(|(at, _)| at.us()).collect(),
-                        bytes: samples.iter().map(|(_, bytes)| *bytes).collect(),
-                    })
-                    .collect(),
-            }),
+            series: self.series(),
             completions: self.completions,
         };
         debug_assert!(outcome.counts.conserved(), "{:?}", outcome.counts);
         outcome
+    }
+
+    fn latency(&self) -> Latency {
+        Latency {
+            mean_us: self.queued.mean_us(),
+            p50_us: self.queued.quantile_us(0.5),
+            p90_us: self.queued.quantile_us(0.9),
+            p99_us: self.queued.quantile_us(0.99),
+            p999_us: self.queued.quantile_us(0.999),
+            max_us: self.queued.max_us(),
+        }
+    }
+
+    fn counts(&self, events: u64) -> Counts {
+        Counts {
+            packet_bytes: self.packet_bytes,
+            sent_packets: self.sent,
+            delivered_packets: self.delivered,
+            wasted_packets: self.wasted,
+            dropped_packets: self.dropped,
+            underway_packets: self.underway,
+            decisions: self.decisions,
+            notifications: self.notifications,
+            pauses: self.pauses,
+            events,
+        }
+    }
+
+    fn series(&self) -> Option<Series> {
+        let interval = self.interval?;
+        let bits = f64::from(self.packet_bytes) * 8.0;
+        let gbps = |packets: &u32| (f64::from(*packets) * bits / interval.secs()) * 1e-9;
+        let queues = self.queues.iter().map(|(port, samples)| QueueSeries {
+            port: *port,
+            at_us: samples.iter().map(|(at, _)| at.us()).collect(),
+            bytes: samples.iter().map(|(_, bytes)| *bytes).collect(),
+        });
+        Some(Series {
+            interval_us: interval.us(),
+            queue_latency: self.queued.distribution(),
+            flow_gbps: (self.arrivals.iter())
+                .map(|bins| bins.iter().map(gbps).collect())
+                .collect(),
+            queues: queues.collect(),
+        })
     }
 
     fn long_short(&self, interruptions: &Interruptions, line_bps: f64, long_bps: f64) -> LongShort {
@@ -368,6 +360,22 @@ impl Meter {
             long_gbps: long_bps * 1e-9,
         }
     }
+}
+
+/// The rates that fairness is about, of flows and of hosts: those of flows that always have
+/// something to send; where there are none, of all.
+fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f64>, Vec<f64>) {
+    let endless = plan.flows.iter().any(|flow| flow.packets.is_none());
+    let mut by_flow = Vec::new();
+    let mut by_host: BTreeMap<u32, f64> = BTreeMap::new();
+    for (flow, packets) in plan.flows.iter().zip(measured) {
+        if !endless || flow.packets.is_none() {
+            let rate = rate(*packets);
+            by_flow.push(rate);
+            *by_host.entry(flow.from).or_insert(0.0) += rate;
+        }
+    }
+    (by_flow, by_host.into_values().collect())
 }
 
 /// Least over greatest, percent; of nothing 100.

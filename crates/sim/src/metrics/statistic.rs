@@ -1,91 +1,57 @@
 //! What runs are compared by: one number each, defined once.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Outcome;
 use crate::scenario::Workload;
 
-/// Writes out the enum over all statistics.
-macro_rules! statistics {
-    ($($name:ident, $key:literal, $short:literal, $unit:literal, $of:expr, $description:literal;)*) => {
-        /// A number that describes a run.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
-        pub enum Statistic {
-            $(#[doc = $description] $name,)*
-        }
+/// Heading of a column, with the unit; unit, to be written behind a number; and its value in a run,
+/// none where there was nothing to measure.
+type Definition = (&'static str, &'static str, fn(&Outcome) -> Option<f64>);
 
-        impl Statistic {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// As scenario files and documents have it.
-            pub const fn key(self) -> &'static str {
-                match self {
-                    $(Self::$name => $key,)*
-                }
-            }
-
-            /// Heading of a column, with the unit.
-            pub const fn short(self) -> &'static str {
-                match self {
-                    $(Self::$name => $short,)*
-                }
-            }
-
-            /// Unit, to be written behind a number.
-            pub const fn unit(self) -> &'static str {
-                match self {
-                    $(Self::$name => $unit,)*
-                }
-            }
-
-            /// What it is.
-            pub const fn description(self) -> &'static str {
-                match self {
-                    $(Self::$name => $description,)*
-                }
-            }
-
-            /// Its value in a run; none where there was nothing to measure.
-            pub fn of(self, outcome: &Outcome) -> Option<f64> {
-                match self {
-                    $(Self::$name => {
-                        let of: fn(&Outcome) -> Option<f64> = $of;
-                        of(outcome)
-                    })*
-                }
-            }
-        }
-    };
-}
-
-statistics! {
-    Utilisation, "utilisation", "SU %", " %", |run| Some(run.utilisation_percent),
+thalweg_report::statistics! {
+    /// A number that describes a run.
+    Statistic: Definition;
+    Utilisation, "utilisation", ("SU %", " %", |run| Some(run.utilisation_percent)),
         "Switch utilisation (SU): what left the ports to the receivers, of their line rate.";
-    Fairness, "fairness", "FR %", " %", |run| Some(run.fairness_percent),
+    Fairness, "fairness", ("FR %", " %", |run| Some(run.fairness_percent)),
         "Fairness (FR): least rate of a flow over the greatest.";
-    HostFairness, "host-fairness", "hosts' FR %", " %", |run| Some(run.host_fairness_percent),
+    HostFairness, "host-fairness", ("hosts' FR %", " %", |run| Some(run.host_fairness_percent)),
         "The same of the sums of each sending host's flows.";
-    QueueLatency, "queue-latency", "QL µs", " µs", |run| Some(run.queue_latency.mean_us),
+    QueueLatency, "queue-latency", ("QL µs", " µs", |run| Some(run.queue_latency.mean_us)),
         "Queue latency (QL): mean time that packets have waited in switches.";
-    QueueLatencyP99, "queue-latency-p99", "QL p99 µs", " µs", |run| Some(run.queue_latency.p99_us),
+    QueueLatencyP99, "queue-latency-p99", ("QL p99 µs", " µs", |run| Some(run.queue_latency.p99_us)),
         "99th percentile of the same.";
-    Dropped, "dropped", "DR Gbit/s", " Gbit/s", |run| Some(run.dropped_gbps),
+    Dropped, "dropped", ("DR Gbit/s", " Gbit/s", |run| Some(run.dropped_gbps)),
         "Drop rate (DR): what full queues dropped.";
-    DroppedPercent, "dropped-percent", "dropped %", " %", |run| Some(run.dropped_percent),
+    DroppedPercent, "dropped-percent", ("dropped %", " %", |run| Some(run.dropped_percent)),
         "The same, of what left the ports to the receivers or was dropped.";
-    Recovery, "recovery", "RT s", " s", |run| run.long_short?.recovery_s,
+    Recovery, "recovery", ("RT s", " s", |run| run.long_short?.recovery_s),
         "Recovery time (RT): until the long flow is back at 95 % of the line rate.";
-    LongRate, "long-rate", "LBW Gbit/s", " Gbit/s", |run| Some(run.long_short?.long_gbps),
+    LongRate, "long-rate", ("LBW Gbit/s", " Gbit/s", |run| Some(run.long_short?.long_gbps)),
         "Bandwidth of the long flow (LBW).";
-    SlowdownP50, "slowdown-p50", "slowdown p50", "", |run| Some(run.slowdowns.last()?.p50),
+    SlowdownP50, "slowdown-p50", ("slowdown p50", "", |run| Some(run.slowdowns.last()?.p50)),
         "Median of flow completion times over those of the flow alone in the network.";
-    SlowdownP99, "slowdown-p99", "slowdown p99", "", |run| Some(run.slowdowns.last()?.p99),
+    SlowdownP99, "slowdown-p99", ("slowdown p99", "", |run| Some(run.slowdowns.last()?.p99)),
         "99th percentile of the same.";
 }
 
 impl Statistic {
+    /// Heading of a column, with the unit.
+    pub fn short(self) -> &'static str {
+        self.definition().0
+    }
+
+    /// Unit, to be written behind a number.
+    pub fn unit(self) -> &'static str {
+        self.definition().1
+    }
+
+    /// Its value in a run; none where there was nothing to measure.
+    pub fn of(self, outcome: &Outcome) -> Option<f64> {
+        self.definition().2(outcome)
+    }
+
     /// Whether runs of a workload have it.
     pub fn applies(self, workload: &Workload) -> bool {
         match self {

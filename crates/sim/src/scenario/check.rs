@@ -1,198 +1,155 @@
 //! What makes a scenario impossible.
 
+use thalweg_units::reader::Table;
 use thalweg_units::{Rate, Span};
 
-use super::file::{Document, Fault, span_of, time};
 use super::{Scenario, Topology, Workload};
 use crate::Time;
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload;
 
 /// More would not fit an event.
-pub(super) const MOST_FLOWS: u64 = 1 << 20;
-const MOST_HOSTS: u64 = 1 << 16;
+pub(super) const MOST_FLOWS: u32 = 1 << 20;
+const MOST_HOSTS: u32 = 1 << 16;
 /// Samples of a time series, all flows together.
 const MOST_SAMPLES: u64 = 100_000_000;
 
-pub(super) fn too_many_flows() -> String {
-    format!("expected at most {MOST_FLOWS} flows")
+/// Where keys were taken from.
+pub(super) struct Tables<'t, 's> {
+    pub root: &'t Table<'s>,
+    pub link: &'t Table<'s>,
+    pub fabric: Option<&'t Table<'s>>,
+    pub network: &'t Table<'s>,
+    pub hosts: &'t Table<'s>,
+    pub workload: &'t Table<'s>,
 }
 
-/// Whether there is such a network; if not, which key is at fault, and why.
-pub(super) fn topology(topology: Topology) -> Result<(), (&'static str, String)> {
+/// Whether there is such a network; the keys were taken from that table.
+pub(super) fn topology(table: &Table<'_>, topology: Topology) {
     let key = match topology {
         Topology::FatTree { ports } if ports < 2 || ports % 2 != 0 => {
-            let message = format!(
-                "a fat tree has half of a switch's ports up and half down: \
-                 expected an even number of `ports`, at least 2, found {ports}"
-            );
-            return Err(("ports", message));
+            let expected = "an even number of at least 2: half of a switch's ports lead up";
+            return table.wrong("ports", ports.to_string(), expected);
         }
         Topology::LeafSpine { leaves, spines, .. } if leaves > 1 && spines == 0 => {
-            let message =
-                format!("{leaves} leaf switches without a spine switch cannot reach each other");
-            return Err(("spines", message));
+            let found = format!("0 beside {leaves} leaf switches");
+            let expected = "at least 1: leaf switches cannot reach each other otherwise";
+            return table.wrong("spines", found, expected);
         }
-        Topology::LeafSpine { spines, .. } if u64::from(spines) > MOST_HOSTS => {
-            let message = format!("expected at most {MOST_HOSTS} spine switches");
-            return Err(("spines", message));
+        Topology::LeafSpine { spines, .. } if spines > MOST_HOSTS => {
+            return table.wrong(
+                "spines",
+                spines.to_string(),
+                format!("at most {MOST_HOSTS}"),
+            );
         }
         Topology::Star { .. } => "hosts",
         Topology::LeafSpine { .. } => "hosts_per_leaf",
         Topology::FatTree { .. } => "ports",
     };
     let hosts = topology.hosts();
-    if !(2..=MOST_HOSTS).contains(&hosts) {
-        let message = format!("expected 2 to {MOST_HOSTS} hosts, found {hosts}: {topology}");
-        return Err((key, message));
+    if !(2..=MOST_HOSTS.into()).contains(&hosts) {
+        let found = format!("{hosts} in all");
+        table.wrong(key, found, format!("2 to {MOST_HOSTS} hosts"));
     }
-    Ok(())
 }
 
 /// The whole, once all parts are known. Fills in the time-out where there is none.
-pub(super) fn document(document: &Document, scenario: &mut Scenario) -> Result<(), Fault> {
-    times(document, scenario)?;
-    network(document, scenario)?;
-    if let Some(burst) = &document.hosts.burst
-        && !(1..=1024).contains(burst.get_ref())
-    {
-        return Err((
-            burst.span(),
-            format!(
-                "expected a `burst` of 1 to 1024 packets, found {}",
-                burst.get_ref()
-            ),
-        ));
+pub(super) fn scenario(tables: &Tables<'_, '_>, scenario: &mut Scenario) {
+    times(tables.root, scenario);
+    network(tables, scenario);
+    // What follows walks over the network.
+    if tables.root.is_sound() {
+        let wiring = Wiring::new(scenario);
+        round_trip(tables, scenario, &wiring);
+        flows(tables, scenario, &wiring);
     }
-    let wiring = Wiring::new(scenario);
-    round_trip(document, scenario, &wiring)?;
-    flows(document, scenario, &wiring)
 }
 
-fn times(document: &Document, scenario: &Scenario) -> Result<(), Fault> {
-    let duration = document.duration.get_ref();
+fn times(root: &Table<'_>, scenario: &Scenario) {
+    let duration = span(scenario.duration);
     if scenario.duration == Time::ZERO {
-        return Err((
-            document.duration.span(),
-            "expected a `duration` of more than nothing".into(),
-        ));
+        root.wrong("duration", "0", "more");
+        return;
     }
     if scenario.warmup >= scenario.duration {
-        return Err((
-            span_of(&document.warmup, document.duration.span()),
-            format!(
-                "nothing would be measured: expected a `warmup` below the duration of {duration}"
-            ),
-        ));
+        let found = span(scenario.warmup).to_string();
+        let expected = format!("less than the duration of {duration}, or nothing is measured");
+        root.wrong("warmup", found, expected);
     }
-    if let Some(series) = &document.series
-        && series.get_ref().ps() == 0
-    {
-        return Err((
-            series.span(),
-            "expected a time of more than nothing between samples".into(),
-        ));
+    if scenario.series == Some(Time::ZERO) {
+        root.wrong("series", "0", "a time of more than nothing between samples");
     }
     // Packets of a flow are numbered with 32 bits.
-    let packets =
-        scenario.duration.ps() / transmission_ps(scenario, scenario.network.link.rate_bps).max(1);
+    let network = &scenario.network;
+    let packet = transmission(network.packet_bytes, network.link.rate_bps);
+    let packets = scenario.duration.ps() / packet.ps().max(1);
     if packets >= u64::from(u32::MAX) {
-        return Err((
-            document.duration.span(),
-            format!(
-                "one flow could send {packets} packets in {duration}: at most {} are numbered",
-                u32::MAX - 1
-            ),
-        ));
+        let found = format!("{duration}, in which one flow could send {packets} packets");
+        root.wrong(
+            "duration",
+            found,
+            format!("at most {} packets", u32::MAX - 1),
+        );
     }
-    Ok(())
 }
 
-fn transmission_ps(scenario: &Scenario, rate_bps: u64) -> u64 {
-    transmission(scenario.network.packet_bytes, rate_bps).ps()
-}
-
-fn network(document: &Document, scenario: &Scenario) -> Result<(), Fault> {
+fn network(tables: &Tables<'_, '_>, scenario: &Scenario) {
     let network = &scenario.network;
     let packet = u64::from(network.packet_bytes);
     if network.answer_bytes > network.packet_bytes {
-        return Err((
-            span_of(&document.network.answer, 0..0),
-            format!(
-                "an answer of {} bytes is larger than a packet of {packet}",
-                network.answer_bytes
-            ),
-        ));
+        let found = format!("{} bytes", network.answer_bytes);
+        let expected = format!("at most the {packet} of a packet");
+        tables.network.wrong("answer", found, expected);
     }
-    for (link, span) in [
-        (network.link, document.link.span()),
-        (
-            network.fabric,
-            span_of(&document.fabric, document.link.span()),
-        ),
-    ] {
+    let fabric = tables.fabric.map(|table| (network.fabric, table));
+    for (link, table) in [Some((network.link, tables.link)), fabric]
+        .into_iter()
+        .flatten()
+    {
         if link.queue_bytes < packet {
-            return Err((
-                span,
-                format!(
-                    "a `queue` of {} bytes is too small for one packet of {packet} bytes",
-                    link.queue_bytes
-                ),
-            ));
+            let found = format!("{} bytes", link.queue_bytes);
+            table.wrong(
+                "queue",
+                found,
+                format!("at least one packet of {packet} bytes"),
+            );
         }
     }
-    if let (Some(ecn), Some(table)) = (network.ecn, &document.network.ecn)
-        && ecn.min_bytes > ecn.max_bytes
+    if let Some(pause) = network.pause
+        && pause.stop_bytes < packet
     {
-        return Err((
-            table.span(),
-            format!(
-                "expected `min` of at most `max`, found {} and {} bytes",
-                ecn.min_bytes, ecn.max_bytes
-            ),
-        ));
+        let found = format!("`stop` of {} bytes", pause.stop_bytes);
+        let expected = format!("at least one packet of {packet} bytes");
+        tables.network.wrong("pause", found, expected);
     }
-    if let (Some(pause), Some(table)) = (network.pause, &document.network.pause)
-        && (pause.go_bytes >= pause.stop_bytes || pause.stop_bytes < packet)
-    {
-        return Err((
-            table.span(),
-            format!(
-                "expected `go` below `stop`, and `stop` of at least a packet of {packet} bytes, \
-                 found {} and {} bytes",
-                pause.go_bytes, pause.stop_bytes
-            ),
-        ));
-    }
-    Ok(())
 }
 
 fn span(time: Time) -> Span {
     Span::from_ps(time.ps())
 }
 
-fn round_trip(document: &Document, scenario: &mut Scenario, wiring: &Wiring) -> Result<(), Fault> {
+fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring) {
     let network = &scenario.network;
     let links = wiring.longest();
     let there = crossing(&links, network.packet_bytes);
     let back = crossing(&links, network.answer_bytes);
-    if let (Some(base), Some(spanned)) = (network.base_rtt, &document.network.base_rtt)
+    if let Some(base) = network.base_rtt
         && base < there + back
     {
-        return Err((
-            spanned.span(),
-            format!(
-                "the longest path has {} links: a packet of {} bytes takes {} over them, an \
-                 answer of {} bytes {}: expected a `base_rtt` of at least {}, found {}",
-                links.len(),
-                network.packet_bytes,
-                span(there),
-                network.answer_bytes,
-                span(back),
-                span(there + back),
-                span(base),
-            ),
-        ));
+        let expected = format!(
+            "at least {}: over the {} links of the longest path a packet of {} bytes takes {}, \
+             an answer of {} bytes {}",
+            span(there + back),
+            links.len(),
+            network.packet_bytes,
+            span(there),
+            network.answer_bytes,
+            span(back),
+        );
+        tables
+            .network
+            .wrong("base_rtt", span(base).to_string(), expected);
     }
     // The longest that a packet which is not lost can take.
     let queues = links[1..].iter().fold(Time::ZERO, |sum, link| {
@@ -201,53 +158,50 @@ fn round_trip(document: &Document, scenario: &mut Scenario, wiring: &Wiring) -> 
     });
     let base = network.base_rtt.unwrap_or(there + back);
     let longest = base + queues;
-    match &document.hosts.timeout {
-        None => scenario.hosts.timeout = longest + longest,
-        Some(timeout) if time(*timeout.get_ref()) <= longest => {
-            return Err((
-                timeout.span(),
-                format!(
-                    "packets that are not lost would time out: a round trip takes up to {} + {} \
-                     in full queues: expected a `timeout` above {}, found {}",
-                    span(base),
-                    span(queues),
-                    span(longest),
-                    timeout.get_ref(),
-                ),
-            ));
-        }
-        Some(_) => {}
+    if !tables.hosts.has("timeout") {
+        scenario.hosts.timeout = longest + longest;
+    } else if scenario.hosts.timeout <= longest {
+        let expected = format!(
+            "more than {}: a round trip takes up to {} + {} in full queues, and packets that \
+             are not lost would time out",
+            span(longest),
+            span(base),
+            span(queues),
+        );
+        let found = span(scenario.hosts.timeout).to_string();
+        tables.hosts.wrong("timeout", found, expected);
     }
-    Ok(())
 }
 
-fn flows(document: &Document, scenario: &Scenario, wiring: &Wiring) -> Result<(), Fault> {
-    let place = document.workload.count_place();
-    let count = match &scenario.workload {
-        Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => u64::from(*flows),
+fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
+    let (key, count) = match &scenario.workload {
+        Workload::ManyToOne { flows, .. } | Workload::LongShort { flows, .. } => {
+            ("flows", u64::from(*flows))
+        }
         Workload::AllToAll { flows_per_pair } => {
             let hosts = u64::from(wiring.hosts);
-            hosts * (hosts - 1) * u64::from(*flows_per_pair)
+            let count = hosts * (hosts - 1) * u64::from(*flows_per_pair);
+            ("flows_per_pair", count)
         }
         // How many there are at a time is seen when it runs.
-        Workload::Poisson { .. } => 0,
-        Workload::Flows(list) => list.len() as u64,
+        Workload::Poisson { .. } => ("kind", 0),
+        Workload::Flows(list) => ("kind", list.len() as u64),
     };
-    if count > MOST_FLOWS {
-        return Err((place, format!("{}, found {count}", too_many_flows())));
+    if count > MOST_FLOWS.into() {
+        let expected = format!("at most {MOST_FLOWS}");
+        tables
+            .workload
+            .wrong(key, format!("{count} flows"), expected);
+        return;
     }
     if let Some(series) = scenario.series {
         let samples = count * scenario.duration.ps().div_ceil(series.ps());
         if samples > MOST_SAMPLES {
-            return Err((
-                span_of(&document.series, place),
-                format!(
-                    "{count} flows every {} for {} are {samples} samples: expected at most \
-                     {MOST_SAMPLES}",
-                    span(series),
-                    span(scenario.duration),
-                ),
-            ));
+            let (series, duration) = (span(series), span(scenario.duration));
+            let found = format!("{samples} samples ({count} flows every {series} for {duration})");
+            tables
+                .root
+                .wrong("series", found, format!("at most {MOST_SAMPLES}"));
         }
     }
     // Endless flows share links; none may be asked to send less than the least rate.
@@ -268,21 +222,24 @@ fn flows(document: &Document, scenario: &Scenario, wiring: &Wiring) -> Result<()
         .iter()
         .zip(&sharing)
         .map(|(port, flows)| (port.link.rate_bps, *flows));
-    for (rate, flows) in hosts.chain(ports) {
-        if flows.saturating_mul(least) > rate {
-            return Err((
-                span_of(&document.hosts.min_rate, place),
-                format!(
-                    "{flows} flows share a link of {}: at the least rate of {} they need {}: \
-                     expected at most {} flows, or a `min_rate` of at most {}",
-                    Rate::from_bps(rate),
-                    Rate::from_bps(least),
-                    Rate::from_bps(flows * least),
-                    rate / least,
-                    Rate::from_bps(rate / flows),
-                ),
-            ));
+    let too_many = hosts
+        .chain(ports)
+        .find(|(rate, flows)| flows.saturating_mul(least) > *rate);
+    if let Some((rate, flows)) = too_many {
+        let found = format!(
+            "{flows} flows that share a link of {}, and need {} at the least rate of {}",
+            Rate::from_bps(rate),
+            Rate::from_bps(flows * least),
+            Rate::from_bps(least),
+        );
+        let expected = format!(
+            "at most {} flows, or a `min_rate` of at most {}",
+            rate / least,
+            Rate::from_bps(rate / flows),
+        );
+        match tables.hosts.has("min_rate") {
+            true => tables.hosts.wrong("min_rate", found, expected),
+            false => tables.workload.wrong(key, found, expected),
         }
     }
-    Ok(())
 }

@@ -1,25 +1,23 @@
 //! The scenario file.
 //!
-//! Parsing is strict: an unknown key, a malformed quantity or a network that cannot exist is an
-//! error with file, line, column and what was expected.
+//! Parsing is strict: unknown keys, malformed quantities and networks that cannot exist are
+//! all told, each with file, line, column and what was expected.
 
 use std::fmt;
-use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
 use thalweg_units::file::{ReadError, read_text};
-use thalweg_units::memory::check_toml;
-use thalweg_units::{FileError, Probability, Rate, Size, Span, position, with_suggestion};
+use thalweg_units::reader::{self, Table, describe};
+use thalweg_units::{Faults, Probability, Rate, Size, Span};
 use toml::Spanned;
+use toml::de::{DeValue, ValueDeserializer};
 
-use super::kinds::{self, TopologyTable, WorkloadTable};
-use super::{Ecn, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, Workload, check};
+use super::check::{self, Tables};
+use super::{Ecn, Expectation, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, kinds};
 use crate::Time;
-use crate::expect;
-
-/// A message at a place in the text.
-pub(super) type Fault = (Range<usize>, String);
+use crate::cc::Spec;
+use crate::metrics::Statistic;
 
 /// Why a scenario cannot be had from a file.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +27,7 @@ pub enum LoadError {
     Read(#[from] ReadError),
     /// It is not a valid scenario.
     #[error(transparent)]
-    Scenario(#[from] FileError),
+    Scenario(#[from] Faults),
 }
 
 impl Scenario {
@@ -44,229 +42,232 @@ impl Scenario {
     /// Checks the text of a scenario; `file` is for messages only.
     ///
     /// # Errors
-    /// The first fault, with its place.
-    pub fn parse(text: &str, file: &Path) -> Result<Self, FileError> {
-        let at = |(span, message): Fault| {
-            let (line, column) = position(text, span.start);
-            FileError {
-                file: file.to_owned(),
-                line,
-                column,
-                message,
-            }
-        };
-        check_toml(text).map_err(|error| at((error.at..error.at, error.to_string())))?;
-        let document: Document = toml::from_str(text).map_err(|error| {
-            at((
-                error.span().unwrap_or(0..0),
-                with_suggestion(error.message()),
-            ))
-        })?;
-        document.scenario().map_err(at)
+    /// All faults, with their places.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, Faults> {
+        reader::parse(text, file, Self::read)
     }
-}
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Document {
-    name: Spanned<String>,
-    #[serde(default)]
-    description: String,
-    pub(super) duration: Spanned<Span>,
-    #[serde(default)]
-    pub(super) warmup: Option<Spanned<Span>>,
-    #[serde(default)]
-    pub(super) series: Option<Spanned<Span>>,
-    topology: TopologyTable,
-    pub(super) link: Spanned<LinkTable>,
-    #[serde(default)]
-    pub(super) fabric: Option<Spanned<LinkTable>>,
-    #[serde(default)]
-    pub(super) network: NetworkTable,
-    #[serde(default)]
-    pub(super) hosts: HostsTable,
-    pub(super) workload: WorkloadTable,
-    #[serde(default)]
-    pub(super) flow: Vec<Spanned<FlowTable>>,
-    #[serde(default)]
-    expect: Vec<Spanned<expect::Table>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LinkTable {
-    rate: Rate,
-    delay: Span,
-    #[serde(default)]
-    queue: Option<Size>,
+    fn read(root: &mut Table<'_>) -> Option<Self> {
+        let name = root.required("name", "a name", reader::name, reader::NAME);
+        let description = root.value("description").unwrap_or_default();
+        let duration = root.needed("duration").map(time);
+        let warmup = root.value("warmup").map(time);
+        let series = root.value("series").map(time);
+        let topology = root.needed_sub("topology").and_then(kinds::topology);
+        let mut link_table = root.needed_sub("link");
+        let link = link_table.as_mut().and_then(Link::read);
+        let mut fabric_table = root.sub("fabric");
+        let fabric = fabric_table.as_mut().map(Link::read);
+        if let (Some(Topology::Star { .. }), Some(table)) = (topology, &fabric_table) {
+            let expected = "none: a star has no links between switches";
+            table.fault_here("a table", expected);
+        }
+        let mut network_table = root.sub_or_empty("network");
+        let network = Network::read(&mut network_table);
+        let mut hosts_table = root.sub_or_empty("hosts");
+        let hosts = Hosts::read(&mut hosts_table);
+        let flows = root.tables("flow");
+        let mut workload_table = root.needed_sub("workload");
+        let workload = (workload_table.as_mut())
+            .and_then(|table| kinds::workload(table, flows, topology, duration));
+        let tables = root.tables("expect").into_iter();
+        let expect: Vec<_> = tables
+            .map(|table| Expectation::read(table, workload.as_ref()))
+            .collect();
+        let link = link?;
+        let mut scenario = Self {
+            name: name?,
+            description,
+            duration: duration?,
+            warmup: warmup.unwrap_or(Time::ZERO),
+            topology: topology?,
+            network: Network {
+                link,
+                fabric: fabric.unwrap_or(Some(link))?,
+                ..network
+            },
+            hosts,
+            workload: workload?,
+            series,
+            expect: expect.into_iter().collect::<Option<_>>()?,
+        };
+        root.finish();
+        let tables = Tables {
+            root,
+            link: &link_table?,
+            fabric: fabric_table.as_ref(),
+            network: &network_table,
+            hosts: &hosts_table,
+            workload: &workload_table?,
+        };
+        // Values are compared with each other once each is good by itself.
+        if root.is_sound() {
+            check::scenario(&tables, &mut scenario);
+        }
+        Some(scenario)
+    }
 }
 
 /// Bytes that a port queues where a scenario does not say.
 const DEFAULT_QUEUE: u64 = 10 << 20;
 
-impl LinkTable {
-    fn link(&self) -> Link {
-        Link {
-            rate_bps: self.rate.bps(),
-            delay: time(self.delay),
-            queue_bytes: self.queue.map_or(DEFAULT_QUEUE, Size::bytes),
-        }
+impl Link {
+    fn read(table: &mut Table<'_>) -> Option<Self> {
+        let rate = table.needed("rate").map(Rate::bps);
+        let delay = table.needed("delay").map(time);
+        let queue = table.value("queue").map(Size::bytes);
+        table.finish();
+        Some(Self {
+            rate_bps: rate?,
+            delay: delay?,
+            queue_bytes: queue.unwrap_or(DEFAULT_QUEUE),
+        })
     }
 }
 
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NetworkTable {
-    pub(super) packet: Option<Spanned<Size>>,
-    pub(super) answer: Option<Spanned<Size>>,
-    pub(super) base_rtt: Option<Spanned<Span>>,
-    pub(super) ecn: Option<Spanned<EcnTable>>,
-    pub(super) pause: Option<Spanned<PauseTable>>,
+impl Network {
+    /// Without links.
+    fn read(table: &mut Table<'_>) -> Self {
+        let none = Link {
+            rate_bps: 0,
+            delay: Time::ZERO,
+            queue_bytes: 0,
+        };
+        let network = Self {
+            link: none,
+            fabric: none,
+            packet_bytes: packet(table, "packet").unwrap_or(1024),
+            answer_bytes: packet(table, "answer").unwrap_or(64),
+            base_rtt: table.value("base_rtt").map(time),
+            ecn: table.sub("ecn").and_then(Ecn::read),
+            pause: table.sub("pause").and_then(Pause::read),
+            explicit_queues: false,
+        };
+        table.finish();
+        network
+    }
+}
+
+/// Takes the size of a packet, bytes.
+fn packet(table: &mut Table<'_>, key: &'static str) -> Option<u32> {
+    let size: Size = table.value(key)?;
+    let bytes = u32::try_from(size.bytes()).ok();
+    let bytes = bytes.filter(|bytes| (64..=65_535).contains(bytes));
+    if bytes.is_none() {
+        table.wrong(key, size.to_string(), "64 to 65535 bytes");
+    }
+    bytes
+}
+
+impl Ecn {
+    fn read(mut table: Table<'_>) -> Option<Self> {
+        let min = table.needed("min").map(Size::bytes);
+        let max = table.needed("max").map(Size::bytes);
+        let probability = table.needed("probability").map(Probability::fraction);
+        table.finish();
+        let ecn = Self {
+            min_bytes: min?,
+            max_bytes: max?,
+            max_probability: probability?,
+        };
+        if ecn.min_bytes > ecn.max_bytes {
+            let found = format!("{} bytes", ecn.min_bytes);
+            let expected = format!("at most the `max` of {} bytes", ecn.max_bytes);
+            table.wrong("min", found, expected);
+        }
+        Some(ecn)
+    }
+}
+
+impl Pause {
+    fn read(mut table: Table<'_>) -> Option<Self> {
+        let stop = table.needed("stop").map(Size::bytes);
+        let go = table.needed("go").map(Size::bytes);
+        table.finish();
+        let pause = Self {
+            stop_bytes: stop?,
+            go_bytes: go?,
+        };
+        if pause.go_bytes >= pause.stop_bytes {
+            let found = format!("{} bytes", pause.go_bytes);
+            let expected = format!("less than the `stop` of {} bytes", pause.stop_bytes);
+            table.wrong("go", found, expected);
+        }
+        Some(pause)
+    }
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EcnTable {
-    min: Size,
-    max: Size,
-    probability: Probability,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PauseTable {
-    stop: Size,
-    go: Size,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HostsTable {
-    pub(super) burst: Option<Spanned<u32>>,
-    start_spread: Option<Span>,
-    reaction: Option<Span>,
-    pub(super) min_rate: Option<Spanned<Rate>>,
-    recovery: Option<RecoveryWord>,
-    pub(super) timeout: Option<Spanned<Span>>,
-}
-
-#[derive(Deserialize, Clone, Copy)]
 #[serde(rename_all = "kebab-case")]
 enum RecoveryWord {
     GoBackN,
     SelectiveRepeat,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FlowTable {
-    pub(super) from: u32,
-    pub(super) to: u32,
-    pub(super) size: Option<Size>,
-    pub(super) start: Option<Span>,
-    #[serde(default = "one")]
-    pub(super) count: u32,
+impl Hosts {
+    /// A time-out that is not there is zero.
+    fn read(table: &mut Table<'_>) -> Self {
+        let hosts = Self {
+            burst_packets: table.count("burst", 1..=1024).unwrap_or(1),
+            start_spread: table
+                .value("start_spread")
+                .map_or(Time::from_us(1_000), time),
+            reaction: table.value("reaction").map_or(Time::from_us(1), time),
+            min_rate_bps: table.value("min_rate").map_or(1_000_000, Rate::bps),
+            recovery: match table.value("recovery") {
+                Some(RecoveryWord::GoBackN) => Recovery::GoBackN,
+                Some(RecoveryWord::SelectiveRepeat) | None => Recovery::SelectiveRepeat,
+            },
+            timeout: table.value("timeout").map_or(Time::ZERO, time),
+        };
+        table.finish();
+        hosts
+    }
 }
 
-fn one() -> u32 {
-    1
+impl Expectation {
+    /// One `[[expect]]` table; none where there is a fault.
+    fn read(mut table: Table<'_>, workload: Option<&super::Workload>) -> Option<Self> {
+        let cc = controller(&mut table);
+        let statistic: Option<Statistic> = table.needed("statistic");
+        let finite = |value: &DeValue<'_>| reader::number(value).filter(|it| it.is_finite());
+        let at_least = table.optional("at_least", finite, "a finite number");
+        let at_most = table.optional("at_most", finite, "a finite number");
+        table.finish();
+        if !table.has("at_least") && !table.has("at_most") {
+            table.fault_here("no bound", "`at_least` or `at_most` in this table");
+        }
+        let statistic = statistic?;
+        if workload.is_some_and(|workload| !statistic.applies(workload)) {
+            let expected = "a statistic that this workload has";
+            table.wrong("statistic", statistic.key(), expected);
+        }
+        Some(Self {
+            cc: cc?.to_string(),
+            statistic,
+            at_least,
+            at_most,
+        })
+    }
+}
+
+/// Takes `cc`: a name with parameters, or a table of them.
+fn controller(table: &mut Table<'_>) -> Option<Spec> {
+    let Some(value) = table.take("cc") else {
+        table.fault(table.at, Some("cc"), "nothing", "a controller");
+        return None;
+    };
+    let found = describe(value.get_ref());
+    let value: Spanned<DeValue<'_>> = value;
+    let spec = toml::Value::deserialize(ValueDeserializer::from(value))
+        .map_err(|error| error.message().to_owned())
+        .and_then(|value| Spec::try_from(value).map_err(|error| error.to_string()));
+    spec.map_err(|why| table.wrong("cc", found, format!("a controller ({why})")))
+        .ok()
 }
 
 pub(super) fn time(span: Span) -> Time {
     Time::from_ps(span.ps())
-}
-
-/// The place of a value that may not be there.
-pub(super) fn span_of<T>(value: &Option<Spanned<T>>, instead: Range<usize>) -> Range<usize> {
-    value.as_ref().map_or(instead, Spanned::span)
-}
-
-fn value<T: Clone>(spanned: &Option<Spanned<T>>) -> Option<T> {
-    spanned.as_ref().map(|spanned| spanned.get_ref().clone())
-}
-
-impl Document {
-    fn scenario(self) -> Result<Scenario, Fault> {
-        let name = self.name.get_ref();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(plain) {
-            return Err((
-                self.name.span(),
-                format!(
-                    "expected a name of 1 to 64 letters, digits, '-', '_' or '.', \
-                     not beginning with '.', found {name:?}"
-                ),
-            ));
-        }
-        let topology = self.topology.topology()?;
-        let link = self.link.get_ref().link();
-        if let (Topology::Star { .. }, Some(fabric)) = (topology, &self.fabric) {
-            return Err((
-                fabric.span(),
-                "a star has no links between switches: expected no `fabric`".into(),
-            ));
-        }
-        let network = &self.network;
-        let spanned_bytes = |size: &Option<Spanned<Size>>, instead: u32| match size {
-            None => Ok(instead),
-            Some(size) => u32::try_from(size.get_ref().bytes())
-                .ok()
-                .filter(|bytes| (64..=65_535).contains(bytes))
-                .ok_or_else(|| {
-                    let message = format!("expected 64 to 65535 bytes, found {}", size.get_ref());
-                    (size.span(), message)
-                }),
-        };
-        let hosts = &self.hosts;
-        let mut scenario = Scenario {
-            name: name.clone(),
-            description: self.description.clone(),
-            duration: time(*self.duration.get_ref()),
-            warmup: value(&self.warmup).map_or(Time::ZERO, time),
-            topology,
-            network: Network {
-                link,
-                fabric: self
-                    .fabric
-                    .as_ref()
-                    .map_or(link, |fabric| fabric.get_ref().link()),
-                packet_bytes: spanned_bytes(&network.packet, 1024)?,
-                answer_bytes: spanned_bytes(&network.answer, 64)?,
-                base_rtt: value(&network.base_rtt).map(time),
-                ecn: network.ecn.as_ref().map(|ecn| Ecn {
-                    min_bytes: ecn.get_ref().min.bytes(),
-                    max_bytes: ecn.get_ref().max.bytes(),
-                    max_probability: ecn.get_ref().probability.fraction(),
-                }),
-                pause: network.pause.as_ref().map(|pause| Pause {
-                    stop_bytes: pause.get_ref().stop.bytes(),
-                    go_bytes: pause.get_ref().go.bytes(),
-                }),
-                explicit_queues: false,
-            },
-            hosts: Hosts {
-                burst_packets: value(&hosts.burst).unwrap_or(1),
-                start_spread: hosts.start_spread.map_or(Time::from_us(1_000), time),
-                reaction: hosts.reaction.map_or(Time::from_us(1), time),
-                min_rate_bps: value(&hosts.min_rate).map_or(1_000_000, Rate::bps),
-                recovery: match hosts.recovery {
-                    Some(RecoveryWord::GoBackN) => Recovery::GoBackN,
-                    Some(RecoveryWord::SelectiveRepeat) | None => Recovery::SelectiveRepeat,
-                },
-                timeout: value(&hosts.timeout).map_or(Time::ZERO, time),
-            },
-            workload: Workload::Flows(Vec::new()),
-            series: value(&self.series).map(time),
-            expect: Vec::new(),
-        };
-        scenario.workload = kinds::workload(&self, topology)?;
-        for table in &self.expect {
-            let expectation = table.get_ref().check(table.span(), &scenario.workload)?;
-            scenario.expect.push(expectation);
-        }
-        check::document(&self, &mut scenario)?;
-        Ok(scenario)
-    }
 }
 
 impl fmt::Display for Topology {

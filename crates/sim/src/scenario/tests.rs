@@ -69,55 +69,70 @@ fn fault(from: &str, to: &str) -> String {
 #[test]
 fn faults_have_a_place_and_say_what_was_expected() {
     for (from, to, place, words) in [
-        ("\"2s\"", "2", "2:12", "expected a time with its unit"),
-        ("\"500ms\"", "\"2s\"", "3:10", "below the duration of 2s"),
+        (
+            "\"2s\"",
+            "2",
+            "2:12",
+            "duration: found the number 2, expected a time from",
+        ),
+        (
+            "\"500ms\"",
+            "\"2s\"",
+            "3:10",
+            "expected less than the duration of 2s",
+        ),
         (
             "hosts = 65",
             "hosts = 1",
             "7:9",
-            "expected 2 to 65536 hosts, found 1",
+            "found 1 in all, expected 2 to 65536 hosts",
         ),
-        ("\"star\"", "\"ring\"", "6:8", "unknown variant `ring`"),
+        (
+            "\"star\"",
+            "\"ring\"",
+            "6:8",
+            "found the string \"ring\", expected \"star\" or ",
+        ),
         (
             "hosts = 65",
             "hosts = 65\nports = 4",
-            "8:9",
-            "this kind has no `ports`: expected `hosts`",
+            "8:1",
+            "found the unknown key \"ports\", expected one of kind, hosts with kind \"star\"",
         ),
-        ("hosts = 65", "", "6:8", "this kind needs `hosts`"),
+        ("hosts = 65", "", "5:1", "topology.hosts: found nothing"),
         ("\"100gbit\"", "\"0bit\"", "10:8", "expected a rate from"),
         (
             "\"10mib\"",
             "\"1000b\"",
-            "9:1",
-            "too small for one packet of 1024",
+            "12:9",
+            "at least one packet of 1024",
         ),
         (
             "\"12us\"",
             "\"4us\"",
             "15:12",
             // Two links: 2·81.92 ns + 2 µs there, 2·5.12 ns + 2 µs back.
-            "takes 2163.84ns over them, an answer of 64 bytes 2010.24ns: \
-             expected a `base_rtt` of at least 4174.08ns",
+            "expected at least 4174.08ns: over the 2 links of the longest path a packet of 1024 \
+             bytes takes 2163.84ns, an answer of 64 bytes 2010.24ns",
         ),
         (
             "min = \"400kb\"",
             "min = \"4mb\"",
-            "16:7",
-            "expected `min` of at most `max`",
+            "16:15",
+            "expected at most the `max` of 1600000 bytes",
         ),
         (
             "\"1mbit\"",
             "\"20mbit\"",
             "20:12",
-            "8192 flows share a link of 100gbit: at the least rate of 20mbit they need \
-             163.84gbit: expected at most 5000 flows, or a `min_rate` of at most 12.207031mbit",
+            "8192 flows that share a link of 100gbit, and need 163.84gbit at the least rate of \
+             20mbit, expected at most 5000 flows, or a `min_rate` of at most 12.207031mbit",
         ),
         (
             "flows = 8192",
             "flows = 0",
             "24:9",
-            "expected `flows` of at least 1",
+            "workload.flows: found the number 0, expected a whole number from 1 to 1048576",
         ),
         (
             "flows = 8192",
@@ -129,31 +144,31 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "flows = 8192",
             "flows = 8192\nfoo = 1",
             "25:1",
-            "unknown field `foo`",
+            "found the unknown key \"foo\"",
         ),
         (
             "flows = 8192",
             "flows = 8192\nload = \"50%\"",
-            "25:8",
-            "this kind has no `load`: expected `senders`, `flows`",
+            "25:1",
+            "expected one of kind, senders, flows with kind \"many-to-one\"",
         ),
         (
             "flows = 8192",
             "flows = 2000000",
             "24:9",
-            "expected at most 1048576 flows, found 2000000",
+            "found the number 2000000, expected a whole number from 1 to 1048576",
         ),
         (
             "\"many-to-one\"\nflows = 8192",
             "\"long-short\"\nflows = 4\nburst = \"9kb\"",
-            "23:8",
-            "this kind needs `idle`",
+            "22:1",
+            "workload.idle: found nothing, expected a time",
         ),
         (
             "\"many-to-one\"\nflows = 8192",
             "\"poisson\"\nsizes = \"hadoop\"\nload = \"0%\"",
             "25:8",
-            "a `load` of more than nothing",
+            "workload.load: found 0%, expected more",
         ),
         (
             "\"many-to-one\"\nflows = 8192",
@@ -177,7 +192,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "duration = \"2s\"\n",
             "duration = \"2s\"\nseries = \"10us\"\n",
             "3:10",
-            "1638400000 samples",
+            "found 1638400000 samples",
         ),
     ] {
         let message = fault(from, to);
@@ -188,13 +203,39 @@ fn faults_have_a_place_and_say_what_was_expected() {
     }
 }
 
+/// One a part of the file: each is found, with its place.
+#[test]
+fn all_faults_are_told_at_once() {
+    let text = STAR
+        .replace("\"500ms\"", "500")
+        .replace("hosts = 65", "hosts = 1")
+        .replace("queue =", "queu =")
+        .replace("\"400kb\"", "\"4mb\"")
+        .replace("min_rate = \"1mbit\"", "min_rate = \"1mbps\"")
+        .replace("flows = 8192", "flows = 0");
+    let told = parse(&format!("{text}[[expect]]\ncc = \"swfit\"\n")).unwrap_err();
+    let places: Vec<&str> = told
+        .lines()
+        .map(|line| line.split(": ").next().unwrap())
+        .collect();
+    let expected = [
+        "3:10", "7:9", "12:1", "16:15", "20:12", "24:9", "25:1", "25:1", "26:6",
+    ];
+    assert_eq!(
+        places,
+        expected.map(|at| format!("file.toml:{at}")),
+        "{told}"
+    );
+    assert!(told.contains("; perhaps `swift`"), "{told}");
+}
+
 #[test]
 fn impossible_trees() {
     for (topology, place, words) in [
         (
             "kind = \"fat-tree\"\nports = 5",
             "7:9",
-            "an even number of `ports`",
+            "expected an even number",
         ),
         (
             "kind = \"leaf-spine\"\nleaves = 2\nspines = 0\nhosts_per_leaf = 4",
@@ -204,7 +245,7 @@ fn impossible_trees() {
         (
             "kind = \"leaf-spine\"\nleaves = 2\nspines = 1\nhosts_per_leaf = 0",
             "9:18",
-            "expected 2 to 65536 hosts, found 0",
+            "found 0 in all",
         ),
     ] {
         let message = fault("kind = \"star\"\nhosts = 65", topology);
@@ -230,7 +271,9 @@ fn lists_of_flows() {
     assert_eq!(flows[2].bytes, Some(10_000));
     assert_eq!(flows[3].start, Some(Time::from_us(3)));
     let same = parse(&list.replace("to = 2", "to = 1")).unwrap_err();
-    assert!(same.contains("two different hosts of 0 to 64"), "{same}");
+    assert!(same.contains("two different hosts"), "{same}");
+    let far = parse(&list.replace("to = 2", "to = 65")).unwrap_err();
+    assert!(far.contains("a whole number from 0 to 64"), "{far}");
 }
 
 /// Every scenario that comes with the program is valid, and named as its file.
@@ -273,4 +316,20 @@ fn bursts_of_flows_and_of_hosts() {
         let expected = if *from == 8 { 30 } else { 20 };
         assert_eq!(*packets, Some(expected), "{from}");
     }
+}
+
+/// A list that takes more memory than one rule of a policy may.
+#[test]
+fn a_long_list_of_flows_is_read() {
+    let flows = "[[flow]]\nfrom = 1\nto = 2\nstart = \"3us\"\n".repeat(40_000);
+    let list = STAR
+        .replace(
+            "kind = \"many-to-one\"\nflows = 8192\n",
+            "kind = \"flows\"\n",
+        )
+        .replace("\"1mbit\"", "\"1kbit\"");
+    let Workload::Flows(flows) = parse(&(list + &flows)).unwrap().workload else {
+        panic!("another workload");
+    };
+    assert_eq!(flows.len(), 40_000);
 }

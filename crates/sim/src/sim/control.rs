@@ -5,33 +5,102 @@
 //! command takes effect at once. That is the same as a command that takes effect later, and
 //! needs no list of commands.
 
-use serde::Serialize;
-
 use crate::Time;
-use crate::cc::{Ack, Context, Controller, Loss, Needs, Response, Setup, TIMERS};
+use crate::cc::{Ack, Context, Controller, Loss, Response, Setup, TIMERS};
 use crate::engine::EventQueue;
-use crate::metrics::Outcome;
-use crate::scenario::Scenario;
-use crate::topology::transmission;
+use crate::rng::stream;
+use crate::topology::{Wiring, transmission};
 
-use super::state::{Flow, Probe};
-use super::{KINDS, Kind, SUBJECT_BITS, Simulation};
+use super::fabric::Fabric;
+use super::outside::Pending;
+use super::state::{Flow, Probe, put};
+use super::{Kind, Settings, Simulation};
 
 const NO_TIMERS: [Time; TIMERS] = [Time::MAX; TIMERS];
+
+/// The flows' controllers.
+pub(super) struct Control<C> {
+    pub controllers: Vec<C>,
+    pub setups: Vec<Setup>,
+    pub timers: Vec<[Time; TIMERS]>,
+    /// When each timer's event goes off; others are stale.
+    pub timer_events: Vec<[Time; TIMERS]>,
+    /// Whether any controller has ever set a timer.
+    timed: bool,
+    /// Where pending decisions go, if they are made outside.
+    pub pending: Option<Vec<Pending>>,
+}
+
+impl<C> Control<C> {
+    pub fn new(setups: Vec<Setup>, factory: &mut dyn FnMut(u32, &Setup) -> C) -> Self {
+        let mut control = Self {
+            controllers: Vec::new(),
+            setups: Vec::new(),
+            timers: Vec::new(),
+            timer_events: Vec::new(),
+            timed: false,
+            pending: None,
+        };
+        for (flow, setup) in setups.into_iter().enumerate() {
+            control.admit(flow, factory(flow as u32, &setup), setup);
+        }
+        control
+    }
+
+    /// The flow of this place has a controller from now on.
+    pub fn admit(&mut self, place: usize, controller: C, setup: Setup) {
+        put(&mut self.controllers, place, controller);
+        put(&mut self.setups, place, setup);
+        put(&mut self.timers, place, NO_TIMERS);
+        put(&mut self.timer_events, place, NO_TIMERS);
+    }
+}
+
+/// What controllers know of each flow.
+pub(super) fn setups(
+    set: &Settings,
+    wiring: &Wiring,
+    flows: &[Flow],
+    fabric: &Fabric,
+    seed: u64,
+) -> Vec<Setup> {
+    let mut sharing = vec![0u32; wiring.ports.len()];
+    let mut sending = vec![0u32; wiring.hosts as usize];
+    for flow in flows {
+        sending[flow.host as usize] += 1;
+        for port in fabric.path(flow) {
+            sharing[*port as usize] += 1;
+        }
+    }
+    (0u64..)
+        .zip(flows)
+        .map(|(number, flow)| {
+            let path = fabric.path(flow);
+            let links = wiring.links_of(flow.host, path);
+            let ports = path.iter().map(|port| sharing[*port as usize]);
+            let flows = std::iter::once(sending[flow.host as usize]).chain(ports);
+            // The narrowest link is the one with the least rate a flow.
+            let expected = (links.iter().zip(flows))
+                .min_by_key(|(link, flows)| link.rate_bps / u64::from((*flows).max(1)))
+                .map_or(1, |(_, flows)| flows);
+            set.setup(&links, flow.back, expected, stream(seed, number).u64())
+        })
+        .collect()
+}
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Calls a flow's controller and obeys it.
     #[inline]
-    fn control(&mut self, index: usize, now: Time, call: impl FnOnce(&mut C, &mut Context<'_>)) {
-        let mut timers = if self.timed {
-            self.timers[index]
+    fn call(&mut self, index: usize, now: Time, call: impl FnOnce(&mut C, &mut Context<'_>)) {
+        let mut timers = if self.control.timed {
+            self.control.timers[index]
         } else {
             NO_TIMERS
         };
-        let flow = &mut self.flows[index];
+        let flow = &mut self.transport.flows[index];
         let before = flow.command.rate_bps;
         call(
-            &mut self.controllers[index],
+            &mut self.control.controllers[index],
             &mut Context {
                 now,
                 command: &mut flow.command,
@@ -39,20 +108,20 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             },
         );
         if flow.command.rate_bps != before {
-            let line = self.hosts[flow.host as usize].rate_bps;
+            let line = self.transport.hosts[flow.host as usize].rate_bps;
             // Not a number becomes the least rate.
-            flow.command.rate_bps = flow.command.rate_bps.max(self.min_rate_bps).min(line);
-            let bits = f64::from(self.packet_bytes) * 8.0;
+            flow.command.rate_bps = flow.command.rate_bps.max(self.set.min_rate_bps).min(line);
+            let bits = f64::from(self.set.packet_bytes) * 8.0;
             flow.gap = Time::from_ps((bits * 1e12 / flow.command.rate_bps + 0.5) as u64);
         }
-        if self.timed || timers != NO_TIMERS {
-            self.timed = true;
-            self.timers[index] = timers;
+        if self.control.timed || timers != NO_TIMERS {
+            self.control.timed = true;
+            self.control.timers[index] = timers;
             for (number, timer) in timers.into_iter().enumerate() {
                 if timer != Time::MAX {
-                    let due = (timer + self.reaction).max(self.now);
-                    if due < self.timer_events[index][number] {
-                        self.timer_events[index][number] = due;
+                    let due = (timer + self.set.reaction).max(self.now);
+                    if due < self.control.timer_events[index][number] {
+                        self.control.timer_events[index][number] = due;
                         self.schedule(due, Kind::Timer, index as u32, number as u32);
                     }
                 }
@@ -63,29 +132,29 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// When that happened which the controller hears of now.
     fn happened(&self) -> Time {
-        self.now.saturating_sub(self.reaction)
+        self.now.saturating_sub(self.set.reaction)
     }
 
     pub(super) fn begin(&mut self, index: usize) {
-        let setup = self.setups[index].clone();
+        let setup = self.control.setups[index].clone();
         let line = setup.line_rate_bps;
-        let flow = &mut self.flows[index];
-        flow.gap = transmission(self.packet_bytes, line as u64);
-        self.control(index, self.now, |controller, context| {
+        let flow = &mut self.transport.flows[index];
+        flow.gap = transmission(self.set.packet_bytes, line as u64);
+        self.call(index, self.now, |controller, context| {
             controller.start(&setup, context);
         });
     }
 
     pub(super) fn response(&mut self, index: usize) {
-        let bytes = u64::from(self.packet_bytes);
+        let bytes = u64::from(self.set.packet_bytes);
         let now = self.happened();
-        let flow = &mut self.flows[index];
+        let flow = &mut self.transport.flows[index];
         let probe_lost = flow.probe == Probe::Lost;
         let [acked, marked, lost] = flow.told();
         flow.probe = Probe::Idle;
         self.meter.decisions += 1;
-        let hops = if self.needs.telemetry && !probe_lost {
-            self.answer_telemetry[index]
+        let hops = if self.set.needs.telemetry && !probe_lost {
+            self.transport.answer_telemetry[index]
         } else {
             Default::default()
         };
@@ -95,13 +164,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             acked_bytes: u64::from(acked) * bytes,
             marked_bytes: u64::from(marked) * bytes,
             lost_bytes: u64::from(lost) * bytes,
-            hops: if self.needs.telemetry && !probe_lost {
+            hops: if self.set.needs.telemetry && !probe_lost {
                 &hops[..=usize::from(flow.hops)]
             } else {
                 &[]
             },
         };
-        self.control(index, now, |controller, context| {
+        self.call(index, now, |controller, context| {
             if probe_lost {
                 controller.on_probe_lost(&response, context);
             } else {
@@ -111,10 +180,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     pub(super) fn acked(&mut self, index: usize, place: u32) {
-        let packet = self.packets.remove(place);
-        let bytes = u64::from(self.packet_bytes);
-        let hops = if self.needs.telemetry {
-            self.telemetry[place as usize]
+        let packet = self.fabric.packets.remove(place);
+        let bytes = u64::from(self.set.packet_bytes);
+        let hops = if self.set.needs.telemetry {
+            self.fabric.telemetry[place as usize]
         } else {
             Default::default()
         };
@@ -124,24 +193,29 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             marked: packet.marked,
             ack_bytes: (u64::from(packet.number) + 1) * bytes,
             sent_bytes: u64::from(packet.ever) * bytes,
-            hops: if self.needs.telemetry {
-                &hops[..=usize::from(self.flows[index].hops)]
+            hops: if self.set.needs.telemetry {
+                &hops[..=usize::from(self.transport.flows[index].hops)]
             } else {
                 &[]
             },
         };
         let now = self.happened();
-        self.control(index, now, |controller, context| {
+        self.call(index, now, |controller, context| {
             controller.on_ack(&ack, context);
         });
     }
 
     pub(super) fn tell_loss(&mut self, index: usize, loss: Loss) {
         let argument = u32::from(loss == Loss::Timeout);
-        if self.reaction == Time::ZERO {
+        if self.set.reaction == Time::ZERO {
             self.lost(index, argument);
         } else {
-            self.schedule(self.now + self.reaction, Kind::Lost, index as u32, argument);
+            self.schedule(
+                self.now + self.set.reaction,
+                Kind::Lost,
+                index as u32,
+                argument,
+            );
         }
     }
 
@@ -152,224 +226,46 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Loss::Timeout
         };
         let now = self.happened();
-        self.control(index, now, |controller, context| {
+        self.call(index, now, |controller, context| {
             controller.on_loss(loss, context);
         });
     }
 
     pub(super) fn notify(&mut self, index: usize) {
         let now = self.happened();
-        self.control(index, now, |controller, context| {
+        self.call(index, now, |controller, context| {
             controller.on_notification(context);
         });
     }
 
     pub(super) fn sent(&mut self, index: usize) {
         let now = self.happened();
-        let bytes = self.packet_bytes;
-        self.control(index, now, |controller, context| {
+        let bytes = self.set.packet_bytes;
+        self.call(index, now, |controller, context| {
             controller.on_sent(bytes, context);
         });
     }
 
     pub(super) fn timer(&mut self, index: usize, number: usize) {
-        if self.timer_events[index][number] != self.now {
+        if self.control.timer_events[index][number] != self.now {
             return;
         }
-        self.timer_events[index][number] = Time::MAX;
-        let timer = self.timers[index][number];
+        self.control.timer_events[index][number] = Time::MAX;
+        let timer = self.control.timers[index][number];
         if timer == Time::MAX {
             return;
         }
-        let due = timer + self.reaction;
+        let due = timer + self.set.reaction;
         if due > self.now {
             // It was put off.
-            self.timer_events[index][number] = due;
+            self.control.timer_events[index][number] = due;
             self.schedule(due, Kind::Timer, index as u32, number as u32);
             return;
         }
-        self.timers[index][number] = Time::MAX;
+        self.control.timers[index][number] = Time::MAX;
         let now = self.happened();
-        self.control(index, now, |controller, context| {
+        self.call(index, now, |controller, context| {
             controller.on_timer(number, context);
         });
-    }
-}
-
-/// A decision that waits to be made outside: a flow's probe was answered, or will be at a time
-/// that nothing can change any more, or its loss is known.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Pending {
-    /// The flow.
-    pub flow: u32,
-    /// When the decision takes effect: the time of the answer, or at which the loss was known,
-    /// and the reaction time.
-    pub at: Time,
-    /// Whether the probe was lost.
-    pub probe_lost: bool,
-    /// Round-trip time that the probe saw; of a lost one, how long after it left its loss was
-    /// known.
-    pub rtt: Time,
-    /// When the probe left.
-    pub sent_at: Time,
-    /// The flow's rate, bits per second.
-    pub rate_bps: f64,
-    /// As in [`Response::acked_bytes`].
-    pub acked_bytes: u64,
-    /// As in [`Response::marked_bytes`].
-    pub marked_bytes: u64,
-    /// As in [`Response::lost_bytes`].
-    pub lost_bytes: u64,
-}
-
-impl Pending {
-    pub(super) fn of(number: u32, flow: &Flow, rtt: Time, packet_bytes: u32, at: Time) -> Self {
-        let bytes = |packets: u32| u64::from(packets) * u64::from(packet_bytes);
-        let [acked, marked, lost] = flow.told();
-        Self {
-            flow: number,
-            at,
-            probe_lost: flow.probe == Probe::Lost,
-            rtt,
-            sent_at: flow.probe_sent,
-            rate_bps: flow.command.rate_bps,
-            acked_bytes: bytes(acked),
-            marked_bytes: bytes(marked),
-            lost_bytes: bytes(lost),
-        }
-    }
-}
-
-/// An answer to a [`Pending`] decision.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Decision {
-    /// Leave the rate as it is.
-    Keep,
-    /// So many times the flow's rate.
-    Multiply(f64),
-    /// This rate, bits per second.
-    Rate(f64),
-}
-
-/// The controller of a flow that is decided for outside; see [`Simulation::outside`].
-#[derive(Debug, Clone)]
-pub struct External {
-    initial_bps: f64,
-    decision: Option<Decision>,
-}
-
-impl Controller for External {
-    fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
-    }
-
-    fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
-        context.command.rate_bps = self.initial_bps;
-    }
-
-    fn on_probe_lost(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
-        self.on_response(response, context);
-    }
-
-    fn on_response(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
-        match self.decision.take() {
-            None | Some(Decision::Keep) => {}
-            Some(Decision::Multiply(factor)) => context.command.rate_bps *= factor,
-            Some(Decision::Rate(rate)) => context.command.rate_bps = rate,
-        }
-    }
-}
-
-impl Simulation<External> {
-    /// A simulation whose flows are decided for by the caller: [`Simulation::advance`] hands
-    /// out decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate;
-    /// where flows come and go it is the line rate.
-    pub fn outside(
-        scenario: &Scenario,
-        mut initial_bps: impl FnMut(u32, &Setup) -> f64,
-        seed: u64,
-    ) -> Self {
-        let external = |initial_bps| External {
-            initial_bps,
-            decision: None,
-        };
-        let mut first = |flow, setup: &Setup| external(initial_bps(flow, setup));
-        let mut simulation = Self::assemble(scenario, &mut first, seed);
-        simulation.renew(move |_, setup| external(setup.line_rate_bps));
-        simulation.pending = Some(Vec::new());
-        simulation
-    }
-
-    /// Runs until nothing more can happen without a decision, and replaces `decisions` by those
-    /// that can be made: all whose answer is certain by then, each flow at most once. What was
-    /// not decided since the last call keeps its rate. False at the end of the scenario, with
-    /// no decisions.
-    ///
-    /// No decision takes effect before the answer has travelled back and the reaction time has
-    /// passed, so those that are handed out together do not depend on each other, and the run
-    /// is the same as with a [`Controller`] that decides alike.
-    pub fn advance(&mut self, decisions: &mut Vec<Pending>) -> bool {
-        decisions.clear();
-        let mut next = self.held.take();
-        if let Some(event) = next
-            && let Some(flow) = self.undecided(event.what)
-        {
-            // Left alone by the caller.
-            self.controllers[flow].decision = Some(Decision::Keep);
-            next = Some(event);
-        }
-        loop {
-            let event = match next.take().or_else(|| self.next()) {
-                Some(event) if event.time < self.end => event,
-                other => {
-                    self.held = other;
-                    if let Some(pending) = &mut self.pending {
-                        pending.clear();
-                    }
-                    return false;
-                }
-            };
-            if let Some(flow) = self.undecided(event.what) {
-                let fresh = match &mut self.pending {
-                    Some(pending) => std::mem::take(pending),
-                    None => Vec::new(),
-                };
-                if fresh.is_empty() {
-                    // It was handed out before and left alone.
-                    self.controllers[flow].decision = Some(Decision::Keep);
-                } else {
-                    let mut empty = std::mem::replace(decisions, fresh);
-                    empty.clear();
-                    self.pending = Some(empty);
-                    self.held = Some(event);
-                    return true;
-                }
-            }
-            self.handle(event);
-        }
-    }
-
-    /// Makes a decision that [`Simulation::advance`] handed out.
-    ///
-    /// # Panics
-    /// If there is no such flow.
-    pub fn decide(&mut self, flow: u32, decision: Decision) {
-        self.controllers[flow as usize].decision = Some(decision);
-    }
-
-    /// What was measured, up to now.
-    pub fn finish(self) -> Outcome {
-        self.outcome()
-    }
-
-    /// The flow of a probe's answer or loss that has no decision yet.
-    fn undecided(&self, what: u32) -> Option<usize> {
-        let flow = (what & ((1 << SUBJECT_BITS) - 1)) as usize;
-        (KINDS[(what >> SUBJECT_BITS) as usize] == Kind::Response
-            && self.controllers[flow].decision.is_none())
-        .then_some(flow)
     }
 }

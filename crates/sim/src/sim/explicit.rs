@@ -39,9 +39,9 @@ pub(super) struct Links {
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A flow with a burst joins its host's line.
     pub(super) fn join(&mut self, flow: u32) {
-        let host = self.flows[flow as usize].host;
-        let link = self.ports.len() + host as usize;
-        if let Some(links) = &mut self.links {
+        let host = self.transport.flows[flow as usize].host;
+        let link = self.fabric.ports.len() + host as usize;
+        if let Some(links) = &mut self.fabric.links {
             links.senders[link].line.push_back(flow);
         }
         self.serve(link);
@@ -49,7 +49,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Whether what sends on a link may begin with a packet; if so, the first in its line.
     fn next_in_line(&mut self, link: usize) -> Option<u32> {
-        let sender = &mut self.links.as_mut()?.senders[link];
+        let sender = &mut self.fabric.links.as_mut()?.senders[link];
         if sender.sending || sender.paused {
             return None;
         }
@@ -59,7 +59,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     fn leave_line(&mut self, link: usize) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = &mut self.fabric.links {
             links.senders[link].line.pop_front();
         }
     }
@@ -69,24 +69,24 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let Some(first) = self.next_in_line(link) else {
             return;
         };
-        match link.checked_sub(self.ports.len()) {
+        match link.checked_sub(self.fabric.ports.len()) {
             None => {
-                let tx = self.ports[link].tx;
+                let tx = self.fabric.ports[link].tx;
                 self.leave_line(link);
-                let packet = self.packets.get_mut(first);
+                let packet = self.fabric.packets.get_mut(first);
                 packet.queued += self.now - packet.arrived;
-                self.ports[link].busy = self.now + tx;
+                self.fabric.ports[link].busy = self.now + tx;
                 self.schedule(self.now + tx, Kind::Leave, link as u32, first);
             }
             Some(host) => {
-                let flow = &mut self.flows[first as usize];
+                let flow = &mut self.transport.flows[first as usize];
                 if flow.burst_left == flow.paced_packets {
                     flow.paced_from = self.now;
                 }
-                let left = self.now + self.hosts[host].tx;
+                let left = self.now + self.transport.hosts[host].tx;
                 self.schedule(left, Kind::Free, link as u32, 0);
                 self.depart(first as usize);
-                if self.flows[first as usize].burst_left == 0 {
+                if self.transport.flows[first as usize].burst_left == 0 {
                     self.leave_line(link);
                 }
             }
@@ -95,7 +95,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A host has sent a packet.
     pub(super) fn free(&mut self, link: usize) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = &mut self.fabric.links {
             links.senders[link].sending = false;
         }
         self.serve(link);
@@ -105,36 +105,28 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     pub(super) fn queue(&mut self, index: usize, mut packet: Packet, place: Option<u32>) {
         let now = self.now;
         let came_by = self.came_by(&packet);
-        let Some(links) = &mut self.links else {
+        let Some(links) = &mut self.fabric.links else {
             return;
         };
-        let port = &mut self.ports[index];
+        let port = &mut self.fabric.ports[index];
         let waiting = Time::from_ps(
             links.senders[index].line.len() as u64 * port.tx.ps()
                 + port.busy.saturating_sub(now).ps(),
         );
-        if !port.admits(waiting, now >= self.warmup && now < self.end) {
-            if let Some(place) = place {
-                self.packets.remove(place);
-            }
+        if !port.admits(waiting, now >= self.set.warmup && now < self.set.end) {
+            self.fabric.packets.discard(place);
             self.dropped(packet);
             return;
         }
         packet.marked |= port.marks(waiting);
         packet.arrived = now;
-        let place = match place {
-            Some(place) => {
-                *self.packets.get_mut(place) = packet;
-                place
-            }
-            None => self.packets.insert(packet),
-        };
+        let place = self.fabric.packets.keep(place, packet);
         links.senders[index].line.push_back(place);
         let sender = &mut links.senders[came_by];
         sender.behind += 1;
         if let Some(pause) = links.pause
             && !sender.asked
-            && sender.behind * u64::from(self.packet_bytes) > pause.stop_bytes
+            && sender.behind * u64::from(self.set.packet_bytes) > pause.stop_bytes
         {
             sender.asked = true;
             self.ask(came_by, 1);
@@ -144,18 +136,18 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// The link over which a packet reached the switch where it is.
     fn came_by(&self, packet: &Packet) -> usize {
-        let flow = &self.flows[packet.flow as usize];
+        let flow = &self.transport.flows[packet.flow as usize];
         match packet.hop {
-            0 => self.ports.len() + flow.host as usize,
-            hop => self.paths[flow.path as usize + usize::from(hop) - 1] as usize,
+            0 => self.fabric.ports.len() + flow.host as usize,
+            hop => self.fabric.paths[flow.path as usize + usize::from(hop) - 1] as usize,
         }
     }
 
     /// Sends a pause frame, or one that ends a pause, back over a link.
     fn ask(&mut self, link: usize, stop: u32) {
-        let delay = match link.checked_sub(self.ports.len()) {
-            None => self.ports[link].delay,
-            Some(host) => self.hosts[host].delay,
+        let delay = match link.checked_sub(self.fabric.ports.len()) {
+            None => self.fabric.ports[link].delay,
+            Some(host) => self.transport.hosts[host].delay,
         };
         self.meter.pauses += u64::from(stop);
         self.schedule(self.now + delay, Kind::Pause, link as u32, stop);
@@ -163,7 +155,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A pause frame arrives.
     pub(super) fn pause(&mut self, link: usize, stop: bool) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = &mut self.fabric.links {
             links.senders[link].paused = stop;
         }
         self.serve(link);
@@ -171,9 +163,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A packet has left a port with a list.
     pub(super) fn served(&mut self, index: usize, place: u32) {
-        let packet = self.packets.get(place);
+        let packet = self.fabric.packets.get(place);
         let came_by = self.came_by(&packet);
-        let Some(links) = &mut self.links else {
+        let Some(links) = &mut self.fabric.links else {
             return;
         };
         links.senders[index].sending = false;
@@ -182,19 +174,19 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         sender.behind -= 1;
         if let Some(pause) = links.pause
             && sender.asked
-            && sender.behind * u64::from(self.packet_bytes) <= pause.go_bytes
+            && sender.behind * u64::from(self.set.packet_bytes) <= pause.go_bytes
         {
             sender.asked = false;
             self.ask(came_by, 0);
         }
-        let bytes = u64::from(self.packet_bytes);
-        let port = &mut self.ports[index];
+        let bytes = u64::from(self.set.packet_bytes);
+        let port = &mut self.fabric.ports[index];
         port.accepted += 1;
-        if self.now >= self.warmup {
+        if self.now >= self.set.warmup {
             port.measured += 1;
         }
-        if self.needs.telemetry {
-            self.telemetry[place as usize][usize::from(packet.hop) + 1] = Hop {
+        if self.set.needs.telemetry {
+            self.fabric.telemetry[place as usize][usize::from(packet.hop) + 1] = Hop {
                 queue_bytes: waiting * bytes,
                 sent_bytes: port.accepted * bytes,
                 at: self.now,

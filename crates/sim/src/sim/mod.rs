@@ -2,28 +2,31 @@
 
 mod control;
 mod explicit;
+mod fabric;
 mod network;
 mod open;
+mod outside;
 mod receiver;
 mod sender;
 mod state;
 #[cfg(test)]
 pub(crate) mod test_support;
+mod transport;
 
 use crate::Time;
-use crate::cc::{Controller, Needs, Setup, TIMERS};
+use crate::cc::{Controller, Needs, Setup};
 use crate::engine::{Event, EventQueue, Wheel};
-use crate::metrics::{Meter, Outcome};
+use crate::metrics::{Meter, Outcome, PortCounts};
 use crate::prefetch::prefetch;
-use crate::rng::Rng;
-use crate::scenario::{Recovery, Scenario, Workload};
-use crate::topology::{Wiring, crossing, transmission};
+use crate::scenario::{Link, Recovery, Scenario};
+use crate::topology::{Wiring, crossing};
 use crate::workload::{self, Plan};
 
-use explicit::{Links, Sender};
-use state::{ENDLESS, Flow, Host, Losses, MAX_HOPS, Port, Slab, Telemetry};
+use control::Control;
+use fabric::Fabric;
+use transport::Transport;
 
-pub use control::{Decision, External, Pending};
+pub use outside::{Decision, External, Pending};
 
 /// What happens, in the upper bits of [`Event::what`]; whom it concerns is below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,12 +99,8 @@ const KINDS: [Kind; 20] = [
 
 const SUBJECT_BITS: u32 = 27;
 
-/// A simulation of one scenario with one kind of controller.
-///
-/// Monomorphic in both: the calls per packet are direct. `Box<dyn Controller>` is a controller
-/// too where that does not matter.
-pub struct Simulation<C, Q = Wheel> {
-    now: Time,
+/// What holds for a whole run.
+struct Settings {
     end: Time,
     warmup: Time,
     reaction: Time,
@@ -111,30 +110,53 @@ pub struct Simulation<C, Q = Wheel> {
     min_rate_bps: f64,
     recovery: Recovery,
     needs: Needs,
+}
+
+impl Settings {
+    /// Those of a scenario; what controllers need is not known yet.
+    fn new(scenario: &Scenario) -> Self {
+        Self {
+            end: scenario.duration,
+            warmup: scenario.warmup,
+            reaction: scenario.hosts.reaction,
+            timeout: scenario.hosts.timeout,
+            packet_bytes: scenario.network.packet_bytes,
+            burst: scenario.hosts.burst_packets,
+            min_rate_bps: scenario.hosts.min_rate_bps as f64,
+            recovery: scenario.hosts.recovery,
+            needs: Needs::default(),
+        }
+    }
+
+    /// What a controller knows of a flow over these links; answers take `back`.
+    fn setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
+        Setup {
+            line_rate_bps: links[0].rate_bps as f64,
+            min_rate_bps: self.min_rate_bps,
+            packet_bytes: self.packet_bytes,
+            base_rtt: crossing(links, self.packet_bytes) + back,
+            hops: links.len() as u8,
+            expected_flows,
+            seed,
+        }
+    }
+}
+
+/// A simulation of one scenario with one kind of controller.
+///
+/// Monomorphic in both: the calls per packet are direct. `Box<dyn Controller>` is a controller
+/// too where that does not matter.
+pub struct Simulation<C, Q = Wheel> {
+    now: Time,
+    set: Settings,
     events: Q,
-    flows: Vec<Flow>,
-    controllers: Vec<C>,
-    setups: Vec<Setup>,
-    timers: Vec<[Time; TIMERS]>,
-    /// When each timer's event goes off; others are stale.
-    timer_events: Vec<[Time; TIMERS]>,
-    /// Whether any controller has ever set a timer.
-    timed: bool,
-    hosts: Vec<Host>,
-    ports: Vec<Port>,
-    paths: Vec<u32>,
-    /// Where queues are lists.
-    links: Option<Links>,
-    packets: Slab,
-    telemetry: Vec<Telemetry>,
-    answer_telemetry: Vec<Telemetry>,
-    losses: Vec<Losses>,
+    transport: Transport,
+    fabric: Fabric,
+    control: Control<C>,
     plan: Plan,
     /// Where flows come and go.
     open: Option<open::Open<C>>,
     meter: Meter,
-    /// Where pending decisions go, if they are made outside.
-    pending: Option<Vec<Pending>>,
     /// An event that waits for a decision.
     held: Option<Event>,
     handled: u64,
@@ -167,65 +189,38 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A simulation that has no controllers yet for flows that come.
     fn assemble(scenario: &Scenario, factory: &mut dyn FnMut(u32, &Setup) -> C, seed: u64) -> Self {
+        let mut set = Settings::new(scenario);
         let wiring = Wiring::new(scenario);
         let plan = workload::plan(scenario, seed);
-        let packet_bytes = scenario.network.packet_bytes;
-        let (paths, mut flows) = flows(scenario, &wiring, &plan);
-        let setups = setups(scenario, &wiring, &plan, &flows, &paths, seed);
-        let hosts = hosts(&wiring, packet_bytes);
-        let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
-        let ports = ports(scenario, &wiring, &hosts, &flows, &paths, seed);
-        let controllers: Vec<C> = (0..)
-            .zip(&setups)
-            .map(|(flow, setup)| factory(flow, setup))
-            .collect();
-        let needs = match controllers.first() {
+        let (mut transport, paths) = Transport::new(scenario, &wiring, &plan);
+        let fabric = Fabric::new(scenario, &wiring, &transport, paths, seed);
+        let setups = control::setups(&set, &wiring, &transport.flows, &fabric, seed);
+        let control = Control::new(setups, factory);
+        // What controllers want to hear of is the same for all.
+        set.needs = match control.controllers.first() {
             Some(controller) => controller.needs(),
-            // What controllers want to hear of is the same for all.
-            None => factory(0, &open::any_setup(scenario, &wiring, seed)).needs(),
+            None => {
+                let (links, expected) = (wiring.longest(), open::EXPECTED_FLOWS);
+                factory(0, &set.setup(&links, Time::ZERO, expected, seed)).needs()
+            }
         };
-        let open = (plan.arrivals.is_some()).then(|| open::Open::new(scenario, wiring, seed));
-        for (flow, setup) in flows.iter_mut().zip(&setups) {
+        for (flow, setup) in transport.flows.iter_mut().zip(&control.setups) {
             flow.command.rate_bps = setup.line_rate_bps;
         }
-        let count = flows.len();
+        let count = transport.flows.len();
+        if set.needs.telemetry {
+            transport.answer_telemetry = vec![Default::default(); count];
+        }
         let mut simulation = Self {
             now: Time::ZERO,
-            end: scenario.duration,
-            warmup: scenario.warmup,
-            reaction: scenario.hosts.reaction,
-            timeout: scenario.hosts.timeout,
-            packet_bytes,
-            burst: scenario.hosts.burst_packets,
-            min_rate_bps: scenario.hosts.min_rate_bps as f64,
-            recovery: scenario.hosts.recovery,
-            needs,
+            set,
             events: Q::new(),
-            timers: vec![[Time::MAX; TIMERS]; count],
-            timer_events: vec![[Time::MAX; TIMERS]; count],
-            timed: false,
-            telemetry: Vec::new(),
-            answer_telemetry: if needs.telemetry {
-                vec![[crate::cc::Hop::default(); MAX_HOPS]; count]
-            } else {
-                Vec::new()
-            },
-            losses: (0..count).map(|_| Losses::default()).collect(),
-            links: listed.then(|| Links {
-                senders: vec![Sender::default(); ports.len() + hosts.len()],
-                pause: scenario.network.pause,
-            }),
             meter: Meter::new(scenario, &plan, seed),
+            open: (plan.arrivals.is_some()).then(|| open::Open::new(scenario, wiring, seed)),
             plan,
-            open,
-            flows,
-            controllers,
-            setups,
-            hosts,
-            ports,
-            paths,
-            packets: Slab::default(),
-            pending: None,
+            transport,
+            fabric,
+            control,
             held: None,
             handled: 0,
         };
@@ -269,7 +264,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Handles the next event; whether there was one before the end.
     fn step(&mut self) -> bool {
         match self.next() {
-            Some(event) if event.time < self.end => {
+            Some(event) if event.time < self.set.end => {
                 self.handle(event);
                 true
             }
@@ -283,7 +278,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// Takes the next event, and fetches what those that come before long concern.
     #[inline]
     fn next(&mut self) -> Option<Event> {
-        let (flows, controllers) = (&self.flows, &self.controllers);
+        let (flows, controllers) = (&self.transport.flows, &self.control.controllers);
         self.events.pop_hinting(|event| {
             let subject = (event.what & ((1 << SUBJECT_BITS) - 1)) as usize;
             let kind = event.what >> SUBJECT_BITS;
@@ -337,7 +332,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     fn complete(&mut self, flow: usize) {
         let packets = match self.plan.flows.get(flow) {
             Some(planned) => planned.packets.unwrap_or(0),
-            None => self.flows[flow].end,
+            None => self.transport.flows[flow].end,
         };
         let alone = self.alone(flow, packets);
         self.meter.completed(flow, self.now, packets, alone);
@@ -352,14 +347,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// How long a flow's packets take where nothing waits: the first over all links, the others
     /// behind it as the narrowest lets them.
     fn alone(&self, index: usize, packets: u32) -> Time {
-        let flow = &self.flows[index];
-        let first = flow.path as usize;
-        let slowest = self.paths[first..first + usize::from(flow.hops)]
-            .iter()
-            .map(|port| self.ports[*port as usize].tx)
-            .fold(self.hosts[flow.host as usize].tx, Time::max);
+        let flow = &self.transport.flows[index];
+        let slowest = (self.fabric.path(flow).iter())
+            .map(|port| self.fabric.ports[*port as usize].tx)
+            .fold(self.transport.hosts[flow.host as usize].tx, Time::max);
         let others = u64::from(packets.saturating_sub(1)) * slowest.ps();
-        self.setups[index].base_rtt - flow.back + Time::from_ps(others)
+        self.control.setups[index].base_rtt - flow.back + Time::from_ps(others)
     }
 
     fn schedule_samples(&mut self) {
@@ -369,10 +362,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         for port in self.meter.sampled_ports().to_vec() {
             // What is known about a port is ahead of the clock by its shift.
             let mut at = interval;
-            while at < self.ports[port as usize].shift {
+            while at < self.fabric.ports[port as usize].shift {
                 at += interval;
             }
-            let shift = self.ports[port as usize].shift;
+            let shift = self.fabric.ports[port as usize].shift;
             self.schedule(at - shift, Kind::Sample, port, 0);
         }
     }
@@ -381,23 +374,24 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let Some(interval) = self.meter.sample_interval() else {
             return;
         };
-        let at = self.now + self.ports[port].shift;
-        let mut waiting = self.ports[port].busy.saturating_sub(at);
-        if let Some(links) = &self.links {
+        let at = self.now + self.fabric.ports[port].shift;
+        let mut waiting = self.fabric.ports[port].busy.saturating_sub(at);
+        if let Some(links) = &self.fabric.links {
             let line = links.senders[port].line.len() as u64;
-            waiting += Time::from_ps(line * self.ports[port].tx.ps());
+            waiting += Time::from_ps(line * self.fabric.ports[port].tx.ps());
         }
-        let bytes = waiting.ps() * u64::from(self.packet_bytes) / self.ports[port].tx.ps();
+        let bytes =
+            waiting.ps() * u64::from(self.set.packet_bytes) / self.fabric.ports[port].tx.ps();
         self.meter.sampled(port as u32, at, bytes);
-        if at + interval < self.end {
+        if at + interval < self.set.end {
             self.schedule(self.now + interval, Kind::Sample, port as u32, 0);
         }
     }
 
     fn outcome(mut self) -> Outcome {
         // What is under way is counted, not inferred: nothing may be lost without a trace.
-        let mut underway = match &self.links {
-            Some(links) => links.senders[..self.ports.len()]
+        let mut underway = match &self.fabric.links {
+            Some(links) => links.senders[..self.fabric.ports.len()]
                 .iter()
                 .map(|sender| sender.line.len() as u64)
                 .sum(),
@@ -409,9 +403,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         self.meter.underway = underway + self.meter.late;
         let ports: Vec<_> = self
+            .fabric
             .ports
             .iter()
-            .map(|port| crate::metrics::PortCounts {
+            .map(|port| PortCounts {
                 switch: port.switch,
                 rate_bps: port.rate_bps,
                 left: port.measured,
@@ -419,180 +414,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             })
             .collect();
         let rates: Vec<u64> = self
+            .transport
             .flows
             .iter()
             .map(|flow| u64::from(flow.received - flow.unmeasured))
             .collect();
         self.meter.finish(&self.plan, &rates, &ports, self.handled)
     }
-}
-
-/// The flows at rest, and the list of their paths.
-fn flows(scenario: &Scenario, wiring: &Wiring, plan: &Plan) -> (Vec<u32>, Vec<Flow>) {
-    let mut paths = Vec::new();
-    let extra = answer_delay(scenario, wiring);
-    let flows = plan
-        .flows
-        .iter()
-        .enumerate()
-        .map(|(number, flow)| {
-            let path = wiring.path(flow.from, flow.to, number as u64);
-            let back = wiring.links(flow.to, flow.from);
-            let first = paths.len() as u32;
-            let hops = path.len() as u8;
-            paths.extend(path);
-            Flow::new(
-                first,
-                hops,
-                flow.from,
-                flow.packets.unwrap_or(ENDLESS),
-                crossing(&back, scenario.network.answer_bytes) + extra,
-            )
-        })
-        .collect();
-    (paths, flows)
-}
-
-/// What a receiver takes to answer, so that the longest path has the scenario's base RTT.
-fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
-    let longest = wiring.longest();
-    scenario
-        .network
-        .base_rtt
-        .unwrap_or(Time::ZERO)
-        .saturating_sub(
-            crossing(&longest, scenario.network.packet_bytes)
-                + crossing(&longest, scenario.network.answer_bytes),
-        )
-}
-
-fn setups(
-    scenario: &Scenario,
-    wiring: &Wiring,
-    plan: &Plan,
-    flows: &[Flow],
-    paths: &[u32],
-    seed: u64,
-) -> Vec<Setup> {
-    let mut sharing = vec![0u32; wiring.ports.len()];
-    let mut sending = vec![0u32; wiring.hosts as usize];
-    let way = |flow: &Flow| {
-        let first = flow.path as usize;
-        first..first + usize::from(flow.hops)
-    };
-    for flow in flows {
-        sending[flow.host as usize] += 1;
-        for port in &paths[way(flow)] {
-            sharing[*port as usize] += 1;
-        }
-    }
-    let packet_bytes = scenario.network.packet_bytes;
-    (0u64..)
-        .zip(flows.iter().zip(&plan.flows))
-        .map(|(number, (flow, plan))| {
-            // The narrowest link is the one with the least rate a flow.
-            let own = wiring.ports[plan.from as usize].link.rate_bps;
-            let links = std::iter::once((own, sending[flow.host as usize])).chain(
-                paths[way(flow)].iter().map(|port| {
-                    (
-                        wiring.ports[*port as usize].link.rate_bps,
-                        sharing[*port as usize],
-                    )
-                }),
-            );
-            let expected = links
-                .min_by_key(|(rate, flows)| rate / u64::from((*flows).max(1)))
-                .map_or(1, |(_, flows)| flows);
-            Setup {
-                line_rate_bps: own as f64,
-                min_rate_bps: scenario.hosts.min_rate_bps as f64,
-                packet_bytes,
-                base_rtt: crossing(
-                    &path_links(wiring, plan.from, &paths[way(flow)]),
-                    packet_bytes,
-                ) + flow.back,
-                hops: flow.hops + 1,
-                expected_flows: expected,
-                seed: Rng::new(seed, number).next(),
-            }
-        })
-        .collect()
-}
-
-fn path_links(wiring: &Wiring, from: u32, path: &[u32]) -> Vec<crate::scenario::Link> {
-    std::iter::once(wiring.ports[from as usize].link)
-        .chain(path.iter().map(|port| wiring.ports[*port as usize].link))
-        .collect()
-}
-
-fn hosts(wiring: &Wiring, packet_bytes: u32) -> Vec<Host> {
-    (0..wiring.hosts as usize)
-        .map(|host| {
-            // A host's link is the same in both directions.
-            let link = wiring.ports[host].link;
-            Host {
-                busy: Time::ZERO,
-                tx: transmission(packet_bytes, link.rate_bps),
-                delay: link.delay,
-                rate_bps: link.rate_bps as f64,
-                sent_bytes: 0,
-            }
-        })
-        .collect()
-}
-
-fn ports(
-    scenario: &Scenario,
-    wiring: &Wiring,
-    hosts: &[Host],
-    flows: &[Flow],
-    paths: &[u32],
-    seed: u64,
-) -> Vec<Port> {
-    let packet_bytes = scenario.network.packet_bytes;
-    let listed = scenario.network.explicit_queues || scenario.network.pause.is_some();
-    let shifts = if listed {
-        vec![Time::ZERO; wiring.ports.len()]
-    } else if matches!(scenario.workload, Workload::Poisson { .. }) {
-        network::even_shifts(wiring, hosts)
-    } else {
-        network::shifts(wiring, hosts, flows, paths)
-    };
-    (0u64..)
-        .zip(wiring.ports.iter().zip(shifts))
-        .map(|(number, (plan, shift))| {
-            let tx = transmission(packet_bytes, plan.link.rate_bps);
-            let waiting = |bytes: u64| {
-                let ps = u128::from(bytes) * u128::from(tx.ps()) / u128::from(packet_bytes);
-                Time::from_ps(ps as u64)
-            };
-            let (mark_from, mark_all, mark_slope) = match scenario.network.ecn {
-                None => (Time::MAX, Time::MAX, 0.0),
-                Some(ecn) => {
-                    let (from, all) = (waiting(ecn.min_bytes), waiting(ecn.max_bytes));
-                    // Equal thresholds are a step; then the slope is not used.
-                    let slope = ecn.max_probability / (all - from).ps().max(1) as f64;
-                    (from, all, slope)
-                }
-            };
-            Port {
-                busy: Time::ZERO,
-                tx,
-                delay: plan.link.delay,
-                limit: waiting(plan.link.queue_bytes),
-                shift,
-                rate_bps: plan.link.rate_bps as f64,
-                mark_from,
-                mark_all,
-                mark_slope,
-                accepted: 0,
-                measured: 0,
-                dropped: 0,
-                rng: Rng::new(seed, (1 << 40) + number),
-                switch: plan.switch,
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

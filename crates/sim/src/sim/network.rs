@@ -64,46 +64,38 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A packet is on its way to its next port, where it arrives at `at`.
     #[inline]
     pub(super) fn forward(&mut self, packet: Packet, place: Option<u32>, at: Time) {
-        let flow = &self.flows[packet.flow as usize];
-        let port = self.paths[flow.path as usize + usize::from(packet.hop)];
-        let due = at - self.ports[port as usize].shift;
-        if due <= self.now && self.links.is_none() {
+        let flow = &self.transport.flows[packet.flow as usize];
+        let port = self.fabric.paths[flow.path as usize + usize::from(packet.hop)];
+        let due = at - self.fabric.ports[port as usize].shift;
+        if due <= self.now && self.fabric.links.is_none() {
             self.pass(port as usize, packet, place, at);
             return;
         }
-        let place = match place {
-            Some(place) => {
-                *self.packets.get_mut(place) = packet;
-                place
-            }
-            None => self.packets.insert(packet),
-        };
+        let place = self.fabric.packets.keep(place, packet);
         self.schedule(due, Kind::Arrive, port, place);
     }
 
     /// A packet arrives at a port.
     pub(super) fn arrive(&mut self, port: usize, place: u32) {
-        let at = self.now + self.ports[port].shift;
-        if self.needs.telemetry {
-            self.pass(port, self.packets.get(place), Some(place), at);
+        let at = self.now + self.fabric.ports[port].shift;
+        if self.set.needs.telemetry {
+            self.pass(port, self.fabric.packets.get(place), Some(place), at);
         } else {
-            let packet = self.packets.remove(place);
+            let packet = self.fabric.packets.remove(place);
             self.pass(port, packet, None, at);
         }
     }
 
     #[inline]
     fn pass(&mut self, index: usize, mut packet: Packet, place: Option<u32>, at: Time) {
-        if self.links.is_some() {
+        if self.fabric.links.is_some() {
             self.queue(index, packet, place);
             return;
         }
-        let port = &mut self.ports[index];
+        let port = &mut self.fabric.ports[index];
         let waiting = port.busy.saturating_sub(at);
-        if !port.admits(waiting, at >= self.warmup && at < self.end) {
-            if let Some(place) = place {
-                self.packets.remove(place);
-            }
+        if !port.admits(waiting, at >= self.set.warmup && at < self.set.end) {
+            self.fabric.packets.discard(place);
             self.dropped(packet);
             return;
         }
@@ -111,7 +103,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let left = at + waiting + port.tx;
         port.busy = left;
         port.accepted += 1;
-        if left >= self.warmup && left < self.end {
+        if left >= self.set.warmup && left < self.set.end {
             port.measured += 1;
         }
         packet.queued += waiting;
@@ -122,13 +114,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 // What is behind the packet when it leaves is known when that time has come.
                 let hop = Hop {
                     queue_bytes: 0,
-                    sent_bytes: port.accepted * u64::from(self.packet_bytes),
+                    sent_bytes: port.accepted * u64::from(self.set.packet_bytes),
                     at: left,
                     rate_bps: port.rate_bps,
                 };
                 let due = left - port.shift;
-                self.telemetry[place as usize][usize::from(packet.hop) + 1] = hop;
-                *self.packets.get_mut(place) = packet;
+                self.fabric.telemetry[place as usize][usize::from(packet.hop) + 1] = hop;
+                *self.fabric.packets.get_mut(place) = packet;
                 self.schedule(due, Kind::Leave, index as u32, place);
             }
         }
@@ -136,24 +128,24 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// A packet leaves a port.
     pub(super) fn leave(&mut self, index: usize, place: u32) {
-        if self.links.is_some() {
+        if self.fabric.links.is_some() {
             self.served(index, place);
             return;
         }
-        let port = &self.ports[index];
+        let port = &self.fabric.ports[index];
         let left = self.now + port.shift;
         let waiting = port.busy.saturating_sub(left);
-        let behind = waiting.ps() * u64::from(self.packet_bytes) / port.tx.ps();
+        let behind = waiting.ps() * u64::from(self.set.packet_bytes) / port.tx.ps();
         let next = left + port.delay;
-        let packet = self.packets.get(place);
-        self.telemetry[place as usize][usize::from(packet.hop) + 1].queue_bytes = behind;
+        let packet = self.fabric.packets.get(place);
+        self.fabric.telemetry[place as usize][usize::from(packet.hop) + 1].queue_bytes = behind;
         self.onward(packet, Some(place), next);
     }
 
     #[inline]
     pub(super) fn onward(&mut self, mut packet: Packet, place: Option<u32>, at: Time) {
         packet.hop += 1;
-        if packet.hop == self.flows[packet.flow as usize].hops {
+        if packet.hop == self.transport.flows[packet.flow as usize].hops {
             self.deliver(packet, place, at);
         } else {
             self.forward(packet, place, at);

@@ -6,15 +6,16 @@
 //! that are there at a time, not those that ever were.
 
 use crate::Time;
-use crate::cc::{Controller, Hop, Setup, TIMERS};
+use crate::cc::{Controller, Setup, TIMERS};
 use crate::engine::EventQueue;
-use crate::rng::Rng;
+use crate::rng::stream;
 use crate::scenario::Scenario;
 use crate::topology::{Wiring, crossing};
 use crate::workload::Arrival;
 
-use super::state::{Flow, Losses, MAX_HOPS};
-use super::{Kind, Simulation, answer_delay, path_links};
+use super::state::{Flow, MAX_HOPS};
+use super::transport::answer_delay;
+use super::{Kind, Simulation};
 
 /// Ports of the longest way.
 const MAX_PORTS: usize = MAX_HOPS - 1;
@@ -22,7 +23,7 @@ const MAX_PORTS: usize = MAX_HOPS - 1;
 /// Flows that are told to expect so many on the narrowest link. HPCC sets its additive increase
 /// for the most flows that are likely to compete (Li et al. 2019, §3.3): about a hundred where
 /// servers have links of 100 Gbit/s (§5.1, 80 bytes a round trip).
-const EXPECTED_FLOWS: u32 = 100;
+pub(super) const EXPECTED_FLOWS: u32 = 100;
 
 type Factory<C> = Box<dyn FnMut(u32, &Setup) -> C + Send + Sync>;
 
@@ -36,25 +37,11 @@ pub(super) struct Open<C> {
     come: u64,
     /// Places of flows that have gone.
     free: Vec<u32>,
-    packet_bytes: u32,
     answer_bytes: u32,
     answer_delay: Time,
     /// How long a place rests.
     rest: Time,
     seed: u64,
-}
-
-/// What a controller could be told of a flow that comes.
-pub(super) fn any_setup(scenario: &Scenario, wiring: &Wiring, seed: u64) -> Setup {
-    Setup {
-        line_rate_bps: wiring.ports[0].link.rate_bps as f64,
-        min_rate_bps: scenario.hosts.min_rate_bps as f64,
-        packet_bytes: scenario.network.packet_bytes,
-        base_rtt: crossing(&wiring.longest(), scenario.network.packet_bytes),
-        hops: 1,
-        expected_flows: EXPECTED_FLOWS,
-        seed,
-    }
 }
 
 impl<C> Open<C> {
@@ -65,7 +52,6 @@ impl<C> Open<C> {
             next: None,
             come: 0,
             free: Vec::new(),
-            packet_bytes: scenario.network.packet_bytes,
             answer_bytes: scenario.network.answer_bytes,
             answer_delay: answer_delay(scenario, &wiring),
             rest: timeout + timeout + scenario.hosts.reaction,
@@ -106,45 +92,28 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             from, to, packets, ..
         } = arrival;
         let path = open.wiring.path(from, to, number);
-        let links = path_links(&open.wiring, from, &path);
+        let links = open.wiring.links_of(from, &path);
         let returned = crossing(&open.wiring.links(to, from), open.answer_bytes);
         let back = returned + open.answer_delay;
-        let setup = Setup {
-            line_rate_bps: links[0].rate_bps as f64,
-            min_rate_bps: self.min_rate_bps,
-            packet_bytes: open.packet_bytes,
-            base_rtt: crossing(&links, open.packet_bytes) + back,
-            hops: links.len() as u8,
-            expected_flows: EXPECTED_FLOWS,
-            seed: Rng::new(open.seed, number).next(),
-        };
+        let seed = stream(open.seed, number).u64();
+        let setup = self.set.setup(&links, back, EXPECTED_FLOWS, seed);
         let place = open
             .free
             .pop()
-            .map_or(self.flows.len(), |place| place as usize);
+            .map_or(self.transport.flows.len(), |place| place as usize);
         let controller = factory(place as u32, &setup);
         let first = place * MAX_PORTS;
         let mut flow = Flow::new(first as u32, path.len() as u8, from, packets, back);
         flow.command.rate_bps = setup.line_rate_bps;
-        if place == self.flows.len() {
-            self.flows.push(flow);
-            self.controllers.push(controller);
-            self.setups.push(setup);
-            self.losses.push(Losses::default());
-            self.timers.push([Time::MAX; TIMERS]);
-            self.timer_events.push([Time::MAX; TIMERS]);
-            self.paths.resize(first + MAX_PORTS, 0);
-            if self.needs.telemetry {
-                self.answer_telemetry.push([Hop::default(); MAX_HOPS]);
+        if place == self.transport.flows.len() {
+            self.fabric.paths.resize(first + MAX_PORTS, 0);
+            if self.set.needs.telemetry {
+                self.transport.answer_telemetry.push(Default::default());
             }
-        } else {
-            self.flows[place] = flow;
-            self.controllers[place] = controller;
-            self.setups[place] = setup;
-            self.timers[place] = [Time::MAX; TIMERS];
-            self.timer_events[place] = [Time::MAX; TIMERS];
         }
-        self.paths[first..first + path.len()].copy_from_slice(&path);
+        self.transport.admit(place, flow);
+        self.control.admit(place, controller, setup);
+        self.fabric.paths[first..first + path.len()].copy_from_slice(&path);
         self.meter.offered(place, packets);
         self.start(place);
         self.schedule_arrival();
@@ -154,14 +123,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     pub(super) fn gone(&mut self, place: usize) {
         let Some(open) = &self.open else { return };
         let rest = open.rest;
-        let flow = &mut self.flows[place];
+        let flow = &mut self.transport.flows[place];
         // What is sent a second time (go-back-N) is of no use any more.
         flow.next = flow.end;
         flow.repairs = 0;
         flow.missed_from = flow.number;
-        self.losses[place].drops.clear();
-        self.losses[place].repairs.clear();
-        self.timers[place] = [Time::MAX; TIMERS];
+        self.transport.losses[place].drops.clear();
+        self.transport.losses[place].repairs.clear();
+        self.control.timers[place] = [Time::MAX; TIMERS];
         self.schedule(self.now + rest, Kind::Release, place as u32, 0);
     }
 
@@ -169,9 +138,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// flow is still to come.
     pub(super) fn release(&mut self, place: usize) {
         // The last answers may have set timers again.
-        self.timers[place] = [Time::MAX; TIMERS];
+        self.control.timers[place] = [Time::MAX; TIMERS];
         let Some(open) = &mut self.open else { return };
-        if self.flows[place].burst_left > 0 {
+        if self.transport.flows[place].burst_left > 0 {
             let rest = open.rest;
             self.schedule(self.now + rest, Kind::Release, place as u32, 0);
         } else {

@@ -8,26 +8,85 @@ use crate::cc::Controller;
 use crate::engine::EventQueue;
 use crate::scenario::Recovery;
 
-use super::control::Pending;
+use super::outside::Pending;
 use super::state::{ENDLESS, Packet};
 use super::{Kind, Simulation};
+
+/// What the receiver makes of a packet.
+struct Kept {
+    /// Whether it is new, and is kept.
+    new: bool,
+    /// Whether an acknowledgement follows: not of what lies behind a gap (go-back-N).
+    in_order: bool,
+    /// What is to be reported of a gap, as [`Simulation::gap`] takes it.
+    gap: Option<u32>,
+}
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A packet reaches its receiver at `at`, which may be somewhat later than now.
     pub(super) fn deliver(&mut self, packet: Packet, place: Option<u32>, at: Time) {
-        if at >= self.end {
+        if at >= self.set.end {
             self.meter.late += 1;
-            if let Some(place) = place {
-                self.packets.remove(place);
-            }
+            self.fabric.packets.discard(place);
             return;
         }
         let index = packet.flow as usize;
-        let flow = &mut self.flows[index];
+        let Kept { new, in_order, gap } = self.keep(&packet);
+        let measured = at >= self.set.warmup;
+        let flow = &mut self.transport.flows[index];
+        if new && !measured {
+            flow.unmeasured += 1;
+        }
+        let complete = new && flow.received == flow.end && flow.end != ENDLESS;
+        let mut notify = false;
+        if packet.marked
+            && let Some(interval) = self.set.needs.notifications
+            && at >= flow.quiet_until
+        {
+            flow.quiet_until = at + interval;
+            notify = true;
+        }
+        let received = flow.received;
         let answered = at + flow.back;
+        let rtt = answered - packet.sent;
+        if packet.probe {
+            self.answer(&packet, place, answered);
+        }
+        self.meter
+            .delivered(index, at, new, measured, packet.queued);
+        if let Some(argument) = gap {
+            self.schedule(answered, Kind::Gap, packet.flow, argument);
+        }
+        if notify {
+            self.meter.notifications += 1;
+            let due = answered + self.set.reaction;
+            self.schedule(due, Kind::Notify, packet.flow, 0);
+        }
+        if complete {
+            self.schedule(at, Kind::Complete, packet.flow, 0);
+        }
+        if self.set.needs.acks && in_order {
+            let acknowledgement = Packet {
+                sent: rtt,
+                index: received,
+                ..packet
+            };
+            let place = self.fabric.packets.keep(place, acknowledgement);
+            self.schedule(answered, Kind::Ack, packet.flow, place);
+        } else {
+            self.fabric.packets.discard(place);
+        }
+    }
+
+    /// Counts a packet, and what is missing before it.
+    #[inline(always)]
+    fn keep(&mut self, packet: &Packet) -> Kept {
+        let index = packet.flow as usize;
+        let recovery = self.set.recovery;
+        let flow = &mut self.transport.flows[index];
         let mut gap = None;
         if flow.missing {
-            let drops = &self.losses[index].drops;
+            let drops = &self.transport.losses[index].drops;
             let lost = drops
                 .iter()
                 .take_while(|drop| drop.number < packet.number)
@@ -35,12 +94,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 .count() as u32;
             flow.reported = flow.reported.max(packet.number);
             flow.lost += lost;
-            if lost > 0 && self.recovery == Recovery::SelectiveRepeat {
+            if lost > 0 && recovery == Recovery::SelectiveRepeat {
                 gap = Some(packet.number);
             }
         }
-        let new = match self.recovery {
-            // Only what was dropped is ever sent again.
+        let new = match recovery {
+            // Only what was dropped is ever retransmitted.
             Recovery::SelectiveRepeat => true,
             Recovery::GoBackN => {
                 if packet.index > flow.received && !flow.asked {
@@ -52,71 +111,40 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 new
             }
         };
-        let in_order = packet.index <= flow.received || self.recovery != Recovery::GoBackN;
+        let in_order = packet.index <= flow.received || recovery != Recovery::GoBackN;
         if new {
             flow.received += 1;
             flow.acked += 1;
             flow.marked += u32::from(packet.marked);
         }
-        let measured = at >= self.warmup;
-        if new && !measured {
-            flow.unmeasured += 1;
+        Kept { new, in_order, gap }
+    }
+
+    /// Answers a probe; the answer is back at `answered`.
+    #[inline(always)]
+    fn answer(&mut self, packet: &Packet, place: Option<u32>, answered: Time) {
+        let index = packet.flow as usize;
+        let flow = &mut self.transport.flows[index];
+        flow.answer_acked = std::mem::take(&mut flow.acked);
+        flow.answer_marked = std::mem::take(&mut flow.marked);
+        flow.answer_lost = std::mem::take(&mut flow.lost);
+        let due = answered + self.set.reaction;
+        flow.answer_at = due;
+        if let Some(pending) = &mut self.control.pending {
+            let rtt = answered - packet.sent;
+            pending.push(Pending::of(
+                packet.flow,
+                flow,
+                rtt,
+                self.set.packet_bytes,
+                due,
+            ));
         }
-        let complete = new && flow.received == flow.end && flow.end != ENDLESS;
-        let mut notify = false;
-        if packet.marked
-            && let Some(interval) = self.needs.notifications
-            && at >= flow.quiet_until
+        if self.set.needs.telemetry
+            && let Some(place) = place
         {
-            flow.quiet_until = at + interval;
-            notify = true;
+            self.transport.answer_telemetry[index] = self.fabric.telemetry[place as usize];
         }
-        let received = flow.received;
-        let rtt = answered - packet.sent;
-        if packet.probe {
-            flow.answer_acked = std::mem::take(&mut flow.acked);
-            flow.answer_marked = std::mem::take(&mut flow.marked);
-            flow.answer_lost = std::mem::take(&mut flow.lost);
-            flow.answer_at = answered + self.reaction;
-            let due = flow.answer_at;
-            if let Some(pending) = &mut self.pending {
-                pending.push(Pending::of(packet.flow, flow, rtt, self.packet_bytes, due));
-            }
-            if self.needs.telemetry
-                && let Some(place) = place
-            {
-                self.answer_telemetry[index] = self.telemetry[place as usize];
-            }
-            self.schedule(due, Kind::Response, packet.flow, 0);
-        }
-        self.meter
-            .delivered(index, at, new, measured, packet.queued);
-        if let Some(argument) = gap {
-            self.schedule(answered, Kind::Gap, packet.flow, argument);
-        }
-        if notify {
-            self.meter.notifications += 1;
-            self.schedule(answered + self.reaction, Kind::Notify, packet.flow, 0);
-        }
-        if complete {
-            self.schedule(at, Kind::Complete, packet.flow, 0);
-        }
-        if self.needs.acks && in_order {
-            let answer = Packet {
-                sent: rtt,
-                index: received,
-                ..packet
-            };
-            let place = match place {
-                Some(place) => {
-                    *self.packets.get_mut(place) = answer;
-                    place
-                }
-                None => self.packets.insert(answer),
-            };
-            self.schedule(answered, Kind::Ack, packet.flow, place);
-        } else if let Some(place) = place {
-            self.packets.remove(place);
-        }
+        self.schedule(due, Kind::Response, packet.flow, 0);
     }
 }

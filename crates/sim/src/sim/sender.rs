@@ -9,20 +9,20 @@ use crate::cc::{Controller, Hop, Loss};
 use crate::engine::EventQueue;
 use crate::scenario::Recovery;
 
-use super::control::Pending;
-use super::state::{Drop, Flow, MAX_HOPS, Packet, Probe};
+use super::outside::Pending;
+use super::state::{Drop, Flow, Packet, Probe};
 use super::{Kind, Simulation};
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A flow begins, or gets more to send.
     pub(super) fn start(&mut self, flow: usize) {
         self.meter.started(flow, self.now);
-        if self.flows[flow].started {
+        if self.transport.flows[flow].started {
             let more = self.plan.flows[flow].packets.unwrap_or(0);
-            self.flows[flow].end += more;
+            self.transport.flows[flow].end += more;
             self.reschedule(flow);
         } else {
-            self.flows[flow].started = true;
+            self.transport.flows[flow].started = true;
             self.begin(flow);
         }
     }
@@ -30,22 +30,22 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// How many packets the flow may send now.
     fn allowed(&self, flow: &Flow) -> u32 {
         let data = flow.data();
-        if flow.command.window_bytes == f64::INFINITY || !self.needs.acks {
+        if flow.command.window_bytes == f64::INFINITY || !self.set.needs.acks {
             return data;
         }
-        let underway = match self.recovery {
+        let underway = match self.set.recovery {
             Recovery::GoBackN => flow.next - flow.unacknowledged,
             Recovery::SelectiveRepeat => flow.underway,
         };
         // A window of less than one packet means one packet, spaced by the rate.
-        let window = ((flow.command.window_bytes / f64::from(self.packet_bytes)) as u32).max(1);
+        let window = ((flow.command.window_bytes / f64::from(self.set.packet_bytes)) as u32).max(1);
         data.min(window.saturating_sub(underway))
     }
 
     /// Sees to it that the flow's turn comes when it may send.
     #[inline]
     pub(super) fn reschedule(&mut self, index: usize) {
-        let flow = &self.flows[index];
+        let flow = &self.transport.flows[index];
         if flow.burst_left > 0 || !flow.started || self.allowed(flow) == 0 {
             return;
         }
@@ -55,7 +55,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         }
         if at < flow.turn_at {
-            self.flows[index].turn_at = at;
+            self.transport.flows[index].turn_at = at;
             self.schedule(at, Kind::Turn, index as u32, 0);
         }
     }
@@ -63,7 +63,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// The flow joins its host's line, if it still may send.
     pub(super) fn turn(&mut self, index: usize) {
         let now = self.now;
-        let flow = &mut self.flows[index];
+        let flow = &mut self.transport.flows[index];
         if flow.turn_at != now {
             return;
         }
@@ -72,16 +72,16 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.reschedule(index);
             return;
         }
-        let flow = &self.flows[index];
-        let packets = self.allowed(flow).min(self.burst);
+        let flow = &self.transport.flows[index];
+        let packets = self.allowed(flow).min(self.set.burst);
         if packets == 0 {
             return;
         }
-        let host = &mut self.hosts[flow.host as usize];
+        let host = &mut self.transport.hosts[flow.host as usize];
         let begin = host.busy.max(now);
         host.busy = begin + Time::from_ps(u64::from(packets) * host.tx.ps());
-        let listed = self.links.is_some();
-        let flow = &mut self.flows[index];
+        let listed = self.fabric.links.is_some();
+        let flow = &mut self.transport.flows[index];
         flow.paced_from = begin;
         flow.paced_packets = packets;
         flow.burst_left = packets;
@@ -98,7 +98,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// The next packet of a burst begins to leave.
     pub(super) fn depart(&mut self, index: usize) {
         let now = self.now;
-        let flow = &mut self.flows[index];
+        let flow = &mut self.transport.flows[index];
         if flow.data() == 0 {
             // What the burst was for has been acknowledged meanwhile.
             flow.burst_left = 0;
@@ -106,7 +106,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         let data = if flow.repairs > 0 {
             flow.repairs -= 1;
-            let repair = self.losses[index].repairs.pop_front();
+            let repair = self.transport.losses[index].repairs.pop_front();
             repair.unwrap_or_default()
         } else {
             flow.next += 1;
@@ -114,13 +114,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         };
         let number = flow.number;
         flow.number += 1;
-        if self.needs.acks {
+        if self.set.needs.acks {
             flow.underway += 1;
         }
         // Less may be there than when the burst began: it was acknowledged meanwhile.
         flow.burst_left = (flow.burst_left - 1).min(flow.data());
         let more = flow.burst_left > 0;
-        let probe = self.needs.probes && flow.probe == Probe::Idle;
+        let probe = self.set.needs.probes && flow.probe == Probe::Idle;
         if probe {
             flow.probe = Probe::Underway;
             flow.probe_sent = now;
@@ -138,42 +138,37 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             marked: false,
             probe,
         };
-        let packet_bytes = u64::from(self.packet_bytes);
-        let host = &mut self.hosts[flow.host as usize];
+        let packet_bytes = u64::from(self.set.packet_bytes);
+        let host = &mut self.transport.hosts[flow.host as usize];
         host.sent_bytes += packet_bytes;
         let tx = host.tx;
         let left = now + tx;
         let arrival = left + host.delay;
         self.meter.sent += 1;
-        if self.needs.telemetry {
+        if self.set.needs.telemetry {
             let own = Hop {
                 queue_bytes: host.busy.saturating_sub(left).ps() * packet_bytes / tx.ps(),
                 sent_bytes: host.sent_bytes,
                 at: left,
                 rate_bps: host.rate_bps,
             };
-            let place = self.packets.insert(packet);
-            if self.telemetry.len() < self.packets.capacity() {
-                self.telemetry
-                    .resize(self.packets.capacity(), [Hop::default(); MAX_HOPS]);
-            }
-            self.telemetry[place as usize][0] = own;
+            let place = self.fabric.insert_with_telemetry(packet, own);
             self.forward(packet, Some(place), arrival);
         } else {
             self.forward(packet, None, arrival);
         }
-        if more && self.links.is_some() {
+        if more && self.fabric.links.is_some() {
             // The host goes on with it.
         } else if more {
             self.schedule(left, Kind::Depart, index as u32, 0);
         } else {
             self.reschedule(index);
         }
-        if self.needs.sent {
-            if self.reaction == Time::ZERO {
+        if self.set.needs.sent {
+            if self.set.reaction == Time::ZERO {
                 self.sent(index);
             } else {
-                self.schedule(now + self.reaction, Kind::Sent, index as u32, 0);
+                self.schedule(now + self.set.reaction, Kind::Sent, index as u32, 0);
             }
         }
     }
@@ -182,13 +177,13 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     pub(super) fn dropped(&mut self, packet: Packet) {
         self.meter.dropped += 1;
         let index = packet.flow as usize;
-        let flow = &mut self.flows[index];
+        let flow = &mut self.transport.flows[index];
         if packet.probe {
             flow.probe = Probe::Dropped;
             flow.probe_number = packet.number;
         }
         self.events.push(crate::engine::Event {
-            time: (packet.sent + self.timeout).max(self.now),
+            time: (packet.sent + self.set.timeout).max(self.now),
             what: ((Kind::Timeout as u32) << super::SUBJECT_BITS) | packet.flow,
             argument: packet.number,
         });
@@ -196,7 +191,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         }
         flow.missing = true;
-        let drops = &mut self.losses[index].drops;
+        let drops = &mut self.transport.losses[index].drops;
         let place = drops
             .iter()
             .rposition(|drop| drop.number < packet.number)
@@ -213,10 +208,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     /// A receiver's report: what left before number `argument` has arrived or is lost
     /// (selective repeat), or packet `argument` is missing (go-back-N).
     pub(super) fn gap(&mut self, index: usize, argument: u32) {
-        match self.recovery {
+        match self.set.recovery {
             Recovery::SelectiveRepeat => {
-                let flow = &mut self.flows[index];
-                let losses = &mut self.losses[index];
+                let flow = &mut self.transport.flows[index];
+                let losses = &mut self.transport.losses[index];
                 let mut found = 0;
                 while let Some(drop) = losses.drops.front()
                     && drop.number < argument
@@ -227,7 +222,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 }
                 flow.missing = !losses.drops.is_empty();
                 flow.repairs += found;
-                if self.needs.acks {
+                if self.set.needs.acks {
                     flow.underway -= found;
                 }
                 if flow.probe == Probe::Dropped && flow.probe_number < argument {
@@ -239,7 +234,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                 }
             }
             Recovery::GoBackN => {
-                let flow = &mut self.flows[index];
+                let flow = &mut self.transport.flows[index];
                 flow.unacknowledged = flow.unacknowledged.max(argument);
                 flow.next = flow.next.max(argument);
                 if argument == flow.next {
@@ -254,31 +249,31 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Nothing was heard of a dropped packet for a time-out.
     pub(super) fn timed_out(&mut self, index: usize, number: u32) {
-        let flow = &self.flows[index];
+        let flow = &self.transport.flows[index];
         if flow.probe == Probe::Dropped && flow.probe_number == number {
             self.probe_lost(index);
         }
-        let flow = &mut self.flows[index];
-        let drops = &mut self.losses[index].drops;
+        let flow = &mut self.transport.flows[index];
+        let drops = &mut self.transport.losses[index].drops;
         let Ok(place) = drops.binary_search_by_key(&number, |drop| drop.number) else {
             return;
         };
-        match self.recovery {
+        match self.set.recovery {
             Recovery::SelectiveRepeat => {
                 let drop = drops.remove(place);
                 flow.missing = !drops.is_empty();
-                self.losses[index]
+                self.transport.losses[index]
                     .repairs
                     .extend(drop.map(|drop| drop.index));
                 flow.repairs += 1;
-                if self.needs.acks {
+                if self.set.needs.acks {
                     flow.underway -= 1;
                 }
             }
             Recovery::GoBackN => {
                 let back_to = drops[place].index;
                 // Without acknowledgements nobody counts what the sender knows to have arrived.
-                let arrived = if self.needs.acks {
+                let arrived = if self.set.needs.acks {
                     flow.unacknowledged
                 } else {
                     flow.received
@@ -298,8 +293,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// Sends from this packet on again.
     fn go_back(&mut self, index: usize, to: u32) {
-        let flow = &mut self.flows[index];
-        self.losses[index].drops.clear();
+        let flow = &mut self.transport.flows[index];
+        self.transport.losses[index].drops.clear();
         flow.missing = false;
         flow.next = flow.next.min(to);
         flow.missed_from = flow.number;
@@ -310,17 +305,17 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// The sender learns that its probe was dropped, which is a reason to decide as an answer is.
     fn probe_lost(&mut self, index: usize) {
-        let due = self.now + self.reaction;
-        let flow = &mut self.flows[index];
+        let due = self.now + self.set.reaction;
+        let flow = &mut self.transport.flows[index];
         flow.probe = Probe::Lost;
-        if let Some(pending) = &mut self.pending {
+        if let Some(pending) = &mut self.control.pending {
             let known_after = self.now - flow.probe_sent;
             let number = index as u32;
             pending.push(Pending::of(
                 number,
                 flow,
                 known_after,
-                self.packet_bytes,
+                self.set.packet_bytes,
                 due,
             ));
         }
@@ -329,9 +324,9 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
 
     /// An acknowledgement reaches the sender.
     pub(super) fn ack(&mut self, index: usize, place: u32) {
-        let flow = &mut self.flows[index];
-        let packet = self.packets.get_mut(place);
-        match self.recovery {
+        let flow = &mut self.transport.flows[index];
+        let packet = self.fabric.packets.get_mut(place);
+        match self.set.recovery {
             Recovery::SelectiveRepeat => {
                 packet.acked = 1;
                 flow.underway -= 1;
@@ -343,10 +338,15 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
         }
         packet.ever = flow.number;
-        if self.reaction == Time::ZERO {
+        if self.set.reaction == Time::ZERO {
             self.acked(index, place);
         } else {
-            self.schedule(self.now + self.reaction, Kind::Acked, index as u32, place);
+            self.schedule(
+                self.now + self.set.reaction,
+                Kind::Acked,
+                index as u32,
+                place,
+            );
             self.reschedule(index);
         }
     }

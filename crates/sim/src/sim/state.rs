@@ -11,6 +11,15 @@ pub(super) const MAX_HOPS: usize = 6;
 /// Packets of a flow without end.
 pub(super) const ENDLESS: u32 = u32::MAX;
 
+/// Puts something at a place that is known or the next.
+pub(super) fn put<T>(list: &mut Vec<T>, place: usize, value: T) {
+    if place == list.len() {
+        list.push(value);
+    } else {
+        list[place] = value;
+    }
+}
+
 /// How a flow's probe stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
@@ -210,7 +219,7 @@ pub(super) struct Port {
     pub measured: u64,
     /// Packets dropped within the measured time.
     pub dropped: u64,
-    pub rng: crate::rng::Rng,
+    pub rng: crate::rng::Random,
     /// The switch that it belongs to.
     pub switch: u32,
 }
@@ -283,6 +292,20 @@ impl Slab {
         }
     }
 
+    /// A packet as it is now, at its place or at a new one.
+    pub fn keep(&mut self, place: Option<u32>, packet: Packet) -> u32 {
+        let Some(place) = place else {
+            return self.insert(packet);
+        };
+        self.packets[place as usize] = packet;
+        place
+    }
+
+    /// A packet that may have a place has none any more.
+    pub fn discard(&mut self, place: Option<u32>) {
+        self.free.extend(place);
+    }
+
     pub fn get(&self, place: u32) -> Packet {
         self.packets[place as usize]
     }
@@ -313,6 +336,6 @@ pub(super) struct Drop {
 pub(super) struct Losses {
     /// Not known to the sender, by number.
     pub drops: VecDeque<Drop>,
-    /// Known and to be sent again, in order (selective repeat).
+    /// Known and to be retransmitted, in order (selective repeat).
     pub repairs: VecDeque<u32>,
 }

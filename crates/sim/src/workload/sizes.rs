@@ -100,7 +100,7 @@ impl Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rng::Rng;
+    use crate::rng::stream;
 
     #[test]
     fn means_by_hand() {
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn samples_follow_the_distribution() {
         for sizes in [Sizes::Websearch, Sizes::Hadoop] {
-            let mut rng = Rng::new(11, 5);
+            let mut rng = stream(11, 5);
             let count = 100_000;
             let mut samples: Vec<u64> =
                 (0..count).map(|_| sizes.quantile(rng.fraction())).collect();

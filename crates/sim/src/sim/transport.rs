@@ -1,0 +1,80 @@
+//! The ends of the network: flows, the hosts that send for them, and what was lost.
+
+use crate::Time;
+use crate::scenario::Scenario;
+use crate::topology::{Wiring, crossing, transmission};
+use crate::workload::Plan;
+
+use super::state::{ENDLESS, Flow, Host, Losses, Telemetry, put};
+
+pub(super) struct Transport {
+    pub flows: Vec<Flow>,
+    pub hosts: Vec<Host>,
+    /// Of each flow.
+    pub losses: Vec<Losses>,
+    /// What the answer to each flow's probe tells; empty where nobody asks for telemetry.
+    pub answer_telemetry: Vec<Telemetry>,
+}
+
+impl Transport {
+    /// The flows at rest, and the list of their paths.
+    pub fn new(scenario: &Scenario, wiring: &Wiring, plan: &Plan) -> (Self, Vec<u32>) {
+        let mut paths = Vec::new();
+        let mut transport = Self {
+            flows: Vec::new(),
+            hosts: hosts(wiring, scenario.network.packet_bytes),
+            losses: Vec::new(),
+            answer_telemetry: Vec::new(),
+        };
+        let extra = answer_delay(scenario, wiring);
+        for (number, flow) in plan.flows.iter().enumerate() {
+            let path = wiring.path(flow.from, flow.to, number as u64);
+            let back = wiring.links(flow.to, flow.from);
+            let back = crossing(&back, scenario.network.answer_bytes) + extra;
+            let packets = flow.packets.unwrap_or(ENDLESS);
+            let first = paths.len() as u32;
+            let flow = Flow::new(first, path.len() as u8, flow.from, packets, back);
+            paths.extend(path);
+            transport.admit(number, flow);
+        }
+        (transport, paths)
+    }
+
+    /// A flow takes its place.
+    pub fn admit(&mut self, place: usize, flow: Flow) {
+        put(&mut self.flows, place, flow);
+        // Those of a flow that has gone are empty.
+        if place == self.losses.len() {
+            self.losses.push(Losses::default());
+        }
+    }
+}
+
+/// What a receiver takes to answer, so that the longest path has the scenario's base RTT.
+pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
+    let longest = wiring.longest();
+    scenario
+        .network
+        .base_rtt
+        .unwrap_or(Time::ZERO)
+        .saturating_sub(
+            crossing(&longest, scenario.network.packet_bytes)
+                + crossing(&longest, scenario.network.answer_bytes),
+        )
+}
+
+fn hosts(wiring: &Wiring, packet_bytes: u32) -> Vec<Host> {
+    (0..wiring.hosts as usize)
+        .map(|host| {
+            // A host's link is the same in both directions.
+            let link = wiring.ports[host].link;
+            Host {
+                busy: Time::ZERO,
+                tx: transmission(packet_bytes, link.rate_bps),
+                delay: link.delay,
+                rate_bps: link.rate_bps as f64,
+                sent_bytes: 0,
+            }
+        })
+        .collect()
+}
