@@ -52,7 +52,7 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
 }
 
-/// What every program is compiled with.
+/// Arguments that every program is compiled with.
 fn arguments(include: &Path, flags: &[&str]) -> Result<Vec<String>> {
     let mut arguments = vec![
         "-mcpu=v3".to_string(),

@@ -1,8 +1,7 @@
 //! The local API: HTTP and JSON over a Unix socket. `docs/reference/api.md` lists it.
 //!
-//! One thread answers. What may take long, because it walks all hosts or asks the store, runs
-//! beside it, and no client can hold that up by reading slowly: lists are made a page at a time,
-//! when the client has read the page before.
+//! One thread answers. Walks of all hosts and queries of the store run beside it. A slow client
+//! holds nothing up: lists are made a page at a time, once the page before has been read.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -99,10 +98,12 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
     .await
 }
 
-/// The records that an address means: as written, or under the configured prefix lengths,
-/// in every namespace.
+/// The records that an address means, or the prefix that it is kept under, in every namespace.
 fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learner::Host)>> {
-    let address = text.split('/').next().unwrap_or(text);
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length)),
+        None => (text, None),
+    };
     let address: IpAddr = address.parse().map_err(|_| {
         Failure(
             StatusCode::BAD_REQUEST,
@@ -112,6 +113,17 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learn
     let setup = shared.kernel.setup();
     let wanted = HostKey::of_remote(0, address, setup.ipv4_prefix, setup.ipv6_prefix)
         .map_err(|error| Failure(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let own = wanted.own_prefix().to_string();
+    if length.is_some_and(|length| length != own) {
+        let expected = format!(
+            "an address, or a prefix of length {own}, as hosts.ipv4_prefix and hosts.ipv6_prefix \
+             tell hosts apart"
+        );
+        return Err(Failure(
+            StatusCode::BAD_REQUEST,
+            format!("found {text:?}, expected {expected}"),
+        ));
+    }
     let mut found = Vec::new();
     shared.kernel.walk_hosts(|batch| {
         found.extend(

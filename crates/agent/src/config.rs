@@ -210,7 +210,7 @@ impl Config {
         source.read(Self::read)
     }
 
-    /// What every key accepts and its default, in the order of the documentation.
+    /// Each key's accepted values and default, in the order of the documentation.
     pub fn keys() -> Vec<KeyDescription> {
         let described = Self::describe("", Path::new(""));
         described.map(|(_, keys)| keys).unwrap_or_default()
@@ -256,7 +256,7 @@ impl Config {
 }
 
 impl Default for Config {
-    /// What an empty file gives.
+    /// The configuration of an empty file.
     fn default() -> Self {
         match Self::parse("", Path::new("")) {
             Ok(config) => config,

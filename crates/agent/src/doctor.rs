@@ -1,4 +1,4 @@
-//! What this machine supports, what a miss means, and how to mend it.
+//! Features that this machine supports, the effect of a missing one, and the remedy.
 
 use std::path::Path;
 
@@ -23,15 +23,15 @@ pub enum CheckState {
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What was looked at.
+    /// The subject of the check.
     pub name: String,
     /// How it went.
     pub state: CheckState,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What that means for the user.
+    /// Its effect for the user.
     pub means: String,
-    /// What to do about it, if anything.
+    /// The remedy, if any.
     pub fix: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
 use crate::kernel::ArmTable;
 use crate::view::{Event, Measurement};
 
-/// What is needed to turn numbers of the kernel into names and wall-clock time.
+/// Turns numbers of the kernel into names and wall-clock time.
 pub struct Decoder {
     mode: Mode,
     /// Wall clock minus monotonic clock, ns.

@@ -1,5 +1,5 @@
-//! What Thalweg does, and what each of it needs of the kernel: the one table that
-//! `thalweg doctor` and docs/reference/kernels.md are made from.
+//! Features of Thalweg and what each needs of the kernel: the one table for `thalweg doctor` and
+//! docs/reference/kernels.md.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -17,13 +17,13 @@ pub struct Feature {
     pub id: Id,
     /// Its name, in the doctor's table and on the page.
     pub name: &'static str,
-    /// What one has of it.
+    /// Its use.
     pub means: &'static str,
     /// Oldest kernel that has what it uses.
     pub since: Version,
-    /// What that kernel brought.
+    /// The feature of that kernel that it needs.
     pub because: &'static str,
-    /// What the kernel must be built with, or have as a module.
+    /// Options or modules that the kernel must have.
     pub needs: &'static [Need],
     /// The agent cannot run without it.
     pub required: bool,
@@ -206,7 +206,7 @@ pub const FEATURES: [Feature; 13] = [
     },
 ];
 
-/// What a look at the running kernel came to.
+/// Result of a check of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It is there.
@@ -218,7 +218,7 @@ pub enum Found {
 }
 
 impl Need {
-    /// What it is, in words.
+    /// The need, in words.
     pub fn words(self) -> String {
         match self {
             Self::SockOps => "BPF sockops".to_owned(),
@@ -343,7 +343,7 @@ impl Need {
 }
 
 impl Feature {
-    /// What it needs of a kernel's configuration, each option once.
+    /// Options of a kernel's configuration that it needs, each once.
     pub fn options(&self) -> Vec<&'static str> {
         let mut options = Vec::new();
         for option in self.needs.iter().flat_map(|need| need.options()) {

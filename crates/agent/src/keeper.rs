@@ -1,5 +1,5 @@
-//! The keeper: one thread that takes events out of the ring, hands them to the thread that writes
-//! to the store, and keeps the tables of arms and of namespace defaults up to date.
+//! The keeper: one thread that hands the ring's events to the writer of the store, and keeps the
+//! tables of arms and of namespace defaults up to date.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -168,7 +168,7 @@ impl Keeper {
         }
     }
 
-    /// What is due by the clock.
+    /// Work that is due by the clock.
     fn upkeep(&mut self) {
         self.log.flush();
         if self.discovered.elapsed() >= DISCOVER {
@@ -204,7 +204,7 @@ impl Keeper {
         policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
-    /// What a policy could not set, each kind of failure once.
+    /// Logs settings that a policy could not make, each kind of failure once.
     fn report_policy(&mut self) {
         let pin = &self.shared.kernel.setup().pin;
         match self.policy_failures.look(pin, &self.policies) {

@@ -4,7 +4,7 @@
 //! Everything lives under one directory of a bpffs: a map or link a file. Programs keep
 //! running when the agent dies. A restarted agent loads its own program with the maps that
 //! are there, and swaps it into the pinned links, so that no connection is missed in between.
-//! What the programs learn is kept; what the agent tells them is new with each program.
+//! Maps that programs write are kept; those that the agent writes are new with each program.
 
 mod arms;
 mod carried;
@@ -36,7 +36,7 @@ use pins::MAPS;
 /// The program that the agent itself runs.
 const FORGET: &str = "forget_arms";
 
-/// What the kernel side is to be.
+/// Requested state of the kernel side.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory on a bpffs.
@@ -80,7 +80,7 @@ pub struct Previous {
     pub hosts: Vec<(HostKey, Host)>,
 }
 
-/// What an earlier agent has left that is not in the new maps yet.
+/// An earlier agent's state that is not in the new maps yet.
 #[derive(Debug, Default)]
 pub struct Left {
     /// Records of another mode.
@@ -279,7 +279,7 @@ impl Kernel {
         &self.params
     }
 
-    /// What was asked for.
+    /// The requested state.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -415,8 +415,8 @@ fn raw_params(setup: &Setup, params: &Params) -> raw::thalweg_params {
     }
 }
 
-/// Puts a program in force: in the pinned link, in place of another program; where there is no
-/// link on this cgroup, in a new one, which takes the place of one on another cgroup.
+/// Puts a program in force: it replaces the program of the pinned link. Without a link on this
+/// cgroup, a new link replaces one on another cgroup.
 fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Result<()> {
     if let Some(mut link) = links::open(path)?
         && links::attached_to(&link)? == Some(links::cgroup_id(cgroup)?)

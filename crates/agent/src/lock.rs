@@ -15,7 +15,7 @@ use thalweg_control::pins;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Between two looks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// What follows the pid of an agent that is ending.
+/// Follows the pid of an agent that is ending.
 const ENDING: &str = " ending";
 
 /// A locked file with the pid of the agent that holds it.
@@ -57,7 +57,7 @@ impl Lock {
     }
 }
 
-/// What an agent holds while it runs.
+/// Locks that an agent holds while it runs.
 pub struct Locks {
     /// Its state directory's.
     pub state: Lock,

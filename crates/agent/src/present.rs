@@ -70,7 +70,7 @@ impl Presenter<'_> {
         propensities_q16(&next, system_arm, allowed, self.params, now_ns)
     }
 
-    /// What the system gives connections to a host.
+    /// The arm that the system gives connections to a host.
     fn system_arm(&self, key: &HostKey) -> Option<usize> {
         let known = self.defaults.get(&key.netns).copied();
         known.unwrap_or(self.system_arm)

@@ -23,6 +23,17 @@ use crate::lock::{Lock, Locks, PinLock};
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
 
+/// Makes the directory of the store, which is the agent's alone.
+fn make_state_directory(path: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .with_context(|| format!("creating {}", path.display()))?;
+    check_private(path)?;
+    Ok(Store::make_private(path)?)
+}
+
 /// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
 /// when it ends, unless they were detached.
 ///
@@ -31,7 +42,7 @@ use crate::store::{HostRow, Moment, Snapshot, Store};
 /// was, nothing is left.
 pub fn run(config: Config) -> Result<()> {
     check_privileges()?;
-    // What the agent makes is its own; what others may use is given to them.
+    // Files of the agent are its own; those for others are given to them.
     umask(Mode::from_bits_truncate(0o077));
     // First of all: a signal that comes during the start ends the agent once it has started.
     let ends = Ends::new()?;
@@ -39,14 +50,8 @@ pub fn run(config: Config) -> Result<()> {
         Some(path) => path.clone(),
         None => system::cgroup2_mount()?,
     };
-    system::check_cgroup2(&cgroup)?;
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&config.paths.state)
-        .with_context(|| format!("creating {}", config.paths.state.display()))?;
-    check_private(&config.paths.state)?;
-    Store::make_private(&config.paths.state)?;
+    system::check_cgroup2(&cgroup).context("`cgroup` of the configuration")?;
+    make_state_directory(&config.paths.state)?;
     // Before the lock: a child has it, too, until it is modprobe, and may outlive an agent.
     system::load_modules(&config.arms.load);
     let state = Lock::take(&config.paths.state.join("agent.lock"))?;
@@ -59,9 +64,8 @@ pub fn run(config: Config) -> Result<()> {
     let locks = Arc::new(Locks { state, pins });
     // From here on the agent makes its threads, and reads what others have written.
     privileges::give_up()?;
-    for directory in [&config.paths.state, &config.paths.pin] {
-        check_reachable(directory)?;
-    }
+    check_reachable(&config.paths.state)?;
+    check_reachable(&config.paths.pin)?;
     let opened = Store::open(&config.paths.state, &system::boot_id()?, Moment::now())?;
     let remembered = opened.store.arm_names(config.params().mode)?;
     let (kernel, left) = Kernel::prepare(setup(&config, cgroup, remembered)?)?;
@@ -87,8 +91,8 @@ pub fn run(config: Config) -> Result<()> {
     shared
         .kernel
         .refresh_arms(&shared.kernel.setup().arms, false)?;
-    let without_btf = shared.kernel.without_btf();
-    shared.problem("kernel-btf", without_btf.map(without_btf_in_words));
+    let without_btf = shared.kernel.without_btf().map(without_btf_in_words);
+    shared.problem("kernel-btf", without_btf);
     log_start(&shared)?;
     restore_policy(&shared);
 
@@ -109,14 +113,11 @@ pub fn run(config: Config) -> Result<()> {
     let served = server
         .join()
         .unwrap_or_else(|_| bail!("the API thread panicked"));
-    let attached = learner::is_attached(&shared.kernel.setup().pin);
-    if attached {
-        tracing::info!(
-            "agent ends; the programs stay attached and go on (`thalweg detach` removes them)"
-        );
-    } else {
-        tracing::info!("agent ends; nothing is left in the kernel");
-    }
+    let left = match learner::is_attached(&shared.kernel.setup().pin) {
+        true => "the programs stay attached and go on (`thalweg detach` removes them)",
+        false => "nothing is left in the kernel",
+    };
+    tracing::info!("agent ends; {left}");
     kept.and(served)
 }
 

@@ -1,4 +1,4 @@
-//! What the keeper thread and the API share.
+//! State that the keeper thread and the API share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,7 @@ pub struct Shared {
     hosts: AtomicU64,
     /// The way to the thread that writes to the store.
     pub mailbox: Mailbox,
-    /// What that thread needs, until it runs.
+    /// That thread's state, until it starts.
     desk: Mutex<Option<Desk>>,
     /// For what is asked of the store, and for what people have it forget.
     store: Mutex<Store>,
@@ -88,7 +88,7 @@ impl Shared {
         })
     }
 
-    /// What the thread that writes to the store needs; once.
+    /// State of the thread that writes to the store; once.
     pub fn take_desk(&self) -> Option<Desk> {
         lock(&self.desk).take()
     }
@@ -299,7 +299,7 @@ pub struct Restoring<'a> {
     /// The agent's own network namespace may have another cookie now.
     anew: bool,
     now_ns: u64,
-    /// What has passed since the ages of the records were taken.
+    /// Time since the ages of the records were taken.
     elapsed_ms: u64,
     arms: ArmTable,
     system_arm: Option<usize>,

@@ -1,5 +1,5 @@
-//! Programs of others that silence the learner: one that sets a connection's callback flags
-//! without regard to those that are set takes the learner's away, and no end is seen any more.
+//! Programs of others that silence the learner: one that overwrites a connection's callback flags
+//! clears the learner's, and no end is seen any more.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -21,7 +21,7 @@ const CGROUPS: usize = 1000;
 /// Programs of Thalweg's, which leave each other's flags alone.
 const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "limit_sockops"];
 
-/// What the counters were when an end was last seen.
+/// The counters when an end was last seen.
 pub(crate) struct Silence {
     looked: Instant,
     closed: u64,
@@ -43,8 +43,7 @@ impl Silence {
         self.looked.elapsed() >= LOOK
     }
 
-    /// What is strange, if connections come and none ends, and a program of somebody else is
-    /// there that may be why.
+    /// The problem, if connections come and none ends, and somebody else's program may be why.
     pub fn look(&mut self, counters: &Counters, cgroup: &Path) -> Option<String> {
         self.looked = Instant::now();
         if counters.closed != self.closed {

@@ -41,7 +41,7 @@ pub enum StoreError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The action.
         action: &'static str,
         /// Why it failed.
         source: std::io::Error,
@@ -51,7 +51,7 @@ pub enum StoreError {
     Sql {
         /// The store's file.
         path: PathBuf,
-        /// What was tried.
+        /// The action.
         action: &'static str,
         /// Why it failed.
         source: rusqlite::Error,
@@ -92,7 +92,7 @@ pub struct Opened {
 pub struct SetAside {
     /// Where it is now.
     pub path: PathBuf,
-    /// What was wrong with it.
+    /// Its fault.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! What the local API answers, one type a resource. The command line, and whatever else
+//! Answers of the local API, one type a resource. The command line, and whatever else
 //! reads the agent, uses these and no other description of the same figures.
 
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct Status {
     pub events_lost: u64,
     /// Seconds since the last snapshot of host records to the store; `None` before the first.
     pub snapshot_age_s: Option<u64>,
-    /// What is wrong at present, in words; empty = nothing.
+    /// Present problems, in words; empty = none.
     pub problems: Vec<String>,
 }
 

@@ -20,7 +20,7 @@ const EVENTS_MAX: u64 = 16_384;
 /// Between two prunings of the store.
 const PRUNE: Duration = Duration::from_secs(60);
 
-/// What the thread is asked to do.
+/// A job of the thread.
 enum Job {
     /// To store events.
     Events(Vec<Event>),
@@ -41,7 +41,7 @@ pub struct Mailbox {
     pub lost: AtomicU64,
 }
 
-/// What the thread needs, until it runs.
+/// State that the thread takes over when it starts.
 pub struct Desk {
     jobs: mpsc::Receiver<Job>,
     store: Store,
@@ -119,7 +119,7 @@ struct State {
     /// Jobs that came while records were being saved.
     later: Vec<Job>,
     store: Store,
-    /// What the store has; `None`: to be read from it.
+    /// The store's state; `None`: to be read from it.
     saved: Option<Saved>,
     /// `established + closed` at the last snapshot: nothing new, nothing to save.
     activity: u64,
@@ -278,8 +278,8 @@ impl State {
             self.attend();
             Ok(())
         })?;
-        // What the walk has not found is looked for by its key before it is given up: a table that
-        // is read short must not empty the store.
+        // A host that the walk has not found is looked up by its key before it is given up: a table
+        // that is read short must not empty the store.
         let mut gone: Vec<HostKey> = Vec::new();
         for id in saved.missing() {
             let Some(key) = self.store.host_of(id)? else {

@@ -1,6 +1,6 @@
 //! Between the structs of the header and the types of the core.
 
-use thalweg_learner::{ArmState, Host, HostKey};
+use thalweg_learner::{ArmState, Host, HostKey, same_arm};
 
 use crate::raw;
 
@@ -24,40 +24,14 @@ pub fn key_from_raw(key: &raw::thalweg_host_key) -> HostKey {
 }
 
 fn arm_from_raw(arm: &raw::thalweg_arm_state) -> ArmState {
-    ArmState {
-        value: arm.value,
-        max_rate: arm.max_rate,
-        weight_q16: arm.weight_q16,
-        deviation_q16: arm.deviation_q16,
-        log_rate_q16: arm.log_rate_q16,
-        srtt_us: arm.srtt_us,
-        min_rtt_us: arm.min_rtt_us,
-        chosen: arm.chosen,
-        greedy: arm.greedy,
-        scored: arm.scored,
-        segs: arm.segs,
-        retrans: arm.retrans,
-    }
+    same_arm!(ArmState, arm)
 }
 
 fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
-    raw::thalweg_arm_state {
-        value: arm.value,
-        max_rate: arm.max_rate,
-        weight_q16: arm.weight_q16,
-        deviation_q16: arm.deviation_q16,
-        log_rate_q16: arm.log_rate_q16,
-        srtt_us: arm.srtt_us,
-        min_rtt_us: arm.min_rtt_us,
-        chosen: arm.chosen,
-        greedy: arm.greedy,
-        scored: arm.scored,
-        segs: arm.segs,
-        retrans: arm.retrans,
-    }
+    same_arm!(raw::thalweg_arm_state, arm)
 }
 
-/// What a copy of a record is worth, which was made while programs may have changed it.
+/// Validity of a copy of a record, which was made while programs may have changed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// It is whole.
@@ -68,7 +42,7 @@ pub enum Copied {
     Recycled,
 }
 
-/// What the copy of the record under `key` is worth.
+/// Validity of the copy of the record under `key`.
 pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
     // The lower half, as it is stored.
     if host.tag != key.tag() || host.tag_tail != host.tag as u32 {

@@ -193,7 +193,7 @@ impl Client {
     }
 }
 
-/// What a request carries.
+/// Content of a request.
 type Content = BoxBody<Bytes, std::io::Error>;
 
 fn nothing() -> Content {

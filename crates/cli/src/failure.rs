@@ -1,10 +1,15 @@
 //! How commands fail, and what the shell learns of it.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What is known of the programs in the kernel.
+use clap::error::ErrorKind;
+use thalweg_units::file::{self, MAX_FILE_BYTES};
+use thalweg_units::{Faults, excerpt};
+
+/// State of the programs in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinned {
     /// They are attached.
@@ -109,7 +114,10 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     let code = failure.map_or(1, Failure::code);
     if code != 0 && !matches!(failure, Some(Failure::Command(_))) {
-        let message = format!("{error:#}");
+        let message = match scenario_faults(error) {
+            Some(faults) if !json => with_excerpts(faults),
+            _ => format!("{error:#}"),
+        };
         let line = if json {
             as_json(&message, code)
         } else {
@@ -121,23 +129,75 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The same for arguments that cannot be understood, and for `--help`.
+/// The faults of a scenario, if that is what went wrong.
+fn scenario_faults(error: &anyhow::Error) -> Option<&Faults> {
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(thalweg_lab::Error::Scenario(faults)), _)
+        | (_, Some(thalweg_sim::scenario::LoadError::Scenario(faults))) => Some(faults),
+        _ => None,
+    }
+}
+
+/// Faults, each with the line that it is in.
+fn with_excerpts(faults: &Faults) -> String {
+    let mut texts = BTreeMap::new();
+    let told = faults.0.iter().map(|fault| {
+        let text = (texts.entry(&fault.file)).or_insert_with(|| {
+            file::read(&fault.file, MAX_FILE_BYTES).map_or(String::new(), |bytes| {
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        });
+        format!("{fault}\n{}", excerpt(text, fault.at))
+    });
+    let told: String = told.collect();
+    let told = told.trim_end();
+    match faults.0.len() {
+        1 => told.to_owned(),
+        count => format!("found {count} faults\n{told}"),
+    }
+}
+
+/// The same for arguments that cannot be understood; prints `--help` and `--version`.
 pub fn report_usage(error: &clap::Error) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let json = std::env::args_os()
         .skip(1)
         .take_while(|argument| argument != "--")
         .any(|argument| argument == "--json");
-    if !(json && error.use_stderr()) {
+    let lacks_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if !error.use_stderr() || (lacks_command && !json) {
         let _ = error.print();
+    } else if json {
+        let _ = writeln!(std::io::stderr(), "{}", as_json(&usage_line(error), code));
     } else {
-        let text = error.to_string();
-        // What follows an empty line is about usage in general.
-        let what = text.split("\n\n").next().unwrap_or_default();
-        let what = what.strip_prefix("error: ").unwrap_or(what);
-        let words: Vec<&str> = what.split_whitespace().collect();
-        let _ = writeln!(std::io::stderr(), "{}", as_json(&words.join(" "), 2));
+        let _ = writeln!(std::io::stderr(), "thalweg: {}", usage_line(error));
     }
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    ExitCode::from(code)
+}
+
+/// clap's message in one line: the fault, its suggestions, and whose help to read.
+fn usage_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a command is missing; see --help".to_owned();
+    }
+    let mut parts = Vec::new();
+    let mut help = "--help".to_owned();
+    for paragraph in error.to_string().split("\n\n") {
+        let words: Vec<&str> = paragraph.split_whitespace().collect();
+        match words.as_slice() {
+            ["Usage:", usage @ ..] => {
+                let command = usage
+                    .iter()
+                    .take_while(|word| !word.starts_with(['[', '<', '-']));
+                let command: Vec<&str> = command.copied().collect();
+                help = format!("`{} --help`", command.join(" "));
+            }
+            ["For", "more", "information,", ..] | [] => {}
+            ["error:" | "tip:", words @ ..] => parts.push(words.join(" ")),
+            words => parts.push(words.join(" ")),
+        }
+    }
+    format!("{}; see {help}", parts.join("; "))
 }
 
 fn as_json(message: &str, code: u8) -> String {

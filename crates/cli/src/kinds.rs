@@ -1,4 +1,4 @@
-//! What kind of file a user has named, where it is not the one that the command takes.
+//! Kinds of files, to name the command that takes a file where this one does not.
 
 use std::path::Path;
 
@@ -17,14 +17,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What it is, and the command that takes it.
+    /// The kind in words, and the command that takes it.
     fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Configuration => ("a configuration", "thalweg config check"),
             Self::Policy => ("a policy", "thalweg policy check"),
             Self::LabScenario => ("a scenario of the laboratory", "thalweg lab run"),
             Self::SimScenario => ("a scenario of the simulator", "thalweg sim run"),
-            Self::Tables => ("a list of tables", "thalweg lab tables --tables"),
+            Self::Tables => ("a list of tables", "python -m thalweg.results --tables"),
             Self::Model => ("a model", "thalweg model show"),
         }
     }
@@ -83,7 +83,7 @@ fn is_text(bytes: &[u8]) -> bool {
     !bytes.is_empty() && !bytes.contains(&0) && std::str::from_utf8(bytes).is_ok()
 }
 
-/// What kind of file it is, if only one fits.
+/// The kind of a file, if only one fits.
 fn of(bytes: &[u8]) -> Option<Kind> {
     // The length of a header, which is JSON (safetensors).
     if bytes.get(5..9) == Some(b"\0\0\0{") {

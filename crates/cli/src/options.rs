@@ -1,7 +1,10 @@
 //! The command line as a whole. Each sub-command's own options are in its file.
 
+use std::fmt::Display;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use thalweg_agent::config::Config;
@@ -34,6 +37,22 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Reads a whole number within a range.
+pub fn whole<T>(
+    range: RangeInclusive<T>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            format!("expected a whole number from {least} to {most}")
+        })
+    }
 }
 
 /// Options of every sub-command.
@@ -77,7 +96,7 @@ impl Global {
 /// An address, with brackets around it or without.
 ///
 /// # Errors
-/// What is expected.
+/// The text is no address.
 pub fn address(text: &str) -> Result<IpAddr, String> {
     let inner = text
         .strip_prefix('[')
@@ -96,7 +115,7 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
 /// A host as the agent knows it: an address, with a length where it is a prefix.
 ///
 /// # Errors
-/// What is expected.
+/// The text is no address.
 pub fn host(text: &str) -> Result<String, String> {
     let (start, length) = text.split_once('/').unwrap_or((text, ""));
     let good = address(start)?;
@@ -131,7 +150,8 @@ pub fn cgroup(text: &Path) -> anyhow::Result<PathBuf> {
             system::check_cgroup2(text)?;
         }
         anyhow::bail!(
-            "there is no cgroup {name}: {} does not exist",
+            "there is no cgroup {name}: {} does not exist; expected a cgroup v2 directory: make it \
+             with mkdir, or name another",
             directory.display()
         );
     }
@@ -145,7 +165,9 @@ pub enum Command {
     Run(commands::run::Options),
     /// Show how the agent is doing: mode, counters, memory, problems.
     Status,
-    /// List the congestion controls to choose from.
+    /// List the agent's arms: the congestion controls that it chooses from, and refusals.
+    ///
+    /// `thalweg cc list` shows all that this machine has, with or without an agent.
     Arms,
     /// List what is known of remote hosts.
     Hosts(commands::hosts::Options),
@@ -181,19 +203,17 @@ pub enum Command {
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
     ///
-    /// The command gets a network of its own. What it reaches there, through the path, is the
-    /// command of --far: addresses are in THALWEG_LINK_NEAR and THALWEG_LINK_FAR (IPv6: _NEAR6
-    /// and _FAR6). The exit code is the command's; 126 and 127 mean that it cannot be started
-    /// or found.
+    /// The path leads to the command of --far alone; addresses are in THALWEG_LINK_NEAR and
+    /// THALWEG_LINK_FAR (IPv6: _NEAR6 and _FAR6). The exit code is the command's; 126 and 127 mean
+    /// that it cannot be started or found.
     Link(commands::link::Options),
     /// Run a command on the TCP of a Linux kernel that is a process, on this machine's network.
     ///
-    /// The kernel is user-mode Linux with what this machine's may lack, as bbr. The command runs
-    /// unmodified: with this machine's files, this directory, environment, user, standard streams
-    /// and signals; its TCP connections end in that kernel and go through this machine's address
-    /// (NAT). Needs root, or once `stack setup` by root; --wire link:SPEC needs neither. The exit
-    /// code is the command's; 126 and 127 mean that it cannot be started or found. docs/guide/stack.md
-    /// tells what is as on this machine and what is not.
+    /// User-mode Linux has what this machine's kernel may lack, as bbr. The command runs unmodified,
+    /// with this machine's files, environment, user, standard streams and signals; its connections
+    /// leave by this machine's address (NAT). Needs root, or once `stack setup` by root; --wire
+    /// link:SPEC needs neither. The exit code is the command's; 126 and 127 mean that it cannot be
+    /// started or found. docs/guide/stack.md has the rest.
     Stack(Box<commands::stack::Options>),
     /// Limit what a cgroup sends: set, change, list, show and remove.
     ///

@@ -6,6 +6,8 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use serde::Serialize;
 use thalweg_units::Faults;
+pub use thalweg_units::figures::bytes;
+use thalweg_units::figures::{self, three};
 
 use crate::failure::Failure;
 
@@ -122,25 +124,7 @@ pub fn faults(faults: &Faults) -> Vec<Fault> {
 
 /// A rate in bytes per second as bits per second with a unit, three figures.
 pub fn rate(bytes_per_s: f64) -> String {
-    let bits = bytes_per_s * 8.0;
-    let (value, unit) = match bits {
-        b if b >= 1e9 => (b / 1e9, "Gbit/s"),
-        b if b >= 1e6 => (b / 1e6, "Mbit/s"),
-        b if b >= 1e3 => (b / 1e3, "kbit/s"),
-        b => (b, "bit/s"),
-    };
-    format!("{} {unit}", three(value))
-}
-
-/// Bytes with a unit, three figures.
-pub fn bytes(bytes: u64) -> String {
-    let value = bytes as f64;
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{} kB", three(value / 1e3)),
-        1_000_000..1_000_000_000 => format!("{} MB", three(value / 1e6)),
-        _ => format!("{} GB", three(value / 1e9)),
-    }
+    figures::rate(bytes_per_s * 8.0)
 }
 
 /// Microseconds as milliseconds.
@@ -182,15 +166,6 @@ pub fn decimal(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Three significant figures.
-fn three(value: f64) -> String {
-    match value {
-        v if v >= 99.95 => format!("{v:.0}"),
-        v if v >= 9.995 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,9 +174,7 @@ mod tests {
     fn figures() {
         assert_eq!(rate(125_000_000.0), "1.00 Gbit/s");
         assert_eq!(rate(1_249_000.0), "9.99 Mbit/s");
-        assert_eq!(rate(0.0), "0.00 bit/s");
-        assert_eq!(bytes(999), "999 B");
-        assert_eq!(bytes(1_500_000), "1.50 MB");
+        assert_eq!(rate(124_962_500.0), "1.00 Gbit/s");
         assert_eq!(milliseconds(12_345), "12.3 ms");
         assert_eq!(span(59), "59 s");
         assert_eq!(span(3_725), "1 h 2 min");

@@ -10,35 +10,32 @@
 //! cc/NAME-new        the same of a version on its way: not in force yet, or not in its place
 //! ```
 //!
-//! A version is pinned whole as `NAME-new` and gets its place by one rename. What a call that is
-//! cut short leaves, the next one finishes or takes back: `NAME-new` is in force if its link
-//! keeps this very version registered. The kernel keeps a version for as long as a socket has
-//! it, whatever is pinned.
+//! A version is pinned whole as `NAME-new` and gets its place by one rename. The next call finishes
+//! or undoes an interrupted one: `NAME-new` is in force if its link keeps this very version
+//! registered. The kernel keeps a version for as long as a socket has it, whatever is pinned.
 
 mod flows;
+mod list;
 mod program;
 mod rate;
 mod support;
 mod trace;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapMut, MapType, Object};
+use libbpf_rs::{Link, MapCore, MapHandle, MapMut, MapType, Object};
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use serde::Serialize;
 
 use crate::pins::{self, Kept, Locked, entries, remove_file};
-use crate::{privileges, system};
+use crate::{links, privileges, system};
 
 pub use flows::{Use, count};
+pub use list::{Control, State, list, needing_ecn};
 pub use program::{Fill, Program};
 pub use rate::{LoadedModel, Reference, is_model, with_model};
 pub use support::{Support, Unavailable, check};
@@ -58,141 +55,12 @@ const UNREGISTER_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 /// Between two counts of the flows that are left.
 const DRAIN_LOOK: Duration = Duration::from_millis(200);
-/// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
-const TCP_CONG_NEEDS_ECN: u32 = 2;
 
 /// Congestion controls that come with Thalweg, and what each is.
 const BUILT_IN: [(&str, &[u8], &str); 2] = [
     ("htcp", thalweg_bpf_objects::HTCP, "H-TCP"),
     ("dctcp", thalweg_bpf_objects::DCTCP, "DCTCP, RFC 8257"),
 ];
-
-/// Where a congestion control stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// The system's: built in, a module, or of somebody else.
-    System,
-    /// Loaded by Thalweg.
-    Loaded,
-    /// Loaded by Thalweg and taken back: connections that have it keep it, none gets it.
-    Draining,
-    /// Comes with Thalweg and can be loaded.
-    Loadable,
-    /// Comes with Thalweg, and this kernel cannot run it.
-    Unavailable,
-}
-
-/// One congestion control.
-#[derive(Clone, Debug, Serialize)]
-pub struct Control {
-    /// Its name.
-    pub name: String,
-    /// Where it stands.
-    pub state: State,
-    /// What uses it; none where that is not known.
-    #[serde(rename = "use")]
-    pub used: Option<Use>,
-    /// Only for flows with ECN; none where that is not known.
-    pub needs_ecn: Option<bool>,
-    /// Name of the table of callbacks in the object that was loaded.
-    pub program: Option<String>,
-    /// Names of its maps.
-    pub maps: Vec<String>,
-    /// The model that decides in it; none where none does.
-    pub model: Option<LoadedModel>,
-    /// Why it is unavailable; for what can be loaded, what it is.
-    pub note: Option<String>,
-}
-
-/// All congestion controls: those of the system, those that are loaded, those that could be.
-/// By name.
-///
-/// # Errors
-/// [`anyhow::Error`] where pins cannot be read.
-pub fn list(pin: &Path) -> Result<Vec<Control>> {
-    privileges::check()?;
-    let directory = pin.join(DIRECTORY);
-    // Mends what a call that was cut short has left, and lets no other change it meanwhile.
-    let _all = Controls::open(pin)?;
-    let support = check();
-    let used = count();
-    let of = |name: &str| {
-        let used = used.as_ref().ok()?;
-        Some(used.get(name).copied().unwrap_or_default())
-    };
-    let plain = |name: String, state, note| Control {
-        used: of(&name),
-        name,
-        state,
-        needs_ecn: None,
-        program: None,
-        maps: Vec::new(),
-        model: None,
-        note,
-    };
-    let mut all = BTreeMap::new();
-    let with_model = (rate::NAME, "the learned rate controller: load a model");
-    let built_in = BUILT_IN.map(|(name, _, what)| (name, what));
-    for (name, what) in built_in.into_iter().chain([with_model]) {
-        let control = match &support {
-            Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
-            Err(why) => plain(
-                name.to_owned(),
-                State::Unavailable,
-                Some(why.reason().to_owned()),
-            ),
-        };
-        all.insert(name.to_owned(), control);
-    }
-    for name in system::available_ccs()? {
-        all.insert(name.clone(), plain(name, State::System, None));
-    }
-    for name in names(&directory)? {
-        let own = directory.join(&name);
-        let state = if own.join(LINK).exists() {
-            State::Loaded
-        } else {
-            State::Draining
-        };
-        let flags = support
-            .as_ref()
-            .ok()
-            .and_then(|support| flags(&own, support));
-        let mut control = plain(name.clone(), state, None);
-        control.needs_ecn = flags.map(|flags| flags & TCP_CONG_NEEDS_ECN != 0);
-        control.program = MapHandle::from_pinned_path(own.join(OPS))
-            .ok()
-            .map(|map| map.name().to_string_lossy().into_owned());
-        let maps = entries(&own)?.into_iter();
-        control.maps = maps
-            .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
-            .collect();
-        control.maps.sort();
-        control.model = rate::model_in(&own);
-        all.insert(name, control);
-    }
-    Ok(all.into_values().collect())
-}
-
-/// Names of what is loaded here and works only for flows with ECN.
-pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
-    let directory = pin.join(DIRECTORY);
-    let Ok(names) = names(&directory) else {
-        return BTreeSet::new();
-    };
-    if names.is_empty() {
-        return BTreeSet::new();
-    }
-    let Ok(support) = check() else {
-        return BTreeSet::new();
-    };
-    // One that cannot be asked (CAP_SYS_ADMIN) is taken for one that does.
-    let needs = |name: &String| {
-        flags(&directory.join(name), &support).is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
-    };
-    names.into_iter().filter(needs).collect()
-}
 
 /// The program that a word of the command line means: the name of one that comes with
 /// Thalweg, or an object file. For models there is [`with_model`].
@@ -227,7 +95,7 @@ pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
 /// Returns the name.
 ///
 /// # Errors
-/// What is wrong with the program, the name or the kernel. Nothing is left behind.
+/// A fault of the program, the name or the kernel. Nothing is left behind.
 pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<String> {
     let name = match name {
         Some(name) => name.to_owned(),
@@ -249,7 +117,7 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
 /// they end; those to come get the new one, and at no moment is there none.
 ///
 /// # Errors
-/// What is wrong with the program or the kernel. The old version stays then.
+/// A fault of the program or the kernel. The old version stays then.
 pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
     privileges::check()?;
     let support = check()?;
@@ -411,7 +279,7 @@ impl Kept for Controls {
 }
 
 impl Controls {
-    /// What has a name that is loaded, or draining.
+    /// The pins of a name that is loaded, or draining.
     fn of(pin: &Path, name: &str) -> Result<Self> {
         let missing = || {
             if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
@@ -556,7 +424,8 @@ fn swap_into(
 ) -> Result<()> {
     let mut object = program.load(name, support)?;
     pin_maps(&mut object, new)?;
-    pin_again(link, &new.join(LINK))?;
+    // Pinned already, which libbpf does only once.
+    links::pin(link.as_fd(), &new.join(LINK))?;
     fail_point!("cc::linked");
     let mut ops = ops(&mut object)?;
     fill(&mut ops, name)?;
@@ -575,31 +444,17 @@ fn swap_into(
     Ok(())
 }
 
-/// Fills the map of callbacks. libbpf does so only on its way to an attachment, and only links
-/// that it attached itself can it update. So it attaches while this process may open no file:
-/// the link fails for want of a descriptor, before TCP is asked to register a name that is
-/// taken, which the kernel would log.
+/// Fills the map of callbacks. libbpf does so only on its way to an attachment, and can update only
+/// links that it attached itself. So it attaches while this process may open no file. The link
+/// fails for want of a descriptor, before TCP would refuse a name that is taken and log it.
 fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, 0, hard)?;
     let attached = ops.attach_struct_ops();
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-    // What else may have failed is seen when the link is to be updated.
+    // Another failure is seen when the link is to be updated.
     if attached.is_ok() {
         bail!("{name} vanished from the kernel while it was being replaced");
-    }
-    Ok(())
-}
-
-/// Pins a link that is pinned already; libbpf pins each only once.
-fn pin_again(link: &Link, path: &Path) -> Result<()> {
-    let c_path = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the descriptor is open and the path ends with a 0 for the whole call.
-    let failed =
-        unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(link.as_fd().as_raw_fd(), c_path.as_ptr()) };
-    if failed != 0 {
-        return Err(std::io::Error::from_raw_os_error(-failed))
-            .with_context(|| format!("pinning {}", path.display()));
     }
     Ok(())
 }
@@ -626,23 +481,6 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
         LinkTypeInfo::StructOps(info) => Some(info.map_id),
         _ => None,
     })
-}
-
-/// `flags` of a loaded congestion control: of the version in force, whatever is pinned.
-fn flags(own: &Path, support: &Support) -> Option<u32> {
-    let link = Link::open(own.join(LINK)).ok();
-    let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
-    let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
-    let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
-        // A swap that was cut short has left another pinned.
-        Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
-            privileges::raised(|| MapHandle::from_map_id(id)).ok()?
-        }
-        _ => pinned?,
-    };
-    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
-    let bytes = value.get(support.flags_offset..support.flags_offset + 4)?;
-    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Names of what is loaded or draining, in order.

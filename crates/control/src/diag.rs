@@ -24,7 +24,7 @@ const SOURCE: usize = 8;
 const DESTINATION: usize = 24;
 const INODE: usize = 68;
 
-/// What the kernel tells of a socket.
+/// The kernel's description of a socket.
 #[derive(Debug)]
 pub struct Socket<'a> {
     /// It waits for connections.

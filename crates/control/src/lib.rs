@@ -1,5 +1,5 @@
-//! What is pinned in the kernel and needs no agent: policies, congestion controls in BPF, limits
-//! of cgroups, other people's `sockops` objects.
+//! Objects pinned in the kernel that need no agent: policies, congestion controls in BPF, limits of
+//! cgroups, other people's `sockops` objects.
 //!
 //! Each is set up by a call and works on without a process. [`pins`] and [`links`] are what all of
 //! them stand on. The learner is known here only by its pins ([`learner`]), because policies run

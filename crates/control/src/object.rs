@@ -38,7 +38,7 @@ pub fn check_file(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What libbpf has said since it was last asked, the verifier's log included.
+/// libbpf's messages since they were last taken, the verifier's log included.
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 unsafe extern "C" {
@@ -87,7 +87,7 @@ pub fn listening<T>(what: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// What libbpf has said, and forgets it.
+/// Takes libbpf's messages.
 pub fn take_said() -> String {
     SAID.lock()
         .map(|mut said| std::mem::take(&mut *said))

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
@@ -68,7 +69,7 @@ impl Locked {
 }
 
 /// Things of one kind, a directory each, below one that is locked while they are read or changed.
-/// What a call that was cut short has left is settled when the directory is opened.
+/// Remains of an interrupted call are settled when the directory is opened.
 pub(crate) trait Kept: From<Locked> {
     /// Name of the directory below the agent's.
     const DIRECTORY: &str;
@@ -113,6 +114,12 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(error).with_context(|| format!("reading {}", directory.display())),
     }
+}
+
+/// Numbers among the names in a directory; none where there is no directory.
+pub(crate) fn numbers<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
+    let names = entries(directory)?.into_iter();
+    Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
 /// Removes a directory and what is in it: first the files whose names begin with `first`. No

@@ -1,9 +1,9 @@
 //! Policies in the kernel: applied, watched, taken away; with or without a running agent.
 //!
-//! Everything lies in the directory `policy` below the agent's pins: the link, the maps that
-//! all policies share, and a directory for the policy in force, named by its number, with the
-//! maps that are its own. A new policy is loaded beside the old one and takes its place in the
-//! link, in one step; a fault before that step leaves the old one as it was.
+//! Everything lies in the directory `policy` below the agent's pins: the link, the maps that all
+//! policies share, and a directory for the policy in force, named by its number, with its own maps.
+//! A new policy is loaded beside the old one and takes its place in the link in one step. A fault
+//! before that step leaves the old one as it was.
 
 mod events;
 mod existing;
@@ -72,21 +72,21 @@ pub struct Place {
     pub cgroup: PathBuf,
 }
 
-/// What an application of a policy has to say.
+/// Notes of an application of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     /// Things that the operator should know: namespaces that do not exist, and the like.
     pub notes: Vec<String>,
     /// Kernel memory of its maps and of those that all policies share, bytes.
     pub map_bytes: u64,
-    /// What became of connections that were open already, where that was asked for.
+    /// Outcome for connections that were open already, where that was asked for.
     pub reached: Option<Reached>,
 }
 
 /// How a policy is applied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
-    /// What matches is counted, and nothing set.
+    /// Matches are counted, and nothing is set.
     pub dry_run: bool,
     /// Connections that are open already are reached, too.
     pub existing: bool,

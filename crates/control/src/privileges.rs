@@ -1,4 +1,4 @@
-//! What this process may do: capabilities that it needs, gives up, and uses for a moment.
+//! Privileges of this process: capabilities that it needs, gives up, and uses for a moment.
 //!
 //! The agent keeps three capabilities in force, and two more at hand, which are raised around the
 //! few steps that need them. `docs/reference/security.md` has the table.
@@ -76,8 +76,8 @@ pub fn check() -> Result<()> {
     Err(MissingPrivilege(missing.join(", ")).into())
 }
 
-/// Gives up, for good, what the agent does not use once it has its directories and its socket:
-/// on the calling thread, and on those that it makes from now on.
+/// Gives up for good the privileges that the agent does not use once it has its directories and
+/// socket: on the calling thread and those that it starts from now on.
 ///
 /// # Errors
 /// The kernel's own.

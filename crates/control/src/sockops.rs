@@ -49,7 +49,7 @@ pub struct Loaded {
 /// name defaults to the file's, without its extensions.
 ///
 /// # Errors
-/// What is wrong with the file, the name, the cgroup or the program. Nothing is left behind.
+/// A fault of the file, the name, the cgroup or the program. Nothing is left behind.
 pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Result<Loaded> {
     object::check_file(file)?;
     let name = match name {
@@ -94,8 +94,8 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the lines begin with that an object prints by `bpf_printk`: the text of its formats
-/// up to the first `%`. Empty where nothing is known, or a format begins with `%`.
+/// Beginnings of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.
+/// Empty where nothing is known, or a format begins with `%`.
 ///
 /// # Errors
 /// [`anyhow::Error`] where there is no object of that name.

@@ -1,4 +1,4 @@
-//! What the machine has: mounts, congestion controls, namespaces, privileges.
+//! This machine's mounts, congestion controls, namespaces, privileges.
 
 use std::collections::HashSet;
 use std::fs;
@@ -55,14 +55,17 @@ pub fn is_root_cgroup(path: &Path) -> bool {
 
 /// Fails unless a path is a directory of a cgroup v2 hierarchy.
 pub fn check_cgroup2(path: &Path) -> Result<()> {
-    let stat =
-        nix::sys::statfs::statfs(path).with_context(|| format!("cgroup {}", path.display()))?;
-    if stat.filesystem_type().0 as i64 == CGROUP2_MAGIC && path.is_dir() {
-        return Ok(());
-    }
+    let fault = match nix::sys::statfs::statfs(path) {
+        Ok(stat) if stat.filesystem_type().0 == CGROUP2_MAGIC && path.is_dir() => {
+            return Ok(());
+        }
+        Ok(_) => "is not a cgroup v2 directory",
+        Err(nix::Error::ENOENT) => "does not exist",
+        Err(error) => bail!("cgroup {}: {}", path.display(), error.desc()),
+    };
     let mount = cgroup2_mount()?;
     bail!(
-        "{} is not a cgroup v2 directory; one lies under {}",
+        "{} {fault}; expected a cgroup v2 directory under {}: make it with mkdir, or name another",
         path.display(),
         mount.display()
     )

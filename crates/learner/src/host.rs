@@ -1,9 +1,9 @@
-//! What is known of a remote host and of each arm towards it.
+//! Records of remote hosts, and of each arm towards them.
 
 /// Most congestion controls one agent chooses from.
 pub const MAX_ARMS: usize = 16;
 
-/// What is known of one arm (congestion control) towards one host.
+/// Record of one arm (congestion control) towards one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmState {
     /// Classic: the published cost, scale 1,000,000, 0 = unset. Thalweg: discounted mean
@@ -31,6 +31,28 @@ pub struct ArmState {
     pub segs: u32,
     /// … and how many of them were retransmissions.
     pub retrans: u32,
+}
+
+/// Makes a struct of another type that has the fields of [`ArmState`] out of one, or the reverse.
+#[macro_export]
+macro_rules! same_arm {
+    ($type:path, $arm:expr) => {{
+        let arm = $arm;
+        $type {
+            value: arm.value,
+            max_rate: arm.max_rate,
+            weight_q16: arm.weight_q16,
+            deviation_q16: arm.deviation_q16,
+            log_rate_q16: arm.log_rate_q16,
+            srtt_us: arm.srtt_us,
+            min_rtt_us: arm.min_rtt_us,
+            chosen: arm.chosen,
+            greedy: arm.greedy,
+            scored: arm.scored,
+            segs: arm.segs,
+            retrans: arm.retrans,
+        }
+    }};
 }
 
 /// Everything known of one remote host.

@@ -154,10 +154,10 @@ pub struct Flow {
 
 /// Whether to change the arm of a connection mid-flow; `None`: nothing is due.
 ///
-/// Two rules. A connection on the system's arm that loses much is moved to an arm that is
-/// known to be better here, in three cases of four (the *loss rule*): the answer's arm is the
-/// present one where the draw is to stay. A connection on another arm that loses much more
-/// than the system's would is taken back to that. `random` is a uniform number.
+/// The *loss rule* moves a connection on the system's arm that loses much to an arm known to be
+/// better here, in three cases of four; in the fourth the answer's arm is the present one. A
+/// connection on another arm that loses much more than the system's would is taken back to that.
+/// `random` is a uniform number.
 ///
 /// Classic has the published loss rule alone.
 pub fn change(

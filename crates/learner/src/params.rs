@@ -1,4 +1,4 @@
-//! What is settable about the learner.
+//! Parameters of the learner.
 
 /// How connections are chosen and scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ const STALLED_SEGS: u32 = 32;
 /// The kernel's own rate sample this many times above the mean rate shows an application
 /// that paused: the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
-/// … unless more than one segment in this many was sent again: then the pauses are the
+/// … unless more than one segment in this many was retransmitted: then the pauses are the
 /// congestion control's (retransmission time-outs).
 const APP_LIMITED_LOSS: u32 = 256;
 
@@ -31,7 +31,7 @@ pub enum End {
     Switch,
 }
 
-/// What became of a measurement.
+/// Effect of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It entered the estimates.

@@ -134,12 +134,11 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
 
 /// Notes which arms gain at the expense of others, by two signs:
 ///
-/// - An arm that retransmits much more than the system's towards the same host overflows a
-///   queue, and what it carries is what those lose who share it.
-/// - Where the system's arm fills the bottleneck already, which its RTT and its losses tell,
-///   there is nothing left to carry: an arm that carries more takes it from others. Where it loses
-///   a little and no queue is seen, an arm that carries up to 2.8 times as much may be bolder than
-///   others and no more: random loss, where something is to be had, costs the system's arm a multiple.
+/// - An arm that retransmits much more than the system's towards the same host overflows a queue:
+///   it takes its gain from those who share it.
+/// - Where the system's arm fills the bottleneck, by its RTT and losses, an arm that carries more
+///   takes it from others. Where it loses a little and no queue is seen, this holds up to 2.8
+///   times as much: random loss would cost the system's arm a multiple.
 pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     host.harmful = 0;
     let Some(index) = system_arm else { return };
@@ -160,8 +159,8 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     }
 }
 
-/// What an arm is judged by, bits in Q16: its mean cost, and for every arm but the system's
-/// own a handicap of `CAUTION / (1 + evidence)`, so that luck does not displace the default.
+/// Judged cost of an arm, bits in Q16: its mean cost, and for every arm but the system's a handicap
+/// of `CAUTION / (1 + evidence)`, so that luck does not displace the default.
 /// One that [gains at the expense of others](note_harm) is judged 4 bits worse than the system's,
 /// or than itself if that is more.
 pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
@@ -354,7 +353,7 @@ pub(crate) fn change(
     })
 }
 
-/// What becomes of a measurement. A time-out says how bad an arm is only beside another
+/// Whether a measurement counts, or why not. A time-out judges an arm only beside another
 /// measurement: alone it may as well be a peer that vanished.
 pub(crate) fn assess(host: &Host, sample: &Sample, params: &Params) -> Outcome {
     match sample.assess(params) {

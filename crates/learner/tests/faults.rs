@@ -94,7 +94,7 @@ impl Agent {
         )
     }
 
-    /// What a connection on cubic that lost `retrans` of `segs` segments is moved to.
+    /// The arm to which a connection on cubic moves that lost `retrans` of `segs` segments.
     fn moved(&self, segs: u64, retrans: u64, allowed: u16) -> Option<usize> {
         let flow = Flow {
             arm: Some(CUBIC),
@@ -403,7 +403,7 @@ fn a_path_that_changes() {
     for seed in 1..=20 {
         let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|agent| {
             let mut agent = agent.seeded(seed);
-            // What thalweg learns in 50 connections, classic does not in 1000.
+            // thalweg learns in 50 connections more than classic in 1000.
             let connections = if agent.params.mode == Mode::Thalweg {
                 50
             } else {

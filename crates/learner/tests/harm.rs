@@ -1,5 +1,5 @@
-//! What keeps the learner from harm: to itself by a first bad measurement, to others by arms
-//! that overflow a queue or take more than their share.
+//! The learner harms neither itself, by a first bad measurement, nor others, by arms that overflow
+//! a queue or take more than their share.
 
 use thalweg_learner::{
     Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, change, decide,
@@ -108,7 +108,7 @@ impl World {
     }
 }
 
-/// A transfer of `segs` segments at a rate, `retrans` of them sent again, over 34 ms.
+/// A transfer of `segs` segments at a rate, `retrans` of them retransmitted, over 34 ms.
 fn transfer(rate_bps: f64, segs: u32, retrans: u32) -> Sample {
     let bytes = u64::from(segs - retrans) * 1448;
     Sample {
@@ -273,7 +273,7 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
         assert_eq!(world.host.harmful, harmful, "{case}");
     }
 
-    // What drops segments tells when it does: at the end the queue may have drained.
+    // The queue at the time of the losses counts: at the end it may have drained.
     for (loss_srtt_us, harmful) in [(65_000, 1 << HTCP), (34_500, 0)] {
         let mut world = World::new(1);
         for (arm, rate) in [(CUBIC, 25.0), (HTCP, 80.0)] {

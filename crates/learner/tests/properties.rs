@@ -1,5 +1,5 @@
-//! What holds for every sequence of connections, measurements, loss and silence, whatever
-//! the samples and the parameters.
+//! Invariants of every sequence of connections, measurements, loss and silence, whatever the
+//! samples and the parameters.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -11,7 +11,7 @@ use thalweg_learner::{
 
 type Shares = [u32; MAX_ARMS];
 
-/// What can happen to the record of a host.
+/// An event in the life of a host's record.
 #[derive(Clone, Debug)]
 enum Operation {
     /// A connection is established; `allowed` is what its negotiation leaves to choose from.
@@ -216,7 +216,7 @@ fn counts(host: &Host) -> Vec<u32> {
     arms.chain([host.connections, host.scored]).collect()
 }
 
-/// What a decision may say, given the host it was made for.
+/// Invariants of a decision, given the host it was made for.
 fn check_decision(
     host: &Host,
     system_arm: Option<usize>,
@@ -311,7 +311,7 @@ fn check_thalweg(
     Ok(())
 }
 
-/// What a change mid-flow may say.
+/// Invariants of a change mid-flow.
 fn check_change(
     host: &Host,
     flow: &Flow,

@@ -25,7 +25,7 @@ pub enum Stage {
     Asked = 2,
     /// The handshake is done, on either side.
     Established = 3,
-    /// A segment is sent again.
+    /// A segment is retransmitted.
     Retransmission = 4,
     /// The retransmission timer fires.
     Rto = 5,
@@ -80,7 +80,7 @@ pub fn stages(mask: u8) -> impl Iterator<Item = Stage> {
         .filter(move |stage| mask & stage.bit() != 0)
 }
 
-/// What a key makes the kernel program do.
+/// How the kernel program applies a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// `bpf_setsockopt` with a number.
@@ -149,7 +149,7 @@ pub struct Key {
     pub name: &'static str,
     /// The kernel's name of the option or hook.
     pub option: &'static str,
-    /// What it makes the program do.
+    /// How the program applies it.
     pub does: Does,
     /// How its value is written.
     pub unit: Unit,
@@ -161,9 +161,9 @@ pub struct Key {
     pub on: u8,
     /// First kernel that has it.
     pub since: Version,
-    /// What it does.
+    /// Its effect, for users.
     pub effect: &'static str,
-    /// What goes wrong with it.
+    /// The trap that `check` warns of.
     pub trap: Option<&'static str>,
 }
 
@@ -204,7 +204,7 @@ impl Key {
         }
     }
 
-    /// What a value may be, with its units: for an error message.
+    /// Accepted values with their units, for an error message.
     pub(crate) fn expected_in_units(&self) -> String {
         let units = match self.unit {
             Unit::Bytes => grammar::SIZES,
@@ -215,7 +215,7 @@ impl Key {
         format!("{} (units {units})", self.expected())
     }
 
-    /// What a value may be, in the words of an error message.
+    /// Accepted values, in the words of an error message.
     pub fn expected(&self) -> String {
         let (least, most) = self.range;
         match self.unit {

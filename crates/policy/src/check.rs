@@ -1,4 +1,4 @@
-//! What a valid policy probably does not mean. A warning is given only where it is certain.
+//! Warnings: settings of a valid policy that are probably not meant. Only certain cases count.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -14,9 +14,9 @@ pub struct Warning {
     pub at: Position,
     /// Name of the rule.
     pub rule: String,
-    /// What sort of thing it is.
+    /// Its sort.
     pub kind: WarningKind,
-    /// What it is.
+    /// The warning's words.
     pub message: String,
 }
 

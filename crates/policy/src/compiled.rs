@@ -49,7 +49,7 @@ pub struct Compiled {
     pub netns: Vec<NamespaceUse>,
     /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
     pub arm_sets: Vec<Vec<String>>,
-    /// What is known of each rule, by id (its place in the file).
+    /// Names and settings of each rule, by id (its place in the file).
     pub about: Vec<About>,
 }
 
@@ -58,7 +58,7 @@ pub struct Compiled {
 pub struct NamespaceUse {
     /// How the policy names it.
     pub namespace: Namespace,
-    /// What stands in the rules until it is resolved: no namespace has this cookie.
+    /// Stands in the rules until it is resolved: no namespace has this cookie.
     pub placeholder: u64,
     /// Indices into `rules`.
     pub rules: Vec<usize>,
@@ -71,7 +71,7 @@ pub struct About {
     pub name: String,
     /// Whether it protects.
     pub never: bool,
-    /// What its operations set, in the order of the table.
+    /// Keys that its operations set, in the order of the table.
     pub ops: Vec<&'static Key>,
 }
 

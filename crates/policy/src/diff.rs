@@ -1,4 +1,4 @@
-//! What differs between two policies, rule by rule, whatever the layout of the files.
+//! Differences of two policies, rule by rule, whatever the layout of the files.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::catalogue::{Stage, stages};
 use crate::model::{Policy, Rule};
 
-/// What became of rules.
+/// Rules that were added, removed, moved or changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Rules that only the second policy has, in its order.
@@ -20,12 +20,12 @@ pub struct Difference {
     pub moved: Vec<String>,
 }
 
-/// What became of one rule.
+/// Changes of one rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangedRule {
     /// Its name.
     pub name: String,
-    /// What changed.
+    /// The changed parts.
     pub changes: Vec<Change>,
 }
 

@@ -1,4 +1,4 @@
-//! What a policy says, and which rule a flow gets: the semantics in its readable form.
+//! Policies, and which rule a flow gets: the semantics in their readable form.
 //!
 //! `docs/reference/policy.md` says the same in words; [`crate::Compiled`] must agree.
 
@@ -38,7 +38,7 @@ pub struct Rule {
     pub never: bool,
     /// Conditions, all of which must hold.
     pub conditions: Conditions,
-    /// What it sets, in the order of the file.
+    /// Its settings, in the order of the file.
     pub actions: Vec<Action>,
 }
 
@@ -140,7 +140,7 @@ pub struct Flow {
     pub remote_port: u16,
     /// This machine's port.
     pub local_port: u16,
-    /// What it is.
+    /// Connection or listener, and who opens it.
     pub kind: FlowKind,
     /// Path of its socket's cgroup below the root of the hierarchy.
     pub cgroup: Option<String>,
@@ -150,7 +150,7 @@ pub struct Flow {
     pub draw: u32,
 }
 
-/// What a flow is.
+/// Kind of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
     /// Opened by this machine.
@@ -201,7 +201,7 @@ impl Condition {
     }
 }
 
-/// What the order of two rules that hold for a flow is decided by; the greater one wins.
+/// Order of two rules that hold for a flow; the greater one wins.
 ///
 /// Lengths are those of the flow's family; 0 where the rule names no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,6 +217,20 @@ pub struct Precedence {
 }
 
 impl Policy {
+    /// The congestion controls that its rules set, each once.
+    pub fn congestion_controls(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for action in self.rules.iter().flat_map(|rule| &rule.actions) {
+            if action.key.name == "congestion"
+                && let Value::Text(name) = &action.value
+                && !names.contains(name)
+            {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+
     /// The rule that a flow gets.
     pub fn decide(&self, flow: &Flow) -> Option<&Rule> {
         self.candidates(flow).into_iter().next()
@@ -233,7 +247,7 @@ impl Policy {
         holding.into_iter().map(|(_, rule)| rule).collect()
     }
 
-    /// What flows like this one get, whatever number they draw: shares of 2^32, and rules. The
+    /// Outcomes of flows like this one over all random numbers: shares of 2^32, and rules. The
     /// shares add up to 2^32; the rules with samples come first.
     pub fn outcomes(&self, flow: &Flow) -> Vec<(u64, Option<&Rule>)> {
         let samples = self.rules.iter().filter_map(|rule| rule.conditions.sample);

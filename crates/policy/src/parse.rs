@@ -73,11 +73,11 @@ fn read(document: &Document<'_>) -> Option<Policy> {
             continue;
         };
         if part == 0 {
-            let name = root.required("name", "a name for the policy", name_text, NAME);
+            let name = root.required("name", "a name for the policy", reader::name, reader::NAME);
             policy.name = name.unwrap_or_default();
         } else {
             // Only a table can have this name here.
-            root.optional("name", name_text, NAME);
+            root.optional("name", reader::name, reader::NAME);
         }
         if let Some(text) = root.optional("description", description_text, &description_rule()) {
             policy.description = text;
@@ -112,6 +112,12 @@ fn read(document: &Document<'_>) -> Option<Policy> {
     if !is_toml {
         return None;
     }
+    check_names(document, &policy);
+    Some(policy)
+}
+
+/// Each rule has a name of its own.
+fn check_names(document: &Document<'_>, policy: &Policy) {
     let mut names = HashMap::new();
     for rule in policy.rules.iter().filter(|rule| !rule.name.is_empty()) {
         if let Some(first) = names.insert(&*rule.name, rule.at.line) {
@@ -123,7 +129,6 @@ fn read(document: &Document<'_>) -> Option<Policy> {
             );
         }
     }
-    Some(policy)
 }
 
 /// Where each line begins that can only be the header of a rule, `[[rule]]`. From one to the
@@ -164,16 +169,6 @@ fn rules(text: &str) -> Vec<usize> {
     rules
 }
 
-const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
-
-fn name_text(value: &DeValue<'_>) -> Option<String> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let text = value.as_str()?;
-    let good =
-        (1..=64).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with(['-', '.']);
-    good.then(|| text.to_owned())
-}
-
 fn description_text(value: &DeValue<'_>) -> Option<String> {
     let text = value.as_str()?;
     let good = text.chars().count() <= DESCRIPTION_MAX && !text.chars().any(char::is_control);
@@ -194,14 +189,14 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
     // The name comes first, so that every other fault can tell the rule by it.
     let label = match entries
         .get("name")
-        .and_then(|name| name_text(name.get_ref()))
+        .and_then(|name| reader::name(name.get_ref()))
     {
         Some(name) => format!("rule {name:?}: "),
         None => format!("{nameless}: "),
     };
     let sets = entries.contains_key("set") || entries.contains_key("on");
     let mut table = reader.table(label, String::new(), entries, at);
-    let name = table.required("name", "a name for the rule", name_text, NAME);
+    let name = table.required("name", "a name for the rule", reader::name, reader::NAME);
     let description = table.optional("description", description_text, &description_rule());
     let never = table
         .optional("never", |value| value.as_bool(), "true or false")
@@ -272,7 +267,7 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
     let mut actions: Vec<(usize, Action)> = Vec::new();
     if let Some(mut on) = table.sub("on") {
         for stage in Stage::ALL {
-            // What the kernel asks for is answered, never set: it is in [rule.set].
+            // The kernel's queries are answered, never set: they are in [rule.set].
             if stage == Stage::Asked {
                 continue;
             }
@@ -328,11 +323,11 @@ fn keys(
     }
     for (name, at, value) in table.drain() {
         let Some(key) = catalogue::key(&name) else {
-            let expected = match nearest(&name, catalogue::KEYS.iter().map(|key| key.name)) {
-                Some(near) => {
-                    format!("a key of the table in docs/reference/policy.md, perhaps `{near}`")
-                }
-                None => "a key of the table in docs/reference/policy.md".to_owned(),
+            let known = catalogue::KEYS.iter().filter(|&key| stages(key).is_ok());
+            let known: Vec<&str> = known.map(|key| key.name).collect();
+            let expected = match nearest(&name, known.iter().copied()) {
+                Some(near) => format!("a setting, perhaps `{near}`"),
+                None => format!("one of {}", known.join(", ")),
             };
             table.fault(
                 at,

@@ -21,7 +21,7 @@ const EVENTS_PAGE: u32 = 100;
 /// A part of a list: items in JSON, and where the next part begins, if there is one.
 type Page<P> = (Vec<String>, Option<P>);
 
-/// What a list looks like.
+/// Layout of a list.
 struct Form {
     head: String,
     separator: &'static str,
@@ -65,7 +65,7 @@ async fn listing<P: Send + 'static>(
         }
         yield text + form.tail;
     };
-    // What the compiler cannot tell from the macro.
+    // The compiler cannot infer it from the macro.
     let stream: std::pin::Pin<
         Box<dyn tokio_stream::Stream<Item = std::io::Result<String>> + Send>,
     > = Box::pin(stream);

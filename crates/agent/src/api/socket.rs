@@ -22,8 +22,8 @@ impl Socket {
     /// use it, and a group, if one is named.
     ///
     /// # Errors
-    /// What is in the way is no socket, or somebody listens on it; there is no such group; or the
-    /// system's own.
+    /// Something at the path is no socket, or somebody listens on it; there is no such group; or
+    /// the system's own.
     pub fn bind(path: &Path, group: Option<&str>) -> Result<Self> {
         let shown = path.display();
         let group = group.map(group_number).transpose()?;

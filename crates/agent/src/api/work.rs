@@ -1,4 +1,4 @@
-//! What the handlers share, and work beside the thread that answers.
+//! State that handlers share, and work beside the thread that answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const COUNT_WAIT: Duration = Duration::from_millis(100);
 /// Hosts are counted at most one part in this many of the time.
 const COUNT_SHARE: u32 = 20;
 
-/// What the handlers share.
+/// State that handlers share.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) shared: Arc<Shared>,

@@ -1,7 +1,7 @@
 //! Takes the keys of a configuration out of TOML, each with its type, range and place.
 //!
-//! Every key is asked for exactly once, so the list of keys, what each expects, its default and
-//! what it has are recorded on the way: `docs/reference/configuration.md` is tested against that record.
+//! Every key is read exactly once, so the keys, their accepted values, defaults and values are
+//! recorded on the way. `docs/reference/configuration.md` is tested against that record.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use thalweg_policy::{Prefix, PrefixError};
 use thalweg_units::grammar::{self, duration_text, is_congestion_control, size_text};
-use thalweg_units::reader::{Document, Reader, Table, describe, whole};
+use thalweg_units::reader::{Document, Reader, Table, describe, number, whole};
 use thalweg_units::{Faults, nearest};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeValue;
 
-/// What one key accepts and has; a row of the table in `docs/reference/configuration.md`.
+/// A key's accepted values and default; a row of the table in `docs/reference/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyDescription {
     /// Dotted name.
     pub key: String,
-    /// What it expects, in the words of the error message.
+    /// Accepted values, in the words of the error message.
     pub expected: String,
     /// Its default, as TOML.
     pub default: String,
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What is read from the root table, and what was asked for.
+    /// The value that `read` makes of the root table, and the keys that it asked for.
     pub fn read<T>(
         self,
         read: impl FnOnce(&mut Section<'_>) -> T,
@@ -90,15 +90,10 @@ impl<'s> Section<'s> {
         name: &'static str,
         read: impl FnOnce(&mut Section<'s>) -> T,
     ) -> T {
-        let at = self.table.at;
-        let empty = || {
-            let path = format!("{name}.");
-            self.reader.table(String::new(), path, DeTable::new(), at)
-        };
         let mut section = Section {
             keys: self.keys,
             reader: self.reader,
-            table: self.table.sub(name).unwrap_or_else(empty),
+            table: self.table.sub_or_empty(name),
         };
         let value = read(&mut section);
         section.table.finish();
@@ -141,11 +136,7 @@ impl<'s> Section<'s> {
         let expected = format!("a number from {:?} to {:?}", range.start(), range.end());
         let show = |value: &f64| format!("{value:?}");
         let read = self.take(key, &expected, default, show, |value| {
-            let number = match value {
-                DeValue::Float(value) => value.as_str().parse().ok(),
-                other => whole(other).map(|value| value as f64),
-            };
-            number.filter(|number| range.contains(number))
+            number(value).filter(|number| range.contains(number))
         });
         read.value
     }
@@ -364,7 +355,7 @@ impl<'s> Section<'s> {
             let mut read = Vec::new();
             let mut wrong = Vec::new();
             for item in items {
-                // What is no text is told what a text would have been.
+                // Not a text: the message names the texts that are accepted.
                 match (list.item)(text(item.get_ref()).unwrap_or_default()) {
                     Ok(it) if read.contains(&it) => wrong.push(Wrong::new(item, list.once)),
                     Ok(it) => read.push(it),
@@ -470,7 +461,7 @@ impl Wrong {
 /// A list whose elements are texts, each once.
 struct List<T> {
     expected: String,
-    /// What is expected where an element is there again.
+    /// The words for an element that comes twice.
     once: &'static str,
     count: RangeInclusive<usize>,
     /// Whether "auto" is accepted instead.

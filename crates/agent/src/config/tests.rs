@@ -1,11 +1,11 @@
-//! What is accepted, what is refused and where, and that the documentation agrees.
+//! Accepted values, refused ones with their places, and agreement with the documentation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thalweg_learner::{Mode, Params};
 
-use thalweg_units::{Fault, Faults};
+use thalweg_units::{Fault, Faults, random};
 
 use super::{Config, ConfigError, EventLog};
 
@@ -293,7 +293,7 @@ fn a_named_file_must_exist() {
 
 #[test]
 fn malformed_configurations_are_refused_at_the_right_line() {
-    let mut random = Random(1);
+    let mut random = Random(random::Random::new(1));
     let mut seen = std::collections::BTreeSet::new();
     let mut kinds = std::collections::BTreeMap::<&str, usize>::new();
     while seen.len() < GENERATED {
@@ -327,7 +327,7 @@ fn malformed_configurations_are_refused_at_the_right_line() {
 
 #[test]
 fn valid_configurations_are_accepted() {
-    let mut random = Random(2);
+    let mut random = Random(random::Random::new(2));
     for _ in 0..GENERATED {
         let text = valid(&mut random);
         if let Err(error) = parse(&text) {

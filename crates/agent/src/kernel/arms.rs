@@ -143,9 +143,9 @@ impl ArmTable {
         Ok(table)
     }
 
-    /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again)
-    /// loses its refusal; one that is gone keeps its slot until the slot is needed: `spare` are
-    /// those that may be given to others, best first. Arms that find no slot are left out.
+    /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again) loses
+    /// its refusal. One that is gone keeps its slot until it is needed; `spare` are slots for
+    /// others, best first. Arms that find no slot are left out.
     pub(super) fn layout(
         mode: Mode,
         old: &Self,

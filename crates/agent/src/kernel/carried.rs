@@ -1,4 +1,4 @@
-//! What an earlier agent left under the pins, as far as it can be used.
+//! State that an earlier agent left under the pins, as far as it can be used.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use thalweg_learner::Mode;
 
 use super::{ArmTable, Left, Previous, Setup, maps, pins};
 
-/// What an earlier agent left.
+/// State that an earlier agent left.
 #[derive(Default)]
 pub(super) struct Carried {
     /// Whether pinned state was taken up.
@@ -20,7 +20,7 @@ pub(super) struct Carried {
     pub arms: ArmTable,
     /// Maps that the new program goes on with.
     pub reused: BTreeMap<&'static str, MapHandle>,
-    /// What has to be put into new maps, or into the store.
+    /// The part that goes into new maps, or into the store.
     pub left: Left,
 }
 

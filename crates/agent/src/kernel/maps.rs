@@ -71,10 +71,10 @@ fn untorn(map: &MapHandle, key: &HostKey, first: &[u8]) -> Result<Option<Host>> 
     })
 }
 
-/// Whether this machine reads memory in the order of the program. Where it does not, the kernel
-/// may have copied the numbers that tell of a write after what they tell of; then a copy counts
-/// once the next is the same. A program writes the first number before anything else, so whoever
-/// has seen a part of what it wrote finds another number the next time.
+/// Whether this machine reads memory in program order. Where it does not, the kernel may have
+/// copied a record's sequence numbers after its data; then a copy counts once the next is the same.
+/// A program writes the first number before anything else, so after a partial copy the next one has
+/// another number.
 const READS_IN_ORDER: bool = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
 
 /// A record that is whole, of the first copy or one that comes `again`.

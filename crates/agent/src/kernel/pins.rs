@@ -1,9 +1,9 @@
 //! The pins of the learner: their names, and how a new set takes the place of an old one.
 //!
-//! A new set of maps is pinned in the directory `next`, beside it the program that uses them.
-//! One step puts it in force: the pinned link gets that program. Then the maps move to their
-//! names. Whoever comes after an agent that was killed in between sees by the link's program
-//! whether the set in `next` is in force, and finishes the move or takes the set away.
+//! A new set of maps is pinned in the directory `next`, beside it the program that uses them. One
+//! step puts it in force: the pinned link gets that program. Then the maps move to their names.
+//! After a kill in between, the link's program tells whether the set in `next` is in force; the
+//! next agent finishes the move or removes the set.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -226,7 +226,7 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
         remove(link)?;
     }
     for map in MAPS.iter().filter(|map| !is_lent(map.name)) {
-        // What may not even be looked at (no CAP_BPF) goes by its name.
+        // A map that may not be looked at (no CAP_BPF) goes by its name.
         if !matches!(map.open(pin), Ok(Some(found)) if !map.made(&found)) {
             remove(map.name)?;
         }

@@ -1,9 +1,9 @@
 //! The store's own clock.
 //!
-//! Wall clocks are set forth and back, and the kernel's monotonic clock begins anew with each
-//! boot. The store's clock counts milliseconds and does neither: within a boot it follows the
-//! monotonic clock; from one boot to the next it goes on by what the wall clock says has passed
-//! in between, but never back. Where a file is new it begins at the wall clock's time.
+//! Wall clocks are set forth and back, and the kernel's monotonic clock restarts with each boot.
+//! The store's clock, in milliseconds, does neither. Within a boot it follows the monotonic clock;
+//! between boots it advances by the wall clock, but never back. In a new file it begins at the wall
+//! clock's time.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use thalweg_control::system;
@@ -18,8 +18,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now, on the monotonic clock rounded up to a full millisecond: records that were read
-    /// before are older, and their ages lose nothing by being counted in milliseconds.
+    /// Now, on the monotonic clock, rounded up to a full millisecond. So records that were read
+    /// before are older, and ages in milliseconds lose nothing.
     pub fn now() -> Self {
         Self {
             monotonic_ns: system::monotonic_ns().div_ceil(NS_PER_MS) * NS_PER_MS,

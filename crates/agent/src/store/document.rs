@@ -8,7 +8,7 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 use serde::{Deserialize, Serialize};
-use thalweg_learner::ArmState;
+use thalweg_learner::{ArmState, same_arm};
 use thalweg_units::one_line;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
@@ -29,11 +29,11 @@ pub const HOST_MAX_BYTES: u64 = 8 << 10;
 pub struct ImportError {
     /// The offending field, such as `hosts[3].arms.bbr.weight_q16`.
     pub path: String,
-    /// What is wrong with it.
+    /// Its fault.
     pub message: String,
 }
 
-/// What is read first, so that a document of another version is refused as such.
+/// Read first, so that a document of another version is refused as such.
 #[derive(Deserialize)]
 struct Header {
     format: String,
@@ -191,8 +191,8 @@ pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
     })
 }
 
-/// What a document says beside its hosts, once every field of all of it has been checked. It is
-/// read three times, in bounded memory but for the hosts' addresses.
+/// A document but for its hosts, once every field of all of it has been checked. It is read three
+/// times, in bounded memory but for the hosts' addresses.
 pub fn check_document<R: Read>(
     mut open: impl FnMut() -> std::io::Result<R>,
 ) -> Result<Snapshot, ImportError> {
@@ -346,38 +346,12 @@ impl DocumentHost {
 
 impl From<&ArmState> for DocumentArm {
     fn from(arm: &ArmState) -> Self {
-        Self {
-            value: arm.value,
-            max_rate: arm.max_rate,
-            weight_q16: arm.weight_q16,
-            deviation_q16: arm.deviation_q16,
-            log_rate_q16: arm.log_rate_q16,
-            srtt_us: arm.srtt_us,
-            min_rtt_us: arm.min_rtt_us,
-            chosen: arm.chosen,
-            greedy: arm.greedy,
-            scored: arm.scored,
-            segs: arm.segs,
-            retrans: arm.retrans,
-        }
+        same_arm!(Self, arm)
     }
 }
 
 impl From<DocumentArm> for ArmState {
     fn from(arm: DocumentArm) -> Self {
-        Self {
-            value: arm.value,
-            max_rate: arm.max_rate,
-            weight_q16: arm.weight_q16,
-            deviation_q16: arm.deviation_q16,
-            log_rate_q16: arm.log_rate_q16,
-            srtt_us: arm.srtt_us,
-            min_rtt_us: arm.min_rtt_us,
-            chosen: arm.chosen,
-            greedy: arm.greedy,
-            scored: arm.scored,
-            segs: arm.segs,
-            retrans: arm.retrans,
-        }
+        same_arm!(Self, arm)
     }
 }

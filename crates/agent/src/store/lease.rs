@@ -77,7 +77,7 @@ fn mark(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.closed", path.display()))
 }
 
-/// What a change of the file would change.
+/// Changes whenever the file changes.
 fn describe(file: &Metadata) -> String {
     format!(
         "{} {} {}.{:09} {}.{:09}\n",

@@ -93,7 +93,7 @@ impl HostRow {
     /// The record at monotonic time `now_ns`, `elapsed_ms` after the snapshot. `arm_slot`
     /// tells the slot of a name; arms without slot are left out.
     ///
-    /// What should have been forgotten since the last forgetting is forgotten here: after a
+    /// Forgetting that is overdue since the last one happens here: after a
     /// reboot the monotonic clock cannot express a time before it. `system_arm` is what arms are
     /// compared with to tell which do harm.
     pub fn restore(
@@ -132,7 +132,7 @@ impl HostRow {
         host
     }
 
-    /// What no version of Thalweg writes: the offending field and why, or nothing.
+    /// The first field that no version of Thalweg writes, and why; or nothing.
     pub(super) fn fault(&self, mode: Mode) -> Option<(String, String)> {
         if self.arms.len() > MAX_ARMS {
             let why = format!("{} arms, at most {MAX_ARMS} are possible", self.arms.len());

@@ -11,7 +11,7 @@ use super::clock::Moment;
 use super::row::{HostRow, Snapshot, parse_key};
 use super::{Store, StoreError};
 
-/// What the store has of each host, in brief: enough to tell which records have changed.
+/// The store's state of each host, in brief: enough to tell which records have changed.
 ///
 /// Everything that a program changes in a record comes with a later time, so times and counts
 /// stand for all of it. Hosts are known by the 64-bit hash by which the kernel knows them.
@@ -77,8 +77,8 @@ impl Store {
         self.sql("save the host records", saved)
     }
 
-    /// Makes the records of a mode those of this boot: from another one only those of the
-    /// agent's own network namespace can be told, under the cookie that it has now.
+    /// Makes the records of a mode those of this boot. Of another boot only those of the agent's
+    /// own network namespace can be identified; they get its present cookie.
     pub fn adopt(&mut self, now: &Snapshot) -> Result<(), StoreError> {
         let adopted = self.transaction().and_then(|transaction| {
             let mode = now.mode.name();
@@ -110,7 +110,7 @@ impl Store {
         self.sql("take up the host records", adopted)
     }
 
-    /// What there is of each host of a mode.
+    /// The store's state of each host of a mode.
     pub fn saved(&self, mode: Mode) -> Result<Saved, StoreError> {
         let resets = self.resets();
         let read = self

@@ -22,8 +22,9 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List congestion controls: the system's, those that are loaded, those that can be, and
-    /// what uses each.
+    /// List all congestion controls of this machine, loaded or not, and their users.
+    ///
+    /// `thalweg arms` shows those that the agent chooses from.
     List,
     /// Load one and register it with TCP.
     ///
@@ -52,17 +53,17 @@ struct Load {
 /// A congestion control.
 #[derive(Debug, Args)]
 struct What {
-    /// htcp or dctcp, which come with Thalweg; a model of the learned rate controller, which is
-    /// a .safetensors file; or an object file: what clang -target bpf makes of a struct
-    /// tcp_congestion_ops in section ".struct_ops.link" or ".struct_ops".
+    /// htcp or dctcp, which come with Thalweg; a model of the learned rate controller
+    /// (.safetensors); or a BPF object with a struct tcp_congestion_ops in section
+    /// ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
     program: PathBuf,
     /// Of a model: the rate that counts as 1, the same wherever flows share a bottleneck; best
     /// that of the fastest link (kbit, mbit, gbit). Default: 10gbit.
     #[arg(long, value_name = "RATE")]
     reference_rate: Option<Rate>,
-    /// Of a model: round-trip times below it count as it, so it is also the time in which a
-    /// near host's queue is measured (us, ms, s). Default: 2ms.
+    /// Of a model: the minimum base round-trip time; shorter ones count as this (us, ms, s).
+    /// Default: 2ms.
     #[arg(long, value_name = "TIME")]
     reference_rtt: Option<Delay>,
 }

@@ -13,7 +13,7 @@ use crate::output;
 /// How long an agent may take to end after it has answered.
 const END: Duration = Duration::from_secs(10);
 
-/// What was removed.
+/// The parts that were removed.
 #[derive(Deserialize, Serialize)]
 struct Removed {
     removed: Vec<String>,
@@ -22,7 +22,7 @@ struct Removed {
     unsaved: Option<String>,
 }
 
-/// What is asked of an agent's status.
+/// The parts of an agent's status that matter here.
 #[derive(Deserialize)]
 struct Pid {
     pid: u32,

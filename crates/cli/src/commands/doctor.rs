@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use thalweg_agent::doctor::{Check, CheckState};
-use thalweg_lab::{Error, kernels, qemu, uml};
+use thalweg_guest::{Error, kernels, qemu, uml};
 
 use crate::failure::Failure;
 use crate::options::Global;
@@ -43,7 +43,7 @@ fn user_mode_kernel() -> Result<Check> {
         Err(error) if error.is_interruption() => return Err(error.into()),
         Err(Error::Preconditions(missing)) => {
             let fix = "install the package user-mode-linux, where the system has it (Debian)";
-            // What is missing, without what to install.
+            // The missing part, without what to install.
             let line = missing.first().map_or("", String::as_str);
             let found = line.split(": ").next().unwrap_or_default().to_owned();
             (CheckState::Degraded, found, Some(fix))

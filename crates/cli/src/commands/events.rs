@@ -8,7 +8,7 @@ use serde::Deserialize;
 use thalweg_agent::view::{Event, Explanation};
 
 use crate::client::{Client, encode};
-use crate::options::{Global, host};
+use crate::options::{Global, host, whole};
 use crate::output::{self, bytes, milliseconds, percent, rate};
 
 /// Which events.
@@ -21,8 +21,7 @@ pub struct Options {
     #[arg(long, value_name = "HOST", value_parser = host)]
     host: Option<String>,
     /// The latest N events, at most 10000.
-    #[arg(long, value_name = "N", default_value_t = 20,
-          value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole::<u32>(0..=10_000))]
     limit: u32,
 }
 
@@ -84,7 +83,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     )
 }
 
-/// What tells an event from others whether it has been stored or not.
+/// Identifies an event whether it has been stored or not.
 fn identity(event: &Event) -> (i64, u64, String) {
     (event.time_ms, event.connection, event.kind.clone())
 }
@@ -149,7 +148,7 @@ pub fn line(event: &Event) -> String {
         }
         Some(measured) => {
             text.push_str(&format!(
-                "{} moved {} at {}, RTT {}, {} of {} segments sent again ({}, {})",
+                "{} moved {} at {}, RTT {}, {} of {} segments retransmitted ({}, {})",
                 name(&event.arm),
                 bytes(measured.bytes),
                 rate(measured.rate_bytes_per_s as f64),

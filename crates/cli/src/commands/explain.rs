@@ -12,7 +12,7 @@ use crate::output::{self, milliseconds, percent, rate, span};
 /// Which host.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Address of the remote host.
+    /// Address of the remote host, or its prefix as `thalweg hosts` shows it.
     #[arg(value_parser = host)]
     host: String,
 }

@@ -1,16 +1,16 @@
 //! `thalweg hosts`.
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use thalweg_agent::view::{Host, HostArm, Hosts};
-use thalweg_learner::HostKey;
+use thalweg_policy::{Prefix, PrefixError};
+use thalweg_report::PUBLISHED_HOSTS;
 use thalweg_units::grammar::is_congestion_control;
 
-use crate::options::{Global, address as address_of};
+use crate::options::Global;
 use crate::output::{self, milliseconds, percent, rate};
 
 /// Which hosts, and in which order.
@@ -51,7 +51,7 @@ enum Order {
 /// One `--filter`.
 #[derive(Clone, Debug)]
 enum Filter {
-    Within(HostKey),
+    Within(Prefix),
     Arm(String),
 }
 
@@ -59,8 +59,8 @@ impl FromStr for Filter {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(key) = parse_prefix(text) {
-            return Ok(Self::Within(key));
+        if let Some(prefix) = parse_prefix(text) {
+            return Ok(Self::Within(prefix));
         }
         // Only an address has one of these.
         if is_congestion_control(text) {
@@ -70,32 +70,18 @@ impl FromStr for Filter {
     }
 }
 
-/// An address or a prefix as a key without namespace.
-fn parse_prefix(text: &str) -> Option<HostKey> {
-    let (address, length) = match text.split_once('/') {
-        Some((address, length)) => (address, Some(length.parse::<u32>().ok()?)),
-        None => (text, None),
-    };
-    let address = address_of(address).ok()?;
-    let address = address.to_canonical();
-    let (ipv4, ipv6) = match (address, length) {
-        (_, None) => (32, 128),
-        (IpAddr::V4(_), Some(length)) => (length, 128),
-        (IpAddr::V6(_), Some(length)) => (32, length),
-    };
-    HostKey::new(0, address, ipv4, ipv6).ok()
+/// An address or a prefix; bits beyond its length do not matter.
+fn parse_prefix(text: &str) -> Option<Prefix> {
+    let bare = text.strip_prefix('[').map(|rest| rest.replacen(']', "", 1));
+    match Prefix::parse(bare.as_deref().unwrap_or(text)) {
+        Ok(prefix) | Err(PrefixError::HostBits(prefix)) => Some(prefix),
+        Err(PrefixError::Malformed) => None,
+    }
 }
 
 /// Whether a host's record and a prefix overlap: an address finds the record that covers it.
-fn overlap(host: &str, prefix: &HostKey) -> bool {
-    let Some(host) = parse_prefix(host) else {
-        return false;
-    };
-    let bits = host.prefix_len.min(prefix.prefix_len);
-    let head = |key: &HostKey| {
-        u128::from_be_bytes(key.addr) & u128::MAX.checked_shl(128 - bits).unwrap_or(0)
-    };
-    head(&host) == head(prefix)
+fn overlap(host: &str, prefix: Prefix) -> bool {
+    parse_prefix(host).is_some_and(|host| host.covers(prefix) || prefix.covers(host))
 }
 
 /// Lists what is known of remote hosts.
@@ -117,12 +103,16 @@ fn choose(hosts: &mut Vec<Host>, options: &Options) {
     let mut arms = Vec::new();
     for filter in &options.filter {
         match filter {
-            Filter::Within(key) => prefixes.push(key),
+            Filter::Within(prefix) => prefixes.push(prefix),
             Filter::Arm(name) => arms.push(name),
         }
     }
     if !prefixes.is_empty() {
-        hosts.retain(|host| prefixes.iter().any(|prefix| overlap(&host.address, prefix)));
+        hosts.retain(|host| {
+            prefixes
+                .iter()
+                .any(|prefix| overlap(&host.address, **prefix))
+        });
     }
     if !arms.is_empty() {
         for host in hosts.iter_mut() {
@@ -130,7 +120,12 @@ fn choose(hosts: &mut Vec<Host>, options: &Options) {
         }
         hosts.retain(|host| !host.arms.is_empty());
     }
-    hosts.sort_by_cached_key(|host| (parse_prefix(&host.address), host.netns));
+    // IPv4 lies within ::ffff:0:0/96, before all others.
+    hosts.sort_by_cached_key(|host| {
+        let prefix = parse_prefix(&host.address);
+        let key = prefix.map(|prefix| (prefix.bits(), prefix.length128()));
+        (key, host.netns)
+    });
     match options.sort {
         Order::Address => {}
         Order::Recent => hosts.sort_by_key(|host| host.idle_s),
@@ -194,17 +189,7 @@ fn rows(
 }
 
 fn published(hosts: &[Host]) -> String {
-    let header = [
-        "IPAddress",
-        "CongAlg",
-        "Metric",
-        "Count",
-        "Greedy",
-        "MinRtt",
-        "MaxRtDlvr",
-        "Mbit/s",
-        "Next",
-    ];
+    let header = [&PUBLISHED_HOSTS[..], &["Mbit/s", "Next"]].concat();
     let cells = |arm: &HostArm| {
         let typical = match arm.evidence > 0.0 {
             true => output::megabits(arm.rate_bytes_per_s),
@@ -231,7 +216,7 @@ mod tests {
     #[test]
     fn an_address_finds_the_record_that_covers_it() {
         let within = |host: &str, filter: &str| match filter.parse::<Filter>() {
-            Ok(Filter::Within(prefix)) => overlap(host, &prefix),
+            Ok(Filter::Within(prefix)) => overlap(host, prefix),
             other => panic!("{filter} is {other:?}"),
         };
         assert!(within("192.0.2.7", "192.0.2.7"));
@@ -243,6 +228,8 @@ mod tests {
         assert!(!within("2001:db8:1:2::/64", "2001:db9::/32"));
         assert!(within("192.0.2.7", "0.0.0.0/0"));
         assert!(!within("2001:db8::/64", "0.0.0.0/0"));
+        assert!(within("192.0.2.7", "192.0.2.9/24"));
+        assert!(within("2001:db8::7", "[2001:db8::7]"));
     }
 
     #[test]

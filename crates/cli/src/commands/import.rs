@@ -19,7 +19,7 @@ pub struct Options {
     file: PathBuf,
 }
 
-/// What the agent did.
+/// The agent's answer.
 #[derive(Deserialize, Serialize)]
 struct Imported {
     imported: u64,

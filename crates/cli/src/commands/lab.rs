@@ -6,17 +6,17 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use thalweg_lab::measure::Measure;
 use thalweg_lab::scenario::Scenario;
 use thalweg_lab::units::Size;
 use thalweg_lab::worker::Job;
-use thalweg_lab::{Backend, Mode, compare};
+use thalweg_lab::{Backend, KernelOptions, Mode, compare};
 
 use crate::failure::Failure;
 use crate::kinds::{self, Kind};
-use crate::options::Global;
+use crate::options::{Global, whole};
 use crate::output;
 
 /// What to do in the laboratory.
@@ -40,10 +40,6 @@ enum Lab {
         #[arg(value_name = "DIR", default_value = "scenarios/lab")]
         directory: PathBuf,
     },
-    /// Repeat the published results and write them beside ours.
-    ///
-    /// Results are kept: an interrupted call goes on where it stopped.
-    Tables(Tables),
     /// Build the kernel for `--backend virtual`, unless that is done, and print its path.
     ///
     /// From Debian's package linux-source-6.1; needs no privilege, 2 GB of disk meanwhile, and some
@@ -51,7 +47,7 @@ enum Lab {
     BuildKernel {
         /// Ticks a second: 100, 250 or 1000. One that is not 100 is for scenarios that say so
         /// (`hz`), with `--backend uml` as well.
-        #[arg(long, value_name = "N", default_value_t = thalweg_lab::ticks::DEFAULT)]
+        #[arg(long, value_name = "N", default_value_t = thalweg_guest::ticks::DEFAULT)]
         hz: u32,
     },
     /// Stock kernels of distributions, for `--backend qemu`: list, add, remove.
@@ -71,7 +67,7 @@ enum Lab {
     /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
     /// says so. Needs no privilege.
     Compare(Compare),
-    /// Measure how late timers are; `tables` starts it.
+    /// Measure how late timers are, for a page of `python -m thalweg.results`.
     #[command(hide = true)]
     Timers {
         /// On the kernel of `thalweg stack`.
@@ -108,27 +104,6 @@ enum Worker {
     Turns,
     /// Measure how late timers are.
     Timers,
-}
-
-#[derive(Debug, Args)]
-struct Tables {
-    /// List of the tables.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "scenarios/published/tables.toml"
-    )]
-    tables: PathBuf,
-    /// Where results are kept.
-    #[arg(long, value_name = "DIR", default_value = "lab-results/published")]
-    cache: PathBuf,
-    /// Page to write.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "docs/measurements/results.md"
-    )]
-    out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -170,11 +145,10 @@ struct Run {
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     connections: Option<u32>,
     /// Modes without an agent run in every Nth round only.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u32::MAX))]
     reference_every: u32,
     /// Directory of the report. Default: a new one below lab-results.
     #[arg(long, value_name = "DIR")]
@@ -193,7 +167,7 @@ struct Run {
     kernel: Option<OsString>,
     /// With qemu: the speed of the guest's processor, which takes 2^N nanoseconds for an
     /// instruction; 0 is a processor of 10⁹ instructions a second, each more halves it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=10))]
+    #[arg(long, value_name = "N", value_parser = whole::<u8>(0..=10))]
     shift: Option<u8>,
     /// Memory of a kernel of its own (uml, virtual, qemu, an end that is a stack), as "512mib"; 128mib to 4000mb. Default:
     /// the largest that the scenarios say, or 1 GiB.
@@ -201,7 +175,7 @@ struct Run {
     memory: Option<Size>,
     /// Seconds that a kernel of its own may take to boot before it is ended and its console
     /// shown. Default: 60, with qemu 300.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
     boot_limit: Option<u64>,
 }
 
@@ -214,7 +188,6 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
                 Scenario::load(file).map(|scenario| (scenario.name, scenario.description))
             })
         }
-        Lab::Tables(tables) => make_tables(tables),
         Lab::BuildKernel { hz } => build_kernel(global, *hz),
         Lab::Kernels(what) => kernels::run(global, what),
         Lab::Compare(compare) => compare_runs(global, compare),
@@ -240,26 +213,8 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             Worker::Turns => Job::Turns,
             Worker::Timers => Job::Timers,
         })?),
-        Lab::Guest { work } => Ok(thalweg_lab::guest::main(work)?),
+        Lab::Guest { work } => Ok(thalweg_lab::backend::run_inside(work)?),
     }
-}
-
-fn make_tables(tables: &Tables) -> Result<()> {
-    let failures = thalweg_lab::published::make(&thalweg_lab::published::Options {
-        tables: tables.tables.clone(),
-        cache: tables.cache.clone(),
-        page: tables.out.clone(),
-        binary: std::env::current_exe().context("cannot tell where this program is")?,
-        progress: std::io::stderr().is_terminal(),
-    })?;
-    output::print(&format!("{}\n", tables.out.display()))?;
-    if failures > 0 {
-        bail!(
-            "{failures} runs could not be made; {} says why",
-            tables.out.display()
-        );
-    }
-    Ok(())
 }
 
 fn compare_runs(global: &Global, options: &Compare) -> Result<()> {
@@ -313,11 +268,13 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
         out: run.out.clone(),
         agent_binary: std::env::current_exe().context("cannot tell where this program is")?,
         progress: std::io::stderr().is_terminal(),
-        backend: run.backend,
-        memory: run.memory,
-        kernel: run.kernel.clone(),
-        shift: run.shift.unwrap_or_default(),
-        boot_limit_s: run.boot_limit,
+        kernel: KernelOptions {
+            backend: run.backend,
+            memory: run.memory,
+            name: run.kernel.clone(),
+            shift: run.shift.unwrap_or_default(),
+            boot_limit_s: run.boot_limit,
+        },
         ..defaults
     };
     let finished = thalweg_lab::backend::run(&settings)?;
@@ -334,7 +291,7 @@ fn run_scenarios(global: &Global, run: &Run) -> Result<()> {
 }
 
 fn build_kernel(global: &Global, hz: u32) -> Result<()> {
-    let program = thalweg_lab::virtual_kernel::build(hz, std::io::stderr().is_terminal())?;
+    let program = thalweg_guest::virtual_kernel::build(hz, std::io::stderr().is_terminal())?;
     if global.json {
         output::print_json(&serde_json::json!({ "kernel": program }))
     } else {

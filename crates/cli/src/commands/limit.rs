@@ -8,7 +8,7 @@ use serde::Serialize;
 use thalweg_control::limit::{self, Depth, Limit, Outcome, Request, WithoutFq};
 use thalweg_control::privileges::MissingPrivilege;
 use thalweg_link::quantity::Threshold;
-use thalweg_units::Rate;
+use thalweg_units::{Rate, figures};
 
 use crate::failure::Failure;
 use crate::options::{Global, cgroup};
@@ -79,15 +79,14 @@ struct Set {
     /// Default: all that are up, where the cgroup's processes are.
     #[arg(long, value_name = "NAME", requires = "edt")]
     device: Vec<String>,
-    /// Let the rate rise while the line has room: while all that the machine sends is less
-    /// than 15/16 of --line-rate.
+    /// Let the rate rise while all that the machine sends is less than 15/16 of --line-rate.
     #[arg(long, requires = "line_rate")]
     work_conserving: bool,
     /// With --work-conserving: what all cgroups together may send.
     #[arg(long, value_name = "RATE", requires = "work_conserving")]
     line_rate: Option<Rate>,
-    /// Virtual queue beyond which packets get a CE mark, or TCP without ECN is told to slow
-    /// down: a time at the rate (us, ms, s), or bytes (B, kB, …).
+    /// Virtual queue beyond which packets get a CE mark, and TCP without ECN slows down: a time at
+    /// the rate (us, ms, s), or bytes (B, kB, …).
     ///
     /// Default: 5ms; with --edt 20ms.
     #[arg(long, value_name = "TIME|SIZE")]
@@ -101,7 +100,7 @@ struct Set {
     burst: Threshold,
     /// Do not pace TCP at its share of the rate.
     ///
-    /// Where round trips are short, TCP then stops and goes.
+    /// Where round trips are short, TCP then stalls after each drop.
     #[arg(long)]
     no_pacing: bool,
     /// Count what goes over loopback as well.
@@ -109,7 +108,7 @@ struct Set {
     loopback: bool,
 }
 
-/// What was done, for `--json`.
+/// The action that was taken, for `--json`.
 #[derive(Serialize)]
 struct Done {
     outcome: Outcome,
@@ -219,7 +218,7 @@ pub fn classified(error: anyhow::Error) -> anyhow::Error {
 }
 
 fn rate(bps: u64) -> String {
-    output::rate(bps as f64 / 8.0)
+    figures::rate(bps as f64)
 }
 
 fn kind(limit: &Limit) -> String {

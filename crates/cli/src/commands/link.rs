@@ -12,7 +12,7 @@ use thalweg_units::file::Draft;
 use thalweg_units::{Delay, Probability, Rate};
 
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, whole};
 use crate::output;
 
 /// The path, the commands at its ends, and the report.
@@ -25,8 +25,7 @@ pub struct Options {
     far: Option<OsString>,
     /// Starts the command once something at the far end listens on this TCP or UDP port,
     /// within 10 s. Default: at once.
-    #[arg(long, value_name = "PORT", requires = "far",
-          value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
     /// Writes the report to a file. Default: standard error.
     #[arg(long, value_name = "FILE")]
@@ -61,15 +60,15 @@ pub struct PathOptions {
     /// Independent loss of what the far end sends.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reverse_loss: Probability,
-    /// What may wait for --rate or --trace: bytes (B, kB, MB, KiB, MiB), or a multiple of
+    /// Buffer before --rate or --trace: 1500 bytes or more (B, kB, MB, KiB, MiB), or a multiple of
     /// rate × 2 × delay, at least 15000 bytes. Default: 1bdp.
     #[arg(long, value_name = "SIZE|Nbdp")]
     queue: Option<QueueLimit>,
     /// Share of packets that skip --delay and so overtake others.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reorder: Probability,
-    /// Marks ECN-capable packets when more than this waits: bytes (B, kB, …), or time in the
-    /// queue (us, ms, s). Default: never.
+    /// Marks ECN-capable packets beyond this queue: bytes (B, kB, …), or queueing delay (us, ms,
+    /// s). Default: never.
     #[arg(long, value_name = "SIZE|TIME")]
     ecn: Option<Threshold>,
     /// Seed of loss, jitter and reordering.

@@ -14,7 +14,8 @@ use crate::output;
 /// Which host.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Address of the remote host to forget. Default: all hosts.
+    /// Address of the remote host to forget, or its prefix as `thalweg hosts` shows it.
+    /// Default: all hosts.
     #[arg(value_parser = host)]
     host: Option<String>,
     /// Do not ask. Needed where standard input is not a terminal.
@@ -22,7 +23,7 @@ pub struct Options {
     yes: bool,
 }
 
-/// What the agent did.
+/// The agent's answer.
 #[derive(Deserialize, Serialize)]
 struct Removed {
     removed: u64,

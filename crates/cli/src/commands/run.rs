@@ -3,17 +3,18 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use thalweg_learner::Mode;
 use tracing_subscriber::EnvFilter;
 
-use crate::options::Global;
+use crate::options::{Global, cgroup};
 
 /// Options that override the configuration.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// cgroup v2 directory whose connections are reached, or "auto" for the whole machine.
+    /// cgroup whose connections are reached: system.slice, or its directory; "auto" is the whole
+    /// machine.
     ///
     /// Overrides `cgroup` of the configuration.
     #[arg(long, value_name = "PATH")]
@@ -39,8 +40,10 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut config = global.config()?;
     match &options.cgroup {
         Some(path) if path.as_os_str() == "auto" => config.cgroup = None,
-        Some(path) if path.is_absolute() => config.cgroup = Some(path.clone()),
-        Some(path) => bail!("--cgroup: {} is not an absolute path", path.display()),
+        Some(path) => {
+            let directory = cgroup(path).context("--cgroup")?;
+            config.cgroup = Some(std::path::absolute(directory)?);
+        }
         None => {}
     }
     if let Some(mode) = options.mode {

@@ -16,7 +16,7 @@ struct Entry {
     file: PathBuf,
     /// Null where the file has a fault.
     name: Option<String>,
-    /// What the scenario is, or the fault of the file.
+    /// The scenario's description, or the first fault of the file.
     description: String,
 }
 
@@ -50,7 +50,7 @@ pub fn list<E: Display>(
             Err(fault) => Entry {
                 file,
                 name: None,
-                description: fault.to_string(),
+                description: first_line(&fault.to_string()),
             },
         })
         .collect();
@@ -64,4 +64,8 @@ pub fn list<E: Display>(
         .into_iter()
         .map(|entry| vec![entry.file.display().to_string(), entry.description]);
     output::print(&output::table(&["File", "Scenario"], &[], rows.collect()))
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_owned()
 }

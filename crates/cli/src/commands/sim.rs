@@ -2,10 +2,8 @@
 
 mod batch;
 mod document;
-mod published;
 mod report;
 mod run;
-mod table;
 
 use std::path::PathBuf;
 
@@ -28,8 +26,6 @@ pub enum What {
     /// Every scenario is run with every controller and every seed. The same scenario, controller
     /// and seed give the same figures on any number of threads.
     Run(run::Options),
-    /// Repeat the published tables of rate controllers and write ours beside them.
-    Table(table::Options),
     /// List scenarios.
     List {
         /// Directory of the files.
@@ -51,7 +47,6 @@ struct Controller {
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Run(options) => run::run(global, options),
-        What::Table(options) => table::run(global, options),
         What::List { directory } => {
             scenarios::list(global, directory, kinds::Kind::SimScenario, |file| {
                 Scenario::load(file).map(|scenario| (scenario.name, scenario.description))

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory as _, Parser, Subcommand};
 use thalweg_agent::store::check_document;
-use thalweg_lab::Error;
-use thalweg_lab::stack::{self, Publish, Rules, Store};
 use thalweg_link::Settings;
-use thalweg_units::Size;
+use thalweg_stack::{Error, Publish, Rules, Store};
+use thalweg_units::reader::quoted;
+use thalweg_units::{Size, nearest};
 
 use crate::commands::link::{self, PathOptions};
 use crate::commands::policy;
 use crate::failure::Failure;
-use crate::options::Global;
+use crate::options::{Global, whole};
 use crate::output;
 
 /// The command, and the kernel that it runs on.
@@ -66,8 +66,7 @@ pub struct Options {
     far: Option<OsString>,
     /// Starts the command once something at the far end listens on this TCP or UDP port,
     /// within 10 s. Default: at once.
-    #[arg(long, value_name = "PORT", requires = "far",
-          value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
     /// The command to run, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -132,13 +131,26 @@ fn wire(text: &str) -> Result<Settings, String> {
     let Some(list) = text.strip_prefix("link:") else {
         return Err("expected link:KEY=VALUE,..., as link:rate=100mbit,delay=20ms".to_owned());
     };
+    let options = Words::command();
+    let keys: Vec<&str> = options.get_arguments().filter_map(Arg::get_long).collect();
     let mut words: Vec<String> = Vec::new();
     for part in list
         .split(',')
         .filter(|it| !list.is_empty() || !it.is_empty())
     {
         match (part.split_once('='), words.last_mut()) {
-            (Some((key, value)), _) => words.push(format!("--{key}={value}")),
+            (Some((key, value)), _) if keys.contains(&key) => {
+                words.push(format!("--{key}={value}"));
+            }
+            (Some((key, _)), _) => {
+                let near = nearest(key, keys.iter().copied());
+                return Err(format!(
+                    "found the unknown key {}, expected one of {}{}",
+                    quoted(key),
+                    keys.join(", "),
+                    near.map_or_else(String::new, |near| format!("; perhaps `{near}`"))
+                ));
+            }
             // The second file of a trace.
             (None, Some(last)) if last.starts_with("--trace=") => *last += &format!(",{part}"),
             (None, _) => {
@@ -206,17 +218,17 @@ fn rules(file: &Path) -> Result<Rules> {
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     match &options.what {
-        Some(What::Guest { work }) => return Ok(stack::guest(work)?),
+        Some(What::Guest { work }) => return Ok(thalweg_stack::guest(work)?),
         Some(What::End { end, command }) => {
             let end = serde_json::from_str(end).context("the end of a path")?;
-            return exit(stack::run_end(&end, command, &program).map_err(classified)?);
+            return exit(thalweg_stack::run_end(&end, command, &program).map_err(classified)?);
         }
         Some(What::Setup { user }) => return setup(user),
-        Some(What::Remove { user }) => return stack::remove(user).map_err(classified),
+        Some(What::Remove { user }) => return thalweg_stack::remove(user).map_err(classified),
         None => {}
     }
     let store = options.learn.then(|| store(options)).transpose()?;
-    let task = stack::Options {
+    let task = thalweg_stack::Options {
         command: options.command.clone(),
         congestion_control: options.cc.clone(),
         qdisc: options.qdisc.clone(),
@@ -225,15 +237,18 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         memory: options.memory,
         kernel: options.kernel.clone(),
         store: store.map(Arc::new),
-        path: options.wire.clone().map(|settings| stack::Emulated {
-            settings,
-            far: options.far.clone(),
-            far_port: options.far_port,
-        }),
+        path: options
+            .wire
+            .clone()
+            .map(|settings| thalweg_stack::Emulated {
+                settings,
+                far: options.far.clone(),
+                far_port: options.far_port,
+            }),
         rules: options.policy.as_deref().map(rules).transpose()?,
         program,
     };
-    let finished = stack::run(&task).map_err(classified)?;
+    let finished = thalweg_stack::run(&task).map_err(classified)?;
     if let Some(report) = &finished.report {
         // Nobody is left to tell where standard error is closed.
         drop(std::io::stderr().write_all(link::text(global, report)?.as_bytes()));
@@ -259,7 +274,7 @@ fn exit(code: u8) -> Result<()> {
 }
 
 fn setup(user: &str) -> Result<()> {
-    let count = stack::setup(user).map_err(classified)?;
+    let count = thalweg_stack::setup(user).map_err(classified)?;
     output::print(&format!(
         "{user} can run {count} stacks at a time without root, until `thalweg stack remove --user \
          {user}` or until this machine is restarted\n"

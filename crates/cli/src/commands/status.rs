@@ -16,7 +16,6 @@ pub fn run(global: &Global) -> Result<()> {
 }
 
 fn text(status: &Status) -> String {
-    let c = &status.counters;
     let dry_run = if status.dry_run {
         ", dry run: nothing is set"
     } else {
@@ -26,11 +25,6 @@ fn text(status: &Status) -> String {
         ", took over what was in the kernel"
     } else {
         ""
-    };
-    let measured_by = if status.kernel_busy_time {
-        "busy time"
-    } else {
-        "wall time"
     };
     let snapshot = match status.snapshot_age_s {
         Some(age) => format!("{} ago", span(age)),
@@ -62,6 +56,26 @@ fn text(status: &Status) -> String {
                 bytes(status.resident_bytes)
             ),
         ),
+    ];
+    rows.extend(counted(status));
+    if status.problems.is_empty() {
+        rows.push(("problems", "none".to_owned()));
+    }
+    for (index, problem) in status.problems.iter().enumerate() {
+        rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
+    }
+    output::pairs(rows)
+}
+
+/// Counters since the programs were attached.
+fn counted(status: &Status) -> Vec<(&'static str, String)> {
+    let c = &status.counters;
+    let measured_by = if status.kernel_busy_time {
+        "busy time"
+    } else {
+        "wall time"
+    };
+    vec![
         (
             "connections",
             format!(
@@ -112,12 +126,5 @@ fn text(status: &Status) -> String {
                 c.events, c.events_dropped, status.events_stored, status.events_lost
             ),
         ),
-    ];
-    if status.problems.is_empty() {
-        rows.push(("problems", "none".to_owned()));
-    }
-    for (index, problem) in status.problems.iter().enumerate() {
-        rows.push((if index == 0 { "problems" } else { "" }, problem.clone()));
-    }
-    output::pairs(rows)
+    ]
 }

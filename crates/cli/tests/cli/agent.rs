@@ -429,7 +429,7 @@ fn an_arm_that_loses_more_than_the_default_is_taken_back_mid_flow() {
     bed.start();
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // What the default loses on this path: nothing.
+    // The default loses nothing on this path.
     bed.connect(&address, 1, 4_000_000);
     bed.counter_reaches("scored", 1);
     let mut tried = wait_for("a trial of reno", || {

@@ -1,4 +1,4 @@
-//! What clients of the local API can do to the agent and to each other: hold connections, read
+//! Attacks of the local API's clients on the agent and on each other: hold connections, read
 //! slowly, ask without end, send documents without end, and put files in the socket's place.
 
 use std::fs;
@@ -243,6 +243,21 @@ fn every_fault_of_a_request_is_told_in_json() {
         ("GET /v1/nothing HTTP/1.1", 404, "no such resource"),
         ("GET /v1/hosts/nonsense HTTP/1.1", 400, "nonsense"),
         ("GET /v1/hosts/%ff HTTP/1.1", 400, "UTF-8"),
+        (
+            "GET /v1/hosts/192.0.2.0%2F24 HTTP/1.1",
+            400,
+            "expected an address, or a prefix of length 32,",
+        ),
+        (
+            "DELETE /v1/hosts/2001:db8::%2F48 HTTP/1.1",
+            400,
+            "found \"2001:db8::/48\", expected an address, or a prefix of length 64,",
+        ),
+        (
+            "GET /v1/hosts/2001:db8::%2F64 HTTP/1.1",
+            404,
+            "nothing is known of 2001:db8::/64",
+        ),
         ("GET /v1/events?limit=many HTTP/1.1", 400, "limit"),
         ("GET /v1/events/stream?since=x HTTP/1.1", 400, "since"),
         (

@@ -275,7 +275,7 @@ fn draining_is_interrupted_and_taken_up_again() {
     let other = unique("d2");
     success(&bed, &["cc", "load", "htcp", "--name", &other]);
     success(&bed, &["cc", "unload", &other]);
-    // What drains still works.
+    // A draining congestion control still works.
     flow.0.go_on();
     assert_eq!(flow.state().0, name);
     let mut second = drain();

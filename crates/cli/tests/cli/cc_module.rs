@@ -28,7 +28,7 @@ while True:
 /// Arguments: congestion control, flows, seconds. Flows that have always
 /// something to send begin a second apart; the first third of the time does not count. A line of
 /// JSON for each: goodput in bit/s, the median of the smoothed round-trip time in ms, the shares of
-/// what was delivered with a mark and of what was sent again.
+/// what was delivered with a mark and of what was retransmitted.
 const MEASURE: &str = r#"
 import json, os, socket, struct, sys, threading, time
 control, number, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -75,7 +75,7 @@ const MARKS: &str = "--rate 10mbit --delay 20ms --queue 500kb --ecn 10ms";
 const TAIL: &str = "--rate 10mbit --delay 20ms --queue 50kb";
 const LOSS: &str = "--rate 10mbit --delay 25ms --queue 500kb --loss 0.1%";
 
-/// What flows of one run had.
+/// Figures of one run's flows.
 #[derive(Debug, Clone, Copy)]
 struct Result {
     /// bit/s, all flows together.

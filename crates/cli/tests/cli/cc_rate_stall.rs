@@ -147,7 +147,7 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
             let lossy = phase("loss", "5%", "1%", second * 3 / 2);
             lossy["retransmitted"].as_u64() > Some(0)
         });
-        assert!(lost, "{what}: nothing was sent again");
+        assert!(lost, "{what}: nothing was retransmitted");
         // The time-out doubles, or this was no pause.
         let without = phase("no ACKs", "0%", "100%", WITHOUT_ACKS);
         assert!(without["backoff"].as_u64() > Some(0), "{what}: {without}");

@@ -363,7 +363,18 @@ fn wrong_usage_is_code_2_and_a_wrong_configuration_code_1() {
         "{error}"
     );
     let error = agent.run(&["run", "--cgroup", "relative"]).failed(1);
-    assert!(error.contains("not an absolute path"), "{error}");
+    assert!(
+        error.contains("--cgroup: there is no cgroup /relative: /")
+            && error.contains("/relative does not exist; expected a cgroup v2 directory: make it"),
+        "{error}"
+    );
+    let error = agent.run(&["run", "--cgroup", "/proc"]).failed(1);
+    assert!(
+        error.contains(
+            "--cgroup: /proc is not a cgroup v2 directory; expected a cgroup v2 directory under /"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong, and what then happens.
+//! Faults, and their consequences.
 
 use std::fs;
 use std::process::Command;

@@ -39,7 +39,7 @@ print("up", flush=True)
 for line in sys.stdin:
     print(connection.getsockopt(socket.SOL_SOCKET, 47), flush=True)
 "#;
-/// What the kernel says of one that is not paced.
+/// The kernel's pacing rate of a connection that is not paced.
 const UNLIMITED: &str = "-1";
 
 /// A cgroup with a connection that was made in it, and one that came along; both without a limit.
@@ -255,7 +255,7 @@ fn control(label: &str, points: &[(&[&str], &str)]) {
         });
         match state().as_deref() {
             Some("loaded") => assert!(offered(), "{point}"),
-            // What is taken back can be loaded again, without a word of an earlier one.
+            // A load that was undone can be repeated, without a word of an earlier one.
             Some("draining") | None => assert!(bed.thalweg(&load).status.success(), "{point}"),
             other => panic!("{point}: {other:?}"),
         }

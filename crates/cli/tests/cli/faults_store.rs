@@ -1,4 +1,4 @@
-//! What is in the store stays there: full, failing and read-only disks, clocks that are set, imports,
+//! The store keeps its content: full, failing and read-only disks, clocks that are set, imports,
 //! arms that come and go.
 
 use std::fs;
@@ -95,7 +95,7 @@ impl FailingDisk {
         .unwrap();
     }
 
-    /// What an operator does: the file system is mended, and mounted anew.
+    /// The operator mends the file system and mounts it anew.
     fn mend(&mut self) {
         done(Command::new("umount").arg(&self.place));
         // A copy: namespaces that other tests have made meanwhile may hold the mount, and the
@@ -550,7 +550,7 @@ fn what_is_known_of_an_arm_waits_for_it() {
         let arms = host["arms"].as_array().unwrap().clone();
         arms.into_iter().find(|arm| arm["arm"] == "reno")
     };
-    // What a connection on reno would leave.
+    // A record as a connection on reno would leave it.
     let file = bed.directory.path().join("hosts.json");
     let name = file.to_str().unwrap().to_owned();
     assert!(bed.thalweg(&["export", &name]).status.success());

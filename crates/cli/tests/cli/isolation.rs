@@ -135,7 +135,7 @@ fn users_have_namespaces() -> bool {
     tried.status.success() || skip("ordinary users may not make namespaces")
 }
 
-/// What anybody can see of the learner, but for what is about namespaces left alone.
+/// The learner's public state, but for counters of namespaces left alone.
 fn learned(bed: &Bed) -> Value {
     let status = bed.json(&["status"]);
     let mut counters = status["counters"].clone();

@@ -105,7 +105,7 @@ fn no_round_trip_is_shorter_than_the_path() {
     let directory = tempfile::tempdir().unwrap();
     let text = "[path]\nrate = \"10mbit\"\ndelay = \"15ms\"\n[traffic]\nconnections = 1\n";
     let mut options = options(directory.path(), text, &["fixed:cubic"]);
-    options.place.name = Backend::Link;
+    options.origin.place.name = Backend::Link;
     let outcome = run(&options).unwrap();
     let connection = &outcome.scenarios[0].modes[0].connections[0];
     let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
@@ -291,7 +291,7 @@ fn the_loss_of_the_live_link_changes() {
 
 fn random_early_detection_marks_before_the_queue_is_full() {
     // Of a path: Mbit/s, the 95th percentile of its round-trip times in milliseconds, the share of
-    // segments that were sent again.
+    // segments that were retransmitted.
     let figures = |keys: &str| {
         let directory = tempfile::tempdir().unwrap();
         let text = format!(

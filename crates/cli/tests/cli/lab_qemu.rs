@@ -17,7 +17,7 @@ use crate::support::{THALWEG, copy_of_command, manifest_path, privileged, skip, 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use thalweg_lab::qemu::cpio::Archive;
+use thalweg_guest::qemu::cpio::Archive;
 
 /// Someone who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -303,7 +303,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
         (
             &["--backend", "qemu", "--shift", "11"],
             2,
-            "11 is not in 0..=10",
+            "expected a whole number from 0 to 10",
         ),
         (
             &["--backend", "qemu", "--kernel", "6.0-none"],

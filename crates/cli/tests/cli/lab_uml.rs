@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use crate::support::place::{
     DELAYED, KERNEL, Place, assert_code, assert_delayed, assert_ended, available, executable,
@@ -286,42 +286,6 @@ fn a_signal_while_it_runs_leaves_nothing() {
 }
 
 #[test]
-fn a_signal_to_lab_tables_ends_the_run_in_progress() {
-    if !available() {
-        return;
-    }
-    let place = Place::new(LONG);
-    let row =
-        r#"{ mode = "baseline", scenario = "scenario.toml", backend = "uml", connections = 1 }"#;
-    fs::write(
-        place.path("tables.toml"),
-        format!(
-            "[[table]]\nkind = \"grid\"\ntitle = \"t\"\nsource = \"s\"\ncolumns = [\"c\"]\nnote = \"n\"\n\
-             [[table.row]]\ncondition = \"x\"\ncell = [{row}]\n"
-        ),
-    )
-    .unwrap();
-    let child = Command::new(THALWEG)
-        .args(["lab", "tables", "--tables", "tables.toml"])
-        .args(["--cache", "cache", "--out", "page.md"])
-        .current_dir(place.directory())
-        .env("TMPDIR", place.temporary())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_for("the first connection", || {
-        let run = fs::read_dir(place.path("cache")).ok()?.next()?.ok()?;
-        let raw = fs::read_dir(run.path().join("raw")).ok()?;
-        raw.flatten().next()
-    });
-    // To that process alone, as a service manager or `kill` does.
-    place.interrupt(child, Signal::SIGTERM);
-    assert!(!place.path("page.md").exists());
-}
-
-#[test]
 fn what_a_killed_run_leaves_is_removed_by_the_next() {
     if !available() {
         return;
@@ -353,7 +317,11 @@ fn what_cannot_be_is_refused_before_anything_starts() {
             "expected one of auto, host, link, uml, virtual, qemu, found \"kvm\"",
         ),
         (&["--memory", "lots"], 2, "expected a size"),
-        (&["--boot-limit", "0"], 2, "0 is not in 1..=3600"),
+        (
+            &["--boot-limit", "0"],
+            2,
+            "expected a whole number from 1 to 3600",
+        ),
     ] {
         let place = Place::new("");
         let output = place.run(arguments);

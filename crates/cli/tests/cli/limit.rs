@@ -120,7 +120,7 @@ impl Limited {
         Sender(command.spawn().unwrap())
     }
 
-    /// What the link has carried from the client, in Mbit/s, over a time that begins now.
+    /// Rate at which the link carries from the client, in Mbit/s, over a time that begins now.
     fn carried(&self, time: Duration) -> f64 {
         let (began, before) = (Instant::now(), self.0.pair.forward().unwrap().seen_bytes);
         std::thread::sleep(time);
@@ -301,7 +301,7 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     assert!(near(both, 8.0), "{both} Mbit/s");
     drop(senders);
 
-    // What the child's limit drops does not count against the parent's.
+    // Drops of the child's limit do not count against the parent's.
     let _flood = bed.flood(&a);
     std::thread::sleep(SECOND);
     let before = [&parent, &a].map(|cgroup| bed.count(cgroup, "bytes"));
@@ -379,7 +379,7 @@ fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
     free("after it went");
     drop(sender);
 
-    // What was made in the cgroup and leaves.
+    // A socket that was made in the cgroup and leaves.
     let sender = bed.send(&limited, 1);
     bed.traffic(&limited);
     std::thread::sleep(SECOND);
@@ -442,7 +442,7 @@ fn connections_older_than_the_limit_are_paced() {
     });
     let set = bed.set(&cgroup, "20mbit", &[]);
     assert_eq!(set["limit"]["sockets"]["not_paced"], 0, "{set}");
-    // What was under way at the moment goes.
+    // Packets under way at the moment go.
     std::thread::sleep(SECOND);
     let counts = || ["dropped_bytes", "bytes"].map(|name| bed.count(&cgroup, name) as f64);
     let before = counts();

@@ -58,3 +58,4 @@ mod stack_wire;
 mod support;
 mod uml;
 mod upgrade;
+mod wrong_inputs;

@@ -55,6 +55,7 @@ fn a_configuration_shows_all_its_faults_with_their_places() {
     );
     let good = run(&["config", "check", "packaging/thalweg.toml"]).ok();
     assert_eq!(good, "packaging/thalweg.toml: good\n");
+    run(&["config", "check", "examples/agent.toml"]).ok();
     run(&["config", "check", "/nonexistent.toml"]).failed(1);
 }
 
@@ -121,7 +122,7 @@ fn files_of_another_kind_are_named_with_the_command_that_takes_them() {
         ),
         (
             &["policy", "check", "scenarios/rate/tables.toml"],
-            "`thalweg lab tables --tables ",
+            "`python -m thalweg.results --tables ",
         ),
         (
             &["model", "show", "README.md"],
@@ -144,8 +145,10 @@ fn words_that_are_nearly_right_have_a_suggestion() {
     assert!(out.contains("the unknown key \"rules\""), "{out}");
     assert!(out.contains("; perhaps `rule`\n"), "{out}");
     let (_keep, lab) = file("lab.toml", "name = \"x\"\n[path]\ndely = \"1ms\"\n");
-    let error = run(&["lab", "run", &lab]).failed(1);
-    assert!(error.ends_with("; perhaps `delay`\n"), "{error}");
+    let Ran { code, out, error } = run(&["lab", "run", &lab]);
+    assert_eq!((code, &*out), (1, ""), "{error}");
+    let excerpt = "; perhaps `delay`\n  | dely = \"1ms\"\n  | ^\n";
+    assert!(error.ends_with(excerpt), "{error}");
     let sim = |cc: &str| {
         run(&[
             "sim",
@@ -243,7 +246,42 @@ fn errors_are_objects_where_answers_are_json() {
     let help = run(&["link", "--json", "--help"]);
     assert_eq!((help.code, &*help.error), (0, ""));
     let usage = run(&["link", "--rate", "x", "--", "true", "--json"]);
-    assert!(usage.error.starts_with("error: "), "{}", usage.error);
+    assert!(usage.error.starts_with("thalweg: "), "{}", usage.error);
+}
+
+#[test]
+fn wrong_usage_is_one_line_that_names_the_help() {
+    for (arguments, expected) in [
+        (
+            &["hosts", "--filtr", "bbr"][..],
+            "thalweg: unexpected argument '--filtr' found; a similar argument exists: '--filter'; \
+             see `thalweg hosts --help`\n",
+        ),
+        (
+            &["polcy", "check"],
+            "thalweg: unrecognized subcommand 'polcy'; a similar subcommand exists: 'policy'; see \
+             `thalweg --help`\n",
+        ),
+        (
+            &["hosts", "--sort", "rat"],
+            "thalweg: invalid value 'rat' for '--sort <SORT>' [possible values: address, recent, \
+             connections, rate, rtt]; a similar value exists: 'rate'; see --help\n",
+        ),
+        (
+            &["import"],
+            "thalweg: the following required arguments were not provided: <FILE>; see `thalweg \
+             import --help`\n",
+        ),
+        (
+            &["--json", "policy"],
+            "{\"code\":2,\"error\":\"a command is missing; see --help\"}\n",
+        ),
+    ] {
+        assert_eq!(run(arguments).failed(2), expected, "{arguments:?}");
+    }
+    let help = run(&["policy"]);
+    assert_eq!(help.code, 2);
+    assert!(help.error.contains("Commands:"), "{}", help.error);
 }
 
 #[test]
@@ -285,6 +323,9 @@ fn scenarios_and_controllers_are_listed() {
             .unwrap()
             .starts_with("1024 endless flows")
     );
+    let told = run(&["--json", "lab", "list", "examples"]).ok();
+    let all: Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(all[0]["name"], "branch-office", "{told}");
     run(&["sim", "list", "/nonexistent"]).failed(1);
     assert_eq!(
         run(&["sim", "list", "policies"]).ok(),
@@ -312,6 +353,7 @@ fn policies_that_ship_have_no_warning() {
         }
     }
     assert!(arguments.len() > 10);
+    arguments.push("examples/datacenter.toml".into());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let ran = run(&arguments);
     assert_eq!((ran.code, &*ran.error), (0, ""), "{}", ran.out);

@@ -12,7 +12,7 @@ use thalweg_lab::host::Side;
 
 use crate::support::{Bed, PATIENCE, THALWEG, plain, privileged};
 
-/// What a page's commands print and expect beside it.
+/// Files beside a page's commands, which they print and expect.
 const BESIDE: [&str; 3] = ["models", "policies", "scenarios"];
 
 /// The marked blocks of a page, one after the other.

@@ -32,7 +32,7 @@ fn start_apply(bed: &Bed, file: &Path) -> Child {
     apply(bed, file).spawn().unwrap()
 }
 
-/// What lies in the state directory of policies.
+/// Files of the state directory of policies.
 fn files(bed: &Bed) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(bed.state().join("policy"))
         .unwrap()
@@ -47,7 +47,7 @@ fn wanted(bed: &Bed) -> u64 {
     text.trim().parse().unwrap()
 }
 
-/// What lies in the pin directory of policies.
+/// Pins of policies.
 fn pins(bed: &Bed) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(bed.pin.join("policy"))
         .unwrap()

@@ -380,7 +380,7 @@ fn rule_of<'m>(policy: &Policy, made: &'m [Made], flow: &Flow) -> Option<&'m Mad
     made.iter().find(|rule| rule.name == *name)
 }
 
-/// What an end of a connection should have; `None` where nothing is said.
+/// Expected settings of a connection's end; `None` where nothing is said.
 fn expected(
     defaults: &[String],
     rule: Option<&Made>,
@@ -438,7 +438,7 @@ struct Run {
     bed: Bed,
     client: Traffic,
     server: Traffic,
-    /// What sockets have without a policy: active and passive, IPv4 and IPv6.
+    /// Settings of sockets without a policy: active and passive, IPv4 and IPv6.
     defaults: BTreeMap<(bool, bool), Vec<String>>,
 }
 
@@ -514,7 +514,7 @@ impl Run {
         }
     }
 
-    /// What `thalweg policy test` says of a flow.
+    /// Output of `thalweg policy test` for a flow.
     fn tested(&self, file: &str, flow: &Flow) -> Option<String> {
         let Some(Namespace::Name(netns)) = &flow.netns else {
             panic!("{flow:?}");

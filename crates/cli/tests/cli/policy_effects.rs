@@ -61,7 +61,7 @@ fn a_type_of_service_leaves_the_priority_that_the_rule_sets() {
         let (client, server) = options_of(&bed, &[TOS, PRIORITY]);
         assert_eq!((&client, &server), (&vec![72, 3], &vec![72, 3]), "{set}");
     }
-    // What the SYN had is answered with, likewise.
+    // The SYN's value is the answer's, likewise.
     bed.apply(&policy(
         "[[rule]]\nname = \"out\"\nmatch.direction = \"active\"\nset = { tos = 72 }\n\
          [[rule]]\nname = \"in\"\nmatch.direction = \"passive\"\n\

@@ -78,7 +78,7 @@ fn apply(bed: &Bed, policy: &str, arguments: &[&str]) -> Value {
     bed.json(&[&apply, arguments].concat())
 }
 
-/// What a rule did to open connections: matched, done, unchanged, left, failed.
+/// Counters of a rule over open connections: matched, done, unchanged, left, failed.
 fn existing(bed: &Bed, rule: &str) -> [u64; 5] {
     let rule = bed.rule(rule);
     ["matched", "done", "unchanged", "left", "failed"].map(|field| {
@@ -277,7 +277,7 @@ fn what_the_application_has_chosen_stays() {
     assert_eq!(ask(&mut own), "bbr 6");
     assert_eq!(ask(&mut free), "reno 6");
     assert_eq!(existing(&bed, "cc"), [2, 3, 0, 1, 0]);
-    // What a policy chose is no application's choice.
+    // A policy's choice is no application's choice.
     apply(&bed, &policy("cubic"), &["--existing"]);
     assert_eq!(ask(&mut own), "bbr 6");
     assert_eq!(ask(&mut free), "cubic 6");

@@ -108,8 +108,13 @@ fn check_names_places_and_fails_for_faults_alone() {
              from \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)\n\
              \x20 | set = { sndbuf = 1, foo = 2 }\n\
              \x20 |                  ^\n\
-             bad.toml:4:21: error: rule \"r\": set: found the unknown key \"foo\", expected a key \
-             of the table in docs/reference/policy.md\n\
+             bad.toml:4:21: error: rule \"r\": set: found the unknown key \"foo\", expected one \
+             of timeout_init, rwnd_init, needs_ecn, base_rtt, congestion, learn_from, \
+             initial_window, cwnd_clamp, delack_max, rto_min, rto_max, sndbuf, rcvbuf, \
+             window_clamp, notsent_lowat, rcvlowat, max_pacing_rate, nodelay, max_segment, \
+             syn_count, thin_linear_timeouts, user_timeout, keepalive, keepalive_idle, \
+             keepalive_interval, keepalive_count, priority, mark, bind_to_device, tx_rehash, tos, \
+             tclass, autoflowlabel, save_syn, reflect_tos, send_option, read_option, statistics\n\
              \x20 | set = { sndbuf = 1, foo = 2 }\n\
              \x20 |                     ^\nbad.toml: 2 faults\nfirst.toml:11:"
         ),
@@ -252,7 +257,7 @@ fn test_refuses_what_is_no_flow() {
         ),
         (
             &["--remote", "::1", "--local", "192.0.2.1"],
-            "--remote and --local must be of one family",
+            "--local: found 192.0.2.1, expected an address of IPv6, as --remote is",
         ),
         (
             &["--remote", "::1", "--direction", "listener"],

@@ -13,7 +13,7 @@ const RULES: &str = "[[rule]]\nname = \"out\"\nmatch.direction = \"active\"\n\
 const OUT: &str = "5 25000 reno";
 const IN: &str = "7 9000 reno";
 
-/// What the rules set, as programs print it.
+/// Prints the values that the rules set.
 const SHOW: &str = r#"
 import socket, struct, sys
 def show(connection):
@@ -212,7 +212,7 @@ print(connection.getsockopt(1, 9))
     assert_eq!((matched(&bed, "out"), matched(&bed, "in")), (1, 0));
 }
 
-/// What is asked of ECN, and the ECN bits of the IP header: of the SYN, of the SYN-ACK, and of data.
+/// ECN as negotiated, and the ECN bits of the IP header: of the SYN, of the SYN-ACK, and of data.
 /// Then the ECN bits of IP_TOS.
 fn refused_ecn(bed: &Bed) -> Vec<String> {
     let capture = r#"

@@ -1,4 +1,4 @@
-//! What is said of how large a policy is, and policies as large as they may be.
+//! Messages about the size of a policy, and policies as large as they may be.
 
 use std::fmt::Write;
 use std::fs;
@@ -28,7 +28,7 @@ fn rules(rules: usize, set: &str) -> String {
     policy(&text)
 }
 
-/// What a command prints, and its peak resident memory in MiB.
+/// A command's output, and its peak resident memory in MiB.
 fn measured(configuration: Option<&Path>, arguments: &[&str]) -> (String, u64) {
     let program = r#"
 import resource, subprocess, sys
@@ -51,7 +51,7 @@ sys.exit(done.returncode)
     )
 }
 
-/// What a command of policies prints.
+/// Output of a command of policies.
 fn text(bed: &Bed, arguments: &[&str]) -> String {
     let output = bed.thalweg(&[&["policy"], arguments].concat());
     assert!(output.status.success(), "{output:?}");

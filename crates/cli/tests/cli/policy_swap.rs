@@ -247,7 +247,7 @@ sys.stdin.readline()
 print(under_way())
 "#;
     const CLIENT: &str = "import socket, sys\nc = socket.create_connection((sys.argv[1], 5001))\nprint(\"connected\")\nc.recv(1)\n";
-    // Two seconds until the answer is answered: it is sent again once, after the swap.
+    // Two seconds until the answer is answered: it is retransmitted once, after the swap.
     let mut options = plain("peer");
     options.path.delay = serde_json::from_value(Value::from("1s")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;

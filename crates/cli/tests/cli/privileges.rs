@@ -50,7 +50,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What every thread of a process has of a line of /proc/PID/status, without repetition.
+/// A line of /proc/PID/status for every thread of a process, without repetition.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -166,7 +166,7 @@ fn an_ordinary_user_with_three_capabilities_may_run_it() {
     assert!(mount_gone.unwrap().success());
 }
 
-/// What the doctor says of privileges, started by a command that runs the rest of its line.
+/// The doctor's words on privileges, started by a command that runs the rest of its line.
 fn doctor_of_privileges(by: &[&str]) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.toml");
@@ -350,7 +350,7 @@ fn files_are_the_agents_own_whatever_they_were() {
     bed.start();
     private(&bed);
     assert!(bed.end(Signal::SIGTERM).success());
-    // What others may write, the agent does not obey.
+    // The agent does not obey a directory that others may write.
     fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o770)).unwrap();
     let refusal = bed.refused();
     assert!(refusal.contains("chmod go-w"), "{refusal}");

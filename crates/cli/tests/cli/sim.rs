@@ -178,9 +178,6 @@ fn faults_have_their_place() {
     ] {
         assert!(message.contains(name), "{message}");
     }
-    let output = place.thalweg(&["sim", "table", "all-to-all", "--flows", "5"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("4, 8, 16"));
 }
 
 #[test]
@@ -215,7 +212,7 @@ fn a_missed_expectation_fails_the_run() {
     );
     let message = stderr(&place.thalweg(&arguments));
     assert!(
-        message.contains("small.toml:24:") && message.contains("recovery"),
+        message.contains("small.toml:26:13: ") && message.contains("recovery"),
         "{message}"
     );
 }

@@ -209,7 +209,9 @@ fn curl_sends_by_the_tcp_of_the_kernel_inside() {
     fs::write(&file, &content).unwrap();
     let script = format!(
         "cat /proc/sys/net/ipv4/tcp_congestion_control /proc/sys/net/core/default_qdisc \
-         /proc/sys/net/ipv4/tcp_ecn && curl --silent --show-error --header Expect: \
+         /proc/sys/net/ipv4/tcp_ecn && tc qdisc show dev vec0 root | grep -o 'timer_slack 100us' \
+         && awk '/^MemTotal/ {{ kib = $2 }} END {{ getline < \"/proc/sys/net/ipv4/tcp_mem\"; print ($3 * 4 > 0.45 * kib) }}' \
+         /proc/meminfo && curl --silent --show-error --header Expect: \
          --upload-file {} http://{HOST}/",
         file.display()
     );
@@ -224,7 +226,7 @@ fn curl_sends_by_the_tcp_of_the_kernel_inside() {
         ],
         &["sh", "-c", &script],
     ));
-    assert_eq!(output, "bbr\nfq\n1\ndone\n");
+    assert_eq!(output, "bbr\nfq\n1\ntimer_slack 100us\n1\ndone\n");
     let (peer, syn, received) = server.join().unwrap();
     assert!(received == content);
     // From the machine's address, but by way of it: one hop less than its own packets have left.

@@ -409,7 +409,10 @@ fn a_path_that_cannot_be_is_said_in_one_line() {
             "expected KEY=VALUE, as delay=20ms, found \"rate\"",
         ),
         ("link:rate=fast", "invalid value 'fast' for '--rate <RATE>'"),
-        ("link:speed=1", "unexpected argument '--speed' found"),
+        (
+            "link:speed=1",
+            "found the unknown key \"speed\", expected one of delay, ",
+        ),
     ] {
         let output = account
             .user(&["--wire", spec, "--", "true"])

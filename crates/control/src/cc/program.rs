@@ -24,7 +24,7 @@ pub type Fill<'a> = dyn Fn(&mut Object) -> Result<()> + 'a;
 
 /// A compiled congestion control that is not in the kernel yet.
 pub struct Program<'a> {
-    /// What errors call it: a name, or a file.
+    /// Its label in errors: a name, or a file.
     label: String,
     bytes: Vec<u8>,
     fill: Option<Box<Fill<'a>>>,
@@ -86,7 +86,7 @@ impl<'a> Program<'a> {
     /// Loads it under a name of at most 15 bytes; it is not registered yet.
     ///
     /// # Errors
-    /// What is wrong with the object, or what the kernel does not allow.
+    /// A fault of the object, or the kernel does not allow it.
     pub(super) fn load(&self, name: &str, support: &Support) -> Result<Object> {
         let mut object = object::listening(|| {
             let mut open = self.open()?;

@@ -16,12 +16,12 @@ pub(super) const NAME: &str = "thalweg_rl";
 const SETTINGS: &str = "settings";
 pub(super) const TRACE: &str = "trace";
 pub(super) const DECISIONS: &str = "decisions";
-/// What says that a file is a model.
+/// Tells models from other files.
 const EXTENSION: &str = "safetensors";
 /// Q24 of the target.
 const ONE_Q24: f64 = (1 << 24) as f64;
 
-/// What a model's features are normalised by. Flows that share a bottleneck find the same rate
+/// Units of a model's features. Flows that share a bottleneck find the same rate
 /// only if all have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
@@ -43,7 +43,7 @@ impl Default for Reference {
 /// The model that a loaded congestion control runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadedModel {
-    /// What people call it.
+    /// The model's name, for people.
     pub name: String,
     /// Where it holds the signal.
     pub target: f64,

@@ -22,13 +22,13 @@ const LINK: &str = "bpf_struct_ops_link";
 pub struct Unavailable(String);
 
 impl Unavailable {
-    /// What is missing, without the consolation.
+    /// The missing part, without the consolation.
     pub fn reason(&self) -> &str {
         &self.0
     }
 }
 
-/// What the loader needs to know of a kernel that can.
+/// Properties of a capable kernel that the loader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Support {
     /// Arguments of `cong_control`: 2, and 4 since Linux 6.10.
@@ -66,7 +66,7 @@ pub fn check() -> Result<Support, Unavailable> {
     Ok(support)
 }
 
-/// What the types of a kernel tell.
+/// Support according to a kernel's types.
 fn in_types(btf: &Btf<'_>) -> Result<Support, Unavailable> {
     let missing = |what: &str| Unavailable(what.to_owned());
     let (Some(value), Some(ops)) = (

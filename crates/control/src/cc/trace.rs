@@ -53,11 +53,11 @@ pub struct Decision {
     pub floor: u64,
     /// Upper limit.
     pub cap: u64,
-    /// What is left of it after loss and marks, Q16.
+    /// Its share after loss and marks, Q16.
     pub keep_q16: u32,
     /// Rate from now on.
     pub next_rate: u64,
-    /// What arrived in the round.
+    /// Rate at which data arrived in the round.
     pub delivered_rate: u64,
     /// Shortest round-trip time of the last seconds, us.
     pub min_rtt_us: u32,
@@ -103,7 +103,7 @@ impl Decision {
         }
     }
 
-    /// What the rate was multiplied by.
+    /// Factor of the rate.
     pub fn multiplier(&self) -> f64 {
         self.next_rate as f64 / self.rate.max(1) as f64
     }
@@ -229,7 +229,7 @@ pub fn trace(
                 .iter()
                 .map(|source| source.renew(remote))
                 .sum::<Result<u64>>()?;
-            // What an earlier trace left, there and in the rings, is not this one's.
+            // Decisions of an earlier trace, there and in the rings, are not this one's.
             if renewed.is_none() {
                 begun.set(system::monotonic_ns());
             } else if missed > 0 {

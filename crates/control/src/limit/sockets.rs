@@ -1,9 +1,9 @@
 //! Sockets of other processes: who holds which, and where each was made.
 //!
-//! The kernel binds a socket to the cgroup of the process that makes it, and what a listener
-//! accepts to the listener's; moving a process moves none of its sockets (net/core/sock.c,
-//! `cgroup_sk_alloc`). So a limit marks sockets that have changed hands, by a copy of each
-//! (`pidfd_getfd`, Linux 5.6) in a map of socket storage, which needs no kernel BTF.
+//! The kernel binds a socket to the cgroup of the process that makes it, and accepted connections
+//! to the listener's. Moving a process moves none of its sockets (net/core/sock.c,
+//! `cgroup_sk_alloc`). So a limit marks sockets that have changed hands in a map of socket storage,
+//! by a copy of each (`pidfd_getfd`, Linux 5.6). That needs no kernel BTF.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -251,9 +251,8 @@ impl Maps {
         moved
     }
 
-    /// Marks where sockets belong, and paces those that no program has paced yet, each at an
-    /// equal part of what a share of the whole rate settles at; `follow` then has their share
-    /// follow the limit's.
+    /// Marks where sockets belong, and paces those that no program has paced yet at equal parts of
+    /// the rate. `follow` then has their share follow the limit's.
     pub fn reach(
         &self,
         subtree: &Subtree,
@@ -265,7 +264,7 @@ impl Maps {
         for (socket, copy, mut flow) in self.own(subtree, sockets) {
             let (place, is_held) = subtree.place(socket);
             if flow.place != place {
-                // What it had by its last place.
+                // Releases the slot of its last place.
                 self.release(&copy, self.slot_of(flow.place))?;
                 flow.place = place;
                 self.flows
@@ -281,8 +280,8 @@ impl Maps {
                 old.push((copy, slot));
             }
         }
-        // Not all of the rate: TCP paces without IP's headers, so what does not follow would keep
-        // a queue, by which the share of all others falls to nothing.
+        // Not all of the rate: TCP paces without IP's headers. A fixed share would keep a queue, by
+        // which the share of all others falls to nothing.
         let part = rate_bps / 8 * 15 / 16 / old.len().max(1) as u64;
         for (copy, slot) in &old {
             self.hold(copy, *slot, u32::try_from(part.max(1)).unwrap_or(0))?;
@@ -336,7 +335,7 @@ impl Maps {
     }
 }
 
-/// What a map of socket storage has for a socket.
+/// A socket's value in a map of socket storage.
 fn record<T: Pod>(map: &MapHandle, copy: &OwnedFd) -> Option<T> {
     let bytes = map.lookup(&copy.as_raw_fd().to_ne_bytes(), MapFlags::ANY);
     from_bytes(&bytes.ok()??)

@@ -39,7 +39,7 @@ pub struct FlowStatistics {
     pub delivered: u32,
     /// Those of them that a router marked (ECN).
     pub delivered_ce: u32,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmitted: u32,
     /// Segments that the peer had twice.
     pub dsack_dups: u32,

@@ -120,7 +120,7 @@ impl Existing {
     }
 }
 
-/// What --existing asks of the kernel.
+/// Refuses kernels that lack what --existing needs.
 fn check_kernel(has_btf: bool) -> Result<()> {
     if !has_btf {
         bail!(

@@ -1,9 +1,9 @@
 //! Policies that were in force: their texts, who followed whom, and the way back.
 //!
 //! In the state directory, `policy/NUMBER.toml` is a policy as it was applied and
-//! `policy/NUMBER.json` what is known of it; `policy/in-force` holds the number of the one that
-//! is to be in force after a restart of the machine. What the kernel has is the truth: where a
-//! process was killed between the kernel and these files, the next look puts the files right.
+//! `policy/NUMBER.json` its description. `policy/in-force` holds the number of the one to apply
+//! after a restart of the machine. The kernel's state is the truth: after a kill between kernel and
+//! files, the next look corrects the files.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -27,7 +27,7 @@ const IN_FORCE: &str = "in-force";
 /// How names of files begin that are not yet written.
 const DRAFT: &str = ".draft-";
 
-/// What is known of a policy that was applied.
+/// Description of a policy that was applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its number; counts up, and is the kernel's generation.
@@ -38,7 +38,7 @@ pub struct Entry {
     pub file: PathBuf,
     /// When, ms since 1970.
     pub applied_ms: i64,
-    /// What matches is counted, and nothing set.
+    /// Matches are counted, and nothing is set.
     pub dry_run: bool,
     /// The one that `rollback` returns to.
     pub previous: Option<u32>,
@@ -58,17 +58,17 @@ impl Entry {
 #[derive(Debug)]
 pub struct History {
     directory: PathBuf,
-    /// The text that was compiled last, and what came of it: the agent asks for the policy
-    /// in force again and again, and that of many rules takes a part of a second.
+    /// The text that was compiled last, and its result: the agent asks for the policy in force
+    /// often, and many rules take a part of a second.
     compiled: Mutex<Option<(Vec<u8>, Arc<Compiled>)>>,
 }
 
 /// A policy that has come into force.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What is known of it.
+    /// Its description.
     pub entry: Entry,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub applied: Applied,
     /// Its rules, as far as the file has them.
     pub rules: usize,
@@ -86,7 +86,7 @@ impl History {
     /// Puts a policy in force and remembers it; `bytes` is its text.
     ///
     /// # Errors
-    /// What the kernel refuses; a state directory that cannot be written to. Nothing is changed.
+    /// The kernel refuses; a state directory that cannot be written to. Nothing is changed.
     pub fn apply(
         &self,
         place: &Place,
@@ -251,7 +251,7 @@ impl History {
             .and_then(|()| self.draft(format!("{}\n", entry.number).as_bytes()))
             .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
         let (in_force, applied) = written.inspect_err(|_| {
-            // What never was in force is no history.
+            // A policy that never was in force is no history.
             let _ = self.forget(entry.number);
         })?;
         fail_point!("policy::applied");
@@ -266,8 +266,8 @@ impl History {
         })
     }
 
-    /// What is known of the policy that the kernel has; of one that another state directory
-    /// knows, its number alone.
+    /// Description of the policy that the kernel has; of one that another state directory knows,
+    /// its number alone.
     ///
     /// # Errors
     /// Pins that cannot be read.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Program};
 use thalweg_bpf_types::{from_bytes, raw};
 
-use crate::pins::{Locked, make, remove_file};
+use crate::pins::{Locked, make, numbers, remove_file};
 use crate::{learner, links, system};
 
 /// Name of the directory below the agent's pins.
@@ -110,14 +110,7 @@ impl Pins {
 
     /// Directories of policies, by number.
     fn generations(&self) -> Result<Vec<u32>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.with_context(|| format!("reading {}", self.directory.display()))?,
-        };
-        Ok(entries
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect())
+        numbers(&self.directory)
     }
 
     pub fn remove_generation(&self, generation: u32) -> Result<()> {
@@ -190,7 +183,7 @@ impl Pins {
         }
     }
 
-    /// What lies in the directory.
+    /// Entries of the directory.
     fn entries(&self) -> Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.directory)
             .with_context(|| format!("reading {}", self.directory.display()))?;

@@ -1,4 +1,4 @@
-//! What has become of the policy in force, rule by rule.
+//! Effects of the policy in force, rule by rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,17 +24,17 @@ pub struct Report {
     pub file: String,
     /// When it came into force, ms since 1970.
     pub applied_ms: i64,
-    /// What matches is counted, and nothing set.
+    /// Matches are counted, and nothing is set.
     pub dry_run: bool,
     /// Kernel memory of its maps and of those that all policies share, bytes.
     pub map_bytes: u64,
-    /// What could not be remembered, told or counted.
+    /// Connections and events that could not be remembered, reported or counted.
     pub missed: Missed,
     /// Its rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
 
-/// What the kernel program had no room for since the policy came.
+/// Overflows of the kernel program's tables since the policy came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
     /// Connections that were forgotten in their handshake, because too many others were in
@@ -62,10 +62,10 @@ pub struct RuleReport {
     pub failed: u64,
     /// Answers given to the kernel.
     pub asked: u64,
-    /// What became of connections that were open before the policy; `None` where they were
-    /// not looked at.
+    /// Outcome for connections that were open before the policy; `None` where they were not looked
+    /// at.
     pub existing: Option<ExistingReport>,
-    /// What failed.
+    /// Settings that failed.
     pub failures: Vec<Failure>,
 }
 
@@ -101,7 +101,7 @@ pub struct Failure {
 }
 
 impl Report {
-    /// What the kernel says of the policy in force; `None` where there is none.
+    /// The kernel's counters of the policy in force; `None` where there is none.
     ///
     /// # Errors
     /// Pins that cannot be read.

@@ -12,7 +12,7 @@ const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
     | 1 << raw::THALWEG_STAGE_CLOSE;
 const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 
-/// What goes into the maps.
+/// Content of the maps.
 pub(super) struct Tables<'c> {
     compiled: &'c Compiled,
     /// By id of a rule; operations that refer to texts still use the policy's own numbers.

@@ -9,7 +9,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 /// An arm this close to the best in expected rate is as good as it: 1 %.
 const AS_GOOD_BITS: f64 = 0.0144;
 
-/// What one seed came to. Losses are of the best arm's expected rate, per connection.
+/// Outcome of one seed. Losses are of the best arm's expected rate, per connection.
 pub struct Run {
     /// Share lost over the first 60.
     pub early_loss: f64,

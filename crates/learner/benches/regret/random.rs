@@ -1,22 +1,20 @@
 //! Seeded random numbers: one stream for the world, one for the policy.
 
-/// The splitmix64 generator (Steele, Lea and Flood, 2014): small, and every seed is good.
-pub struct Random(u64);
+use thalweg_units::random;
+
+/// A generator, and what a policy and the world take from it.
+pub struct Random(random::Random);
 
 impl Random {
     /// A stream of its own for each seed and purpose.
     pub fn new(seed: u64, purpose: u64) -> Self {
-        let mut stream = Self(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        stream.0 = stream.u64();
-        stream
+        let mut first = random::Random::new(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        Self(random::Random::new(first.u64()))
     }
 
     /// 64 uniform bits.
     pub fn u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.u64()
     }
 
     /// 32 uniform bits: all that a policy in the kernel gets.

@@ -246,7 +246,7 @@ impl World {
         )
     }
 
-    /// What `connection` would measure on `arm`.
+    /// Measurement of `connection` on `arm`.
     pub fn sample(&self, connection: usize, arm: usize) -> Sample {
         let bits = self.rates_bits[connection][arm] + self.luck_bits[connection];
         let duration_us = (TRANSFER_BYTES as f64 * 1e6 / (BASE_RATE * bits.exp2())) as u64;

@@ -145,7 +145,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: ESTABLISHED | LATER,
         since: Version(4, 13),
-        effect: "Greatest congestion window, in packets.",
+        effect: "Maximum congestion window, in packets.",
         trap: Some(
             "It sets the slow-start threshold to the same value as well, and lowers the initial \
              window to it.",
@@ -160,7 +160,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(5, 10),
-        effect: "Longest delay of an acknowledgement.",
+        effect: "Maximum delay of an ACK.",
         trap: Some(
             "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
              HZ=250, 20 ms at HZ=100.",
@@ -175,7 +175,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(5, 10),
-        effect: "Least retransmission timeout.",
+        effect: "Minimum retransmission timeout.",
         trap: Some(
             "The kernel refuses less than two of its clock ticks (2 ms at HZ=1000, 8 ms at \
              HZ=250, 20 ms at HZ=100). Below the peer's delay of acknowledgements, timeouts are \
@@ -191,7 +191,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(6, 15),
-        effect: "Greatest retransmission timeout.",
+        effect: "Maximum retransmission timeout.",
         trap: None,
     },
     Key {
@@ -227,7 +227,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(5, 11),
-        effect: "Greatest receive window that is offered.",
+        effect: "Maximum receive window that is advertised.",
         trap: None,
     },
     Key {
@@ -263,7 +263,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(4, 13),
-        effect: "Greatest rate at which the connection sends.",
+        effect: "Maximum pacing rate.",
         trap: Some(
             "Where the interface's queueing discipline is not fq, TCP paces by a timer of its own \
              for each connection, which costs CPU.",
@@ -278,7 +278,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(6, 1),
-        effect: "Small segments do not wait for acknowledgements.",
+        effect: "Small segments do not wait for ACKs (no Nagle).",
         trap: None,
     },
     Key {
@@ -302,7 +302,7 @@ pub static KEYS: &[Key] = &[
         set: CONNECT,
         on: CONNECT,
         since: Version(5, 9),
-        effect: "How often the SYN is sent again.",
+        effect: "Retransmissions of the SYN.",
         trap: None,
     },
     Key {
@@ -374,7 +374,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: CONNECT | LISTEN | ESTABLISHED,
         since: Version(5, 9),
-        effect: "Unanswered probes before the connection is given up.",
+        effect: "Unacknowledged probes before the connection is given up.",
         trap: None,
     },
     Key {

@@ -1,4 +1,4 @@
-//! What is refused, where, and in which words.
+//! Refused policies: the place and words of each fault.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ fn what_stands_between_rules_is_a_part_of_the_whole() {
     let lines: Vec<usize> = faults.iter().map(|fault| fault.at.line).collect();
     assert_eq!(lines, [6, 11], "{faults:?}");
     assert_eq!(faults[0].found, "the end of the line");
-    // What looks like the header of a rule, and is a part of a text.
+    // Looks like the header of a rule, and is a part of a text.
     let text = format!(
         "name = \"t\"\n[[rule]]\nname = \"a\"\nnever = true\ndescription = \"\"\"\\\n[[rule]]\\\n\"\"\"\n\
          \u{20} [[ rule ]] # [[rule]]\nname = \"b\"\nnever = true\n[[rule]]\n{}",
@@ -164,14 +164,32 @@ fn settings_name_the_key() {
         "name = \"t\"\n[[rule]]\nname = \"web\"\n[rule.set]\nsndbuff = \"1MiB\"\nfoo = 1\nsndbuf = \
          1\nnodelay = \"yes\"\n",
         &[
-            "t.toml:5:1: rule \"web\": set: found the unknown key \"sndbuff\", expected a key of \
-             the table in docs/reference/policy.md, perhaps `sndbuf`",
-            "t.toml:6:1: rule \"web\": set: found the unknown key \"foo\", expected a key of the \
-             table in docs/reference/policy.md",
+            "t.toml:5:1: rule \"web\": set: found the unknown key \"sndbuff\", expected a setting, \
+             perhaps `sndbuf`",
+            "t.toml:6:1: rule \"web\": set: found the unknown key \"foo\", expected one of \
+             timeout_init, rwnd_init, needs_ecn, base_rtt, congestion, learn_from, \
+             initial_window, cwnd_clamp, delack_max, rto_min, rto_max, sndbuf, rcvbuf, \
+             window_clamp, notsent_lowat, rcvlowat, max_pacing_rate, nodelay, max_segment, \
+             syn_count, thin_linear_timeouts, user_timeout, keepalive, keepalive_idle, \
+             keepalive_interval, keepalive_count, priority, mark, bind_to_device, tx_rehash, tos, \
+             tclass, autoflowlabel, save_syn, reflect_tos, send_option, read_option, statistics",
             "t.toml:7:10: rule \"web\": set.sndbuf: found the number 1, expected a size from \
              \"2304B\" to \"1073741823B\" (units B, kB, MB, GB, KiB, MiB, GiB)",
             "t.toml:8:11: rule \"web\": set.nodelay: found the string \"yes\", expected true or \
              false",
+        ],
+    );
+    // At a stage, only what can be set there; `keepalive` cannot.
+    refused(
+        "name = \"t\"\n[[rule]]\nname = \"r\"\non.close = { statstics = true }\non.rto = { \
+         keepaliv = true }\n",
+        &[
+            "t.toml:4:14: rule \"r\": on.close: found the unknown key \"statstics\", expected a \
+             setting, perhaps `statistics`",
+            "t.toml:5:12: rule \"r\": on.rto: found the unknown key \"keepaliv\", expected one of \
+             congestion, cwnd_clamp, delack_max, rto_min, rto_max, sndbuf, rcvbuf, window_clamp, \
+             notsent_lowat, rcvlowat, max_pacing_rate, nodelay, thin_linear_timeouts, \
+             user_timeout, priority, mark, tx_rehash, tos, tclass, autoflowlabel, statistics",
         ],
     );
     refused(

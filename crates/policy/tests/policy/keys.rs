@@ -101,7 +101,7 @@ fn each_key_takes_its_bounds_and_no_more() {
             if let Value::Number(number) = action.value {
                 assert_eq!(number, value, "{text}");
             }
-            // What is shown reads as the same.
+            // The printed form reads as the same.
             let again = crate::parse(&text.replace(&sample(key.unit, value), &action.text()));
             assert_eq!(again.rules[0].actions[0].value, action.value, "{text}");
         }

@@ -1,4 +1,4 @@
-//! What `check` says, and what it does not.
+//! Warnings of `check`, and cases without one.
 
 use thalweg_policy::WarningKind;
 

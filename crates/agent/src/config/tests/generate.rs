@@ -1,6 +1,8 @@
 //! Makes configurations: valid ones, and ones that are malformed by construction.
 //!
-//! What each key accepts is stated here once more, apart from the code under test.
+//! Accepted values of each key are stated here once more, apart from the code under test.
+
+use thalweg_units::random;
 
 /// A file that sets every key, to something other than its default.
 pub const FULL: &str = r#"mode = "classic"
@@ -56,24 +58,16 @@ pub struct Case {
     pub line: usize,
 }
 
-/// SplitMix64.
-pub struct Random(pub u64);
+/// What malformed files are made of.
+pub struct Random(pub random::Random);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
+        (self.0.u64() % limit as u64) as usize
     }
 
     fn between(&mut self, low: i64, high: i64) -> i64 {
-        low + (self.next() % (high - low + 1) as u64) as i64
+        low + (self.0.u64() % (high - low + 1) as u64) as i64
     }
 
     fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
@@ -87,7 +81,7 @@ impl Random {
     }
 }
 
-/// What a key accepts.
+/// Accepted values of a key.
 #[derive(Clone, Copy)]
 enum Accepts {
     Boolean,
@@ -229,6 +223,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
         return random.pick(&[date, table, lists, list]).clone();
     }
     let far = random.between(1, 1 << 40);
+    let some = random.below(1000);
     match accepts(key) {
         Boolean => random
             .pick(&["1", "0", "\"true\"", "\"\"", "1.0", "[true]"])
@@ -316,7 +311,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
             .pick(&[
                 format!("\"{}\"", words[0].to_uppercase()),
                 format!("\"{} \"", words[0]),
-                format!("\"x{}\"", random.0 % 1000),
+                format!("\"x{some}\""),
                 format!("[\"{}\"]", words[0]),
                 "\"\"".to_owned(),
                 "7".to_owned(),
@@ -324,7 +319,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
             .clone(),
         Path(longest) => random
             .pick(&[
-                format!("\"{}/x\"", random.0 % 1000),
+                format!("\"{some}/x\""),
                 format!("\"/{}\"", "x".repeat(longest)),
                 "\"\"".to_owned(),
                 "\"/a\\u0007b\"".to_owned(),
@@ -334,7 +329,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
             .clone(),
         PathOrAuto => random
             .pick(&[
-                format!("\"auto{}\"", random.0 % 1000),
+                format!("\"auto{some}\""),
                 "\"Auto\"".to_owned(),
                 "\"sys/fs/cgroup\"".to_owned(),
                 "true".to_owned(),
@@ -368,7 +363,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
     }
 }
 
-/// What no congestion control can be called.
+/// A name that no congestion control can have.
 fn bad_arm(random: &mut Random) -> String {
     let name = random.letters(3);
     let long = random.letters(16);

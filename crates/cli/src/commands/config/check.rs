@@ -23,7 +23,7 @@ pub struct Options {
     files: Vec<PathBuf>,
 }
 
-/// What was found in one file.
+/// Faults of one file.
 #[derive(Serialize)]
 struct Report {
     file: String,

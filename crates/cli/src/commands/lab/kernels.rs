@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Subcommand;
-use thalweg_lab::kernels::{self, Stock};
+use thalweg_guest::kernels::{self, Stock};
 
 use crate::options::Global;
 use crate::output;

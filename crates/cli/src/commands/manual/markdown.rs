@@ -5,7 +5,7 @@ use clap::{Arg, Command};
 use super::shown;
 use crate::options::EXIT_CODES;
 
-/// What the page begins with.
+/// Beginning of the page.
 const HEAD: &str = "\
 # The command line
 

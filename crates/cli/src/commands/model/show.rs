@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use thalweg_rate::Decider;
 use thalweg_rate::models::{Document, ModelFile, Policy, Run};
+use thalweg_units::figures;
 
 use crate::kinds::{self, Kind};
 use crate::options::Global;
@@ -44,7 +45,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         inputs: file.features.inputs(),
         size: size(&file.policy),
         integer: file.policy.integer().is_some(),
-        // What cannot be read was refused with the file.
+        // Runs that cannot be read were refused with the file.
         runs: file.document.runs().unwrap_or_default(),
     };
     if global.json {
@@ -127,7 +128,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
             // As git shortens it; --json has all of it.
             training.commit.chars().take(12).collect::<String>(),
             training.base_rtt_ns as f64 / 1e3,
-            output::rate(training.line_rate_bps as f64 / 8.0)
+            figures::rate(training.line_rate_bps as f64)
         ),
     ));
     let others = document

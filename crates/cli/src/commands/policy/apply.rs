@@ -16,9 +16,8 @@ pub struct Options {
     /// Count what would match, and set nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Reach the connections that are open already, too: each gets the rule of the policy that
-    /// holds for it, and what that sets once a connection is established. Needs a kernel with
-    /// type information (/sys/kernel/btf/vmlinux), Linux 5.15; elsewhere nothing is changed.
+    /// Reach open connections too: each gets its rule's settings for established connections.
+    /// Needs Linux 5.15 with /sys/kernel/btf/vmlinux; elsewhere nothing is changed.
     #[arg(long)]
     existing: bool,
 }

@@ -28,7 +28,7 @@ pub struct Options {
     here: bool,
 }
 
-/// What was found in one file.
+/// Faults and warnings of one file.
 #[derive(Serialize)]
 struct Report {
     file: String,
@@ -38,7 +38,7 @@ struct Report {
     settings: usize,
     faults: Vec<Fault>,
     warnings: Vec<Warning>,
-    /// What is known of a setting, and may well be meant.
+    /// Known trade-offs of settings, which may well be meant.
     notes: Vec<Warning>,
 }
 

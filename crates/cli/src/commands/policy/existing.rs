@@ -1,4 +1,4 @@
-//! What `thalweg policy apply --existing` reached.
+//! Connections that `thalweg policy apply --existing` reached.
 
 use serde_json::{Value, json};
 use thalweg_control::policy::{Reached, Report, RuleReport};

@@ -100,7 +100,7 @@ pub(super) fn name(rule: &RuleReport) -> String {
     format!("{}{never}", rule.name)
 }
 
-/// What failed of a rule, in one line.
+/// Failed settings of a rule, in one line.
 pub(super) fn failures(rule: &RuleReport) -> String {
     let failures: Vec<String> = rule
         .failures

@@ -11,7 +11,7 @@ use thalweg_policy::{Condition, Flow, FlowKind, Namespace, Policy, Rule, Stage};
 use thalweg_units::grammar::share_text;
 
 use crate::failure::Failure;
-use crate::options::{Global, address};
+use crate::options::{Global, address, whole};
 use crate::output;
 
 /// Rules that were not chosen, of which the table tells.
@@ -32,13 +32,13 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     local: Option<IpAddr>,
     /// Port of the peer. Default: not known; conditions on it do not hold.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     remote_port: Option<u16>,
     /// Port of this machine. Default: not known; conditions on it do not hold.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     local_port: Option<u16>,
     /// Port of the service: the peer's if this machine opens the flow, else its own.
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     port: Option<u16>,
     /// Who opens the flow.
     #[arg(long, value_enum, default_value_t = Direction::Active)]
@@ -79,7 +79,7 @@ struct Answer {
     others: Vec<Other>,
 }
 
-/// What a share of such flows gets.
+/// Outcome for a share of such flows.
 #[derive(Serialize)]
 struct Outcome {
     share: f64,
@@ -157,7 +157,14 @@ fn flow(options: &Options) -> Result<Flow> {
         }
     };
     if remote.to_canonical().is_ipv4() != local.to_canonical().is_ipv4() {
-        return Err(usage("--remote and --local must be of one family"));
+        let family = if remote.to_canonical().is_ipv4() {
+            4
+        } else {
+            6
+        };
+        return Err(usage(&format!(
+            "--local: found {local}, expected an address of IPv{family}, as --remote is"
+        )));
     }
     let (mut remote_port, mut local_port) = (options.remote_port, options.local_port);
     if let Some(port) = options.port {
@@ -320,7 +327,7 @@ fn text(answer: &Answer, all: bool) -> String {
         }
         text.push('\n');
     }
-    // What holds, and what nearly does, is told before the rest.
+    // Rules that hold, and rules that nearly do, come before the rest.
     let mut others: Vec<&Other> = answer.others.iter().collect();
     others.sort_by_key(|other| (!other.holds, other.why.matches(';').count()));
     let shown = if all { others.len() } else { ROWS };

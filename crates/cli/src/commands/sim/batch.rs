@@ -15,6 +15,7 @@ use thalweg_sim::{Outcome, Scenario, Statistic, Time};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
+use crate::options::whole;
 
 /// What all simulations have in common.
 #[derive(Debug, Args)]
@@ -24,8 +25,7 @@ pub struct Common {
     #[arg(long, value_name = "NAME")]
     pub cc: Vec<String>,
     /// Seeds; 1 to N are run.
-    #[arg(long, value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u64>(1..=10_000))]
     pub seeds: u64,
     /// Simulations at a time. Default: one for each CPU.
     #[arg(long, value_name = "N")]

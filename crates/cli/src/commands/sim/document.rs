@@ -1,4 +1,4 @@
-//! What a batch of runs says: tables for readers, JSON for programs.
+//! Results of a batch of runs: tables for readers, JSON for programs.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,8 +10,10 @@ use thalweg_sim::{Outcome, Statistic};
 
 use super::batch::{ControllerRuns, Runs};
 
-/// Version of the document.
+/// Version of the document. It grows when a reader would break.
 const FORMAT: u32 = 1;
+/// Name and version of the document: docs/reference/sim-results.schema.json.
+const SCHEMA: &str = "thalweg/sim-results/1";
 
 /// An expectation and what became of it.
 #[derive(Serialize)]
@@ -20,9 +22,9 @@ pub struct Check {
     pub expectation: Expectation,
     /// In words.
     pub text: String,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was measured; none where nothing was.
+    /// The measured value; none where nothing was measured.
     pub measured: Option<Summary>,
 }
 
@@ -33,12 +35,7 @@ impl Check {
             Some(summary) => format!(", measured {}{unit}", cell(summary)),
             None => String::new(),
         };
-        let verdict = match self.verdict {
-            Verdict::Met => "met",
-            Verdict::Missed => "MISSED",
-            Verdict::NotChecked => "not checked",
-        };
-        format!("{verdict}: {}{measured}", self.text)
+        format!("{}: {}{measured}", self.verdict, self.text)
     }
 }
 
@@ -201,11 +198,14 @@ fn size_name((above, up_to): (u64, Option<u64>)) -> String {
 pub fn document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Value> {
     let statistics: Map<String, Value> = (Statistic::ALL.iter())
         .map(|one| {
-            let definition = json!({ "unit": one.unit().trim(), "description": one.description() });
+            let definition = json!({
+                "title": one.short(), "unit": one.unit().trim(), "description": one.description(),
+            });
             (one.key().to_owned(), definition)
         })
         .collect();
     Ok(json!({
+        "schema": SCHEMA,
         "format": FORMAT,
         "passed": done == total && scenarios.iter().all(passed),
         "interrupted": done < total,

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use thalweg_report::{Chart, FOOT, Line, Scale, Table, escape, head, html_table};
 use thalweg_sim::Outcome;
-use thalweg_sim::expect::Verdict;
 use thalweg_sim::metrics::Series;
 
 use super::batch::Runs;
@@ -35,16 +34,11 @@ pub fn page(runs: &Runs) -> String {
     if !checks.is_empty() {
         let rows = (checks.iter())
             .map(|check| {
-                let verdict = match check.verdict {
-                    Verdict::Met => "met",
-                    Verdict::Missed => "MISSED",
-                    Verdict::NotChecked => "not checked",
-                };
                 let measured = check.measured.as_ref().map(document::cell);
                 vec![
                     check.text.clone(),
                     measured.unwrap_or_default(),
-                    verdict.to_owned(),
+                    check.verdict.to_string(),
                 ]
             })
             .collect();
@@ -97,43 +91,14 @@ fn series(runs: &Runs) -> impl Iterator<Item = (String, &Series)> {
 }
 
 fn pictures(page: &mut String, runs: &Runs) {
-    let duration_ms = runs.scenario.duration.us() / 1e3;
-    let time = Scale::linear(duration_ms);
-    let queues: Vec<Line> = series(runs)
-        .filter_map(|(name, series)| {
-            // The port with the longest queue.
-            let busiest = (series.queues.iter()).max_by_key(|queue| {
-                (
-                    queue.bytes.iter().sum::<u64>(),
-                    std::cmp::Reverse(queue.port),
-                )
-            })?;
-            let points = (busiest.at_us.iter().zip(&busiest.bytes))
-                .map(|(at, bytes)| (at / 1e3, *bytes as f64 / 1e3))
-                .collect();
-            Some(Line { name, points })
-        })
-        .collect();
-    let latencies: Vec<Line> = series(runs)
-        .map(|(name, series)| {
-            let points = series
-                .queue_latency
-                .iter()
-                .map(|(us, share)| (*us, share * 100.0));
-            Line {
-                name,
-                points: points.collect(),
-            }
-        })
-        .collect();
-    let slowdowns: Vec<Line> = firsts(runs)
-        .map(|(name, run)| Line {
-            name,
-            points: distribution(run.completions.iter().map(|one| one.slowdown).collect()),
-        })
-        .filter(|line| !line.points.is_empty())
-        .collect();
     page.push_str("<h2>Course</h2>\n");
+    courses(page, runs);
+    distributions(page, runs);
+}
+
+/// Rates and the longest queue over time.
+fn courses(page: &mut String, runs: &Runs) {
+    let time = Scale::linear(runs.scenario.duration.us() / 1e3);
     for (number, (name, series)) in series(runs).enumerate() {
         let lines = rates(series);
         if !lines.is_empty() {
@@ -153,6 +118,21 @@ fn pictures(page: &mut String, runs: &Runs) {
             );
         }
     }
+    let queues: Vec<Line> = series(runs)
+        .filter_map(|(name, series)| {
+            // The port with the longest queue.
+            let busiest = (series.queues.iter()).max_by_key(|queue| {
+                (
+                    queue.bytes.iter().sum::<u64>(),
+                    std::cmp::Reverse(queue.port),
+                )
+            })?;
+            let points = (busiest.at_us.iter().zip(&busiest.bytes))
+                .map(|(at, bytes)| (at / 1e3, *bytes as f64 / 1e3))
+                .collect();
+            Some(Line { name, points })
+        })
+        .collect();
     if !queues.is_empty() {
         picture(
             page,
@@ -167,6 +147,29 @@ fn pictures(page: &mut String, runs: &Runs) {
             },
         );
     }
+}
+
+/// Shares of packets by queue latency, and of flows by slowdown.
+fn distributions(page: &mut String, runs: &Runs) {
+    let latencies: Vec<Line> = series(runs)
+        .map(|(name, series)| {
+            let points = series
+                .queue_latency
+                .iter()
+                .map(|(us, share)| (*us, share * 100.0));
+            Line {
+                name,
+                points: points.collect(),
+            }
+        })
+        .collect();
+    let slowdowns: Vec<Line> = firsts(runs)
+        .map(|(name, run)| Line {
+            name,
+            points: distribution(run.completions.iter().map(|one| one.slowdown).collect()),
+        })
+        .filter(|line| !line.points.is_empty())
+        .collect();
     let percent = Scale::linear(100.0);
     for (id, title, x_label, lines) in [
         (

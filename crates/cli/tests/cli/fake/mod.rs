@@ -82,7 +82,7 @@ impl Agent {
     }
 }
 
-/// What a command did.
+/// Outcome of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,

@@ -36,12 +36,11 @@ pub enum Form {
 }
 
 #[rustfmt::skip]
-pub const KINDS: [Kind; 10] = [
+pub const KINDS: [Kind; 9] = [
     Kind { name: "configuration", share: 150_000, form: Form::Toml, seeds: configurations, read: configuration },
     Kind { name: "policy", share: 150_000, form: Form::Toml, seeds: || in_folders(&["policies"], "toml"), read: policy },
     Kind { name: "lab", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/lab", "scenarios/demo", "scenarios/rate"], "toml"), read: lab },
     Kind { name: "sim", share: 150_000, form: Form::Toml, seeds: || in_folders(&["scenarios/sim", "scenarios/train"], "toml"), read: sim },
-    Kind { name: "tables", share: 80_000, form: Form::Toml, seeds: || files(&["scenarios/published/tables.toml", "scenarios/rate/tables.toml"]), read: tables },
     Kind { name: "model", share: 100_000, form: Form::Model, seeds: || in_folders(&["models", "crates/rate/tests/data"], "safetensors"), read: model },
     Kind { name: "trace", share: 80_000, form: Form::Lines, seeds: traces, read: trace },
     Kind { name: "export", share: 80_000, form: Form::Json, seeds: exports, read: export },
@@ -77,9 +76,9 @@ impl Inputs {
         self.special.len() as u64
     }
 
-    /// A good one.
-    pub fn seed(&self) -> &[u8] {
-        &self.seeds[0]
+    /// Good ones.
+    pub fn seeds(&self) -> &[Vec<u8>] {
+        &self.seeds
     }
 
     pub fn get(&self, number: u64) -> Vec<u8> {
@@ -268,17 +267,12 @@ fn in_folders(folders: &[&str], extension: &str) -> Vec<Vec<u8>> {
         found.extend(entries.map(|entry| entry.unwrap().path()));
     }
     found.retain(|file| {
-        file.extension().is_some_and(|has| has == extension) && !file.ends_with("tables.toml")
+        // Those are read by `thalweg.results`.
+        let name = file.file_name().unwrap().to_string_lossy();
+        file.extension().is_some_and(|has| has == extension) && !name.starts_with("tables")
     });
     found.sort();
     found.iter().map(|file| fs::read(file).unwrap()).collect()
-}
-
-fn files(names: &[&str]) -> Vec<Vec<u8>> {
-    names
-        .iter()
-        .map(|name| fs::read(root().join(name)).unwrap())
-        .collect()
 }
 
 fn configurations() -> Vec<Vec<u8>> {
@@ -388,6 +382,10 @@ fn one(error: impl ToString) -> Vec<String> {
     vec![error.to_string()]
 }
 
+fn lines(faults: thalweg_policy::Faults) -> Vec<String> {
+    faults.0.iter().map(ToString::to_string).collect()
+}
+
 fn text(bytes: &[u8], file: &Path) -> Result<String, Vec<String>> {
     file::text(bytes.to_vec(), file).map_err(one)
 }
@@ -399,9 +397,6 @@ fn configuration(bytes: &[u8]) -> Result<(), Vec<String>> {
 }
 
 fn policy(bytes: &[u8]) -> Result<(), Vec<String>> {
-    let lines = |faults: thalweg_policy::Faults| -> Vec<String> {
-        faults.0.iter().map(ToString::to_string).collect()
-    };
     let policy = Policy::parse(bytes, Path::new(FILE)).map_err(lines)?;
     let warnings: Vec<String> = policy.warnings().into_iter().map(|it| it.message).collect();
     warnings.iter().for_each(|warning| check(warning));
@@ -414,21 +409,14 @@ fn lab(bytes: &[u8]) -> Result<(), Vec<String>> {
     let text = text(bytes, &file)?;
     thalweg_lab::scenario::Scenario::parse(&text, &file)
         .map(drop)
-        .map_err(one)
+        .map_err(lines)
 }
 
 fn sim(bytes: &[u8]) -> Result<(), Vec<String>> {
     let file = Path::new(FILE);
     thalweg_sim::Scenario::parse(&text(bytes, file)?, file)
         .map(drop)
-        .map_err(one)
-}
-
-fn tables(bytes: &[u8]) -> Result<(), Vec<String>> {
-    let file = Path::new(FILE);
-    thalweg_lab::published::runs(&text(bytes, file)?, file)
-        .map(drop)
-        .map_err(one)
+        .map_err(lines)
 }
 
 fn model(bytes: &[u8]) -> Result<(), Vec<String>> {

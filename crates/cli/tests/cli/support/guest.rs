@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a script begins with: a bash, and the file systems that everything asks for.
+/// Beginning of a script: a bash, and the file systems that everything needs.
 const PROLOGUE: &str = r#"#!/bin/bash
 exec 2>&1
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -31,7 +31,7 @@ pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> Str
     let console = directory.path().join("console");
     let mut command = Command::new(kernel);
     if kernel.ends_with("linux.uml") {
-        thalweg_lab::uml::ptrace::wrap(&mut command).unwrap();
+        thalweg_guest::uml::ptrace::wrap(&mut command).unwrap();
     }
     let mut child = command
         .args([

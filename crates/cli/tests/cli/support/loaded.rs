@@ -51,7 +51,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // What still uses it keeps it; nothing of this can be reported better than by what stays.
+        // Remaining users keep it; nothing of this can be reported better than by what stays.
         let _ = std::fs::remove_dir_all(&self.pin);
     }
 }

@@ -156,7 +156,7 @@ impl Bed {
         self.directory.path().join("agent.log")
     }
 
-    /// What the agents have logged so far.
+    /// The agents' log so far.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.log()).unwrap_or_default()
     }
@@ -171,12 +171,12 @@ impl Bed {
         command
     }
 
-    /// What the agent says, which must refuse to run.
+    /// The last words of an agent that must refuse to run.
     pub fn refused(&self) -> String {
         self.refuses(self.run_command())
     }
 
-    /// What an agent says that is started by a command, and must refuse to run.
+    /// The last words of an agent that is started by a command, and must refuse to run.
     pub fn refuses(&self, mut command: Command) -> String {
         let path = self.directory.path().join("refused.log");
         let log = fs::File::create(&path).expect("log");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// What a tree says.
+/// Decisions of a tree.
 pub enum Tree {
     /// The same whatever it sees, Q15.
     Always(i32),
@@ -73,7 +73,7 @@ pub fn tree(says: &Tree) -> Vec<u8> {
 /// A quantised 4-12-12-1 network with weights by layer, row and column, -1 to 1.
 pub fn network(weight: &dyn Fn(usize, usize, usize) -> f32) -> Vec<u8> {
     const SHAPES: [(usize, usize); 3] = [(12, 4), (12, 12), (1, 12)];
-    // What enters each layer is at most as large as the weights allow.
+    // Inputs of each layer are at most as large as the weights allow.
     const AMAX: [f64; 3] = [1.0, 4.0, 48.0];
     let mut document = document("mlp");
     document["hidden"] = json!([12, 12]);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{THALWEG, skip};
 
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
-/// What is downloaded where there is no kernel yet.
+/// Downloaded where there is no kernel yet.
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
 /// The release's own, older kernel.
 const OLDER: &str = "linux-image-cloud-amd64";
@@ -64,7 +64,7 @@ pub fn several() -> Vec<Value> {
     all
 }
 
-/// What `thalweg lab kernels list` tells.
+/// Output of `thalweg lab kernels list`.
 pub fn all() -> Vec<Value> {
     serde_json::from_slice(&kernels(&["list"]).stdout).unwrap()
 }

@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use thalweg_lab::kernels;
-use thalweg_lab::qemu::{self, Program};
+use thalweg_guest::kernels;
+use thalweg_guest::qemu::{self, Program};
 
 use super::{THALWEG, manifest_path, stock};
 
@@ -27,7 +27,7 @@ const PAD: &str = "THALWEG_TEST_GUEST_PAD";
 const LIMIT: Duration = Duration::from_secs(180);
 /// Programs that cases start, beside those that any guest has.
 const PROGRAMS: [&str; 5] = ["cat", "readlink", "sh", "sleep", "ss"];
-/// What Python programs of cases import.
+/// Modules that Python programs of cases import.
 const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subprocess,threading";
 
 /// A test that runs the cases of its module in virtual time. Models, policies and whatever else
@@ -102,7 +102,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     assert!(failed.is_empty(), "failed in virtual time: {failed:?}");
 }
 
-/// What begins the line of a case that has passed.
+/// Beginning of the line of a case that has passed.
 fn passed(name: &str) -> String {
     format!("case {name}: passed in ")
 }
@@ -115,7 +115,7 @@ fn inside(cases: &[(&str, fn())]) {
     symlink("/usr/bin/thalweg", binary).expect("a link");
     // Scripts name their interpreter so.
     symlink("/usr/bin", "/bin").expect("a link");
-    // What comes out of a guest that ends well is its standard output.
+    // The output of a guest that ends well is its standard output.
     nix::unistd::dup2_stderr(std::io::stdout()).expect("the standard error goes there, too");
     println!();
     for (name, case) in cases {
@@ -140,7 +140,7 @@ fn inside(cases: &[(&str, fn())]) {
     }
 }
 
-/// What cases need of this machine, by where they find it.
+/// Files of this machine that cases need, by where they find them.
 fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
     let mut needed = python();
     for program in PROGRAMS {

@@ -1,4 +1,4 @@
-//! What a policy names and this machine lacks.
+//! Things that a policy names and this machine lacks.
 
 use std::path::Path;
 

@@ -1,0 +1,162 @@
+//! What there is: congestion controls of the system, loaded ones, and those that could be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::Result;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use serde::Serialize;
+
+use super::{
+    BUILT_IN, Controls, DIRECTORY, LINK, LoadedModel, MAP, OPS, Support, Use, check, count, map_of,
+    names, rate,
+};
+use crate::pins::{Kept, entries};
+use crate::{privileges, system};
+
+/// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
+const TCP_CONG_NEEDS_ECN: u32 = 2;
+
+/// Where a congestion control stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The system's: built in, a module, or of somebody else.
+    System,
+    /// Loaded by Thalweg.
+    Loaded,
+    /// Loaded by Thalweg and taken back: connections that have it keep it, none gets it.
+    Draining,
+    /// Comes with Thalweg and can be loaded.
+    Loadable,
+    /// Comes with Thalweg, and this kernel cannot run it.
+    Unavailable,
+}
+
+/// One congestion control.
+#[derive(Clone, Debug, Serialize)]
+pub struct Control {
+    /// Its name.
+    pub name: String,
+    /// Where it stands.
+    pub state: State,
+    /// Its users; none where they are not known.
+    #[serde(rename = "use")]
+    pub used: Option<Use>,
+    /// Only for flows with ECN; none where that is not known.
+    pub needs_ecn: Option<bool>,
+    /// Name of the table of callbacks in the object that was loaded.
+    pub program: Option<String>,
+    /// Names of its maps.
+    pub maps: Vec<String>,
+    /// The model that decides in it; none where none does.
+    pub model: Option<LoadedModel>,
+    /// Why it is unavailable; for what can be loaded, what it is.
+    pub note: Option<String>,
+}
+
+/// All congestion controls: those of the system, those that are loaded, those that could be.
+/// By name.
+///
+/// # Errors
+/// [`anyhow::Error`] where pins cannot be read.
+pub fn list(pin: &Path) -> Result<Vec<Control>> {
+    privileges::check()?;
+    let directory = pin.join(DIRECTORY);
+    // Mends what a call that was cut short has left, and lets no other change it meanwhile.
+    let _all = Controls::open(pin)?;
+    let support = check();
+    let used = count();
+    let of = |name: &str| {
+        let used = used.as_ref().ok()?;
+        Some(used.get(name).copied().unwrap_or_default())
+    };
+    let plain = |name: String, state, note| Control {
+        used: of(&name),
+        name,
+        state,
+        needs_ecn: None,
+        program: None,
+        maps: Vec::new(),
+        model: None,
+        note,
+    };
+    let mut all = BTreeMap::new();
+    let with_model = (rate::NAME, "the learned rate controller: load a model");
+    let built_in = BUILT_IN.map(|(name, _, what)| (name, what));
+    for (name, what) in built_in.into_iter().chain([with_model]) {
+        let control = match &support {
+            Ok(_) => plain(name.to_owned(), State::Loadable, Some(what.to_owned())),
+            Err(why) => plain(
+                name.to_owned(),
+                State::Unavailable,
+                Some(why.reason().to_owned()),
+            ),
+        };
+        all.insert(name.to_owned(), control);
+    }
+    for name in system::available_ccs()? {
+        all.insert(name.clone(), plain(name, State::System, None));
+    }
+    for name in names(&directory)? {
+        let own = directory.join(&name);
+        let state = if own.join(LINK).exists() {
+            State::Loaded
+        } else {
+            State::Draining
+        };
+        let flags = support
+            .as_ref()
+            .ok()
+            .and_then(|support| flags(&own, support));
+        let mut control = plain(name.clone(), state, None);
+        control.needs_ecn = flags.map(|flags| flags & TCP_CONG_NEEDS_ECN != 0);
+        control.program = MapHandle::from_pinned_path(own.join(OPS))
+            .ok()
+            .map(|map| map.name().to_string_lossy().into_owned());
+        let maps = entries(&own)?.into_iter();
+        control.maps = maps
+            .filter_map(|file| Some(file.strip_prefix(MAP)?.to_owned()))
+            .collect();
+        control.maps.sort();
+        control.model = rate::model_in(&own);
+        all.insert(name, control);
+    }
+    Ok(all.into_values().collect())
+}
+
+/// Names of what is loaded here and works only for flows with ECN.
+pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
+    let directory = pin.join(DIRECTORY);
+    let Ok(names) = names(&directory) else {
+        return BTreeSet::new();
+    };
+    if names.is_empty() {
+        return BTreeSet::new();
+    }
+    let Ok(support) = check() else {
+        return BTreeSet::new();
+    };
+    // One that cannot be asked (CAP_SYS_ADMIN) is taken for one that does.
+    let needs = |name: &String| {
+        flags(&directory.join(name), &support).is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
+    };
+    names.into_iter().filter(needs).collect()
+}
+
+/// `flags` of a loaded congestion control: of the version in force, whatever is pinned.
+fn flags(own: &Path, support: &Support) -> Option<u32> {
+    let link = Link::open(own.join(LINK)).ok();
+    let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
+    let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
+    let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
+        // A swap that was cut short has left another pinned.
+        Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
+            privileges::raised(|| MapHandle::from_map_id(id)).ok()?
+        }
+        _ => pinned?,
+    };
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok()??;
+    let bytes = value.get(support.flags_offset..support.flags_offset + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
