@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a decision costs in Python: the decision rate of ``thalweg.sim.Batch`` with a policy that
+"""Cost of a decision in Python: the decision rate of ``thalweg.sim.Batch`` with a policy that
 keeps every rate, over that of the same simulations with the same policy within the simulator.
 
 ``python python/benchmarks/batch.py [--rounds N]`` from the repository's root. Both take turns on

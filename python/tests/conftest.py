@@ -1,4 +1,4 @@
-"""What all Python tests share."""
+"""Common parts of all Python tests."""
 
 import pytest
 

@@ -1,6 +1,7 @@
-"""Links of the written pages lead somewhere, and the block that makes a model runs."""
+"""Links of the written pages lead somewhere; the block that makes a model and the example run."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,14 @@ def test_the_block_of_the_page_on_models_makes_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs/reference/model.md", "exec"), {})
     assert model.read("mine.safetensors").policy.quantised is not None
+
+
+def test_the_controller_of_the_examples_fills_the_link(capsys):
+    runpy.run_path(str(ROOT / "examples/controller.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        utilisation, fairness, queueing = (
+            float(it) for it in re.findall(r"(\d+\.\d) (?:%|us)", line)
+        )
+        assert utilisation > 90 and fairness > 80 and queueing < 12, line

@@ -9,11 +9,10 @@ import pickle
 
 import pytest
 import standin
-from thalweg.evaluate import document, plots, published, tables
 from thalweg.evaluate.__main__ import main
-from thalweg.evaluate.cells import Cell, Contender, Store
-from thalweg.sim import Learned, Scenario, run
-from thalweg.sweep import workers
+from thalweg.results.controllers import document, plots, published, tables
+from thalweg.sim import Learned, Scenario, canonical_controller, run
+from thalweg.sweep import Cell, Contender, Store, workers
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 THREE = ("utilisation", "fairness", "queue-latency")
@@ -63,10 +62,21 @@ def test_the_published_marks_follow_from_the_figures():
         "all-to-all": {"DCQCN": True, "HPCC": True, "SWIFT": True, "ADPG": True},
         "long-short": {"DCQCN": False, "HPCC": True, "SWIFT": True, "ADPG": True},
     }
-    for name, table in published.load(CHECKOUT).items():
+    for name, table in published.load().items():
         if name in wanted:
             marks = tables.published_marks(table)
             assert {label: marks[label] for label in wanted[name]} == wanted[name]
+
+
+def test_every_published_entry_has_its_figures():
+    sizes = {"many-to-one": [128, 1024, 4096, 8192], "all-to-all": [4, 8]}
+    sizes["long-short"] = [2, 128, 1024, 2048]
+    for name, table in published.load().items():
+        assert table.sizes == sizes.get(name, table.sizes)
+        for row in table.rows:
+            found = [figures for figures in row.entries.values() if figures is not None]
+            assert all(len(figures) == len(table.statistics) for figures in found)
+            assert row.cc is None or canonical_controller(row.cc) == row.cc
 
 
 # Ours -------------------------------------------------------------------------------------------
@@ -149,7 +159,7 @@ def test_what_was_done_is_not_done_again(call, tmp_path, monkeypatch):
 
     def local(todo, jobs):
         assert not todo
-        return iter(())
+        yield from ()
 
     monkeypatch.setattr(workers, "local", local)
     assert call(*words)[1] == first[1]
@@ -168,14 +178,14 @@ def test_a_line_cut_short_is_done_again(tmp_path):
     with Store(file).opened() as store:
         store.add(first, {"a": 1.0})
         store.add(second, {"a": 2.0})
-        with pytest.raises(BlockingIOError, match="another evaluation"), Store(file).opened():
+        with pytest.raises(BlockingIOError, match="another program"), Store(file).opened():
             pass
     file.write_text(file.read_text().rstrip("\n")[:-5])
     with Store(file).opened() as store:
-        assert store.get(first) == {"a": 1.0} and store.get(second) is None
+        assert store.rows == {first.key: {"a": 1.0}} and store.missing([first, second]) == [second]
         store.add(second, {"a": 3.0})
     with Store(file).opened() as store:
-        assert store.get(second) == {"a": 3.0}
+        assert store.rows[second.key] == {"a": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -270,7 +280,7 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
 
 
 def test_lines_pair_ours_with_the_published(tmp_path):
-    table = published.load(CHECKOUT)["many-to-one"]
+    table = published.load()["many-to-one"]
     job = tables.Job(
         "many-to-one",
         table,

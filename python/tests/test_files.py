@@ -82,17 +82,17 @@ def test_of_two_that_write_at_once_neither_mixes_with_the_other(tmp_path):
 
 
 def test_curves_name_the_file_that_takes_no_more(tmp_path):
-    log = pytest.importorskip("thalweg.train.log")
+    run = pytest.importorskip("thalweg.train.run")
     path = tmp_path / "curves.csv"
-    with pytest.raises(OSError, match="curves.csv"), log.Curves(path, ("a",), 0) as curves:
+    with pytest.raises(OSError, match="curves.csv"), run.Curves(path, ("a",), 0) as curves:
         curves.add(1, {"a": 1.0})
         with room_for(path.stat().st_size):
             curves.add(2, {"a": 2.0})
     assert path.read_text().split() == ["update,a", "1,1"]
 
 
-def test_an_evaluation_names_the_file_that_takes_no_more(tmp_path):
-    cells = pytest.importorskip("thalweg.evaluate.cells")
+def test_a_store_names_the_file_that_takes_no_more(tmp_path):
+    cells = pytest.importorskip("thalweg.sweep.cells")
     from sim_support import many_to_one
 
     cell = cells.Cell(many_to_one(2), cells.Contender("swift", "swift"), 1)
@@ -103,4 +103,4 @@ def test_an_evaluation_names_the_file_that_takes_no_more(tmp_path):
         with room_for(path.stat().st_size):
             store.add(other, {"a": 2.0})
     with cells.Store(path).opened() as store:
-        assert store.get(cell) == {"a": 1.0} and store.get(other) is None
+        assert store.rows == {cell.key: {"a": 1.0}} and store.missing([other]) == [other]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).parents[1]
-PROGRAMS = ["train.adpg", "train.ppo", "train.export", "sweep", "evaluate", "distil"]
+PROGRAMS = ["train.adpg", "train.ppo", "train.export", "sweep", "evaluate", "results", "distil"]
 
 
 def run(path, program, *options):

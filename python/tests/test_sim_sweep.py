@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from sim_support import many_to_one
 from thalweg import _native
+from thalweg.progress import words
 from thalweg.sim import Learned, run, simulator
-from thalweg.sweep import Plan, Store, SweepError
-from thalweg.sweep.__main__ import _follow, _words, main
+from thalweg.sweep import Plan, Store, SweepError, workers
+from thalweg.sweep.__main__ import main
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -37,6 +38,11 @@ def sweep(tmp_path):
 
 def command(sweep, out, *more):
     return [sys.executable, "-m", "thalweg.sweep", str(sweep), "--out", str(out), *more]
+
+
+def lines(out):
+    """Of the finished simulations."""
+    return [line for line in (out / "cells.jsonl").read_text().splitlines() if line]
 
 
 def environment():
@@ -74,13 +80,10 @@ def test_only_what_is_missing_is_done(sweep, tmp_path, capsys):
     out = tmp_path / "out"
     assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
     first = (out / "results.parquet").read_bytes()
-    parts = {part: part.stat().st_mtime_ns for part in (out / "parts").iterdir()}
-    sorted(parts)[0].unlink()
+    (out / "cells.jsonl").write_text("\n".join(lines(out)[1:]))
     capsys.readouterr()
     assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
     assert "8 simulations, 7 of them done before" in capsys.readouterr().err
-    kept = sorted(parts)[1:]
-    assert [part.stat().st_mtime_ns for part in kept] == [parts[part] for part in kept]
     assert (out / "results.parquet").read_bytes() == first
     # Another duration of one scenario: its four are other simulations.
     file = tmp_path / "2-to-1.toml"
@@ -143,15 +146,16 @@ def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):
     assert simulator() == hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
     out = tmp_path / "out"
     assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
-    here = Plan.load(sweep).cells
+    here, store = Plan.load(sweep).cells, Store(out / "cells.jsonl")
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("thalweg.sweep.plan.simulator", lambda: "another")
+        elsewhere.setattr("thalweg.sweep.cells.simulator", lambda: "another")
         there = Plan.load(sweep).cells
-        assert Store(out).missing(there) == list(there)
+        with store.opened():
+            assert store.missing(there) == list(there)
         # A machine of the cluster that has another build does not take part.
-        with pytest.raises(RuntimeError, match="is not that of the machine that began the sweep"):
+        with pytest.raises(RuntimeError, match="is not that of the machine that began"):
             here[0].run()
-    assert Store(out).missing(here) == []
+    assert store.missing(here) == []
     capsys.readouterr()
     assert main([str(sweep), "--out", str(out)]) == 0
     assert "8 simulations, 8 of them done before" in capsys.readouterr().err
@@ -164,13 +168,13 @@ def test_a_killed_sweep_goes_on(sweep, tmp_path):
     process = subprocess.Popen(
         command(sweep, out, "--jobs", "2"), env=environment(), stderr=subprocess.PIPE, text=True
     )
-    lines = [process.stderr.readline() for _ in range(4)]
-    assert lines[-1].startswith("[3/48]"), lines
+    said = [process.stderr.readline() for _ in range(4)]
+    assert said[-1].startswith("[3/48]"), said
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
     assert process.wait() == -signal.SIGKILL
     process.stderr.close()
-    done = len(list((out / "parts").glob("*.json")))
+    done = len(lines(out))
     assert 3 <= done < 48
     assert not (out / "results.parquet").exists()
     # Nobody goes on simulating.
@@ -200,13 +204,13 @@ def test_ctrl_c_leaves_what_is_done(sweep, tmp_path):
     process = subprocess.Popen(
         command(sweep, tmp_path / "out"), env=environment(), stderr=subprocess.PIPE, text=True
     )
-    lines = [process.stderr.readline() for _ in range(2)]
-    assert lines[-1].startswith("[1/200]"), lines
+    said = [process.stderr.readline() for _ in range(2)]
+    assert said[-1].startswith("[1/200]"), said
     process.send_signal(signal.SIGINT)
     _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
     assert rest.endswith("interrupted; the same command goes on from here\n")
-    assert list((tmp_path / "out/parts").glob("*.json"))
+    assert lines(tmp_path / "out")
 
 
 def test_a_ray_cluster_gives_the_same(sweep, models, tmp_path):
@@ -228,20 +232,27 @@ def test_a_ray_cluster_gives_the_same(sweep, models, tmp_path):
 
 def test_one_sweep_at_a_time(sweep, tmp_path, capsys):
     out = tmp_path / "out"
-    with Store(out).locked():
+    with Store(out / "cells.jsonl").opened():
         assert main([str(sweep), "--out", str(out)]) == 2
-    assert "another sweep is writing here" in capsys.readouterr().err
-    assert not list((out / "parts").iterdir())
+    assert "another program is writing here" in capsys.readouterr().err
+    assert not lines(out)
 
 
-def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys):
-    plan, store = Plan.load(sweep), Store(tmp_path / "out")
-    with store.locked():
-        first, second, *rest = plan.cells
-        finished = [(first, MemoryError("none left")), (second, second.run())]
-        assert _follow(store, plan.cells, finished) == 1
-        assert store.missing(plan.cells) == [first, *rest]
-    assert f"{first}: failed: none left" in capsys.readouterr().err
+def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys, monkeypatch):
+    first, second, *rest = Plan.load(sweep).cells
+
+    def local(todo, jobs):
+        yield first, MemoryError("none left")
+        yield second, second.run()
+
+    monkeypatch.setattr(workers, "local", local)
+    out = tmp_path / "out"
+    assert main([str(sweep), "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert f"{first}: failed: none left" in said and "error: 1 simulations failed" in said
+    with Store(out / "cells.jsonl").opened() as store:
+        assert store.missing([first, second, *rest]) == [first, *rest]
+    assert not (out / "results.parquet").exists()
 
 
 @pytest.mark.parametrize(
@@ -254,7 +265,7 @@ def test_a_failure_is_told_and_the_others_are_kept(sweep, tmp_path, capsys):
         (SWEEP.replace("*-to-1", "none"), r"scenarios\[0\]: no file is called 'none.toml'"),
         (
             SWEEP.replace("*-to-1.toml", "sweep.toml"),
-            r"scenarios: .*sweep\.toml:\d:1: unknown field",
+            r"scenarios: [\s\S]*sweep\.toml:\d:1: found the unknown key",
         ),
         (SWEEP.replace('"swift"', '"swoft"'), r"controllers\[0\]: no controller is called `swoft`"),
         (SWEEP.replace('"swift"', '"fixed:fraction=0.50"'), r"controllers\[1\]: .* there already"),
@@ -292,7 +303,7 @@ def test_two_scenarios_of_one_name(sweep, tmp_path):
 
 
 def test_times_left_in_words():
-    assert [_words(s) for s in (7.6, 89, 100, 5400, 7300)] == [
+    assert [words(s) for s in (7.6, 89, 100, 5400, 7300)] == [
         "8 s",
         "89 s",
         "2 min",

@@ -18,11 +18,13 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from thalweg.features import multiplier
-from thalweg.train import adpg, checkpoint, loop, scenarios
+from thalweg.train import adpg, checkpoint
 from thalweg.train.adpg import Settings
-from thalweg.train.collect import Diverged
+from thalweg.train.environment import maker, seeds
 from thalweg.train.fluid import Bottleneck, FluidBatch
 from thalweg.train.networks import Acting, Lstm, Mlp
+from thalweg.train.rollouts import Collector, Diverged
+from thalweg.train.run import command_line
 
 PYTHON = Path(__file__).parents[1]
 
@@ -255,8 +257,8 @@ def figures(chosen, policy, flows, copies=3, duration_s=25e-3):
         )
         return FluidBatch([scenario] * len(seeds), seeds.tolist())
 
-    collector = adpg.make_collector(chosen, make)
-    collector.start(scenarios.seeds(99, 1, flows, copies))
+    collector = Collector(make, adpg.Deterministic(chosen.feature_set()), chosen.rollout)
+    collector.start(seeds(99, 1, flows, copies))
     outcomes = collector.finish(policy)
     return {name: float(np.mean([o[name] for o in outcomes])) for name in outcomes[0]}
 
@@ -381,7 +383,7 @@ class Broken:
 
 def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_path):
     chosen = settings(tmp_path)
-    healthy = scenarios.maker(chosen.scenarios, chosen.duration_s)
+    healthy = maker(chosen.scenarios, chosen.duration_s)
     made = []
 
     def make(seeds):
@@ -408,7 +410,7 @@ def test_a_learning_rate_that_diverges_is_named(tmp_path):
 def test_a_full_disk_ends_training_and_keeps_the_checkpoint(tmp_path, capsys):
     chosen = settings(tmp_path, updates=9)
     path = tmp_path / "checkpoint.safetensors"
-    healthy = scenarios.maker(chosen.scenarios, chosen.duration_s)
+    healthy = maker(chosen.scenarios, chosen.duration_s)
     kept = []
 
     def make(seeds):
@@ -420,7 +422,7 @@ def test_a_full_disk_ends_training_and_keeps_the_checkpoint(tmp_path, capsys):
         return healthy(seeds)
 
     flags = ["--output", str(tmp_path), "--quiet"]
-    assert loop.main(Settings, lambda _: adpg.train(chosen, make), flags, "") == 1
+    assert command_line(Settings, lambda _: adpg.train(chosen, make), flags, "") == 1
     said = capsys.readouterr().err
     assert "No space left on device" in said and "last good checkpoint is" in said
     assert said.count(str(path)) == 2  # which could not be written, and which is kept

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from control_task import ControlTask
 from thalweg.train import aurora, checkpoint, ppo, reinforce
-from thalweg.train.collect import Collected
 from thalweg.train.fluid import Bottleneck, FluidBatch
-from thalweg.train.stochastic import ActorCritic, ControlTask, Discrete, Gaussian, Sampler
+from thalweg.train.rollouts import Collector, Rollouts
+from thalweg.train.stochastic import ActorCritic, Discrete, Gaussian, Sampler
 
 
 def on_task(module, algorithm, name, law, copies, length, sets, hidden, scale=1.0):
@@ -20,13 +21,11 @@ def on_task(module, algorithm, name, law, copies, length, sets, hidden, scale=1.
     task = ControlTask(name, copies, length, law, seed=1, reward_scale=scale)
     try:
         policy = ActorCritic(task.size, hidden, law, jax.random.key(1), module is ppo)
-        optimise = module.optimiser(algorithm)
-        state = optimise.init(eqx.filter(policy, eqx.is_array))
+        state = module.optimiser(algorithm).init(eqx.filter(policy, eqx.is_array))
         for number in range(sets):
             rollouts = task.collect(policy)
-            policy, state, _ = module.learn(
-                algorithm, policy, state, optimise, rollouts, (1, number)
-            )
+            seed = [(1, number)] if module is ppo else []
+            policy, state, _ = module.learn(algorithm, policy, state, rollouts, *seed)
         return np.mean(task.returns[:30]), np.mean(task.returns[-30:])
     finally:
         task.close()
@@ -34,7 +33,7 @@ def on_task(module, algorithm, name, law, copies, length, sets, hidden, scale=1.
 
 @pytest.mark.slow
 def test_reinforce_balances_the_pole():
-    algorithm = reinforce.Algorithm(learning_rate=1e-2)
+    algorithm = reinforce.Settings(learning_rate=1e-2)
     first, last = on_task(reinforce, algorithm, "CartPole-v1", Discrete(2), 32, 500, 40, (32, 16))
     assert first < 40  # a random policy lasts some twenty steps
     assert last > 200
@@ -101,7 +100,8 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
     )
 
     def figures(policy):
-        collector = aurora.METHOD.collector(settings, noisy_links, explore=False)
+        agent = aurora.agent(settings, explore=False)
+        collector = Collector(noisy_links, agent, settings.rollout)
         collector.start(np.arange(20) + 1000)
         outcomes = collector.finish(policy)
         return {k: np.array([o[k] for o in outcomes]) for k in outcomes[0]}
@@ -109,7 +109,7 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
     untrained = ActorCritic(
         aurora.SIGNALS * settings.intervals, settings.hidden, Gaussian(1), jax.random.key(1)
     )
-    before, after = figures(untrained), figures(aurora.METHOD.train(settings, noisy_links))
+    before, after = figures(untrained), figures(aurora.train(settings, noisy_links))
     # Untrained it keeps the rate that it was given, too low or too high.
     assert before["su"].min() < 50 and before["loss"].max() > 50
     assert after["su"].mean() > 85
@@ -130,7 +130,7 @@ def test_runs_on_flows_are_determined_and_go_on(tmp_path, module, actions):
             updates=updates,
             quiet=True,
         )
-        module.METHOD.train(settings)
+        module.train(settings)
         return (tmp_path / name / "curves.csv").read_bytes()
 
     assert run("one", 4) == run("two", 4)
@@ -145,7 +145,7 @@ def rollouts(reward, done, value=None, length=None):
     reward, done = np.array(reward, np.float32), np.array(done, np.float32)
     value = np.zeros_like(reward) if value is None else np.array(value, np.float32)
     length = np.full(len(reward), reward.shape[1]) if length is None else np.array(length)
-    return Collected(
+    return Rollouts(
         {"reward": reward, "done": done, "value": value}, length, np.zeros((len(reward), 0)), False
     )
 
@@ -162,14 +162,14 @@ def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
         duration = 0.3e-3 if len(made) < 3 else 15e-6
         return FluidBatch([Bottleneck(2, duration_s=duration, warm_up_s=0)] * 2, seeds.tolist())
 
-    reinforce.METHOD.train(settings, make)
+    reinforce.train(settings, make)
     assert len(made) == 3
     assert "episode 2: " in (said := capsys.readouterr().err) and "of 9" in said
     state = checkpoint.state(tmp_path / "checkpoint.safetensors", "reinforce")
     assert state["episode"] == 2 and 2 <= state["update"] < 9
     # If that is so from the beginning, the settings are at fault.
     with pytest.raises(ValueError, match="too few to learn from; lengthen them"):
-        reinforce.METHOD.train(
+        reinforce.train(
             reinforce.Settings(
                 output=str(tmp_path / "new"), scenarios=("fluid:2",), copies=2, quiet=True
             ),

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from thalweg import model, quantize
 from thalweg.features import Signal, multiplier
-from thalweg.train import adpg, export, scenarios
+from thalweg.train import adpg, export
+from thalweg.train.environment import START, PacketBatch, seeds
+from thalweg.train.rollouts import Collector
 
 sim = pytest.importorskip("thalweg.sim", reason="the compiled part of thalweg.sim is not built")
 
 from thalweg.train import play  # noqa: E402
-from thalweg.train.packets import START, PacketBatch  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 TRAINING = tuple(str(ROOT / f"scenarios/train/many-to-one-{flows}.toml") for flows in (2, 4, 8))
@@ -106,14 +107,14 @@ def test_a_short_training_run_fills_the_link_fairly(tmp_path):
     policy = adpg.train(chosen)
 
     def mean(policy):
-        collector = adpg.Collector(
-            lambda seeds: PacketBatch(
-                [incast(4, duration="20ms", warmup="10ms")] * len(seeds), seeds.tolist()
+        collector = Collector(
+            lambda these: PacketBatch(
+                [incast(4, duration="20ms", warmup="10ms")] * len(these), these.tolist()
             ),
             adpg.Deterministic(chosen.feature_set()),
             chosen.rollout,
         )
-        collector.start(scenarios.seeds(7, 1, 0, 5))
+        collector.start(seeds(7, 1, 0, 5))
         outcomes = collector.finish(policy)
         return {name: np.mean([o[name] for o in outcomes]) for name in ("su", "fr", "loss")}
 

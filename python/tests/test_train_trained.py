@@ -33,7 +33,7 @@ def sure(policy, choice):
 
 def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
     settings = reinforce.Settings(output=str(tmp_path), **SMALL)
-    reinforce.METHOD.train(settings)
+    reinforce.train(settings)
     trained = Trained.load(tmp_path / "checkpoint.safetensors", 1 / 8)
     assert MULTIPLIERS[2] == 1.0
     trained = dataclasses.replace(trained, policy=sure(trained.policy, 2))
@@ -72,7 +72,7 @@ def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
         ("ppo-gaussian", ppo, {"actions": "gaussian"}),
         ("aurora", aurora, {}),
     ]:
-        module.METHOD.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
+        module.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
         files.append(tmp_path / f"{name}.safetensors")
         (tmp_path / name / "checkpoint.safetensors").rename(files[-1])
     words = [word for file in files for word in ("--trained", str(file))]
@@ -104,7 +104,7 @@ def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
 
 
 def test_a_checkpoint_of_another_program_is_named(tmp_path):
-    ppo.METHOD.train(ppo.Settings(output=str(tmp_path), **SMALL))
+    ppo.train(ppo.Settings(output=str(tmp_path), **SMALL))
     path = tmp_path / "checkpoint.safetensors"
     with pytest.raises(checkpoint.CheckpointError, match="settings: .*speed"):
         checkpoint.settings(path, ppo.Settings, {"speed": 1})

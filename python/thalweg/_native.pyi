@@ -90,9 +90,10 @@ class Learned:
         initial: float = 1.0,
     ) -> Learned: ...
     @staticmethod
-    def from_text(text: str) -> Learned:
-        """As the simulator's command has it: ``"learned:model=FILE,inference=int8"``. Raises
-        ValueError for what is not that, or cannot be read, OSError if the file goes meanwhile."""
+    def from_text(text: str, directory: str | PathLike[str] | None = None) -> Learned:
+        """As the simulator's command has it: ``"learned:model=FILE,inference=int8"``. The file's
+        path is relative to ``directory``, or to where the program runs. Raises ValueError for what
+        is not that, or cannot be read."""
 
     @property
     def name(self) -> str:

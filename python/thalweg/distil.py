@@ -78,8 +78,8 @@ def teacher(model: Model) -> Policy:
 def record(
     model: Model, policy: Policy, scenarios: Sequence[Any], seeds: Sequence[int], most: int
 ) -> Integers:
-    """What flows see while this policy decides: inputs in Q15, int64 [n, inputs], n at most
-    ``most`` for each scenario, evenly chosen from the beginning to the end.
+    """Inputs of flows while this policy decides, in Q15, int64 [n, inputs], n at most ``most``
+    for each scenario, evenly chosen from the beginning to the end.
 
     scenarios: as for :class:`thalweg.sim.Batch`, one a seed.
     """
@@ -302,7 +302,7 @@ def _decider(forest: Forest) -> Policy:
     return lambda inputs: fixed.infer_forest(forest, inputs)
 
 
-#: What flows are watched in: those of training, and many flows; all short.
+#: Scenarios of the samples: those of training, and many flows; all short.
 SCENARIOS = ("many-to-one-2", "many-to-one-4", "many-to-one-16", "many-to-one-128")
 
 

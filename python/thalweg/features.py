@@ -1,4 +1,4 @@
-"""What a learned rate controller sees of its flow, and what its answer means.
+"""Features, a learned rate controller's inputs, and the meaning of its action.
 
 A flow decides once per round-trip probe, when it is answered or its loss is known. With the
 inflation ``infl = RTT / base RTT`` and the rate ``x`` as a fraction of the line rate, in (0, 1],
@@ -81,7 +81,7 @@ class Signal:
 
 
 def multiplier(u: ArrayLike) -> Floats:
-    """What the rate is multiplied by for an action ``u`` in [-1, 1]: 1 + 0.2u where u is
+    """Factor of the rate for an action ``u`` in [-1, 1]: 1 + 0.2u where u is
     positive, 1 / (1 - 0.2u) where it is negative, so that u and -u cancel."""
     u = np.asarray(u, np.float32)
     step = np.float32(STEP)
@@ -90,7 +90,7 @@ def multiplier(u: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class _Moment:
-    """What a feature may be computed from: one decision of n flows."""
+    """Inputs of features: one decision of n flows."""
 
     action: Floats  # of the decision before, 0 at the first
     infl: Floats
@@ -115,7 +115,7 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     "error_change": lambda m: m.s_before - m.s,
 }
 
-#: What features are where the probe was lost, if that is not what their formulas give.
+#: Features after a lost probe, where their formulas do not give them.
 LOST = {"error": -1.0, "queue": 1.0, "error_change": 0.0}
 
 #: Scales of the features that the signal does not give one.
@@ -177,7 +177,7 @@ class FeatureSet:
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """What each feature is multiplied by before it is limited, in the order of the names."""
+        """Factor of each feature before it is limited, in the order of the names."""
         return tuple(
             factor * SCALES.get(name, self.signal.error_scale)
             for name, factor in map(feature, self.names)

@@ -19,6 +19,15 @@ def check(path: Path, most: int = 16 << 20) -> None:
         raise OSError(errno.EFBIG, f"expected at most {most} bytes", str(path))
 
 
+def check_output(path: Path) -> None:
+    """Raises OSError that names ``path`` unless :func:`replace` can write it, as far as one can
+    tell before: a file, or none, in a directory that is there."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "expected a regular file", str(path))
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, "cannot write in its directory", str(path))
+
+
 def replace(path: Path, content: bytes) -> None:
     """Writes a file, or puts another in its place, in one step: whoever looks, and whenever the
     process is killed, finds the old one or the new one.

@@ -75,13 +75,13 @@ def _scaled(value: Integers, scale_q16: int, shift: int) -> Integers:
     return np.clip(rounded_shift(value * scale_q16, shift), -ONE_Q15, ONE_Q15)
 
 
-#: What features are where the probe was lost, if that is not what their formulas give.
+#: Features after a lost probe, where their formulas do not give them.
 LOST_Q15 = {"error": -ONE_Q15, "queue": ONE_Q15, "error_change": 0}
 
 
 @dataclasses.dataclass
 class Flows:
-    """What is remembered of `count` flows between their decisions.
+    """State of `count` flows between their decisions.
 
     `inputs` [count, features * history] int64 in Q15, oldest decision first.
     """

@@ -35,7 +35,7 @@ def calibrate(mlp: Mlp, inputs: NDArray[np.floating], percentile: float = 100.0)
         raise ModelError(f"inputs: found shape {inputs.shape}, expected some rows of inputs")
     entering = [inputs.astype(np.float64), *_forward(mlp, inputs)[:-1]]
     amax = [float(np.percentile(np.abs(values), percentile)) for values in entering]
-    # What is always 0 needs a range all the same.
+    # A value that is always 0 needs a range, too.
     return [value if value > 1e-6 else 1.0 for value in amax]
 
 
@@ -85,7 +85,7 @@ def _multipliers(name: str, factors: NDArray[np.float64]) -> tuple[NDArray[np.in
 
 
 def _forward(mlp: Mlp, inputs: NDArray[np.floating]) -> list[NDArray[np.float64]]:
-    """What comes out of each layer [n, rows], the last without tanh."""
+    """Outputs of each layer [n, rows], the last without tanh."""
     outputs: list[NDArray[np.float64]] = []
     values = inputs.astype(np.float64)
     for layer in mlp.layers:

@@ -120,7 +120,7 @@ class QueueSeries:
     port: int
     #: When it was sampled, microseconds, float64[samples].
     at_us: NDArray[np.float64]
-    #: What waited or was being sent, bytes, int64[samples].
+    #: Queued or being sent, bytes, int64[samples].
     bytes: NDArray[np.int64]
 
 
@@ -138,7 +138,7 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run measured; unless said otherwise from the end of the warm-up to the end."""
+    """Measurements of a run, from the end of the warm-up to the end unless said otherwise."""
 
     #: Name of the scenario.
     scenario: str
@@ -177,9 +177,9 @@ class Outcome:
     #: Ports of switches that were used; port n leads to host n, ports between switches follow.
     #: int32[ports].
     port: NDArray[np.int32]
-    #: What left each, percent of its line rate, float64[ports].
+    #: Egress of each, percent of its line rate, float64[ports].
     port_utilisation_percent: NDArray[np.float64]
-    #: What did not fit, packets, int64[ports].
+    #: Dropped, packets, int64[ports].
     port_dropped_packets: NDArray[np.int64]
     #: Each time that all of a flow's data had arrived, in the whole run, in order of time:
     #: the flow, int32[completions],

@@ -45,7 +45,7 @@ def aec_env(
 
 
 class _Flows:
-    """What both kinds have in common: names, spaces, seeds."""
+    """Common part of both kinds: names, spaces, seeds."""
 
     metadata = {"name": "thalweg_flows_v0", "render_modes": [], "is_parallelizable": False}
     render_mode = None
@@ -84,7 +84,7 @@ class _Flows:
         return self._made[agent]
 
     def outcome(self) -> Outcome:
-        """What the simulation measured. Raises RuntimeError before its end."""
+        """The simulation's measurements. Raises RuntimeError before its end."""
         return self._vector.batch.result(0)
 
     def _begin(self, seed: int | None) -> list[str]:
@@ -249,7 +249,7 @@ class AECFlows(_Flows, pettingzoo.AECEnv[str, Observation, Action]):
         self.agent_selection = self._queue.pop(0)
 
     def observe(self, agent: str) -> Observation:
-        """What the agent saw when its last decision became pending; zeros before its first."""
+        """The agent's observation at its last pending decision; zeros before its first."""
         return self._last[agent]
 
     def step(self, action: Action | None) -> None:

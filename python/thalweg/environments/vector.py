@@ -25,7 +25,7 @@ Scenarios = Scenario | str | PathLike[str]
 #: Distance from the target that a lost probe counts as at least, base round-trip times.
 LOST = 1.0
 
-#: What agents see unless told otherwise: last action and error, of two decisions.
+#: Default observation: last action and error, of two decisions.
 FEATURES = FeatureSet(signal=Signal(target=0.05, offset=1.0))
 
 
@@ -39,7 +39,7 @@ class Step:
     observation: NDArray[np.float32]
     #: For the flow's decision before; 0 at its first. float32[n].
     reward: NDArray[np.float32]
-    #: What the simulator knows of each.
+    #: The simulator's data of each.
     decisions: Decisions
 
 

@@ -1,21 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Rate controllers judged: the published tables, ours beside them.
+"""Rate controllers judged in the simulator, beside the published tables.
 
-``python -m thalweg.evaluate TABLE... --model FILE``; ``docs/guide/evaluation.md`` describes it.
+``python -m thalweg.evaluate TABLE... --model FILE``; ``docs/guide/evaluation.md`` describes it, and
+:mod:`thalweg.results.controllers` makes its pages.
 """
-
-from thalweg.evaluate.cells import Cell, Contender, Store
-from thalweg.evaluate.published import dominates, load, undominated
-from thalweg.evaluate.tables import Entry, Job, Measured
-
-__all__ = [
-    "Cell",
-    "Contender",
-    "Entry",
-    "Job",
-    "Measured",
-    "Store",
-    "dominates",
-    "load",
-    "undominated",
-]

@@ -4,21 +4,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from thalweg import files
-from thalweg.evaluate import document, plots, published, summary, tables
-from thalweg.evaluate.cells import Cell, Contender, Row, Store
+from thalweg.evaluate import summary
 from thalweg.model import read
+from thalweg.results.controllers import document, plots, published, tables
 from thalweg.sim import Learned, Scenario, run
 from thalweg.sweep import workers
+from thalweg.sweep.cells import Cell, Contender, Row, Store
 
 T = TypeVar("T")
 
@@ -143,7 +144,7 @@ def arguments() -> argparse.ArgumentParser:
         type=Path,
         default=Path("."),
         metavar="DIR",
-        help="root of the sources, with scenarios and published figures; default: here",
+        help="root of the sources, with the scenarios; default: here",
     )
     return parser
 
@@ -228,7 +229,7 @@ def _inference(file: Path, options: argparse.Namespace) -> str | None:
 
 def plan(options: argparse.Namespace) -> list[tables.Job]:
     """A job for each table."""
-    figures = published.load(options.checkout)
+    figures = published.load()
     figures["target"] = figures["many-to-one"]
     given = models(options)
     named = list(BASELINES) if options.cc is None else [cc for cc in options.cc if cc != "none"]
@@ -302,35 +303,14 @@ def _targets(file: Path, model: Learned, options: argparse.Namespace) -> list[Co
 
 
 def simulate(wanted: Sequence[Cell], options: argparse.Namespace) -> dict[str, Row]:
-    """Rows by key, those made before included. Raises RuntimeError with the first fault."""
-    rows: dict[str, Row] = {}
-    with Store(options.cache).opened() as store:
-        missing: dict[str, Cell] = {}
-        for cell in wanted:
-            known = store.get(cell)
-            if known is None:
-                missing[cell.key] = cell
-            else:
-                rows[cell.key] = known
-        todo = list(missing.values())
-        if options.ray is None:
-            finished = workers.local(todo, options.jobs)
-        else:
-            finished = workers.ray(todo, options.ray)
-        begin = time.monotonic()
-        for count, (cell, result) in enumerate(finished, 1):
-            if isinstance(result, Exception):
-                raise ValueError(f"{cell}: {result}") from result
-            store.add(cell, result)
-            rows[cell.key] = result
-            took = time.monotonic() - begin
-            left = took / count * (len(todo) - count)
-            print(
-                f"[{count}/{len(todo)}] {took:.0f} s, about {left:.0f} s left: {cell}",
-                file=sys.stderr,
-                flush=True,
-            )
-    return rows
+    """Rows by key, those made before included. Raises ValueError with the first fault."""
+    with (
+        Store(options.cache).opened() as store,
+        contextlib.closing(workers.simulate(store, wanted, options.jobs, options.ray)) as failures,
+    ):
+        for failure in failures:
+            raise ValueError(failure)
+        return {cell.key: store.rows[cell.key] for cell in wanted}
 
 
 def write(

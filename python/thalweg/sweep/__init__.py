@@ -4,7 +4,7 @@
 ``python -m thalweg.sweep SWEEP.toml --out DIR``; ``docs/guide/python.md`` describes the file.
 """
 
-from thalweg.sweep.plan import Cell, Plan, SweepError
-from thalweg.sweep.store import Store
+from thalweg.sweep.cells import Cell, Contender, Store
+from thalweg.sweep.plan import Plan, SweepError
 
-__all__ = ["Cell", "Plan", "Store", "SweepError"]
+__all__ = ["Cell", "Contender", "Plan", "Store", "SweepError"]

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import os
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from thalweg.sweep import workers
-from thalweg.sweep.plan import Cell, Plan, SweepError
-from thalweg.sweep.store import Store
+from thalweg.sweep import table, workers
+from thalweg.sweep.cells import Store
+from thalweg.sweep.plan import Plan, SweepError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         required=True,
         metavar="DIR",
-        help="where results go: DIR/results.parquet, and a part for each simulation",
+        help="where results go: DIR/results.parquet, and DIR/cells.jsonl with those so far",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -56,62 +53,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if importlib.util.find_spec(module) is None:
                 extra = "sweep" if given.ray is None else "ray"
                 raise SweepError(f'{module} is not installed: pip install "thalweg[{extra}]"')
-        plan = Plan.load(given.sweep)
-        store = Store(given.out)
-        with store.locked():
-            missing = store.missing(plan.cells)
-            done = len(plan.cells) - len(missing)
+        plan, results = Plan.load(given.sweep), given.out / "results.parquet"
+        with Store(given.out / "cells.jsonl").opened() as store:
+            done = len(plan.cells) - len(store.missing(plan.cells))
             print(f"{len(plan.cells)} simulations, {done} of them done before", file=sys.stderr)
-            if given.ray is None:
-                finished = workers.local(missing, given.jobs)
-            else:
-                finished = workers.ray(missing, given.ray or None)
-            with contextlib.closing(finished):
-                failed = _follow(store, missing, finished)
+            failed = sum(1 for _ in workers.simulate(store, plan.cells, given.jobs, given.ray))
             if failed:
                 print(f"error: {failed} simulations failed; there are no results", file=sys.stderr)
                 return 1
-            store.merge(plan.cells)
-            print(store.results)
-            return 0
+            table.write(results, store, plan.cells)
+        print(results)
+        return 0
     except (SweepError, OSError) as why:
         print(f"error: {why}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         return 130
-
-
-def _follow(
-    store: Store, cells: Sequence[Cell], finished: Iterable[tuple[Cell, dict[str, Any] | Exception]]
-) -> int:
-    """Stores what finishes and says how long the rest will take: how many failed."""
-    begin = time.monotonic()
-    # By simulated time: what of all differs most, and is known.
-    total, past, failed = sum(cell.scenario.duration_s for cell in cells), 0.0, 0
-    for number, (cell, result) in enumerate(finished, 1):
-        past += cell.scenario.duration_s
-        line = f"[{number}/{len(cells)}] {cell}"
-        if isinstance(result, Exception):
-            failed += 1
-            print(f"{line}: failed: {result}", file=sys.stderr)
-            continue
-        store.add(cell, result)
-        left = (time.monotonic() - begin) * (total - past) / past
-        print(f"{line}; about {_words(left)} left", file=sys.stderr, flush=True)
-    return failed
-
-
-def _words(seconds: float) -> str:
-    """A time as people say it.
-
-    >>> _words(7.6), _words(100), _words(5400)
-    ('8 s', '2 min', '1 h 30 min')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _positive(text: str) -> int:

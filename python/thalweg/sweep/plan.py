@@ -4,22 +4,16 @@
 from __future__ import annotations
 
 import glob
-import hashlib
-import json
 import math
-import platform
-import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thalweg import files
-from thalweg.sim import Learned, Outcome, Scenario, canonical_controller, run, simulator
-
-#: Part of every cell's identity: raised when the same cell would give another row.
-FORMAT = 1
+from thalweg.sim import Learned, Scenario, canonical_controller
+from thalweg.sweep.cells import Cell, Contender
 
 #: More cells than anyone means to ask for.
 MOST_CELLS = 1_000_000
@@ -27,84 +21,6 @@ MOST_CELLS = 1_000_000
 
 class SweepError(Exception):
     """A sweep file that is not one. The message names file and key."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One simulation of a sweep.
-
-    ``controller`` is what results call it; ``model`` decides if it is a model. ``simulator`` is
-    the one that the sweep was begun with, by :func:`thalweg.sim.simulator`.
-    """
-
-    scenario: Scenario
-    controller: str
-    seed: int
-    model: Learned | None = None
-    simulator: str = field(default_factory=lambda: simulator())
-
-    @property
-    def key(self) -> str:
-        """Name of the cell's part: readable, and different whenever anything differs that its
-        result depends on, the simulator and a model's content included."""
-        scenario = self.scenario
-        identity = [FORMAT, self.simulator, scenario.text, scenario.duration_s, scenario.warmup_s]
-        model = self.model and hashlib.sha256(self.model.content).hexdigest()
-        text = json.dumps([*identity, self.controller, model, self.seed])
-        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        controller = re.sub(r"[^A-Za-z0-9.-]+", "_", self.controller)[:48]
-        return f"{scenario.name}-{controller}-{self.seed}-{digest}"
-
-    def __str__(self) -> str:
-        return f"{self.scenario.name} {self.controller} seed {self.seed}"
-
-    def run(self) -> dict[str, Any]:
-        """Simulates it: the row of the results. Raises RuntimeError where this is not the
-        simulator that the sweep was begun with, as on another machine of a cluster."""
-        if simulator() != self.simulator:
-            raise RuntimeError(
-                f"the simulator of {platform.node()} is not that of the machine that began the"
-                " sweep: install the same build of Thalweg on both"
-            )
-        return row(self, run(self.scenario, self.model or self.controller, self.seed))
-
-
-def row(cell: Cell, outcome: Outcome) -> dict[str, Any]:
-    """What of an outcome goes into the results, by column."""
-    latency, counts, long_short = outcome.queue_latency, outcome.counts, outcome.long_short
-    times = outcome.completion_time_us
-    return {
-        "scenario": outcome.scenario,
-        "controller": cell.controller,
-        "seed": cell.seed,
-        "flows": len(outcome.flow_gbps),
-        "duration_s": outcome.duration_s,
-        "warmup_s": outcome.warmup_s,
-        "utilisation_percent": outcome.utilisation_percent,
-        "fairness_percent": outcome.fairness_percent,
-        "host_fairness_percent": outcome.host_fairness_percent,
-        "jain": outcome.jain,
-        "queue_mean_us": latency.mean_us,
-        "queue_p50_us": latency.p50_us,
-        "queue_p90_us": latency.p90_us,
-        "queue_p99_us": latency.p99_us,
-        "queue_p999_us": latency.p999_us,
-        "queue_max_us": latency.max_us,
-        "dropped_gbps": outcome.dropped_gbps,
-        "dropped_percent": outcome.dropped_percent,
-        "loss_percent": outcome.loss_percent,
-        "recovery_s": long_short and long_short.recovery_s,
-        "not_recovered": long_short and long_short.not_recovered,
-        "long_gbps": long_short and long_short.long_gbps,
-        "completions": len(times),
-        "completion_mean_us": float(times.mean()) if len(times) else None,
-        "sent_packets": counts.sent_packets,
-        "delivered_packets": counts.delivered_packets,
-        "dropped_packets": counts.dropped_packets,
-        "decisions": counts.decisions,
-        "notifications": counts.notifications,
-        "events": counts.events,
-    }
 
 
 @dataclass(frozen=True)
@@ -171,14 +87,15 @@ def _plan(path: Path, table: dict[str, Any]) -> Plan:
             raise fault(f"controllers[{place}]", f"{controller} is there already")
         controllers[controller] = model
 
+    contenders = [Contender(name, model or name) for name, model in controllers.items()]
     seeds = _seeds(table, fault)
     if (count := len(scenarios) * len(controllers) * len(seeds)) > MOST_CELLS:
         raise fault("seeds", f"{count} simulations; expected at most {MOST_CELLS}")
     return Plan(
         tuple(
-            Cell(scenario, controller, seed, model)
+            Cell(scenario, contender, seed)
             for _, scenario in scenarios.values()
-            for controller, model in controllers.items()
+            for contender in contenders
             for seed in seeds
         )
     )
@@ -186,16 +103,12 @@ def _plan(path: Path, table: dict[str, Any]) -> Plan:
 
 def _controller(text: str, directory: Path) -> tuple[str, Learned | None]:
     """What results call a controller, and the model if it is one, read now: where cells run the
-    file need not be. Its path is relative to the directory. Raises ValueError or OSError."""
-    given = re.match(r"\s*learned\s*:(?:.*,)?\s*model\s*=\s*([^,]*[^,\s])", text)
-    if given is None:
-        # Names, and what is wrong in any way.
+    file need not be. Its path is relative to the directory, and results have it as it was given.
+    Raises ValueError or OSError."""
+    if text.partition(":")[0].strip() != "learned":
         return canonical_controller(text), None
-    file = str(directory / given[1])
-    begin, end = given.span(1)
-    model = Learned.from_text(text[:begin] + file + text[end:])
-    # As it was given: results do not tell where the sweep file was.
-    return canonical_controller(model).replace(f"model={file}", f"model={given[1]}", 1), model
+    model = Learned.from_text(text, directory)
+    return canonical_controller(model), model
 
 
 Fault = Callable[[str, str], SweepError]

@@ -1,34 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where the cells of a sweep or of an evaluation run: processes of this machine, or Ray."""
+"""Where cells run: processes of this machine, or Ray."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
+import sys
+import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from thalweg import cluster
+from thalweg import cluster, progress
+from thalweg.sweep.cells import Cell, Row, Store
 
-
-class Runs(Protocol):
-    """What can be run elsewhere: it is pickled."""
-
-    def run(self) -> dict[str, Any]:
-        """Its row."""
-        ...
+#: Cells with their rows, or with what went wrong.
+Finished = Generator[tuple[Cell, Row | Exception], None, None]
 
 
-Cell = TypeVar("Cell", bound=Runs)
+def simulate(
+    store: Store, cells: Sequence[Cell], jobs: int, address: str | None
+) -> Generator[str, None, None]:
+    """Runs the cells that the store lacks, here or, with an ``address`` ("": as Ray finds it), on
+    a cluster; stores what finishes, says how long the rest will take, and gives back what failed,
+    in words."""
+    missing = store.missing(cells)
+    begin = time.monotonic()
+    # By simulated time: what of all differs most, and is known.
+    total, past = sum(cell.scenario.duration_s for cell in missing), 0.0
+    with contextlib.closing(
+        local(missing, jobs) if address is None else ray(missing, address or None)
+    ) as finished:
+        for number, (cell, result) in enumerate(finished, 1):
+            past += cell.scenario.duration_s
+            line = f"[{number}/{len(missing)}] {cell}"
+            if isinstance(result, Exception):
+                print(f"{line}: failed: {result}", file=sys.stderr)
+                yield f"{cell}: {result}"
+                continue
+            store.add(cell, result)
+            left = progress.words((time.monotonic() - begin) * (total - past) / past)
+            print(f"{line}; about {left} left", file=sys.stderr, flush=True)
 
 
-def local(
-    cells: Sequence[Cell], jobs: int
-) -> Generator[tuple[Cell, dict[str, Any] | Exception], None, None]:
+def local(cells: Sequence[Cell], jobs: int) -> Finished:
     """Runs cells in as many processes, and gives them back as they finish, each with
     its row or what went wrong."""
     if not cells:
@@ -65,9 +84,7 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def ray(
-    cells: Sequence[Cell], address: str | None
-) -> Generator[tuple[Cell, dict[str, Any] | Exception], None, None]:
+def ray(cells: Sequence[Cell], address: str | None) -> Finished:
     """Runs cells on a Ray cluster, one processor each, and gives them back as they finish. What
     they hold, models too, travels with them.
 

@@ -19,6 +19,7 @@ the observed one is, because one overload would outweigh thousands of ordinary d
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Sequence
@@ -34,32 +35,23 @@ from jax import Array
 from numpy.typing import NDArray
 
 from thalweg import cluster
-from thalweg.features import FeatureSet, Observer, Signal, multiplier
-from thalweg.train import loop, scenarios
-from thalweg.train.collect import Collected, Collector, LocalPool, Pool, RayPool
-from thalweg.train.environment import Decisions, MakeBatch
-from thalweg.train.flags import flag
+from thalweg.features import FeatureSet, Observer, multiplier
+from thalweg.train.environment import Decisions, MakeBatch, column, maker, seeds
 from thalweg.train.networks import Acting, Lstm, Mlp, Policy, Traced
-from thalweg.train.rollouts import outcomes
+from thalweg.train.rollouts import Collector, LocalPool, RayPool, Rollouts, outcomes
+from thalweg.train.run import Run, command_line
+from thalweg.train.settings import FeatureSettings, flag
+
+#: Of an evaluation: see :meth:`thalweg.train.environment.Batch.outcome`.
+FIGURES = ("su", "fr", "ql_us", "loss")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What a run depends on. Everything but ``output``, ``workers`` and ``ray`` decides what is
+class Settings(FeatureSettings):
+    """What a run depends on. Everything but ``output``, ``ray`` and ``quiet`` decides what is
     learned."""
 
     output: str = flag("runs/adpg", "directory of the checkpoint and the curves")
-    seed: int = flag(1, "seed of networks and simulations")
-    scenarios: tuple[str, ...] = flag(
-        ("fluid:2", "fluid:4", "fluid:8"), "scenario files, or fluid:N for N flows of the model"
-    )
-    copies: int = flag(32, "simulations of each scenario side by side")
-    duration_s: float = flag(10e-3, "simulated time of an episode of the fluid model, seconds")
-    target: float = flag(0.033, "signal that the controller holds; more means throughput, latency")
-    offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
-    scale: float | None = flag(None, "factor of the error before its limit; None: 0.2 / target")
-    features: tuple[str, ...] = flag(("action", "error"), "features of a decision, in order")
-    history: int = flag(2, "decisions that an observation spans")
     network: str = flag("mlp", "mlp, or lstm (one layer, then an LSTM of the same width)")
     hidden: tuple[int, ...] = flag((12, 12), "widths of the hidden layers; the LSTM's is the first")
     updates: int = flag(400, "gradient steps")
@@ -72,26 +64,17 @@ class Settings:
     evaluate_every: int = flag(10, "episodes between evaluations; 0: none")
     workers: int = flag(1, "collectors; the copies are shared out among them")
     ray: bool = flag(False, "run the collectors on a Ray cluster (RAY_ADDRESS, or a local one)")
-    quiet: bool = flag(False, "no progress line")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.network not in ("mlp", "lstm"):
             raise ValueError(f"network is {self.network!r}; expected mlp or lstm")
-        for name in ("copies", "updates", "rollout", "workers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; expected at least 1")
         if self.copies % self.workers:
             raise ValueError(f"{self.copies} copies cannot be shared among {self.workers} workers")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"hidden is {self.hidden}; expected widths of at least 1")
         if not 0 < self.gamma <= 1:
             raise ValueError(f"gamma is {self.gamma}; expected above 0, at most 1")
-        self.feature_set()
-
-    def feature_set(self) -> FeatureSet:
-        """The observation's features."""
-        signal = Signal(self.target, self.offset, self.scale)
-        return FeatureSet(self.features, self.history, signal)
 
 
 def new_policy(settings: Settings) -> Policy:
@@ -104,7 +87,7 @@ def new_policy(settings: Settings) -> Policy:
 
 
 class Deterministic:
-    """The agent of :mod:`thalweg.train.collect` that acts by a policy as it is."""
+    """The :class:`thalweg.train.rollouts.Agent` that acts by a policy as it is."""
 
     def __init__(self, features: FeatureSet) -> None:
         self._features = features
@@ -199,130 +182,78 @@ def optimiser(settings: Settings) -> optax.GradientTransformation:
 
 
 @eqx.filter_jit
-def _update(
+def _step(
+    settings: Settings,
     policy: Policy,
     state: optax.OptState,
-    optimise: optax.GradientTransformation,
     observation: Traced,
     memory: Traced,
     g: Traced,
     mask: Traced,
-    smoothness: float,
 ) -> tuple[Policy, optax.OptState, Array, Array]:
     value, gradient = eqx.filter_value_and_grad(loss)(
-        policy, observation, memory, g, mask, smoothness
+        policy, observation, memory, g, mask, settings.smoothness
     )
     norm = optax.tree.norm(gradient)
-    change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
+    change, state = optimiser(settings).update(gradient, state, eqx.filter(policy, eqx.is_array))
     return eqx.apply_updates(policy, change), state, value, norm
 
 
-def make_collector(settings: Settings, make: MakeBatch | None = None) -> Collector:
-    """A collector of this run's rollouts."""
-    if make is None:
-        make = scenarios.maker(settings.scenarios, settings.duration_s)
-    return Collector(make, Deterministic(settings.feature_set()), settings.rollout)
-
-
-def evaluate(
-    settings: Settings, policy: Policy, number: int, make: MakeBatch | None = None
-) -> dict[str, float]:
-    """SU, FR, QL and loss of one simulation of each scenario, by column name."""
-    count = len(settings.scenarios)
-    collector = make_collector(settings, make)
-    collector.start(scenarios.seeds(settings.seed, 1, number, count))
-    return {
-        f"{figure}_{scenarios.column(name)}": outcome[figure]
-        for name, outcome in zip(settings.scenarios, collector.finish(policy))
-        for figure in ("su", "fr", "ql_us", "loss")
-    }
-
-
-def train(settings: Settings, make: MakeBatch | None = None, pool: Pool | None = None) -> Policy:
-    """Trains: see :func:`thalweg.train.loop.train`.
-
-    make: simulations other than those that ``settings.scenarios`` names.
-    pool: collectors other than ``settings.workers`` in this process.
-    """
-    if pool is None:
-        pool = LocalPool(functools.partial(make_collector, settings, make), settings.workers)
-
-    def evaluated(policy: Policy, episode: int, last: bool) -> dict[str, float]:
-        every = settings.evaluate_every
-        if not every or not (last or episode % every == 0):
-            return {}
-        return evaluate(settings, policy, episode, make)
-
-    figures = [
-        f"{figure}_{scenarios.column(name)}"
-        for name in settings.scenarios
-        for figure in ("su", "fr", "ql_us", "loss")
-    ]
-    return loop.train(
-        "adpg",
-        settings,
-        new_policy(settings),
-        optimiser(settings),
-        pool,
-        functools.partial(_learn, settings),
-        ("objective", "gradient", "error", "error_size", *figures),
-        shown="error_size",
-        evaluate=evaluated,
-    )
-
-
-def _learn(
-    settings: Settings,
-    policy: Policy,
-    state: optax.OptState,
-    optimise: optax.GradientTransformation,
-    rollouts: Collected,
-    seed: tuple[int, ...],
+def learn(
+    settings: Settings, policy: Policy, state: optax.OptState, rollouts: Rollouts
 ) -> tuple[Policy, optax.OptState, dict[str, float]]:
-    """One gradient step, and its row of the curves. Nothing is random here; ``seed`` is for
-    others."""
+    """One gradient step, and its row of the curves."""
     error = rollouts["error"]
     g = advantages(error, rollouts.length, settings.gamma)
-    mask = rollouts.mask(drop_last=1)
-    policy, state, value, norm = _update(
-        policy,
-        state,
-        optimise,
-        rollouts["observation"],
-        rollouts.memory,
-        g,
-        mask.astype(np.float32),
-        settings.smoothness,
+    mask = rollouts.mask(drop_last=1).astype(np.float32)
+    policy, state, value, norm = _step(
+        settings, policy, state, rollouts["observation"], rollouts.memory, g, mask
     )
     seen = error[rollouts.mask()]
-    return (
-        policy,
-        state,
-        {
-            "objective": float(value),
-            "gradient": float(norm),
-            "error": float(seen.mean()),
-            "error_size": float(np.abs(seen).mean()),
-        },
-    )
+    row = {
+        "objective": float(value),
+        "gradient": float(norm),
+        "error": float(seen.mean()),
+        "error_size": float(np.abs(seen).mean()),
+    }
+    return policy, state, row
 
 
-def _run(settings: Settings) -> None:
-    """A run with the collectors that the settings want."""
-    if not settings.ray:
-        train(settings)
-        return
-    with cluster.joined():
-        pool = RayPool(functools.partial(make_collector, settings), settings.workers)
-        try:
-            train(settings, pool=pool)
-        finally:
-            pool.close()
+def evaluate(settings: Settings, policy: Policy, number: int, make: MakeBatch) -> dict[str, float]:
+    """SU, FR, QL and loss of one simulation of each scenario, by column name."""
+    collector = Collector(make, Deterministic(settings.feature_set()), settings.rollout)
+    collector.start(seeds(settings.seed, 1, number, len(settings.scenarios)))
+    found = zip(settings.scenarios, collector.finish(policy))
+    return {f"{figure}_{column(name)}": o[figure] for name, o in found for figure in FIGURES}
+
+
+def train(settings: Settings, make: MakeBatch | None = None) -> Policy:
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    ``settings.scenarios`` names."""
+    make = make or maker(settings.scenarios, settings.duration_s)
+    columns = ["objective", "gradient", "error", "error_size"]
+    columns += [f"{figure}_{column(name)}" for name in settings.scenarios for figure in FIGURES]
+    every = settings.evaluate_every
+    with cluster.joined() if settings.ray else contextlib.nullcontext():
+        pool = (RayPool if settings.ray else LocalPool)(
+            make,
+            functools.partial(Deterministic, settings.feature_set()),
+            settings.rollout,
+            settings.workers,
+        )
+        untrained, optimise = new_policy(settings), optimiser(settings)
+        with Run("adpg", settings, untrained, optimise, pool, columns, "error_size") as run:
+            for rollouts in run:
+                policy, state, row = learn(settings, run.policy, run.state, rollouts)
+                wanted = run.ends and every and (run.last or run.episode % every == 0)
+                more = functools.partial(evaluate, settings, policy, run.episode, make)
+                run.step(policy, state, row, more if wanted else dict)
+    return run.policy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
-    return loop.main(Settings, _run, arguments, __doc__)
+    return command_line(Settings, train, arguments, __doc__)
 
 
 if __name__ == "__main__":

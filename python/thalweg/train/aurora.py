@@ -18,16 +18,21 @@ on a datacenter's link, whose rate is 10^5 times higher and whose latency 10^4 t
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from thalweg.features import Floats
-from thalweg.train import baseline, ppo
-from thalweg.train.environment import Decisions
-from thalweg.train.flags import flag
+from thalweg.train import ppo
+from thalweg.train.environment import Decisions, MakeBatch, maker
+from thalweg.train.rollouts import LocalPool
+from thalweg.train.run import Run, command_line
+from thalweg.train.settings import Settings as Common
+from thalweg.train.settings import flag
 from thalweg.train.stochastic import ActorCritic, Gaussian, Stochastic
 
 #: Numbers of an interval in the observation.
@@ -41,7 +46,7 @@ MOST = 10.0
 
 
 @dataclass(frozen=True)
-class Settings(ppo.Algorithm, baseline.Settings):
+class Settings(ppo.Algorithm, Common):
     """What a run depends on."""
 
     output: str = flag("runs/aurora", "directory of the checkpoint and the curves")
@@ -102,28 +107,37 @@ class Intervals:
         return (up / down).astype(np.float32)
 
 
+def new_policy(settings: Settings) -> ActorCritic:
+    """An untrained policy and its critic."""
+    size = SIGNALS * settings.intervals
+    return ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed))
+
+
 def agent(settings: Settings, explore: bool = True) -> Stochastic:
     """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
     return Stochastic(Intervals(settings), Gaussian(1), explore)
 
 
-def policy(settings: Settings) -> ActorCritic:
-    """An untrained policy."""
-    size = SIGNALS * settings.intervals
-    return ActorCritic(size, settings.hidden, Gaussian(1), jax.random.key(settings.seed))
+optimiser = ppo.optimiser
 
 
-#: What :mod:`thalweg.train.trained` and the command line know of it.
-METHOD = baseline.Algorithm(
-    name="aurora",
-    settings=Settings,
-    policy=policy,
-    agent=agent,
-    optimiser=ppo.optimiser,
-    learn=ppo.learn,
-    columns=ppo.METHOD.columns,
-)
+def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
+    """Trains: see :func:`thalweg.train.ppo.train`."""
+    make = make or maker(settings.scenarios, settings.duration_s)
+    pool = LocalPool(make, functools.partial(agent, settings), settings.rollout)
+    untrained, optimise = new_policy(settings), optimiser(settings)
+    with Run(
+        "aurora", settings, untrained, optimise, pool, ppo.COLUMNS, "reward", may_fall_silent=True
+    ) as run:
+        for rollouts in run:
+            run.step(*ppo.learn(settings, run.policy, run.state, rollouts, run.seed))
+    return run.policy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return command_line(Settings, train, arguments, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(METHOD.main(__doc__))
+    sys.exit(main())

@@ -26,7 +26,7 @@ Tree = TypeVar("Tree")
 VERSION = 1
 
 #: What the state of every run has: episodes, gradient steps and decisions so far, the settings as
-#: :func:`thalweg.train.flags.as_json` makes them, and the commit of the source.
+#: :func:`thalweg.train.settings.as_json` makes them, and the commit of the source.
 STATE = {"episode": int, "update": int, "decisions": int, "settings": dict, "commit": str}
 
 
@@ -114,17 +114,23 @@ def state(path: Path, kind: str) -> dict[str, Any]:
 
 
 def settings(path: Path, of: type[Tree], stored: dict[str, Any]) -> Tree:
-    """Settings of a run, of the dataclass ``of``, as :func:`thalweg.train.flags.as_json` wrote
+    """Settings of a run, of the dataclass ``of``, as :func:`thalweg.train.settings.as_json` wrote
     them. Raises CheckpointError for those of another program."""
     try:
-        return of(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in stored.items()
-            }
-        )
+        return of(**{k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()})
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: settings: {error}") from error
+
+
+def load(path: Path, kind: str, of: Any) -> tuple[Any, Any, dict[str, Any]]:
+    """Settings, policy and state of a run; ``of`` is the algorithm's module. Raises CheckpointError
+    as :func:`read` and :func:`settings` do."""
+    stored = state(path, kind)["settings"]
+    chosen = settings(path, of.Settings, stored)
+    policy = of.new_policy(chosen)
+    optimiser = of.optimiser(chosen).init(eqx.filter(policy, eqx.is_array))
+    (policy, _), found = read(path, kind, (policy, optimiser))
+    return chosen, policy, found
 
 
 def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -1,18 +1,25 @@
-"""What training needs of a simulator: many simulations whose decisions come as batches.
+"""Simulators as training sees them: many simulations whose decisions come as batches.
 
-The packet simulator (``thalweg.sim.Batch``) and the fluid model (:mod:`thalweg.train.fluid`)
-both are such environments. There is no common clock and no common step: each flow decides when
-its probe has been answered, so successive batches hold different flows.
+:class:`PacketBatch` and the fluid model (:mod:`thalweg.train.fluid`) are such environments. There
+is no common clock and no common step: each flow decides when its probe has been answered, so
+successive batches hold different flows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from thalweg.sim import Scenario
+
+#: Rates at which flows of the packet simulator start, shares of the line rate.
+START = (0.01, 1.0)
 
 
 class Decisions(Protocol):
@@ -115,3 +122,118 @@ class Batch(Protocol):
 #: Makes fresh simulations from seeds, one simulation a seed; which scenarios they run is the
 #: maker's business, but it must depend on nothing else.
 MakeBatch = Callable[[NDArray[np.int64]], Batch]
+
+
+class PacketBatch:
+    """The packet simulator, with flows that start at unlike rates. Needs the native module.
+
+    Controllers that begin alike stay alike, and nothing would be learned about becoming fair. So
+    the answer to each flow's first probe, which the agent does not see, sets a rate of its own,
+    drawn log-uniformly.
+
+    scenarios: scenarios or their files, one a seed.
+    start: rates of the start, shares of the line rate.
+    """
+
+    def __init__(
+        self,
+        scenarios: Sequence[str | Scenario],
+        seeds: Sequence[int],
+        start: tuple[float, float] = START,
+        jobs: int = 1,
+    ) -> None:
+        from thalweg import sim
+
+        if not 0 < start[0] <= start[1] <= 1:
+            raise ValueError(f"start: {start} is no range within (0, 1]")
+        self._batch = sim.Batch(list(scenarios), list(seeds), initial=start[0], jobs=jobs)
+        rng = np.random.default_rng(list(seeds))
+        low, high = np.log(start)
+        drawn = np.exp(rng.uniform(low, high, self._batch.flows))
+        # The last bits of exp are the processor's: single precision leaves them out.
+        self._start = drawn.astype(np.float32).astype(np.float64)
+        self._started = np.zeros(self._batch.flows, np.bool_)
+        self._agents: NDArray[np.bool_] | None = None  # which decisions the agent answers
+        self._rate: NDArray[np.float64]
+
+    @property
+    def flows(self) -> int:
+        return self._batch.flows
+
+    def advance(self) -> Decisions | None:
+        if self._agents is not None:
+            raise RuntimeError("advance() before the last decisions were answered by decide()")
+        while (found := self._batch.advance()) is not None:
+            key = found.key
+            agents = self._started[key]
+            if agents.all():
+                self._agents, self._rate = agents, found.rate.astype(np.float64)
+                return found
+            self._started[key] = True
+            self._rate = np.where(agents, found.rate, self._start[key])
+            if agents.any():
+                self._agents = agents
+                return Given.some(found, agents)
+            self._batch.decide_rate(self._rate)
+        return None
+
+    def decide(self, multiplier: NDArray[np.float32]) -> None:
+        if self._agents is None:
+            raise RuntimeError("decide() without decisions that wait for an answer")
+        if self._agents.all():
+            self._batch.decide(multiplier)
+        else:
+            self._rate[self._agents] *= multiplier
+            self._batch.decide_rate(np.clip(self._rate, 1e-9, 1.0))
+        self._agents = None
+
+    def outcome(self, env: int) -> Mapping[str, float]:
+        return self._batch.outcome(env)
+
+
+def maker(names: Sequence[str], duration_s: float) -> MakeBatch:
+    """Makes batches in which the scenarios take turns: simulation i runs scenario
+    ``names[i % len(names)]``.
+
+    A name is ``fluid:N``, N flows at one bottleneck of the fluid model for ``duration_s``, or the
+    path of a scenario file of the packet simulator, which says itself how long it runs. All are of
+    one kind. Raises ValueError for a name that is neither.
+    """
+    from thalweg.train.fluid import Bottleneck, FluidBatch  # which builds on this file
+
+    if not names:
+        raise ValueError("scenarios: none named; expected at least one, such as fluid:2")
+    fluid = [name.startswith("fluid:") for name in names]
+    if any(fluid) and not all(fluid):
+        raise ValueError(f"scenarios: {', '.join(names)}: files and the fluid model cannot mix")
+    bottlenecks = []
+    for name in names:
+        flows = name.removeprefix("fluid:")
+        if flows == name:
+            if not Path(name).is_file():
+                raise ValueError(f"scenarios: {name!r} is neither fluid:N nor a file")
+        elif not flows.isdecimal() or int(flows) < 1:
+            raise ValueError(f"scenarios: {name!r}: expected fluid:N with N at least 1")
+        else:
+            bottlenecks.append(
+                Bottleneck(int(flows), duration_s=duration_s, warm_up_s=duration_s / 2)
+            )
+
+    def make(seeds: NDArray[np.int64]) -> Batch:
+        turns = [i % len(names) for i in range(len(seeds))]
+        if bottlenecks:
+            return FluidBatch([bottlenecks[turn] for turn in turns], seeds.tolist())
+        return PacketBatch([names[turn] for turn in turns], seeds.tolist())
+
+    return make
+
+
+def column(name: str) -> str:
+    """A scenario's name as part of a column's name in the curves."""
+    return Path(name).stem if "/" in name or name.endswith(".toml") else name.replace(":", "_")
+
+
+def seeds(seed: int, purpose: int, number: int, count: int) -> NDArray[np.int64]:
+    """Seeds of the simulations of one episode (purpose 0) or evaluation (purpose 1)."""
+    words = np.random.SeedSequence([seed, purpose, number]).generate_state(count, np.uint64)
+    return (words >> np.uint64(1)).astype(np.int64)

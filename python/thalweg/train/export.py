@@ -11,60 +11,52 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from thalweg import model, quantize
 from thalweg.features import feature
-from thalweg.train import adpg, checkpoint, scenarios
+from thalweg.train import adpg, checkpoint
+from thalweg.train.environment import column, maker, seeds
 from thalweg.train.networks import Lstm, Mlp, Policy
+from thalweg.train.rollouts import Collector
 
 #: Path through empty queues and line rate of the training scenarios, for the record; a model's
 #: features are relative to those of the flow.
 BASE_RTT_NS, LINE_RATE_BPS = 12_000, 100_000_000_000
 
 
-def load(path: Path) -> tuple[adpg.Settings, Policy, dict[str, Any]]:
-    """Settings, policy and state of a run from its checkpoint. Raises CheckpointError, and
-    ValueError for a policy that model files cannot hold."""
-    state = checkpoint.state(path, "adpg")
-    settings = checkpoint.settings(path, adpg.Settings, state["settings"])
-    policy = adpg.new_policy(settings)
-    if isinstance(policy, Lstm) and settings.hidden[0] != model.LSTM_WIDTH:
-        raise ValueError(
-            f"{path}: an LSTM of width {settings.hidden[0]}; files hold those of {model.LSTM_WIDTH}"
-        )
-    optimiser = adpg.optimiser(settings).init(jax.tree.map(lambda x: x, policy))
-    (policy, _), _ = checkpoint.read(path, "adpg", (policy, optimiser))
-    return settings, policy, state
-
-
 def observations(settings: adpg.Settings, policy: Policy, rows: int) -> NDArray[np.float32]:
     """What the policy sees, [up to rows, inputs]: of one simulation of each scenario, spread over
     its whole length."""
-    collector = adpg.make_collector(settings)
+    make = maker(settings.scenarios, settings.duration_s)
+    agent = adpg.Deterministic(settings.feature_set())
+    collector = Collector(make, agent, settings.rollout)
     # Purpose 2: neither the training's simulations nor the evaluations'.
-    collector.start(scenarios.seeds(settings.seed, 2, 0, len(settings.scenarios)))
+    collector.start(seeds(settings.seed, 2, 0, len(settings.scenarios)))
     parts = []
-    while True:
-        collected = collector.collect(policy)
-        parts.append(collected["observation"][collected.mask()])
-        if collected.ended:
-            break
+    ended = False
+    while not ended:
+        rollouts = collector.collect(policy)
+        parts.append(rollouts["observation"][rollouts.mask()])
+        ended = rollouts.ended
     seen = np.concatenate(parts)
     return seen[:: max(1, len(seen) // rows)]
 
 
-def _layers(policy: Mlp) -> model.Mlp:
-    return model.Mlp([model.Layer(np.asarray(weight, np.float32)) for weight in policy.weights])
+def _mlp(settings: adpg.Settings, policy: Mlp) -> model.Mlp:
+    made = model.Mlp([model.Layer(np.asarray(weight, np.float32)) for weight in policy.weights])
+    seen = observations(settings, policy, 20_000)
+    made.quantised = quantize.quantise(made, quantize.calibrate(made, seen, 100.0))
+    return made
 
 
-def _lstm(policy: Lstm) -> model.Lstm:
+def _lstm(path: Path, policy: Lstm) -> model.Lstm:
     """As files have it: with biases, of which training knows only the forget gate's 1."""
     width = model.LSTM_WIDTH
+    if len(policy.out) != width:
+        raise ValueError(f"{path}: an LSTM of width {len(policy.out)}; files hold those of {width}")
     gates = np.asarray(policy.gates, np.float32)
     bias = np.zeros(4 * width, np.float32)
     bias[width : 2 * width] = 1
@@ -78,21 +70,10 @@ def _lstm(policy: Lstm) -> model.Lstm:
     )
 
 
-def export(
-    path: Path, name: str, directory: Path, percentile: float = 100.0, rows: int = 20_000
-) -> Path:
-    """Writes ``directory/name.safetensors`` from the checkpoint at ``path``; where it is."""
-    settings, policy, state = load(path)
-    if isinstance(policy, Lstm):
-        made_of: model.Mlp | model.Lstm = _lstm(policy)
-    elif isinstance(policy, Mlp):
-        made_of = _layers(policy)
-        seen = observations(settings, policy, rows)
-        made_of.quantised = quantize.quantise(
-            made_of, quantize.calibrate(made_of, seen, percentile)
-        )
-    else:
-        raise TypeError(f"a policy of {type(policy).__name__}: files hold Mlp and Lstm")
+def export(path: Path, name: str, directory: Path) -> Path:
+    """Writes ``directory/name.safetensors`` from the checkpoint at ``path``; where it is. Raises
+    CheckpointError, and ValueError for a policy that model files cannot hold."""
+    settings, policy, state = checkpoint.load(path, "adpg", adpg)
     features = settings.feature_set()
     made = model.Model(
         name=name,
@@ -104,13 +85,13 @@ def export(
         target=settings.target,
         offset=settings.offset,
         training=model.Training(
-            scenarios=[scenarios.column(scenario) for scenario in settings.scenarios],
+            scenarios=[column(scenario) for scenario in settings.scenarios],
             seed=settings.seed,
             commit=state["commit"],
             base_rtt_ns=BASE_RTT_NS,
             line_rate_bps=LINE_RATE_BPS,
         ),
-        policy=made_of,
+        policy=_lstm(path, policy) if settings.network == "lstm" else _mlp(settings, policy),
     )
     directory.mkdir(parents=True, exist_ok=True)
     to = directory / f"{name}.safetensors"

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from thalweg import fixed, model, quantize
 from thalweg.features import SCALES, FeatureSet, Observer, Signal, multiplier
 from thalweg.sim import Scenario
-from thalweg.train.environment import Decisions
-from thalweg.train.packets import PacketBatch
+from thalweg.train.environment import Decisions, PacketBatch
 
 
 def feature_set(read: model.Model) -> FeatureSet:

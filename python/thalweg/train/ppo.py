@@ -9,23 +9,28 @@ baselines learned").
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from thalweg.train import baseline
-from thalweg.train.baseline import ErrorSettings
-from thalweg.train.collect import Collected
-from thalweg.train.flags import flag
+from thalweg.train.environment import MakeBatch, maker
 from thalweg.train.networks import Traced
-from thalweg.train.rollouts import outcomes
-from thalweg.train.stochastic import ActorCritic
+from thalweg.train.rollouts import LocalPool, Rollouts, outcomes
+from thalweg.train.run import Run, command_line
+from thalweg.train.settings import flag
+from thalweg.train.stochastic import ActorCritic, ErrorSettings
+
+#: Of the curves.
+COLUMNS = ("objective", "moved", "reward")
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,20 @@ class Settings(Algorithm, ErrorSettings):
     """What a run depends on."""
 
     output: str = flag("runs/ppo", "directory of the checkpoint and the curves")
-    updates: int = flag(200, "sets of rollouts")
+
+
+def new_policy(settings: Settings) -> ActorCritic:
+    """An untrained policy and its critic."""
+    key = jax.random.key(settings.seed)
+    return ActorCritic(settings.feature_set().size, settings.hidden, settings.law, key)
+
+
+#: What acts by a policy.
+agent = Settings.agent
 
 
 def estimate(
-    rollouts: Collected, gamma: float, gae_lambda: float
+    rollouts: Rollouts, gamma: float, gae_lambda: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Advantages and returns, [keys, capacity]; they count where ``rollouts.mask(1)`` does. The
     last decision of each row only lends its value to what comes after the row."""
@@ -87,21 +101,6 @@ def loss(policy: ActorCritic, batch: dict[str, Array], settings: Algorithm) -> t
     return total, (ratio - 1 - difference).mean()
 
 
-@eqx.filter_jit
-def _step(
-    policy: ActorCritic,
-    state: optax.OptState,
-    optimise: optax.GradientTransformation,
-    batch: dict[str, Traced],
-    settings: Algorithm,
-) -> tuple[ActorCritic, optax.OptState, Array, Array]:
-    (value, moved), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
-        policy, batch, settings
-    )
-    change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
-    return eqx.apply_updates(policy, change), state, value, moved
-
-
 def optimiser(settings: Algorithm) -> optax.GradientTransformation:
     """Adam on a gradient of bounded norm."""
     return optax.chain(
@@ -110,12 +109,25 @@ def optimiser(settings: Algorithm) -> optax.GradientTransformation:
     )
 
 
+@eqx.filter_jit
+def _step(
+    settings: Algorithm,
+    policy: ActorCritic,
+    state: optax.OptState,
+    batch: dict[str, Traced],
+) -> tuple[ActorCritic, optax.OptState, Array, Array]:
+    (value, moved), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(
+        policy, batch, settings
+    )
+    change, state = optimiser(settings).update(gradient, state, eqx.filter(policy, eqx.is_array))
+    return eqx.apply_updates(policy, change), state, value, moved
+
+
 def learn(
     settings: Algorithm,
     policy: ActorCritic,
     state: optax.OptState,
-    optimise: optax.GradientTransformation,
-    rollouts: Collected,
+    rollouts: Rollouts,
     seed: tuple[int, ...],
 ) -> tuple[ActorCritic, optax.OptState, dict[str, float]]:
     """One set of rollouts, ``settings.passes`` times; ``seed`` orders the minibatches."""
@@ -142,31 +154,35 @@ def learn(
         for start in range(0, total - size + 1, size):
             chosen = order[start : start + size]
             batch = {name: array[chosen] for name, array in flat.items()}
-            policy, state, value, moved = _step(policy, state, optimise, batch, settings)
+            policy, state, value, moved = _step(settings, policy, state, batch)
             values.append(value)
             moves.append(moved)
-    return (
-        policy,
-        state,
-        {
-            "objective": float(np.mean(values)),
-            "moved": float(np.mean(moves)),
-            "reward": float(outcomes(rollouts["reward"])[counts].mean()),
-        },
-    )
+    row = {
+        "objective": float(np.mean(values)),
+        "moved": float(np.mean(moves)),
+        "reward": float(outcomes(rollouts["reward"])[counts].mean()),
+    }
+    return policy, state, row
 
 
-#: What :mod:`thalweg.train.trained` and the command line know of it.
-METHOD = baseline.Algorithm(
-    name="ppo",
-    settings=Settings,
-    policy=lambda settings: settings.policy(critic=True),
-    agent=Settings.agent,
-    optimiser=optimiser,
-    learn=learn,
-    columns=("objective", "moved", "reward"),
-)
+def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    ``settings.scenarios`` names."""
+    make = make or maker(settings.scenarios, settings.duration_s)
+    pool = LocalPool(make, functools.partial(agent, settings), settings.rollout)
+    untrained, optimise = new_policy(settings), optimiser(settings)
+    with Run(
+        "ppo", settings, untrained, optimise, pool, COLUMNS, "reward", may_fall_silent=True
+    ) as run:
+        for rollouts in run:
+            run.step(*learn(settings, run.policy, run.state, rollouts, run.seed))
+    return run.policy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return command_line(Settings, train, arguments, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(METHOD.main(__doc__))
+    sys.exit(main())

@@ -8,42 +8,49 @@ rollouts at their decision t, which also takes out that later decisions have few
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
+import jax
 import numpy as np
 import optax
 from jax import Array
 from numpy.typing import NDArray
 
-from thalweg.train import baseline
-from thalweg.train.baseline import ErrorSettings
-from thalweg.train.collect import Collected
-from thalweg.train.flags import flag
+from thalweg.train.environment import MakeBatch, maker
 from thalweg.train.networks import Traced
-from thalweg.train.rollouts import outcomes
-from thalweg.train.stochastic import ActorCritic
+from thalweg.train.rollouts import LocalPool, Rollouts, outcomes
+from thalweg.train.run import Run, command_line
+from thalweg.train.settings import flag
+from thalweg.train.stochastic import ActorCritic, ErrorSettings
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """How REINFORCE learns, whatever from."""
+class Settings(ErrorSettings):
+    """What a run depends on."""
 
+    output: str = flag("runs/reinforce", "directory of the checkpoint and the curves")
+    updates: int = flag(400, "gradient steps")
     learning_rate: float = flag(1e-3, "of Adam")
     gamma: float = flag(0.99, "discount per decision")
     entropy_weight: float = flag(0.01, "weight of the entropy")
 
 
-@dataclass(frozen=True)
-class Settings(Algorithm, ErrorSettings):
-    """What a run depends on."""
+def new_policy(settings: Settings) -> ActorCritic:
+    """An untrained policy, without a critic."""
+    key = jax.random.key(settings.seed)
+    size = settings.feature_set().size
+    return ActorCritic(size, settings.hidden, settings.law, key, critic=False)
 
-    output: str = flag("runs/reinforce", "directory of the checkpoint and the curves")
-    updates: int = flag(400, "gradient steps")
+
+#: What acts by a policy.
+agent = Settings.agent
 
 
-def returns(rollouts: Collected, gamma: float) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def returns(rollouts: Rollouts, gamma: float) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Discounted sums of what followed each action up to the end of its episode or row, and which
     of them count. Where a row has ended episodes, what follows its last end is left out, because
     the return of an unfinished episode is not known."""
@@ -72,38 +79,34 @@ def loss(
     return -(log_prob * weight + entropy_weight * entropy * counts).sum() / counts.sum()
 
 
-@eqx.filter_jit
-def _step(
-    policy: ActorCritic,
-    state: optax.OptState,
-    optimise: optax.GradientTransformation,
-    batch: dict[str, Traced],
-    weight: Traced,
-    entropy_weight: float,
-) -> tuple[ActorCritic, optax.OptState, Array]:
-    value, gradient = eqx.filter_value_and_grad(loss)(policy, batch, weight, entropy_weight)
-    change, state = optimise.update(gradient, state, eqx.filter(policy, eqx.is_array))
-    return eqx.apply_updates(policy, change), state, value
-
-
-def optimiser(settings: Algorithm) -> optax.GradientTransformation:
+def optimiser(settings: Settings) -> optax.GradientTransformation:
     """Adam."""
     return optax.adam(settings.learning_rate)
 
 
-def learn(
-    settings: Algorithm,
+@eqx.filter_jit
+def _step(
+    settings: Settings,
     policy: ActorCritic,
     state: optax.OptState,
-    optimise: optax.GradientTransformation,
-    rollouts: Collected,
-    seed: tuple[int, ...],
+    batch: dict[str, Traced],
+    weight: Traced,
+) -> tuple[ActorCritic, optax.OptState, Array]:
+    value, gradient = eqx.filter_value_and_grad(loss)(
+        policy, batch, weight, settings.entropy_weight
+    )
+    change, state = optimiser(settings).update(gradient, state, eqx.filter(policy, eqx.is_array))
+    return eqx.apply_updates(policy, change), state, value
+
+
+def learn(
+    settings: Settings, policy: ActorCritic, state: optax.OptState, rollouts: Rollouts
 ) -> tuple[ActorCritic, optax.OptState, dict[str, float]]:
-    """One gradient step. Nothing is random here; ``seed`` is for others."""
+    """One gradient step, and its row of the curves."""
     total, counts = returns(rollouts, settings.gamma)
     here = counts.sum(0)
-    baseline_ = (total * counts).sum(0) / np.maximum(here, 1)
-    advantage = np.where(counts, total - baseline_, 0)
+    baseline = (total * counts).sum(0) / np.maximum(here, 1)
+    advantage = np.where(counts, total - baseline, 0)
     spread = np.sqrt((advantage**2).sum() / max(counts.sum(), 1))
     weight = (advantage / (spread + 1e-8)).astype(np.float32)
     batch = {
@@ -111,22 +114,30 @@ def learn(
         "action": rollouts["action"],
         "counts": counts.astype(np.float32),
     }
-    policy, state, value = _step(policy, state, optimise, batch, weight, settings.entropy_weight)
+    policy, state, value = _step(settings, policy, state, batch, weight)
     reward = outcomes(rollouts["reward"])[rollouts.mask(drop_last=1)].mean()
     return policy, state, {"objective": float(value), "reward": float(reward)}
 
 
-#: What :mod:`thalweg.train.trained` and the command line know of it.
-METHOD = baseline.Algorithm(
-    name="reinforce",
-    settings=Settings,
-    policy=lambda settings: settings.policy(critic=False),
-    agent=Settings.agent,
-    optimiser=optimiser,
-    learn=learn,
-    columns=("objective", "reward"),
-)
+def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    ``settings.scenarios`` names."""
+    make = make or maker(settings.scenarios, settings.duration_s)
+    pool = LocalPool(make, functools.partial(agent, settings), settings.rollout)
+    untrained, optimise = new_policy(settings), optimiser(settings)
+    columns = ("objective", "reward")
+    with Run(
+        "reinforce", settings, untrained, optimise, pool, columns, "reward", may_fall_silent=True
+    ) as run:
+        for rollouts in run:
+            run.step(*learn(settings, run.policy, run.state, rollouts))
+    return run.policy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    return command_line(Settings, train, arguments, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(METHOD.main(__doc__))
+    sys.exit(main())

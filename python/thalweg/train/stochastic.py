@@ -1,7 +1,7 @@
-"""What the stochastic baselines (REINFORCE, PPO, Aurora) share: a policy that draws its actions,
-and agents that act by it on flows and on Gymnasium's control tasks.
+"""What the baselines (REINFORCE, PPO, Aurora) share: a policy that draws its actions, and the agent
+that acts by it on flows.
 
-Rollouts have the same form in both. Of decision t they hold ``observation``, ``action``,
+Of decision t rollouts hold ``observation``, ``action``,
 ``log_prob`` (of the action, when it was drawn), ``value`` (0 without a critic), and ``reward`` and
 ``done`` as they were found *at* decision t, so that both belong to action t - 1. Flows never are
 done: they are cut off.
@@ -15,18 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import equinox as eqx
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from thalweg.features import STEP, FeatureSet, Floats, Observer, multiplier
-from thalweg.train.collect import Collected
+from thalweg.features import STEP, Floats, Observer, multiplier
 from thalweg.train.environment import Decisions
 from thalweg.train.networks import Dense, padded
-from thalweg.train.rollouts import Rollouts
+from thalweg.train.settings import FeatureSettings, flag
 
 #: What the published discrete controllers multiply the rate by.
 MULTIPLIERS = np.array([0.8, 0.95, 1.0, 1.05, 1.1, 1.2], np.float32)
@@ -129,7 +127,9 @@ class ActorCritic(eqx.Module):
 
 
 @functools.cache
-def _compiled(structure: jax.tree_util.PyTreeDef) -> Callable[..., tuple[Array, Array, Array]]:
+def _compiled(structure: jax.tree_util.PyTreeDef) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What draws, and what takes the likeliest, by policies of one structure, given their arrays."""
+
     def draw(leaves: list[Array], observation: Array, uniform: Array) -> tuple[Array, Array, Array]:
         policy = jax.tree.unflatten(structure, leaves)
         outputs = policy.actor(observation)
@@ -137,16 +137,11 @@ def _compiled(structure: jax.tree_util.PyTreeDef) -> Callable[..., tuple[Array, 
         log_prob = policy.law.log_prob(outputs, policy.log_std, action)
         return action, log_prob, policy.value(observation)
 
-    return jax.jit(draw)
-
-
-@functools.cache
-def _compiled_likeliest(structure: jax.tree_util.PyTreeDef) -> Callable[..., Array]:
     def likeliest(leaves: list[Array], observation: Array) -> Array:
         policy = jax.tree.unflatten(structure, leaves)
         return policy.law.likeliest(policy.actor(observation))
 
-    return jax.jit(likeliest)
+    return jax.jit(draw), jax.jit(likeliest)
 
 
 class Sampler:
@@ -158,8 +153,7 @@ class Sampler:
     def load(self, policy: ActorCritic) -> None:
         """Acts by this policy from now on."""
         self._leaves, structure = jax.tree.flatten(policy)
-        self._draw = _compiled(structure)
-        self._likeliest = _compiled_likeliest(structure)
+        self._draw, self._likeliest = _compiled(structure)
         self._law = policy.law
 
     def draw(self, observation: Floats) -> tuple[Floats, Floats, Floats]:
@@ -185,15 +179,9 @@ def _pad(array: Floats, fill: float = 0.0) -> Floats:
 
 
 def record_fields(size: int, law: Discrete | Gaussian) -> dict[str, tuple[int, ...]]:
-    """What rollouts hold of a decision."""
-    return {
-        "observation": (size,),
-        "action": (law.width,),
-        "log_prob": (),
-        "value": (),
-        "reward": (),
-        "done": (),
-    }
+    """What rollouts hold of a decision with an observation of this size."""
+    numbers: dict[str, tuple[int, ...]] = dict.fromkeys(("log_prob", "value", "reward", "done"), ())
+    return {"observation": (size,), "action": (law.width,), **numbers}
 
 
 class Encoder(Protocol):
@@ -213,13 +201,35 @@ class Encoder(Protocol):
         ...
 
 
-class FeatureEncoder:
-    """The features of the deterministic controller, and the reward that it climbs: -(error^2),
-    with the bounded error. For REINFORCE and PPO, discrete and Gaussian."""
+@dataclass(frozen=True)
+class ErrorSettings(FeatureSettings):
+    """Of REINFORCE and PPO: they see the features of the deterministic controller, and get the
+    reward that it climbs."""
 
-    def __init__(self, features: FeatureSet, law: Discrete | Gaussian) -> None:
-        self._features, self._law = features, law
-        self.size = features.size
+    actions: str = flag("discrete", "discrete (six multipliers) or gaussian")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.actions not in ("discrete", "gaussian"):
+            raise ValueError(f"actions is {self.actions!r}; expected discrete or gaussian")
+
+    @property
+    def law(self) -> Discrete | Gaussian:
+        """How actions are drawn."""
+        return Discrete(len(MULTIPLIERS)) if self.actions == "discrete" else Gaussian(1)
+
+    def agent(self, explore: bool = True) -> Stochastic:
+        """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
+        return Stochastic(Errors(self), self.law, explore)
+
+
+class Errors:
+    """The features of the deterministic controller, and the reward that it climbs: -(error^2),
+    with the bounded error; an :class:`Encoder`."""
+
+    def __init__(self, settings: ErrorSettings) -> None:
+        self._features, self._law = settings.feature_set(), settings.law
+        self.size = self._features.size
 
     def reset(self, keys: int) -> None:
         self._observer = Observer(self._features, keys)
@@ -247,7 +257,7 @@ class FeatureEncoder:
 
 
 class Stochastic:
-    """The agent of :mod:`thalweg.train.collect` that draws its actions, or, with ``explore``
+    """The :class:`thalweg.train.rollouts.Agent` that draws its actions, or, with ``explore``
     off, takes the likeliest."""
 
     def __init__(self, encoder: Encoder, law: Discrete | Gaussian, explore: bool = True) -> None:
@@ -280,72 +290,3 @@ class Stochastic:
             "reward": reward,
             "done": 0.0,
         }
-
-
-class ControlTask:
-    """Copies of a Gymnasium task, as a collector of rollouts: where the baselines are known to
-    work, so that failing elsewhere means something. An episode's end, by whatever cause, is
-    ``done``."""
-
-    def __init__(
-        self,
-        name: str,
-        copies: int,
-        length: int,
-        law: Discrete | Gaussian,
-        seed: int,
-        reward_scale: float = 1.0,
-    ) -> None:
-        self._tasks = gymnasium.vector.SyncVectorEnv(
-            [functools.partial(gymnasium.make, name) for _ in range(copies)],
-            autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
-        )
-        shape = self._tasks.single_observation_space.shape
-        if shape is None:
-            raise ValueError(f"{name}: its observations have no one shape")
-        self.size = int(np.prod(shape))
-        self._length, self._law, self._scale = length, law, reward_scale
-        self._sampler = Sampler(seed)
-        self._observation = self._tasks.reset(seed=seed)[0]
-        self._reward = self._done = np.zeros(copies)
-        self._running = np.zeros(copies)
-        #: Undiscounted returns of the episodes that ended, in order, unscaled.
-        self.returns: list[float] = []
-
-    def collect(self, policy: ActorCritic) -> Collected:
-        """The next ``length`` decisions of each copy."""
-        self._sampler.load(policy)
-        copies = np.arange(self._tasks.num_envs)
-        rollouts = Rollouts(len(copies), self._length, record_fields(self.size, self._law))
-        for _ in range(self._length):
-            observation = self._observation.reshape(len(copies), -1).astype(np.float32)
-            action, log_prob, value = self._sampler.draw(observation)
-            rollouts.append(
-                copies,
-                observation=observation,
-                action=action,
-                log_prob=log_prob,
-                value=value,
-                reward=self._reward * self._scale,
-                done=self._done,
-            )
-            space = self._tasks.single_action_space
-            step: NDArray[Any]
-            if isinstance(space, gymnasium.spaces.Discrete):
-                step = action[:, 0].astype(np.int64)
-            elif isinstance(space, gymnasium.spaces.Box):
-                step = np.clip(action, -1, 1) * space.high  # all known tasks are symmetric
-            else:
-                raise TypeError(f"actions are of {space}; expected Discrete or Box")
-            self._observation, self._reward, ended, cut, _ = self._tasks.step(step)
-            self._done = (ended | cut).astype(np.float64)
-            self._running += self._reward
-            for copy in np.flatnonzero(self._done):
-                self.returns.append(float(self._running[copy]))
-                self._running[copy] = 0
-        data = {name: rollouts[name] for name in record_fields(self.size, self._law)}
-        none = np.zeros((len(copies), 0), np.float32)
-        return Collected(data, rollouts.length, none, False)
-
-    def close(self) -> None:
-        self._tasks.close()

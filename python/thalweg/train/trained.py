@@ -10,18 +10,18 @@ import dataclasses
 import functools
 import hashlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
 from thalweg.sim import Batch, Outcome, Scenario
 from thalweg.train import aurora, checkpoint, ppo, reinforce
-from thalweg.train.collect import Diverged
+from thalweg.train.rollouts import Diverged
 from thalweg.train.stochastic import ActorCritic
 
 #: By the name that checkpoints have.
-ALGORITHMS = {one.METHOD.name: one.METHOD for one in (reinforce, ppo, aurora)}
+ALGORITHMS: dict[str, ModuleType] = {"reinforce": reinforce, "ppo": ppo, "aurora": aurora}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,17 +38,12 @@ class Trained:
     @classmethod
     def load(cls, path: Path, initial: float) -> Trained:
         """From a checkpoint. Raises CheckpointError."""
-        found = checkpoint.algorithm(path)
-        if found not in ALGORITHMS:
+        kind = checkpoint.algorithm(path)
+        if kind not in ALGORITHMS:
             known = ", ".join(ALGORITHMS)
-            raise checkpoint.CheckpointError(f"{path}: of algorithm {found!r}, expected {known}")
-        algorithm = ALGORITHMS[found]
-        stored = checkpoint.state(path, found)["settings"]
-        settings = checkpoint.settings(path, algorithm.settings, stored)
-        policy = algorithm.policy(settings)
-        state = algorithm.optimiser(settings).init(eqx.filter(policy, eqx.is_array))
-        (policy, _), _ = checkpoint.read(path, found, (policy, state))
-        return cls(found, settings, policy, hashlib.sha256(path.read_bytes()).hexdigest(), initial)
+            raise checkpoint.CheckpointError(f"{path}: of algorithm {kind!r}, expected {known}")
+        settings, policy, _ = checkpoint.load(path, kind, ALGORITHMS[kind])
+        return cls(kind, settings, policy, hashlib.sha256(path.read_bytes()).hexdigest(), initial)
 
     @functools.cached_property
     def identity(self) -> str:
@@ -59,7 +54,7 @@ class Trained:
         """The scenario with all flows under this policy. Raises Diverged for an answer that is no
         number."""
         batch = Batch(scenario, [seed], self.initial, jobs=1)
-        agent = ALGORITHMS[self.kind].agent(self.settings, False)
+        agent = ALGORITHMS[self.kind].agent(self.settings, explore=False)
         agent.reset(batch.flows, 0)
         agent.load(self.policy)
         while (decisions := batch.advance()) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Simulations to be judged by: what each is, where they run, and what is kept of them."""
+"""Simulations of a sweep or an evaluation: what each is, and what is kept of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import fcntl
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -55,17 +56,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class Cell:
-    """One simulation."""
+    """One simulation. ``simulator``: the one that it is meant for, by
+    :func:`thalweg.sim.simulator`."""
 
     scenario: Scenario
     contender: Contender
     seed: int
+    simulator: str = field(default_factory=lambda: simulator())
 
     @functools.cached_property
     def key(self) -> str:
         """Different whenever the row may be, the simulator's build included."""
         scenario = self.scenario
-        identity = [simulator(), scenario.text, scenario.duration_s, scenario.warmup_s]
+        identity = [self.simulator, scenario.text, scenario.duration_s, scenario.warmup_s]
         text = json.dumps([*identity, self.contender.identity, self.seed])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -73,7 +76,13 @@ class Cell:
         return f"{self.scenario.name} {self.contender.label} seed {self.seed}"
 
     def run(self) -> Row:
-        """Simulates it."""
+        """Simulates it: its row. Raises RuntimeError where this is not the simulator that it is
+        meant for, as on another machine of a cluster."""
+        if simulator() != self.simulator:
+            raise RuntimeError(
+                f"the simulator of {platform.node()} is not that of the machine that began:"
+                " install the same build of Thalweg on both"
+            )
         cc = self.contender.cc
         if isinstance(cc, str | Learned):
             return row(run(self.scenario, cc, self.seed))
@@ -81,61 +90,82 @@ class Cell:
 
 
 def row(outcome: Outcome) -> Row:
-    """What tables need of an outcome, by column."""
-    long_short = outcome.long_short
+    """What is kept of an outcome, by column."""
+    latency, counts, long_short = outcome.queue_latency, outcome.counts, outcome.long_short
+    times = outcome.completion_time_us
     return {
+        "flows": len(outcome.flow_gbps),
+        "duration_s": outcome.duration_s,
+        "warmup_s": outcome.warmup_s,
         "utilisation_percent": outcome.utilisation_percent,
         "fairness_percent": outcome.fairness_percent,
         "host_fairness_percent": outcome.host_fairness_percent,
-        "queue_mean_us": outcome.queue_latency.mean_us,
-        "queue_p99_us": outcome.queue_latency.p99_us,
+        "jain": outcome.jain,
+        "queue_mean_us": latency.mean_us,
+        "queue_p50_us": latency.p50_us,
+        "queue_p90_us": latency.p90_us,
+        "queue_p99_us": latency.p99_us,
+        "queue_p999_us": latency.p999_us,
+        "queue_max_us": latency.max_us,
         "dropped_gbps": outcome.dropped_gbps,
         "dropped_percent": outcome.dropped_percent,
-        "recovery_s": None if long_short is None else long_short.recovery_s,
-        "long_gbps": None if long_short is None else long_short.long_gbps,
-        "decisions": outcome.counts.decisions,
+        "loss_percent": outcome.loss_percent,
+        "recovery_s": long_short.recovery_s if long_short else None,
+        "not_recovered": long_short.not_recovered if long_short else None,
+        "long_gbps": long_short.long_gbps if long_short else None,
+        "completions": len(times),
+        "completion_mean_us": float(times.mean()) if len(times) else None,
+        "sent_packets": counts.sent_packets,
+        "delivered_packets": counts.delivered_packets,
+        "dropped_packets": counts.dropped_packets,
+        "decisions": counts.decisions,
+        "notifications": counts.notifications,
+        "events": counts.events,
     }
 
 
 class Store:
     """Rows that were made before, in a file of one JSON object a line.
 
-    A line is written when a cell is done, so an interrupted evaluation goes on where it stopped.
+    A line is written when a cell is done, so what was interrupted or killed goes on where it
+    stopped.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._rows: dict[str, Row] = {}
+        #: By the keys of their cells.
+        self.rows: dict[str, Row] = {}
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
-        """Reads the file, or begins it, and keeps other evaluations out of it. Raises
-        BlockingIOError if there is one."""
+        """Reads the file, or begins it, and keeps others out of it. Raises BlockingIOError if
+        somebody has it; the lock is gone when the process is, however it ends."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with open(self._file, "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as why:
-                text = f"{self._file}: another evaluation is writing here"
+                text = f"{self._file}: another program is writing here"
                 raise BlockingIOError(text) from why
             file.seek(0)
             for line in file.read().split("\n"):
                 # What an interruption cut short is no JSON, and is done again.
                 with contextlib.suppress(json.JSONDecodeError):
                     entry = json.loads(line)
-                    self._rows[entry["key"]] = entry["row"]
+                    self.rows[entry["key"]] = entry["row"]
             self._out = file
             # After a line that was cut short the next must not go on in it.
             file.write("\n")
             yield self
 
-    def get(self, cell: Cell) -> Row | None:
-        """The cell's row, if it was made."""
-        return self._rows.get(cell.key)
+    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        """Those that have no row yet, each once, in their order."""
+        found = {cell.key: cell for cell in cells if cell.key not in self.rows}
+        return list(found.values())
 
     def add(self, cell: Cell, made: Row) -> None:
         """Keeps a row. Raises OSError that names the file."""
-        self._rows[cell.key] = made
+        self.rows[cell.key] = made
         try:
             self._out.write(json.dumps({"cell": str(cell), "key": cell.key, "row": made}) + "\n")
             self._out.flush()

@@ -1,15 +1,14 @@
 """Rollouts: decisions of many flows come interleaved, and must not mix."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from thalweg.train import adpg
 from thalweg.train.adpg import Settings
-from thalweg.train.collect import Collector, LocalPool, RayPool
-from thalweg.train.environment import Given
-from thalweg.train.rollouts import Rollouts, outcomes
-from thalweg.train.scenarios import seeds
+from thalweg.train.environment import Given, maker, seeds
+from thalweg.train.rollouts import Collector, LocalPool, RayPool, Rollouts, outcomes
 
 
 class Interleaved:
@@ -99,7 +98,7 @@ def test_rollouts_of_interleaved_flows_never_mix():
 
 
 def test_a_full_row_is_not_written_past_its_end():
-    rollouts = Rollouts(2, 2, {"x": ()})
+    rollouts = Rollouts.empty(2, 2, {"x": ()})
     for value in (1.0, 2.0):
         rollouts.append(np.array([1]), x=value)
     assert not rollouts.room()
@@ -111,7 +110,7 @@ def test_a_full_row_is_not_written_past_its_end():
 
 
 def test_outcomes_and_masks_by_hand():
-    rollouts = Rollouts(2, 3, {"x": ()})
+    rollouts = Rollouts.empty(2, 3, {"x": ()})
     for value in (1.0, 2.0):
         rollouts.append(np.array([0]), x=value)
     rollouts.append(np.array([1]), x=7.0)
@@ -139,11 +138,14 @@ def assert_same(one, other):
 @pytest.mark.slow
 def test_a_ray_cluster_gives_the_rollouts_that_this_process_gives():
     ray = pytest.importorskip("ray", reason="ray is not installed")
-    make = functools.partial(adpg.make_collector, SETTINGS)
+    make = maker(SETTINGS.scenarios, SETTINGS.duration_s)
+    agent = functools.partial(adpg.Deterministic, SETTINGS.feature_set())
     policy = adpg.new_policy(SETTINGS)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # Workers of the cluster are other programs: they find the package as they would elsewhere.
+    environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     try:
-        remote, local = RayPool(make, 2), LocalPool(make, 2)
+        remote, local = (pool(make, agent, SETTINGS.rollout, 2) for pool in (RayPool, LocalPool))
         for pool in (remote, local):
             pool.start(seeds(1, 0, 0, 12))
         compared = 0
@@ -155,6 +157,5 @@ def test_a_ray_cluster_gives_the_rollouts_that_this_process_gives():
                 break
         # Two workers with 6 simulations each, 28 flows each, some fifty decisions each.
         assert compared > 1000
-        remote.close()
     finally:
         ray.shutdown()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The published tables, and how entries of a table compare.
-
-The figures are in one file, which ``thalweg sim table`` reads too.
-"""
+"""The published tables, and how entries of a table compare."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The figures, from the root of a checkout.
-FIGURES = Path("crates/cli/src/commands/sim/published.toml")
+#: The figures.
+FIGURES = Path(__file__).with_name("published.toml")
 
 #: Figures within this part of the larger are alike (definition 1 of the paper).
 ALIKE = 0.05
@@ -70,9 +67,9 @@ class PublishedTable:
         return sorted({size for row in self.rows for size in row.entries})
 
 
-def load(checkout: Path) -> dict[str, PublishedTable]:
-    """The tables by name. Raises OSError where the file is not there."""
-    with open(checkout / FIGURES, "rb") as file:
+def load() -> dict[str, PublishedTable]:
+    """The tables by name."""
+    with open(FIGURES, "rb") as file:
         content = tomllib.load(file)
     return {name: _table(table) for name, table in content.items()}
 

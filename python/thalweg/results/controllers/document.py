@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Tables as Markdown."""
+"""Pages of rate controllers, as Markdown."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from thalweg.evaluate.published import LOSS_PERCENT, STATISTICS
-from thalweg.evaluate.tables import Entry, Measured, marked, robust
-
-NOTHING = "–"
+from thalweg.results import markdown
+from thalweg.results.controllers.published import LOSS_PERCENT, STATISTICS
+from thalweg.results.controllers.tables import Entry, Measured, marked, robust
+from thalweg.results.markdown import NOTHING
 
 
 def document(tables: Sequence[Measured], pictures: Sequence[tuple[str, str]], command: str) -> str:
@@ -41,7 +41,7 @@ def section(table: Measured) -> str:
     header += [f"{side} {head}" if head is heads[0] else head for side in sides for head in heads]
     runs = f"Ours: {table.seeds} seed{'' if table.seeds == 1 else 's'}, {table.duration_s:g} s each"
     runs += f", of which {table.warmup_s:g} s are not measured.\n"
-    lines = [f"## {table.heading}\n", runs, _row(header), _row(["---"] * len(header))]
+    lines = [f"## {table.heading}\n", runs, *markdown.header(header)]
     for part in table.parts:
         theirs_good, ours_good = marked(table, part)
         for line, there, here in zip(part.lines, theirs_good, ours_good, strict=True):
@@ -49,7 +49,7 @@ def section(table: Measured) -> str:
             if published:
                 cells += _published(line.published, line.published_loss, len(heads), there)
             cells += _ours(line.ours, table.statistics, here)
-            lines.append(_row(cells))
+            lines.append(markdown.row(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -96,10 +96,6 @@ def _bold(text: str, good: bool) -> str:
     return f"**{text}**" if good and text != NOTHING else text
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def _summary(tables: Sequence[Measured]) -> str | None:
     """Table 1, of those of its columns that were simulated."""
     columns = {
@@ -118,12 +114,11 @@ def _summary(tables: Sequence[Measured]) -> str | None:
         "## Who passes (table 1)\n",
         "✓ where no size has loss; with long and short flows, where the long one is back at 95 % "
         "of the line rate between two interruptions at every size.\n",
-        _row(header),
-        _row(["---"] * len(header)),
+        *markdown.header(header),
     ]
     for label in labels:
         cells = [label]
         for _, marks in columns.values():
             cells += [names[mark] for mark in marks.get(label, (None, None))]
-        lines.append(_row(cells))
+        lines.append(markdown.row(cells))
     return "\n".join(lines) + "\n"

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thalweg.evaluate.cells import Cell, Contender, Row
-from thalweg.evaluate.published import (
+from thalweg.results.controllers.published import (
     LOSS_PERCENT,
     STATISTICS,
     PublishedRow,
@@ -18,6 +17,7 @@ from thalweg.evaluate.published import (
     undominated,
 )
 from thalweg.sim import Scenario
+from thalweg.sweep.cells import Cell, Contender, Row
 
 #: What a published table is of, by its name in the file of figures: its heading, its scenarios'
 #: names but for the size, and the sizes to simulate (none: those published).

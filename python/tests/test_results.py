@@ -1,0 +1,553 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""``python -m thalweg.results``: pages of what was run, and what was run of it before."""
+
+import contextlib
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from thalweg.results import lists, pages, runs
+from thalweg.results.__main__ import main
+from thalweg.results.figures import interval, quantile, rounds, spread
+from thalweg.results.pictures import Line, Panel, _step, panels
+
+CHECKOUT = Path(__file__).parents[2]
+SHIPPED = sorted(CHECKOUT.glob("scenarios/*/tables*.toml"))
+
+TABLES = """
+title = "A page"
+introduction = "Words."
+
+[[table]]
+kind = "tuned"
+title = "T"
+source = "S"
+note = "N"
+[[table.row]]
+condition = "loss"
+published = { baseline = 100, tuned = 250, share = "bbr 6/7" }
+run = { scenario = "s.toml", backend = "host", connections = 4 }
+
+[[table]]
+kind = "grid"
+title = "T2"
+note = "N"
+columns = ["default", "learned"]
+[[table.row]]
+condition = "anything"
+cell = [
+    { mode = "baseline", scenario = "s.toml", backend = "uml", connections = 4 },
+    { mode = "thalweg", scenario = "s.toml", backend = "uml", connections = 4 },
+]
+"""
+
+
+class Bed:
+    """A directory with a list, a scenario and a stand-in for the program, which counts its runs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.write("tables.toml", TABLES)
+        self.write("s.toml", 'name = "s"\n')
+
+    def write(self, name, text):
+        (self.folder / name).write_text(text)
+
+    def read(self, name):
+        return (self.folder / name).read_text()
+
+    def stand_in(self, does):
+        self.write(
+            "thalweg",
+            "#!/bin/sh\n[ $1 = --version ] && { echo thalweg 0.0.1; exit; }\n"
+            'cd "$(dirname "$0")"; echo x >>calls; for last; do :; done\n' + does,
+        )
+        (self.folder / "thalweg").chmod(0o755)
+
+    def gives(self, result):
+        self.write("result.json", json.dumps(result))
+        self.stand_in('mkdir -p "$last" && cp result.json "$last/results.json"\n')
+
+    @property
+    def calls(self):
+        return len(self.read("calls").split())
+
+    def words(self):
+        at = self.folder
+        words = ["--tables", at / "tables.toml", "--cache", at / "cache"]
+        return [str(word) for word in [*words, "--out", at / "page.md", "--binary", at / "thalweg"]]
+
+    def make(self):
+        code = main(self.words())
+        return code, self.read("page.md") if (self.folder / "page.md").exists() else ""
+
+
+@pytest.fixture
+def bed(tmp_path, monkeypatch):
+    # Only a process of its own is to have another handler.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return Bed(tmp_path)
+
+
+def result(modes, **more):
+    scenario = {"modes": [{"mode": mode, "connections": of} for mode, of in modes.items()]}
+    return {"format": 1, "environment": {"kernel": "Linux 0.0"}, "scenarios": [scenario]} | more
+
+
+def goodputs(*mbits):
+    return [{"goodput_bps": one * 1e6, "arm": "bbr" if one > 100 else "cubic"} for one in mbits]
+
+
+# Pages ------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_made_of_results_and_made_again_without_runs(bed, capsys):
+    bed.gives(
+        result({"baseline": goodputs(50, 50, 50, 50), "thalweg": goodputs(50, 200, 200, 300)})
+    )
+    code, page = bed.make()
+    assert code == 0
+    assert page.startswith(
+        "# A page\n\nWords.\n\nKernels:\n\n- host: Linux 0.0\n- uml: Linux 0.0\n"
+    )
+    ours = "50 | – | 200 | 250 | 5.00 × [4.00 … 6.00] | bbr 3/4 |"
+    assert f"| loss | 100 | 250 | 2.50 × | bbr 6/7 | {ours}" in page
+    assert "--backend host --connections 4 --mode baseline --mode classic --mode thalweg`" in page
+    assert "| condition | default | learned |\n|---|---|---|\n| anything | 50 | 200 |" in page
+    assert "Published: S.\n" in page and page.count("Published: ") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("[1/3] thalweg lab run ") and said[2].endswith(" left")
+
+    assert bed.make() == (0, page) and bed.calls == 3
+    bed.write("s.toml", 'name = "other"\n')
+    assert bed.make()[0] == 0 and bed.calls == 6
+
+
+def test_what_a_scenario_names_is_part_of_the_run(bed):
+    flow = {"round": 0, "class": "rpc-10kb", "part_bps": 2e6, "flow_bytes": 10, "fct_us": 7e3}
+    flow |= {"retransmits": 1, "sent_segments": 4, "goodput_bps": 2e6}
+    of = result({"policy:p": [flow]})
+    of["scenarios"][0]["scenario"] = {"path": {"rate": None}}
+    bed.gives(of)
+    bed.write(
+        "tables.toml",
+        """
+title = "P"
+introduction = "I"
+[[table]]
+kind = "compared"
+title = "T"
+note = "N"
+across = "X"
+picture = "p.svg"
+modes = ["policy:p"]
+names = { "policy:p" = "with" }
+column = [
+    { name = "Mbit/s", figure = "total", digits = 0 },
+    { name = "streams", figure = "total", class = "stream", drawn = false },
+    { name = "again", figure = "retransmission-share", digits = 3 },
+    { name = "ms", figure = "fct-p99", class = "rpc-10kb" },
+]
+[[table.row]]
+condition = "4"
+run = { scenario = "s.toml", backend = "host", connections = 1 }
+""",
+    )
+    bed.write("p.toml", "cwnd_clamp = 10")
+    bed.write("m.safetensors", "1")
+    bed.write(
+        "s.toml",
+        '[[policy]]\nname = "p"\nfile = "p.toml"\n'
+        '[[arm]]\nname = "m"\nload = "m.safetensors"\n[[arm]]\nname = "htcp"\nload = "htcp"\n',
+    )
+    code, page = bed.make()
+    assert code == 0 and "\n![T](p.svg)\n" in page
+    assert "| X | | Mbit/s | streams | again | ms |\n|---|---|---|---|---|---|\n" in page
+    row = "| 4 | with | 2 [2 … 2] | – | 25.000 [25.000 … 25.000] | 7.00 [7.00 … 7.00] |"
+    assert row in page
+    picture = bed.read("p.svg")
+    assert ">with</text>" in picture and ">again</text>" in picture and ">streams<" not in picture
+    assert bed.make()[0] == 0 and bed.calls == 1
+    for name in ("p.toml", "m.safetensors"):
+        before = bed.calls
+        bed.write(name, "2")
+        assert bed.make()[0] == 0 and bed.calls == before + 1
+
+
+def test_kernels_have_processor_time_and_timers_a_picture(bed):
+    connection = {"goodput_bps": 5e8, "arm": "bbr", "cpu": {"machine_s": 2.0, "stack_s": 1.5}}
+    timers = {"kernel_us": [1.0, 4.0, 90.0], "program_us": [5.0, 6.0, 7.0]}
+    of = result({"fixed:bbr": [connection]}, timers=timers)
+    of["environment"]["stack"] = "user-mode Linux 0.1"
+    of["scenarios"][0]["scenario"] = {"traffic": {"duration": 4}}
+    bed.gives(of)
+    bed.write(
+        "tables.toml",
+        """
+title = "P"
+introduction = "I"
+[[table]]
+kind = "kernels"
+title = "T"
+note = "N"
+cpu = true
+[[table.row]]
+condition = "c"
+mode = "fixed:bbr"
+native = { scenario = "s.toml", backend = "host", connections = 1 }
+userspace = { scenario = "s.toml", backend = "link", connections = 1 }
+[[table]]
+kind = "timers"
+title = "late"
+note = "N"
+picture = "late.svg"
+[[table.row]]
+condition = "native"
+[[table.row]]
+condition = "busy"
+options = ["--early", "10"]
+""",
+    )
+    code, page = bed.make()
+    assert code == 0
+    for line in (
+        "| c | – | – | – | 500 | 500 | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
+        "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
+        "- `thalweg lab timers --early 10`",
+        "![late](late.svg)",
+        "- in a process: user-mode Linux 0.1",
+    ):
+        assert line in page.splitlines()
+    assert ">busy</text>" in bed.read("late.svg")
+
+
+def test_the_laboratory_stands_beside_the_simulator_with_targets(bed):
+    flows = [{"round": 0, "part_bps": one, "goodput_bps": one} for one in (4e6, 5e6)]
+    of = result({"fixed:a": flows, "fixed:b": flows[:1]})
+    of["environment"]["backend"] = {"name": "link"}
+    # 10 Mbit/s, of which 90 % are payload.
+    path = {"rate": 10e6, "mtu": 520, "family": "ipv4"}
+    summary = {"utilisation": {"mean": 95.0}, "queue-latency": {"mean": 1500.0}}
+    of["scenarios"][0] |= {"scenario": {"path": path}, "controllers": [{"summary": summary}]}
+    bed.gives(of)
+    run = 'run = { scenario = "s.toml", backend = "link", connections = 1 }'
+    bed.write(
+        "tables.toml",
+        f"""
+title = "P"
+introduction = "I"
+[[table]]
+kind = "compared"
+title = "T"
+note = "N"
+across = "flows"
+modes = ["fixed:a", "fixed:b"]
+column = [{{ name = "SU %", figure = "utilisation" }}]
+target = [
+    {{ condition = "2", mode = "fixed:a", figure = "utilisation", at_least = 99.5 }},
+    {{ condition = "2", mode = "fixed:b", figure = "utilisation", relative_to = "fixed:a", at_least = 0.4, at_most = 0.43 }},
+    {{ condition = "2", mode = "fixed:c", figure = "fairness", at_most = 1 }},
+]
+[[table.row]]
+condition = "2"
+{run}
+[[table]]
+kind = "simulated"
+title = "S"
+note = "N"
+[[table.row]]
+condition = "2"
+mode = "fixed:a"
+modes = ["fixed:a", "fixed:b"]
+{run}
+scenario = "../{bed.folder.name}/s.toml"
+cc = "swift"
+""",
+    )
+    code, page = bed.make()
+    assert code == 0
+    for line in (
+        "| 2 | a | 100.0 [100.0 … 100.0] |",
+        "| 2, a: utilisation at least 99.5 | 100.0 | met |",
+        "| 2, b: utilisation at least 0.4 × that of a at most 0.43 × that of a | 0.44 | **missed** |",
+        "| 2, c: least goodput over the greatest at most 1 | – | not run |",
+        "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 | +5.0 | 80.0 [80.0 … 80.0] | – | – | – | 1.50 | – |",
+        # Without the detour, and one run for both tables.
+        f"- `thalweg sim run {bed.folder}/s.toml --cc swift --seeds 3`",
+    ):
+        assert line in page.splitlines(), line
+    assert bed.calls == 2
+
+
+def test_what_cannot_be_run_is_said_and_tried_again(bed, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", "/home/me/")
+    bed.stand_in("echo 'thalweg: no netem in /home/me/kernel' >&2\nexit 3\n")
+    for times in (1, 2):
+        code, page = bed.make()
+        assert code == 1 and bed.calls == 3 * times
+        assert "not run: thalweg: no netem in ~/kernel (exit status: 3)\n" in page
+        assert "| anything | not run | not run |" in page
+        assert "3 runs could not be made; " in capsys.readouterr().err
+
+
+def test_a_missed_expectation_is_a_result(bed):
+    bed.gives(result({"baseline": goodputs(5), "thalweg": goodputs(5)}))
+    bed.write("thalweg", bed.read("thalweg") + "exit 5\n")
+    assert bed.make()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{", "Expecting property name .*; remove it and run again"),
+        ('{"format": 2}', "expected results of format 1, found 2"),
+        ("[]", "expected results of format 1, found None"),
+    ],
+)
+def test_a_result_that_is_none_is_named(bed, text, words, capsys):
+    bed.stand_in(f'mkdir -p "$last" && echo \'{text}\' >"$last/results.json"\n')
+    assert bed.make() == (1, "")
+    [line] = [one for one in capsys.readouterr().err.splitlines() if one.startswith("error: ")]
+    assert re.search(f"results.json: {words}", line), line
+
+
+@pytest.mark.parametrize("name", ["page.md", "late.svg"])
+def test_what_cannot_be_written_is_told_before_anything_runs(bed, name, capsys):
+    bed.stand_in("")
+    timers = 'kind = "timers"\ntitle = "T"\nnote = "N"\npicture = "late.svg"\nrow = []\n'
+    bed.write("tables.toml", TABLES + "[[table]]\n" + timers)
+    (bed.folder / name).mkdir()
+    assert main(bed.words()) == 1
+    assert f"expected a regular file: '{bed.folder / name}'" in capsys.readouterr().err
+    assert not (bed.folder / "calls").exists()
+
+
+# Interruptions ----------------------------------------------------------------------------------
+
+
+def alive(process):
+    with contextlib.suppress(FileNotFoundError):
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        return state not in "ZX"
+    return False
+
+
+def wait_for(what):
+    deadline = time.monotonic() + 60
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_the_run_in_progress(tmp_path, sent):
+    bed = Bed(tmp_path)
+    # A shell acts on a signal when what it waits for has ended.
+    bed.stand_in(
+        "trap 'echo ended >ended; exit 1' TERM\necho $$ >pid\nwhile sleep 0.05; do :; done\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thalweg.results", *bed.words()],
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT / "python")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pid = tmp_path / "pid"
+    run = wait_for(lambda: pid.exists() and pid.read_text().strip())
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=60)
+    if sent == signal.SIGKILL:
+        # Nobody waits for it any more.
+        wait_for(lambda: not alive(run))
+    else:
+        assert process.returncode == 130
+        assert said.endswith("interrupted; the same command goes on from here\n")
+    assert not alive(run) and bed.read("ended") == "ended\n"
+    assert not (tmp_path / "page.md").exists()
+
+
+# Lists ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_shipped_lists_name_what_there_is(path, monkeypatch):
+    monkeypatch.chdir(CHECKOUT)
+    page = lists.load(path.relative_to(CHECKOUT))
+    orders = pages.orders(page, path.relative_to(CHECKOUT).parent)
+    assert len(orders) > 5
+    # One directory, one run.
+    assert len({order.name for order in orders}) == len(set(orders))
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ("connections = 4", 'connections = "x"', r"table\[0\].row\[0\].run.connections: expected a whole number, found 'x'"),
+        ("condition = ", "conditon = ", r"table\[0\].row\[0\].conditon: there is no such key; perhaps condition"),
+        ('"tuned"\n', '"tunde"\n', r"table\[0\].kind: expected one of tuned, .*, found 'tunde'"),
+        ('title = "T2"\n', "", r"table\[1\].title: missing"),
+        ("[[table]]", "[[table]", r"Expected '\]\]' .*line 5"),
+        ('"default", ', "", r"table\[1\].row\[0\].cell: expected a cell for each of 1 columns, found 2"),
+        ("baseline = 100", "baseline = true", "published.baseline: expected a number, found True"),
+        ('"s.toml"', '"absent.toml"', "absent.toml"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_a_list_has_a_place(bed, old, new, words, capsys):
+    bed.stand_in("")
+    assert old in TABLES
+    bed.write("tables.toml", TABLES.replace(old, new))
+    assert bed.make() == (1, "")
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(words, line), line
+    assert line.startswith("error: ")
+
+
+def test_lists_that_were_damaged_end_in_one_line(tmp_path):
+    rng = random.Random(1)
+    texts = [path.read_bytes() for path in SHIPPED]
+    file = tmp_path / "tables.toml"
+    refused = 0
+    for _ in range(100):
+        text = bytearray(rng.choice(texts))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(text))
+            if rng.random() < 0.5:
+                text[place] = rng.randrange(256)
+            else:
+                del text[place : place + rng.randint(1, 40)]
+        file.write_bytes(text)
+        try:
+            lists.load(file)
+        except lists.ListError as why:
+            assert str(why).startswith(f"{file}: ") and "\n" not in str(why)
+            refused += 1
+    assert refused > 20
+
+
+# Figures ----------------------------------------------------------------------------------------
+
+
+def of_streams(backend):
+    def flow(number, mbits, srtt_us):
+        return {"round": number, "goodput_bps": mbits * 1e6, "part_bps": mbits * 1e6} | {
+            "srtt_us": srtt_us
+        }
+
+    flows = [
+        flow(0, 60, [3000, 3000, 3000]),
+        flow(0, 30, [3000, 3000, 3000]),
+        flow(1, 40, [1000, 5000, 6000]),
+        flow(1, 40, [5000, 5000, 6000]),
+    ]
+    path = {"rate": 100_000_000, "mtu": 1500, "family": "ipv4"}
+    modes = [{"mode": "fixed:cubic", "least_rtt_us": 1000.0, "connections": flows}]
+    scenario = {"scenario": {"path": path}, "modes": modes}
+    return {"environment": {"backend": {"name": backend}}, "scenarios": [scenario]}
+
+
+def text(document, figure, mode="fixed:cubic", class_=None, digits=1):
+    one = spread(rounds(document), mode, figure, class_)
+    return one and one.text(digits)
+
+
+def test_figures_are_of_rounds_in_the_units_of_the_page():
+    # 30 of 60 and 40 of 40.
+    assert text(of_streams("host"), "fairness") == "75.0 [50.0 … 100.0]"
+    # 90 and 80 of 100 x 1448/1514 = 95.64 Mbit/s; of 96.53 without Ethernet.
+    assert text(of_streams("host"), "utilisation") == "88.9 [83.6 … 94.1]"
+    assert text(of_streams("link"), "utilisation") == "88.1 [82.9 … 93.2]"
+    # 2 ms in the first, 4 in the second.
+    assert text(of_streams("host"), "queue-delay-median", digits=2) == "3.00 [2.00 … 4.00]"
+    assert text(of_streams("host"), "total") == "85.0 [80.0 … 90.0]"
+    assert text(of_streams("host"), "total", mode="fixed:bbr") is None
+    assert text(of_streams("host"), "total", class_="long") is None
+
+
+def test_figures_of_calls_are_of_their_class():
+    def flow(number, class_, mbits, again, ms):
+        return {"round": number, "class": class_, "part_bps": mbits * 1e6, "goodput_bps": 0.0} | {
+            "retransmits": again,
+            "sent_segments": 1000,
+            "flow_bytes": None if class_ == "stream" else 10_000,
+            "fct_us": None if ms is None else ms * 1e3,
+            "error": "timed out" if ms is None and class_ != "stream" else None,
+        }
+
+    of = result(
+        {
+            "baseline": [
+                flow(0, "rpc-1mb", 100, 30, 50),
+                flow(0, "rpc-10kb", 5, 0, 2),
+                flow(0, "rpc-10kb", 5, 0, 4),
+                flow(0, "stream", 40, 10, None),
+                flow(1, "rpc-1mb", 300, 0, 50),
+                flow(1, "rpc-10kb", 1, 0, 9),
+                flow(1, "rpc-1mb", 0, 0, None),
+            ]
+        }
+    )
+    of["scenarios"][0]["scenario"] = {"path": {}}
+    assert text(of, "total", "baseline", None, 0) == "226 [150 … 301]"
+    assert text(of, "total", "baseline", "rpc-1mb", 0) == "200 [100 … 300]"
+    assert text(of, "total", "baseline", "rpc-10kb") == "5.5 [1.0 … 10.0]"
+    # The second round has no stream.
+    assert text(of, "total", "baseline", "stream", 0) == "40 [40 … 40]"
+    # 40 of 4000 segments, none of 3000.
+    assert text(of, "retransmission-share", "baseline", None, 3) == "0.500 [0.000 … 1.000]"
+    assert text(of, "fct-median", "baseline", "rpc-10kb") == "6.0 [3.0 … 9.0]"
+    # A call that failed takes for ever; without a rate there is no utilisation.
+    assert text(of, "fct-p99", "baseline", "rpc-1mb") == "inf [50.0 … inf]"
+    assert text(of, "utilisation", "baseline") is None
+
+
+def test_quantiles_are_those_of_the_laboratory():
+    # The worked values of R's quantile(c(1, 2, 3, 4, 10), type = 7).
+    values = [10.0, 1.0, 3.0, 2.0, 4.0]
+    assert [quantile(values, share) for share in (0, 0.25, 0.5, 0.75, 1)] == [1, 2, 3, 4, 10]
+    assert quantile(values, 0.9) == pytest.approx(7.6)
+    assert quantile([], 0.5) is None
+    assert quantile([1.0, math.inf, math.inf, math.inf], 0.5) == math.inf
+
+
+def test_intervals_are_those_of_the_laboratory():
+    # `thalweg lab compare` of these goodputs: the same generator, the same draws.
+    assert interval([50.0] * 2, [200.0, 300.0]) == (4.0, 6.0)
+    a, b = [float(one) for one in range(1, 30)], [float(one) for one in range(5, 40)]
+    assert interval(a, b) == pytest.approx((0.95, 2.385))
+
+
+# Pictures ---------------------------------------------------------------------------------------
+
+
+def test_steps_are_round_and_at_most_five():
+    for greatest, step in [(5.0, 1.0), (957.0, 200.0), (0.03, 0.01), (0.0, 1.0), (51.0, 20.0)]:
+        assert _step(greatest) == pytest.approx(step)
+
+
+def test_points_lie_where_their_values_are():
+    line = Line("a < b", [(0, (0.0, 50.0, 100.0)), (1, (100.0, math.inf, math.inf))])
+    svg = panels("all", "number", ["1", "2"], [Panel("figure", [line])])
+    # Half of 100 is half way between the lower edge of 186 and the upper of 34; the first of two
+    # values is a quarter along 358 from 58 on, and infinity at the edge.
+    assert 'points="147.5,110.0 326.5,34.0"' in svg
+    assert "a &lt; b" in svg and ">100</text>" in svg
+
+
+def test_a_model_in_a_controller_is_part_of_its_run(tmp_path):
+    model, scenario = tmp_path / "m.safetensors", tmp_path / "s.toml"
+    model.write_text("1")
+    scenario.write_text("")
+    cc = f"learned:model={model},inference=int8"
+    one = runs.simulation(tmp_path, "s.toml", cc)
+    model.write_text("2")
+    other = runs.simulation(tmp_path, "s.toml", cc)
+    assert one.name == other.name and one.inputs != other.inputs

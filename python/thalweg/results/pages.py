@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Pages as Markdown: a section for each table, the commands that made it beneath."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from thalweg.results import lists, markdown, runs
+from thalweg.results.figures import (
+    FIGURES,
+    Result,
+    Round,
+    flows,
+    goodputs,
+    interval,
+    median,
+    rounds,
+    spread,
+)
+from thalweg.results.markdown import NOTHING
+from thalweg.results.pictures import Line, Panel, panels
+from thalweg.results.runs import Order, Runs
+
+NOT_RUN = "not run"
+
+#: What a table of kind "tuned" compares.
+MODES = ("baseline", "classic", "thalweg")
+
+#: The same quantity in the words of laboratory and simulator: heading, figure of one, statistic of
+#: the other, and the factor from its unit to that of the page.
+SIMULATED = (
+    ("SU %", "utilisation", "utilisation", 1.0),
+    ("FR %", "fairness", "fairness", 1.0),
+    ("queue delay, ms", "queue-delay-median", "queue-latency", 1e-3),
+)
+
+#: Where distributions of timers are shown, us.
+LATE_US = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+
+
+def orders(page: lists.Page, folder: Path) -> list[Order]:
+    """All runs of a page. Raises OSError for a scenario that is not there."""
+    return [order for table in page.table for order in _orders(table, folder)]
+
+
+def _orders(table: lists.Table, folder: Path) -> Iterator[Order]:
+    for row in table.row:
+        match row:
+            case lists.TunedRow():
+                yield runs.laboratory(folder, row.run, MODES)
+            case lists.KernelsRow():
+                yield runs.laboratory(folder, row.native, [row.mode])
+                yield runs.laboratory(folder, row.userspace, [row.mode])
+            case lists.GridRow():
+                for cell in row.cell:
+                    yield runs.laboratory(folder, cell, [cell.mode])
+            case lists.ComparedRow():
+                assert isinstance(table, lists.Compared)
+                yield runs.laboratory(folder, row.run, row.modes or table.modes)
+            case lists.SimulatedRow():
+                yield runs.laboratory(folder, row.run, row.modes)
+                yield runs.simulation(folder, row.scenario, row.cc)
+            case lists.TimersRow():
+                yield runs.timers(row.options)
+
+
+def render(page: lists.Page, folder: Path, made: Runs) -> tuple[str, dict[str, str]]:
+    """A page of what was made, and its pictures by their files' names."""
+    kernels: dict[str, None] = {}
+    pictures: dict[str, str] = {}
+    sections = []
+    for table in page.table:
+        of = list(_orders(table, folder))
+        results = iter([made.of(order) for order in of])
+        foot = dict.fromkeys(made.line(order) for order in of)
+        for order in of:
+            kernels.update(dict.fromkeys(_kernels(order, made)))
+        head = [f"\n## {table.title}\n"]
+        if table.source is not None:
+            head.append(f"Published: {table.source}.\n")
+        head.append(f"{table.note.strip()}\n\n")
+        body = "".join(f"{line}\n" for line in _body(table, results, pictures))
+        sections.append("\n".join(head) + body + "\n" + "".join(f"{line}\n" for line in foot))
+    text = f"# {page.title}\n\n{page.introduction.strip()}\n"
+    if kernels:
+        text += "\nKernels:\n\n" + "".join(f"- {kernel}\n" for kernel in kernels)
+    return text + "".join(sections), pictures
+
+
+def _kernels(order: Order, made: Runs) -> Iterator[str]:
+    result = made.of(order) if order.backend else None
+    if result is not None:
+        environment = result["environment"]
+        yield f"{order.backend}: {environment['kernel']}"
+        if "stack" in environment:
+            yield f"in a process: {environment['stack']}"
+
+
+def _body(
+    table: lists.Table, results: Iterator[Result | None], pictures: dict[str, str]
+) -> Iterable[str]:
+    """The lines of a table, of the results of :func:`_orders`."""
+    match table:
+        case lists.Tuned():
+            return _tuned(table, results)
+        case lists.Kernels():
+            return _of_kernels(table, results)
+        case lists.Grid():
+            return _grid(table, results)
+        case lists.Compared():
+            return _compared(table, results, pictures)
+        case lists.Simulated():
+            return _simulated(table, results)
+        case lists.Timers():
+            return _timers(table, results, pictures)
+
+
+def _tuned(table: lists.Tuned, results: Iterator[Result | None]) -> Iterator[str]:
+    published = ["published: default", "tuned", "ratio", "share"]
+    ours = ["ours: default", "classic", "thalweg", "thalweg, last half", "ratio", "share"]
+    yield from markdown.header(["condition", *published, *ours])
+    for row in table.row:
+        told = row.published
+        cells = [_mbits(told.baseline), _mbits(told.tuned), _ratio(told.tuned, told.baseline)]
+        cells += [told.share]
+        result = next(results)
+        if result is None:
+            cells += [NOT_RUN] * len(ours)
+        else:
+            default, classic, thalweg = (goodputs(result, mode) for mode in MODES)
+            shown = (default, classic, thalweg, _last_half(thalweg))
+            cells += [_median_mbits(values) for values in shown]
+            cells += [_own_ratio(_last_half(thalweg), _last_half(default))]
+            cells += [_most_frequent_arm(result, "thalweg")]
+        yield markdown.row([row.condition, *cells])
+
+
+def _of_kernels(table: lists.Kernels, results: Iterator[Result | None]) -> Iterator[str]:
+    header = ["condition", "published: native", "in a process", "ratio"]
+    header += ["ours: native", "in a process", "ratio"]
+    if table.cpu:
+        header += ["s of processor a gigabit: native", "in a process", "of that its kernel"]
+    yield from markdown.header(header)
+    for row in table.row:
+        native, userspace = next(results), next(results)
+        told = row.published
+        before = (told.native, told.userspace) if told else (None, None)
+        cells = [_mbits(before[0]), _mbits(before[1]), _ratio(before[1], before[0])]
+        ours = [goodputs(one, row.mode) if one else [] for one in (native, userspace)]
+        cells += [
+            _shown(native, row.mode),
+            _shown(userspace, row.mode),
+            _own_ratio(ours[1], ours[0]),
+        ]
+        if table.cpu:
+            cells += [
+                _processor(native, row.mode, "machine_s"),
+                _processor(userspace, row.mode, "machine_s"),
+                _processor(userspace, row.mode, "stack_s"),
+            ]
+        yield markdown.row([row.condition, *cells])
+
+
+def _grid(table: lists.Grid, results: Iterator[Result | None]) -> Iterator[str]:
+    yield from markdown.header(["condition", *table.columns])
+    for row in table.row:
+        yield markdown.row(
+            [row.condition, *(_shown(next(results), cell.mode) for cell in row.cell)]
+        )
+
+
+def _compared(
+    table: lists.Compared, results: Iterator[Result | None], pictures: dict[str, str]
+) -> Iterator[str]:
+    yield "Median of the rounds, in brackets the least and the greatest.\n"
+    if table.picture is not None:
+        yield f"![{table.title}]({table.picture})\n"
+    yield from markdown.header([table.across, "", *(column.name for column in table.column)])
+    found: list[Sequence[Round] | None] = []
+    for row in table.row:
+        result = next(results)
+        of = None if result is None else rounds(result)
+        found.append(of)
+        for mode in row.modes or table.modes:
+            cells = [_column(column, mode, of) for column in table.column]
+            yield markdown.row([row.condition, _name(table, mode), *cells])
+    conditions = [row.condition for row in table.row]
+    if table.target:
+        yield "\n" + "\n".join(markdown.header(["target", "measured", ""]))
+        by_condition = dict(zip(reversed(conditions), reversed(found)))
+        for target in table.target:
+            yield _target(table, target, by_condition[target.condition])
+    if table.picture is not None:
+        shown = [
+            Panel(
+                column.name,
+                [Line(_name(table, mode), _points(column, mode, found)) for mode in table.modes],
+            )
+            for column in table.column
+            if column.drawn
+        ]
+        pictures[table.picture] = panels(table.title, table.across, conditions, shown)
+
+
+def _name(table: lists.Compared, mode: str) -> str:
+    return table.names.get(mode, mode.removeprefix("fixed:"))
+
+
+def _column(column: lists.Column, mode: str, of: Sequence[Round] | None) -> str:
+    if of is None:
+        return NOT_RUN
+    one = spread(of, mode, column.figure, column.class_)
+    digits = FIGURES[column.figure].shown[1] if column.digits is None else column.digits
+    return NOTHING if one is None else one.text(digits)
+
+
+def _points(
+    column: lists.Column, mode: str, found: Sequence[Sequence[Round] | None]
+) -> list[tuple[int, tuple[float, float, float]]]:
+    spreads = [spread(of or [], mode, column.figure, column.class_) for of in found]
+    return [
+        (place, (one.least, one.median, one.greatest)) for place, one in enumerate(spreads) if one
+    ]
+
+
+def _target(table: lists.Compared, target: lists.Target, of: Sequence[Round] | None) -> str:
+    figure = FIGURES[target.figure]
+
+    def middle(mode: str) -> float | None:
+        one = spread(of or [], mode, target.figure)
+        return one.median if one else None
+
+    value, digits, unit = middle(target.mode), figure.shown[1], ""
+    if target.relative_to is not None:
+        other, digits = middle(target.relative_to), 2
+        unit = f" × that of {_name(table, target.relative_to)}"
+        value = value / other if value is not None and other else None
+    words = f"{target.condition}, {_name(table, target.mode)}: {figure.words}"
+    for bound, word in ((target.at_least, "at least"), (target.at_most, "at most")):
+        words += f" {word} {bound:g}{unit}" if bound is not None else ""
+    if value is None:
+        return markdown.row([words, NOTHING, NOT_RUN])
+    low = target.at_least is None or value >= target.at_least
+    met = low and (target.at_most is None or value <= target.at_most)
+    return markdown.row([words, f"{value:.{digits}f}", "met" if met else "**missed**"])
+
+
+def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iterator[str]:
+    header = ["flows", ""]
+    for head, *_ in SIMULATED:
+        header += [f"{head}: Linux", "simulator", "difference"]
+    yield from markdown.header(header)
+    for row in table.row:
+        linux, simulated = next(results), next(results)
+        of = [] if linux is None else rounds(linux)
+        cells = []
+        for _, figure, statistic, factor in SIMULATED:
+            digits = FIGURES[figure].shown[1]
+            ours = spread(of, row.mode, figure)
+            theirs = _mean(simulated, statistic, factor)
+            cells += [
+                NOTHING if ours is None else ours.text(digits),
+                NOTHING if theirs is None else f"{theirs:.{digits}f}",
+                NOTHING
+                if ours is None or theirs is None
+                else f"{ours.median - theirs:+.{digits}f}",
+            ]
+        yield markdown.row([row.condition, row.mode.removeprefix("fixed:"), *cells])
+
+
+def _mean(result: Result | None, statistic: str, factor: float) -> float | None:
+    """Over the seeds, of the only controller."""
+    if result is None:
+        return None
+    summary = result["scenarios"][0]["controllers"][0]["summary"].get(statistic)
+    return None if summary is None else summary["mean"] * factor
+
+
+def _timers(
+    table: lists.Timers, results: Iterator[Result | None], pictures: dict[str, str]
+) -> Iterator[str]:
+    heads = [f"{whose}: median, µs" for whose in ("the kernel", "a program's sleep")]
+    rest = ["90 %", "99 %", "latest"]
+    yield from markdown.header(["timers of", heads[0], *rest, heads[1], *rest])
+    lines: tuple[list[Line], list[Line]] = ([], [])
+    for row in table.row:
+        late = (next(results) or {}).get("timers", {})
+        both = late.get("kernel_us"), late.get("program_us")
+        if not all(both):
+            yield markdown.row([row.condition, *[NOT_RUN] * 8])
+            continue
+        cells = []
+        for us, into in zip(both, lines):
+            cells += [_late(us[round(part * (len(us) - 1))]) for part in (0.5, 0.9, 0.99, 1.0)]
+            # How many are no later.
+            shares = [bisect.bisect_right(us, bound) / len(us) for bound in LATE_US]
+            points = [(place, (share,) * 3) for place, share in enumerate(shares)]
+            into.append(Line(row.condition, points))
+        yield markdown.row([row.condition, *cells])
+    yield f"\n![{table.title}]({table.picture})"
+    titles = ("timers of the kernel", "sleep of a program")
+    shown = [Panel(f"{title}: part that is no later", of) for title, of in zip(titles, lines)]
+    values = [f"{bound:g}" for bound in LATE_US]
+    pictures[table.picture] = panels(table.title, "µs", values, shown)
+
+
+def _late(us: float) -> str:
+    return f"{us:.1f}" if us < 10 else f"{us:.0f}"
+
+
+def _last_half(values: list[float]) -> list[float]:
+    return values[len(values) // 2 :]
+
+
+def _mbits(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _median_mbits(values: Sequence[float]) -> str:
+    middle = median(values)
+    return _mbits(None if middle is None else middle / 1e6)
+
+
+def _shown(result: Result | None, mode: str) -> str:
+    return NOT_RUN if result is None else _median_mbits(goodputs(result, mode))
+
+
+def _ratio(value: float | None, base: float | None) -> str:
+    return f"{value / base:.2f} ×" if value is not None and base else NOTHING
+
+
+def _own_ratio(ours: Sequence[float], base: Sequence[float]) -> str:
+    """Of two medians, with its interval."""
+    point = _ratio(median(ours), median(base))
+    if point == NOTHING:
+        return point
+    low, high = interval(base, ours)
+    return f"{point} [{low:.2f} … {high:.2f}]"
+
+
+def _most_frequent_arm(result: Result, mode: str) -> str:
+    """As "bbr 52/60"; of equals the last of the alphabet."""
+    arms = [flow["arm"] for flow in flows(result, mode)]
+    if not arms:
+        return NOTHING
+    count, arm = max((count, arm) for arm, count in Counter(arms).items())
+    return f"{arm} {count}/{len(arms)}"
+
+
+def _processor(result: Result | None, mode: str, whose: str) -> str:
+    """Seconds of processor time a gigabit received, the median over the connections."""
+    if result is None:
+        return NOT_RUN
+    duration_s = result["scenarios"][0]["scenario"]["traffic"].get("duration") or 0.0
+    each = []
+    for flow in flows(result, mode):
+        gigabits = flow["goodput_bps"] * duration_s / 1e9
+        took_s = (flow.get("cpu") or {}).get(whose)
+        if took_s is not None and gigabits > 0:
+            each.append(took_s / gigabits)
+    middle = median(each)
+    return NOTHING if middle is None else f"{middle:.3f}"

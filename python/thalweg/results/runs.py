@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+"""Runs of the ``thalweg`` command, and what is kept of them: a directory each, with a stamp of all
+that went into it. An interrupted call goes on where it stopped, and what has changed runs again."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thalweg import files, progress
+from thalweg.results.figures import Result
+from thalweg.results.lists import GridCell, Run
+
+#: Exit codes that come with results: all is well, and an expectation was not met.
+GOOD = (0, 5)
+
+#: Seconds that a run has to clean up.
+PATIENCE_S = 60
+
+#: Of the results that are read.
+FORMAT = 1
+
+#: Seeds of a simulation.
+SEEDS = "3"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One run. ``name``: its directory. ``words``: of the command, without ``--out``. ``inputs``:
+    what of files its result depends on. ``backend``: of the laboratory."""
+
+    name: str
+    words: tuple[str, ...]
+    inputs: str = ""
+    backend: str = ""
+
+    @property
+    def command(self) -> str:
+        """For readers."""
+        return " ".join(("thalweg", *self.words))
+
+
+def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order:
+    """A run of ``thalweg lab run``; its scenario lies in the folder. Raises OSError."""
+    scenario = Path(os.path.normpath(folder / run.scenario))
+    words = ["lab", "run", str(scenario), "--backend", run.backend]
+    words += ["--connections", str(run.connections)]
+    for mode in modes:
+        words += ["--mode", mode]
+    name = "-".join([scenario.stem, run.backend, *modes]).replace(":", "-")
+    text = scenario.read_text()
+    return Order(name, tuple(words), text + _beside(scenario.parent, text), run.backend)
+
+
+def _beside(folder: Path, scenario: str) -> str:
+    """What a scenario names: the texts of policies, and which files of congestion controls. What
+    is wrong with it ``lab run`` says."""
+    try:
+        content = tomllib.loads(scenario)
+    except tomllib.TOMLDecodeError:
+        return ""
+    policies = [folder / one["file"] for one in content.get("policy", []) if "file" in one]
+    loads = [one.get("load", "") for one in content.get("arm", [])]
+    # A word without '/' and '.' is one that comes with Thalweg.
+    arms = [folder / load for load in loads if re.search("[/.]", load)]
+    texts = [one.read_text() for one in policies if one.is_file()]
+    return "".join(texts + [_digest(one) for one in arms if one.is_file()])
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def simulation(folder: Path, scenario: str, cc: str) -> Order:
+    """A run of ``thalweg sim run``; the scenario lies in the folder. Raises OSError."""
+    file = Path(os.path.normpath(folder / scenario))
+    words = ("sim", "run", str(file), "--cc", cc, "--seeds", SEEDS)
+    name = f"sim-{file.stem}-{re.sub('[^A-Za-z0-9]', '-', cc)}"
+    model = re.search("[:,]model=([^,]*)", cc)
+    return Order(name, words, file.read_text() + (_digest(Path(model[1])) if model else ""))
+
+
+def timers(options: Sequence[str]) -> Order:
+    """A run of ``thalweg lab timers``."""
+    words = ("lab", "timers", *options)
+    return Order("-".join(words[1:]).replace("--", "-"), words)
+
+
+class Runs:
+    """Results by order, made where they are not there."""
+
+    def __init__(self, cache: Path, binary: str) -> None:
+        self.cache, self.binary = cache, binary
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+        self.version = said.stdout.split()[-1]
+        #: Why runs could not be made, by the names of orders.
+        self.failures: dict[str, str] = {}
+
+    def _stamp(self, order: Order) -> bytes:
+        return f"{self.version} {order.command}\n{order.inputs}".encode()
+
+    def has(self, order: Order) -> bool:
+        """Whether there is a result of just this run."""
+        directory = self.cache / order.name
+        stamp = directory / "stamp"
+        there = stamp.is_file() and (directory / "results.json").is_file()
+        return there and stamp.read_bytes() == self._stamp(order)
+
+    def make(self, orders: Iterable[Order]) -> None:
+        """Runs what is missing; :attr:`failures` tells what could not be made. Raises OSError."""
+        missing = [order for order in dict.fromkeys(orders) if not self.has(order)]
+        begin = time.monotonic()
+        for done, order in enumerate(missing):
+            each = (time.monotonic() - begin) / max(done, 1)
+            left = f"; about {progress.words(each * (len(missing) - done))} left" if done else ""
+            line = f"[{done + 1}/{len(missing)}] {order.command}{left}"
+            print(line, file=sys.stderr, flush=True)
+            self._run(order)
+
+    def _run(self, order: Order) -> None:
+        directory = self.cache / order.name
+        if directory.exists():
+            shutil.rmtree(directory)
+        command = [self.binary, *order.words, "--out", str(directory)]
+        # Of its own group: an interruption is passed on once, and waited for.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+            preexec_fn=_end_with_parent,
+        )
+        try:
+            _, said = process.communicate()
+        except BaseException:
+            process.terminate()
+            try:
+                process.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+            raise
+        if process.returncode in GOOD:
+            files.replace(directory / "stamp", self._stamp(order))
+            return
+        last = (said.strip().splitlines() or [""])[-1].strip()
+        kind = "exit status" if process.returncode > 0 else "signal"
+        why = f"{last} ({kind}: {abs(process.returncode)})"
+        # The reader's home is another.
+        home = os.environ.get("HOME", "").rstrip("/")
+        self.failures[order.name] = why.replace(f"{home}/", "~/") if home else why
+
+    def of(self, order: Order) -> Result | None:
+        """A result; None where it could not be made. Raises ValueError for one that is damaged."""
+        if order.name in self.failures:
+            return None
+        file = self.cache / order.name / "results.json"
+        try:
+            found = json.loads(file.read_bytes())
+        except ValueError as why:
+            raise ValueError(f"{file}: {why}; remove it and run again") from why
+        result: Result = found if isinstance(found, dict) else {}
+        # Timers are no documented result.
+        if order.words[1] == "run" and (format_ := result.get("format")) != FORMAT:
+            raise ValueError(f"{file}: expected results of format {FORMAT}, found {format_!r}")
+        return result
+
+    def line(self, order: Order) -> str:
+        """What a page says of the run."""
+        why = self.failures.get(order.name)
+        return f"- `{order.command}`" + (f": not run: {why}" if why is not None else "")
+
+
+def _end_with_parent() -> None:
+    """A run does not outlive who waits for it, even if that is killed."""
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
