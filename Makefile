@@ -10,6 +10,7 @@ MAKEFLAGS += --no-builtin-rules
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/thalweg
 CARGO_TARGET_DIR ?= target
 INSTALL ?= install
 SECONDS_EACH ?= 60
@@ -23,7 +24,7 @@ rust := source scripts/rust-env.sh; rust_use;
 
 help: ## List the targets
 	@awk 'BEGIN { FS = ":[^#]*## " } /^[a-z-]+:[^#]*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
-	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), MANDIR (PREFIX/share/man)"
+	@echo "Variables of install and uninstall: DESTDIR, PREFIX ($(PREFIX)), BINDIR (PREFIX/bin), MANDIR (PREFIX/share/man), DOCDIR (PREFIX/share/doc/thalweg)"
 
 setup: ## Install what building and testing need (root, Debian 12 or Ubuntu 24.04)
 	@scripts/setup.sh
@@ -71,12 +72,8 @@ bench: ## Run the benchmarks
 tables: ## Repeat the published results: docs/measurements (root; five hours; goes on where it stopped)
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
-	@$(binary) lab tables
-	@$(binary) lab tables --tables scenarios/published/tables-stack.toml --cache lab-results/stack --out docs/measurements/results-stack.md
-	@$(binary) lab tables --tables scenarios/rate/tables.toml --cache lab-results/rate --out docs/measurements/results-rate.md
 	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
-	@$(binary) lab tables --tables scenarios/published/tables-qemu.toml --cache lab-results/qemu --out docs/measurements/results-qemu.md
-	@$(binary) lab tables --tables scenarios/rate/tables-qemu.toml --cache lab-results/rate-qemu --out docs/measurements/results-rate-qemu.md
+	@scripts/tables-lab.sh
 	@scripts/tables-datacenter.sh
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
@@ -99,10 +96,13 @@ clean: ## Remove what was built
 	@$(rust) cargo clean
 
 # Builds nothing, so that `sudo make install` leaves no root-owned files here.
-install: ## Install the binary that `make build` made, and its manual pages
+# The sample goes beside the documentation: /etc/thalweg/thalweg.toml is the administrator's.
+install: ## Install the binary that `make build` made, its manual pages and the sample configuration
 	@[[ -x $(binary) ]] || { echo "error: no $(binary); run 'make build' first" >&2; exit 1; }
 	$(INSTALL) -D -m 0755 $(binary) $(DESTDIR)$(BINDIR)/thalweg
 	$(binary) manual $(DESTDIR)$(MANDIR)/man1
+	$(INSTALL) -D -m 0644 packaging/thalweg.toml $(DESTDIR)$(DOCDIR)/thalweg.toml
 
-uninstall: ## Remove the installed binary and its manual pages
-	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1
+uninstall: ## Remove what `make install` installed
+	rm -f $(DESTDIR)$(BINDIR)/thalweg $(DESTDIR)$(MANDIR)/man1/thalweg{,-*}.1 $(DESTDIR)$(DOCDIR)/thalweg.toml
+	[[ ! -d $(DESTDIR)$(DOCDIR) ]] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DOCDIR)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 #
-# demo.sh: a loss-free, a 5 % and a 10 % lossy link, each congestion control on its
+# demo.sh: links without loss and with 5 % and 10 % of silent loss, each congestion control on its
 # own, then the published learner (classic) and Thalweg's. About five minutes after
 # the build. Exits with 5 if Thalweg did not converge.
 set -euo pipefail

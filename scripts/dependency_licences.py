@@ -30,7 +30,7 @@ ALLOWED = {
     "Zlib",
 }
 
-# What the workspace's own crates must state.
+# The licence that the workspace's own crates must state.
 OWN = "Apache-2.0 OR MIT"
 
 TOKEN = re.compile(r"\s*(\(|\)|[A-Za-z0-9.+:-]+)")

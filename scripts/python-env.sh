@@ -4,7 +4,7 @@
 # The virtual environment that the Python package and its tests run in. To be
 # sourced from the repository's root; defines functions and runs nothing.
 
-# What pyproject.toml asks for, all extras included, one a line.
+# Requirements of pyproject.toml, all extras included, one a line.
 python_requirements() {
 	python3 - <<-'END'
 		import tomllib

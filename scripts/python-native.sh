@@ -10,8 +10,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/rust-env.sh
 rust_use
 
-# What pyo3 asks an interpreter for, the abi3 feature answers: one module for
-# every Python from 3.11 on, whichever is first in PATH.
+# By the abi3 feature pyo3 needs no interpreter: one module serves every Python
+# from 3.11 on, whichever is first in PATH.
 cargo build --locked --release -p thalweg-py
 built=${CARGO_TARGET_DIR:-target}/release/libthalweg_native.so
 module=python/thalweg/_native.abi3.so

@@ -41,7 +41,7 @@ qemu=qemu-system-x86
 user_mode_linux=user-mode-linux
 # Its sources, in the one version that the laboratory knows how to change.
 kernel_sources=linux-source-6.1
-# What building it needs beyond the above.
+# Tools that building it needs beyond the above.
 kernel_tools=(flex bison bc xz-utils tar)
 
 # The network simulator ns-3, and a library that its pkg-config files name.

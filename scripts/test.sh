@@ -43,7 +43,7 @@ trap '[[ -z $side ]] || kill -- "-$side" 2>/dev/null; rm -rf "$logs"' EXIT
 # They wait for each other's traffic more than for a processor.
 RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
 export RUST_TEST_THREADS
-# What is started in the background ignores SIGINT, and so would what the tests interrupt.
+# Background processes ignore SIGINT, and so would programs that the tests interrupt.
 interruptible=(env --default-signal=INT)
 
 marker='not slow'

@@ -7,7 +7,7 @@
 # another directory than models/, TRAIN_SEED another seed than 1, which becomes a part
 # of the models' names.
 #
-# What models are compared with has other names: adpg-lstm, a model, and
+# Baselines have other names: adpg-lstm, a model, and
 # reinforce ppo-discrete ppo-gaussian aurora, whose checkpoints go to
 # models/baselines.
 set -euo pipefail

@@ -14,8 +14,9 @@ const KERNEL: [&str; 4] = [
     "thalweg-bpf-objects",
 ];
 /// Crates that are built without clang, and used where no program can be loaded.
-const WITHOUT: [&str; 10] = [
+const WITHOUT: [&str; 12] = [
     "bpf-types",
+    "guest",
     "learner",
     "link",
     "policy",
@@ -24,6 +25,7 @@ const WITHOUT: [&str; 10] = [
     "rate",
     "report",
     "sim",
+    "stack",
     "units",
 ];
 
@@ -57,14 +59,32 @@ fn what_loads_no_program_is_built_without_clang() {
     }
 }
 
+/// Crates, and what each must not be built from.
+const APART: [(&str, &[&str]); 4] = [
+    (
+        "control",
+        &["rusqlite", "axum", "thalweg-agent", "thalweg-lab"],
+    ),
+    (
+        "guest",
+        &[
+            "thalweg-lab",
+            "thalweg-link",
+            "thalweg-policy",
+            "thalweg-report",
+            "thalweg-stack",
+        ],
+    ),
+    ("stack", &["thalweg-agent", "thalweg-lab", "thalweg-report"]),
+    ("lab", &["thalweg-agent", "thalweg-control", "thalweg-sim"]),
+];
+
 #[test]
-fn what_is_pinned_needs_no_agent() {
-    let all = built_from("control");
-    assert!(all.contains("thalweg-policy"), "{all:?}");
-    for other in ["thalweg-agent", "thalweg-lab", "rusqlite", "axum"] {
-        assert!(
-            !all.contains(other),
-            "thalweg-control is built from {other}"
-        );
+fn crates_know_nothing_of_what_uses_them() {
+    assert!(built_from("control").contains("thalweg-policy"));
+    for (name, others) in APART {
+        let all = built_from(name);
+        let found: Vec<_> = others.iter().filter(|it| all.contains(**it)).collect();
+        assert!(found.is_empty(), "thalweg-{name} is built from {found:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use thalweg_lab::host::Side;
+use thalweg_lab::host::{Pair, Side};
 
 use crate::bed::{self, Agent, Worker};
 use crate::kernel;
@@ -17,11 +17,14 @@ const SECONDS: f64 = 10.0;
 const CLIENTS: u64 = 2;
 const RATE: u64 = 10_000;
 
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
 /// Runs the measurement; returns whether the targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let pair = bed::pair("agent")?;
     let agent = Agent::start(binary, &pair, "agent")?;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
 
     kernel::fill_hosts(&agent, 1)?;
     // One scored transfer: something to save, and a decision for each connection that follows.
@@ -49,7 +52,12 @@ pub fn run(binary: &Path) -> Result<bool> {
     );
     met &= line("CPU, idle", "%", &spread(&[idle]), &Target::AtMost(0.5));
 
-    let mut server = Worker::start(&pair, Side::Server, &["greet".to_string()])?;
+    Ok(met & under_load(&agent, &pair)?)
+}
+
+/// The agent while connections come and go; returns whether the targets are met.
+fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
+    let mut server = Worker::start(pair, Side::Server, &["greet".to_string()])?;
     server.line()?;
     let address = pair.address(Side::Server).to_string();
     let arguments = [
@@ -60,7 +68,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     ]
     .map(String::from);
     let mut clients = (0..CLIENTS)
-        .map(|_| Worker::start(&pair, Side::Client, &arguments))
+        .map(|_| Worker::start(pair, Side::Client, &arguments))
         .collect::<Result<Vec<_>>>()?;
     let before = cpu_seconds(agent.pid())?;
     for client in &mut clients {
@@ -99,7 +107,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     // The connecting end of each makes a decision, and the transfer was scored: so many events,
     // each of them handed over or counted as dropped.
     let accounted = (handed + dropped) as f64 / (connections + 1.0);
-    met &= line(
+    let mut met = line(
         "events accounted for",
         "",
         &spread(&[accounted]),

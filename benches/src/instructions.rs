@@ -10,8 +10,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use thalweg_lab::qemu::{self, Program};
-use thalweg_lab::{kernels, units::Size};
+use thalweg_guest::kernels;
+use thalweg_guest::qemu::{self, Program};
+use thalweg_lab::units::Size;
 
 use crate::table::spread;
 use crate::{cc, kernel, limit, policy};

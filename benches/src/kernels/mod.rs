@@ -14,8 +14,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use thalweg_agent::features::FEATURES;
-use thalweg_lab::kernels::{self, Stock};
-use thalweg_lab::qemu::{self, Program};
+use thalweg_guest::kernels::{self, Stock};
+use thalweg_guest::qemu::{self, Program};
 use thalweg_lab::units::Size;
 
 use page::Compared;
