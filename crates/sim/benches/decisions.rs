@@ -1,9 +1,10 @@
-//! How many decisions a second flows make with the cheapest of controllers, which keeps its rate:
-//! what Python's batches are measured against by `python/benchmarks/batch.py`.
+//! Decisions a second with the cheapest of controllers, which keeps its rate.
 //!
-//! `cargo bench -p thalweg-sim --bench decisions -- SCENARIO SHARE ENVS DURATION_US`: prints the
-//! decisions and the processor time in seconds of ENVS simulations, one after the other, in which
-//! every flow sends at SHARE of its line rate.
+//! `python/benchmarks/batch.py` measures Python's batches against this figure.
+//!
+//! `cargo bench -p thalweg-sim --bench decisions -- SCENARIO SHARE ENVS DURATION_US` runs ENVS
+//! simulations, one after the other, in which every flow sends at SHARE of its line rate. It prints
+//! the decisions and the processor time in seconds.
 
 use std::path::Path;
 
@@ -51,7 +52,7 @@ fn main() {
     println!("{decisions} {}", processor_seconds() - begin);
 }
 
-/// Time that this process has had a processor.
+/// Processor time of this process, seconds.
 fn processor_seconds() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
     let nanoseconds: f64 = text

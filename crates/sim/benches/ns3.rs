@@ -1,11 +1,11 @@
-//! The simulator side by side with ns-3: an incast of 64 flows from 64 hosts through one switch,
-//! at fixed rates and with DCTCP.
+//! The simulator side by side with ns-3: an incast of 64 flows from 64 hosts through one switch, at
+//! fixed rates and with DCTCP.
 //!
-//! `cargo bench -p thalweg-sim --bench ns3`. Compiles `benches/peers/ns3_incast.cc` (Debian's
-//! `libns3-dev` and `libgsl-dev`; skipped where they are absent), then runs both in turn.
-//! Compared are packets that arrived per second of processor time, set-up apart. ns-3 sends
-//! whole UDP datagrams and TCP segments through a model of a host's protocol stack, which is
-//! part of what it costs. Exits with 1 where the median ratio is below the target.
+//! `cargo bench -p thalweg-sim --bench ns3` compiles `benches/peers/ns3_incast.cc` and runs both
+//! simulators in turn. It needs Debian's `libns3-dev` and `libgsl-dev`, and is skipped without
+//! them. The measure is delivered packets per second of processor time, without set-up. ns-3 sends
+//! whole UDP datagrams and TCP segments through a model of a host's protocol stack, which is part
+//! of its cost. The exit status is 1 where the median ratio is below the target.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -17,10 +17,10 @@ use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
 const FLOWS: u32 = 64;
 const ROUNDS: usize = 5;
-/// Simulated, in ns-3 and here. Here a run must be long enough to be timed.
+/// Simulated time, in ns-3 and here. Here a run must be long enough to be timed.
 const PEER_MS: u64 = 5;
 const OWN_MS: u64 = 200;
-/// Times the packets per second of ns-3.
+/// Target: this many times the packets per second of ns-3.
 const TARGET: f64 = 10.0;
 const MODULES: [&str; 4] = [
     "ns3-applications",
@@ -61,7 +61,7 @@ fn compile(flags: &[String]) -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-/// Packets that arrived per second of processor time, and the share of the link that they took.
+/// Delivered packets per second of processor time, and the utilisation of the link.
 struct Speed {
     packets_per_second: f64,
     share: f64,
@@ -93,7 +93,7 @@ fn peer(program: &Path, control: &str) -> Result<Speed, Failure> {
     })
 }
 
-/// What `ns3_incast.cc` sets up, in this simulator's words.
+/// The network of `ns3_incast.cc` as a scenario.
 fn scenario() -> Scenario {
     let link = Link {
         rate_bps: 100_000_000_000,
@@ -167,7 +167,7 @@ fn main() -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let program = compile(&flags)?;
-    // As in ns3_incast.cc: each flow its share of the receiver's link less 5 %.
+    // As in ns3_incast.cc: each flow has its share of the receiver's link less 5 %.
     let fixed = format!("fixed:fraction={}", 0.95 / f64::from(FLOWS)).parse()?;
     println!("{FLOWS} flows to one host, 100 Gbit/s, packets that arrived per second of processor");
     println!("time, set-up apart; medians of {ROUNDS} runs in turn, ratio with least and greatest");

@@ -1,12 +1,12 @@
-//! How fast the simulator is: packets a second by number of flows, with a small neural network
-//! that decides at each answer to a probe, and what a second thread adds.
+//! Speed of the simulator: packets a second by number of flows, and the gain from a second thread.
+//! A small neural network decides at each probe response.
 //!
-//! `cargo bench -p thalweg-sim --bench throughput -- [FLOWS…]`: for each number of flows, the
-//! median and the best of five runs, in turn, with the network in floating point and in 8-bit
-//! integers; without numbers 64, 512, 2048 and 8192, the
-//! greatest memory of a process that ran the last one, and the runs on two threads. Packets are
-//! counted per second of processor time, so that other load on the machine matters less; wall
-//! time stands beside it.
+//! `cargo bench -p thalweg-sim --bench throughput -- [FLOWS…]` prints the median and the best of
+//! five runs for each number of flows. Runs with the network in floating point and in 8-bit
+//! integers alternate. Without numbers it takes 64, 512, 2048 and 8192 flows. It then adds the peak
+//! memory of a process with the last number, and the runs on two threads. Packets are counted per
+//! second of processor time, so that other load on the machine matters less. Wall time stands
+//! beside it.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,13 +20,13 @@ use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
 /// Runs of each number of flows.
 const ROUNDS: usize = 5;
-/// Argument with which the program runs one scenario and prints its greatest memory.
+/// Argument with which the program runs one scenario and prints its peak memory.
 const MEMORY: &str = "--memory-of";
 
-/// How the network is computed, and what rows call it.
+/// Arithmetic of the network, and its name in the rows.
 const INFERENCES: [(Inference, &str); 2] = [(Inference::Float, "float"), (Inference::Int8, "int8")];
 
-/// The trained network that decides, 4-12-12-1.
+/// The trained network, 4-12-12-1.
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../models/adpg-strict.safetensors"
@@ -92,7 +92,7 @@ fn user_seconds() -> f64 {
     time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6
 }
 
-/// Least and median.
+/// Minimum and median.
 fn least_and_median(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
     (values[0], values[values.len() / 2])
@@ -153,7 +153,7 @@ fn table(flows: &[u32]) {
     }
 }
 
-/// The greatest memory of another process that runs this many flows, MB.
+/// Peak memory of another process that runs this many flows, MB.
 fn memory_mb(flows: u32) -> Option<f64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new(program)
@@ -163,7 +163,7 @@ fn memory_mb(flows: u32) -> Option<f64> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// Two runs on two threads and one after the other, in turn: the ratio of their wall times.
+/// Ratio of the wall times of two runs on two threads and one after the other, in turn.
 fn threads() {
     let duration = Time::from_us(400_000);
     let mut ratios = Vec::new();

@@ -10,13 +10,13 @@ use crate::metrics::{Statistic, Summary};
 /// One expectation: bounds of a statistic's mean over the seeds, with one controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Expectation {
-    /// The controller, as `--cc` has it.
+    /// The controller, in the form of `--cc`.
     pub cc: String,
-    /// Which statistic.
+    /// The statistic.
     pub statistic: Statistic,
-    /// Met only if the mean is at least this.
+    /// Lower bound of the mean, if any.
     pub at_least: Option<f64>,
-    /// Met only if the mean is at most this.
+    /// Upper bound of the mean, if any.
     pub at_most: Option<f64>,
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for Expectation {
 }
 
 impl Expectation {
-    /// Compares with what the controller's runs gave; `None` where it was not run, and a
-    /// summary of nothing where the statistic was never measured.
+    /// Compares the bounds with the controller's runs. `None` where it was not run; a summary of
+    /// nothing where the statistic was never measured.
     pub fn verdict(&self, summary: Option<Option<&Summary>>) -> Verdict {
         match summary {
             None => Verdict::NotChecked,

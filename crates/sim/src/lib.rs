@@ -1,9 +1,9 @@
 //! A deterministic packet-level simulator of a datacenter network.
 //!
 //! Hosts send the packets of their flows at rates and windows that a controller per flow
-//! ([`cc::Controller`]) sets; switches queue, mark and measure them. The same scenario and
-//! seed give the same run, to the last event, on any machine and any number of threads.
-// One function apart: `prefetch`.
+//! ([`cc::Controller`]) sets; switches queue, mark and measure them. A scenario and a seed give the
+//! same run, to the last event, on any machine and any number of threads.
+// Except for one function in `prefetch`.
 #![deny(unsafe_code)]
 
 pub mod cc;

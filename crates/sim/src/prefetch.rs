@@ -1,7 +1,7 @@
-//! Asking for memory before it is needed.
+//! Prefetching of memory.
 
-/// Tells the processor that the first `LINES` cache lines of a value will be used soon. A hint:
-/// it changes no result, and does nothing where it is not known how.
+/// Tells the processor that the first `LINES` cache lines of a value will be used soon. It changes
+/// no result, and does nothing on processors without a known instruction.
 #[inline(always)]
 #[allow(unsafe_code)]
 pub(crate) fn prefetch<T, const LINES: usize>(value: &T) {

@@ -1,8 +1,8 @@
-//! The random numbers of a run.
+//! Random numbers of a run.
 
 pub(crate) use thalweg_units::random::{Random, mix};
 
-/// The stream that belongs to a seed and a number within it.
+/// The stream of a seed with this number.
 pub(crate) fn stream(seed: u64, number: u64) -> Random {
     Random::new(mix(seed ^ mix(number.wrapping_add(0x5851_F42D_4C95_7F2D))))
 }

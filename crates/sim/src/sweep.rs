@@ -11,14 +11,14 @@ use crate::{Outcome, Scenario, Simulation};
 pub struct Job<'a> {
     /// What is simulated.
     pub scenario: &'a Scenario,
-    /// Who decides for its flows.
+    /// The controller of its flows.
     pub controller: &'a Spec,
     /// Seed.
     pub seed: u64,
 }
 
 impl Job<'_> {
-    /// Runs it; none where `stop` became true before it was over.
+    /// Runs the job; none if `stop` became true before the end.
     pub fn run(&self, stop: &AtomicBool) -> Option<Outcome> {
         let controller = self.controller.clone();
         Simulation::new(self.scenario, move |_, _| controller.build(), self.seed)
@@ -26,9 +26,9 @@ impl Job<'_> {
     }
 }
 
-/// Runs all jobs on up to `threads` threads, in order as threads get free. `done` is told of
-/// each that is over, by its place, on the calling thread. Outcomes are in the order of the jobs
-/// and do not depend on the number of threads; once `stop` is true the rest is missing.
+/// Runs all jobs on up to `threads` threads, in order as threads become free. `done` is called on
+/// the calling thread with the index of each finished job. Outcomes are in the order of the jobs
+/// and do not depend on the number of threads. Once `stop` is true the rest is missing.
 pub fn sweep(
     jobs: &[Job<'_>],
     threads: usize,

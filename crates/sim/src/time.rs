@@ -7,14 +7,14 @@ use serde::Serialize;
 
 /// A moment of a simulation, or the distance between two, in picoseconds.
 ///
-/// A byte takes 80 ps at 100 Gbit/s and 20 ps at 400 Gbit/s: whole numbers, so packets do not
-/// drift. 64 bits last for 213 days. It serializes as a number of picoseconds.
+/// A byte takes 80 ps at 100 Gbit/s and 20 ps at 400 Gbit/s. These are whole numbers, so packets do
+/// not drift. 64 bits last for 213 days. It serializes as a number of picoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Time(u64);
 
 impl Time {
-    /// The begin of a simulation; also no time at all.
+    /// The start of a simulation; also a duration of zero.
     pub const ZERO: Self = Self(0);
     /// Later than everything.
     pub const MAX: Self = Self(u64::MAX);
@@ -34,7 +34,7 @@ impl Time {
         Self(us * 1_000_000)
     }
 
-    /// From seconds, to the nearest picosecond. Not a number and what is negative become zero.
+    /// From seconds, to the nearest picosecond. NaN and negative values become zero.
     pub fn from_secs(seconds: f64) -> Self {
         Self((seconds * 1e12).round() as u64)
     }
@@ -54,7 +54,7 @@ impl Time {
         self.0 as f64 * 1e-12
     }
 
-    /// The distance to an earlier moment; none to a later one.
+    /// Distance from an earlier moment; zero if `earlier` is later.
     pub const fn saturating_sub(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }

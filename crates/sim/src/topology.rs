@@ -1,10 +1,10 @@
-//! Hosts, switches and the ways between them.
+//! Hosts, switches and the paths between them.
 
 use crate::Time;
 use crate::rng::mix;
 use crate::scenario::{Link, Scenario, Topology};
 
-/// What lies at the end of a link.
+/// The end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Node {
     Host(u32),
@@ -21,7 +21,7 @@ pub(crate) struct PortPlan {
     pub link: Link,
 }
 
-/// A network that is wired.
+/// A wired network.
 #[derive(Debug, Clone)]
 pub(crate) struct Wiring {
     topology: Topology,
@@ -76,8 +76,8 @@ impl Wiring {
             Topology::FatTree { ports: k } => {
                 let half = k / 2;
                 let edges = k * half;
-                // Switches: edge by edge, then aggregation, then core. Four blocks of ports,
-                // each by (switch, number of the port).
+                // Switches: all edge, then all aggregation, then all core switches. Four blocks of
+                // ports, each by (switch, number of the port).
                 for edge in 0..edges {
                     for up in 0..half {
                         connect(edge, edges + edge / half * half + up);
@@ -111,8 +111,8 @@ impl Wiring {
         }
     }
 
-    /// The ports that a flow's packets pass, in order. Of ways of equal length a hash of the
-    /// flow picks one (equal-cost multipath, ECMP).
+    /// The ports that a flow's packets pass, in order. ECMP: a flow hash picks one of the
+    /// equal-cost paths.
     pub fn path(&self, from: u32, to: u32, flow: u64) -> Vec<u32> {
         let hash = mix(mix((u64::from(from) << 32) | u64::from(to)) ^ mix(!flow)) >> 16;
         let pick = |count: u32| (hash % u64::from(count)) as u32;
@@ -156,18 +156,18 @@ impl Wiring {
         }
     }
 
-    /// Links of the longest way between two hosts, own link included.
+    /// Links of the longest path between two hosts, own link included.
     pub fn longest(&self) -> Vec<Link> {
         let last = self.hosts - 1;
         self.links(0, last)
     }
 
-    /// The links of a way, own link first.
+    /// Links of a path, own link first.
     pub fn links(&self, from: u32, to: u32) -> Vec<Link> {
         self.links_of(from, &self.path(from, to, 0))
     }
 
-    /// The links of a host's way through these ports, own link first.
+    /// Links of a host's path through these ports, own link first.
     pub fn links_of(&self, from: u32, path: &[u32]) -> Vec<Link> {
         let own = self.ports[from as usize].link;
         std::iter::once(own)
@@ -176,13 +176,13 @@ impl Wiring {
     }
 }
 
-/// How long so many bytes take on a link, to the nearest picosecond.
+/// Transmission time of a number of bytes on a link, to the nearest picosecond.
 pub(crate) fn transmission(bytes: u32, rate_bps: u64) -> Time {
     let bits = u128::from(bytes) * 8 * 1_000_000_000_000;
     Time::from_ps(((bits + u128::from(rate_bps) / 2) / u128::from(rate_bps)) as u64)
 }
 
-/// How long packets of this size take over these links where nothing waits.
+/// Time of packets of this size over these links with empty queues.
 pub(crate) fn crossing(links: &[Link], bytes: u32) -> Time {
     links.iter().fold(Time::ZERO, |sum, link| {
         sum + transmission(bytes, link.rate_bps) + link.delay
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn flows_spread_over_equal_ways_and_stay() {
         let wiring = wiring(Topology::FatTree { ports: 4 });
-        // Between pods there are (4/2)² = 4 ways.
+        // Between pods there are (4/2)² = 4 paths.
         let mut counts = std::collections::BTreeMap::new();
         for flow in 0..4_000 {
             let path = wiring.path(0, 15, flow);
@@ -253,7 +253,7 @@ mod tests {
             *counts.entry(path).or_insert(0u32) += 1;
         }
         assert_eq!(counts.len(), 4);
-        // Standard deviation √(4000·¼·¾) = 27; five of them.
+        // Standard deviation √(4000·¼·¾) = 27; the bound is five of them.
         for count in counts.values() {
             assert!(count.abs_diff(1_000) < 137, "{counts:?}");
         }

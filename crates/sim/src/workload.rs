@@ -1,4 +1,4 @@
-//! Which flows there are, and when they send how much.
+//! The flows of a run, and when each sends how much.
 
 mod sizes;
 
@@ -8,40 +8,40 @@ use crate::scenario::{Scenario, Workload};
 
 pub use sizes::Sizes;
 
-/// One flow as the workload wants it.
+/// One flow as the workload plans it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Planned {
     pub from: u32,
     pub to: u32,
-    /// What it sends, and sends again when it goes on; none: without end.
+    /// Packets that it sends, and sends again when it goes on; none: without end.
     pub packets: Option<u32>,
-    /// When it begins.
+    /// Time of its start.
     pub start: Time,
 }
 
-/// When flows that have sent all go on.
+/// When flows that have sent all their data go on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Again {
     Never,
-    /// So long after its own end.
+    /// This long after its own end.
     Each(Time),
-    /// So long after the last has ended, each at a random moment of the time given second.
+    /// This long after the last has ended, plus a random share of the second time for each.
     Together(Time, Time),
 }
 
-/// The flows of a run, in order, and what happens when one has sent all.
+/// The flows of a run, in order, and what happens when one has sent all its data.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub flows: Vec<Planned>,
     again: Again,
-    /// Flows that have not sent all.
+    /// Flows that have not sent all their data.
     unfinished: u32,
     rng: Random,
-    /// Where flows come and go: all of them, and none in `flows`.
+    /// All flows where they come and go; `flows` is empty then.
     pub arrivals: Option<Arrivals>,
 }
 
-/// A flow that comes, sends its data once, and goes.
+/// A flow that arrives, sends its data once, and ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Arrival {
     pub at: Time,
@@ -50,8 +50,8 @@ pub(crate) struct Arrival {
     pub packets: u32,
 }
 
-/// Flows that come at random (a Poisson process: open loop), each from a random host to a
-/// random other one.
+/// Flows that arrive at random (a Poisson process: open loop), each from a random host to a random
+/// other one.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrivals {
     rng: Random,
@@ -64,7 +64,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// `load` is what the hosts send together, on average, of what their links carry.
+    /// `load` is the mean offered load of all hosts, as a share of their links.
     fn new(scenario: &Scenario, sizes: Sizes, load: f64, until: Time, seed: u64) -> Self {
         let network = &scenario.network;
         let hosts = scenario.topology.hosts() as u32;
@@ -86,7 +86,7 @@ impl Arrivals {
 impl Iterator for Arrivals {
     type Item = Arrival;
 
-    /// The next flow; none after the last moment at which flows come.
+    /// The next flow; none after the last moment of arrivals.
     fn next(&mut self) -> Option<Arrival> {
         // 1 − fraction is above 0.
         let gap = -(1.0 - self.rng.fraction()).ln() * self.mean_gap_s;
@@ -106,13 +106,13 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Whole packets that hold so many bytes, at least one. The check of the scenario keeps this
-/// below 2^32.
+/// Whole packets for a number of bytes, at least one. The check of the scenario keeps this below
+/// 2^32.
 fn packets(bytes: u64, packet_bytes: u32) -> u32 {
     bytes.div_ceil(u64::from(packet_bytes)).max(1) as u32
 }
 
-/// The flows that a scenario asks for.
+/// The flows of a scenario.
 pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
     let mut rng = stream(seed, 1 << 41);
     let spread = scenario.hosts.start_spread;
@@ -194,7 +194,7 @@ pub(crate) fn plan(scenario: &Scenario, seed: u64) -> Plan {
 }
 
 impl Plan {
-    /// A flow's data has all arrived: who goes on, and when.
+    /// All data of a flow has arrived: which flows go on, and when.
     pub fn completed(&mut self, flow: u32, at: Time) -> Vec<(u32, Time)> {
         match self.again {
             Again::Never => Vec::new(),

@@ -1,4 +1,4 @@
-//! What no sequence of events may do to any controller.
+//! Invariants of every controller, for any sequence of events.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use thalweg_sim::cc::{
     TIMERS,
 };
 
-/// Something that happens to a flow.
+/// An event of a flow.
 #[derive(Debug, Clone)]
 enum Event {
-    /// Time passes, nanoseconds; timers go off.
+    /// Time passes, nanoseconds; timers expire.
     Wait(u64),
     Response {
         probe_lost: bool,
@@ -54,7 +54,7 @@ fn hop() -> impl Strategy<Value = Hop> {
         })
 }
 
-/// 1 Mbit/s to 400 Gbit/s, each magnitude as likely as another.
+/// 1 Mbit/s to 400 Gbit/s, each magnitude equally likely.
 fn rate_bps() -> impl Strategy<Value = f64> {
     (6.0..11.6_f64).prop_map(|exponent| 10_f64.powf(exponent))
 }
@@ -132,8 +132,8 @@ fn setup() -> impl Strategy<Value = Setup> {
         )
 }
 
-/// Any controller: as published, or with one parameter anywhere in its range; or a network with
-/// random weights.
+/// Any controller: as published, with one parameter anywhere in its range, or a network with random
+/// weights.
 fn spec() -> impl Strategy<Value = Spec> {
     let named = (
         0..Kind::ALL.len(),
@@ -302,7 +302,7 @@ impl Flow {
                 self.call(|controller, context| controller.on_loss(*loss, context))
             }
             Event::Sent(bytes) => {
-                // Only who asked for it hears of it.
+                // Only controllers that asked for it hear of it.
                 if self.controller.needs().sent {
                     self.call(|controller, context| controller.on_sent(*bytes, context))?;
                 }

@@ -1,7 +1,7 @@
-//! Controllers against a fluid: flows of one bottleneck that is a number, the bytes that wait.
+//! Controllers against a fluid model: flows share one bottleneck, whose queue is a number of bytes.
 //!
-//! It knows neither packets nor bursts, so it shows where controllers settle, not how well they
-//! do on a network.
+//! It has neither packets nor bursts. So it shows where controllers settle, not how well they do on
+//! a network.
 
 use thalweg_sim::Time;
 use thalweg_sim::cc::{
@@ -11,7 +11,7 @@ use thalweg_sim::cc::{
 const LINE_BPS: f64 = 100e9;
 const BASE_US: f64 = 12.0;
 const PACKET_BYTES: u32 = 1_000;
-/// What the queue holds at most; more is lost.
+/// Size of the queue; more is lost.
 const LIMIT_BYTES: f64 = 10.0 * 1024.0 * 1024.0;
 /// A quarter of the base round-trip time.
 const STEP_US: f64 = 3.0;
@@ -52,13 +52,14 @@ impl Flow {
 #[derive(Debug)]
 struct Outcome {
     utilisation: f64,
-    /// Mean wait, microseconds.
+    /// Mean queueing delay, microseconds.
     queue_us: f64,
-    /// Slowest flow by fastest.
+    /// Min/max fairness.
     fairness: f64,
 }
 
-/// Flows start over 1 ms, so the first have had the link to themselves. Marks start at `mark_bytes` and rise to a fifth of all packets at four times that.
+/// Flows start over 1 ms, so the first have had the link to themselves. Marks start at `mark_bytes`
+/// and rise to a fifth of all packets at four times that.
 fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -> Outcome {
     let spec: Spec = spec.parse().expect("a controller of the list");
     let mut random = 1_u64;
@@ -109,7 +110,7 @@ fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -
         let offered = offered / 8.0 * STEP_US * 1e-6;
         let served = f64::min(queue_bytes + offered, line_bytes);
         let waiting = queue_bytes + offered - served;
-        // What came in has left or waits; the rest is lost.
+        // Bytes that came in have left or are queued; the rest is lost.
         let lost = (waiting - LIMIT_BYTES).max(0.0);
         let share = 1.0 - lost / offered.max(1.0);
         queue_bytes = waiting - lost;
@@ -183,12 +184,12 @@ fn run(spec: &str, flows: u32, mark_bytes: f64, settle_us: f64, total_us: f64) -
             }
             if needs.probes && us >= flow.next_response_us {
                 respond(flow, us, rtt_us);
-                // A probe rides on a packet: no more often than there are any.
+                // A probe rides on a packet, so there are no more probes than packets.
                 let packet_us = f64::from(PACKET_BYTES) * 8e6 / flow.rate_bps(rtt_us);
                 flow.next_response_us = us + f64::max(rtt_us, packet_us);
             }
         }
-        // What packets that leave now will find out a step later.
+        // Packets that leave now see this a step later.
         rtt_us = BASE_US + queue_bytes * 8e6 / LINE_BPS;
         if measured {
             busy_bytes += served;
@@ -228,7 +229,8 @@ fn proportional_finds_equal_shares_from_unequal_starts() {
         println!("{flows}: {outcome:?}");
         assert!(outcome.fairness > 0.85, "{flows}: {outcome:?}");
         assert!(outcome.utilisation > 0.95, "{flows}: {outcome:?}");
-        // The fixed point: the wait is target · √N base round-trip times, 0.05 · 12 · √N µs.
+        // The fixed point: the queueing delay is target · √N base round-trip times, 0.05 · 12 · √N
+        // µs.
         let expected_us = 0.6 * f64::from(flows).sqrt();
         let ratio = outcome.queue_us / expected_us;
         assert!((0.75..1.25).contains(&ratio), "{flows}: {outcome:?}");
@@ -237,8 +239,8 @@ fn proportional_finds_equal_shares_from_unequal_starts() {
 
 #[test]
 fn queues_of_swift_follow_its_target() {
-    // 16 flows: the target T = 22 + 32.655/√w − 3.2655 µs with w = T · 12.5/16 packets is
-    // 25.98 µs, of which 12 are no wait; 64 flows: T = 32.02 µs.
+    // 16 flows: the target T = 22 + 32.655/√w − 3.2655 µs with w = T · 12.5/16 packets is 25.98 µs,
+    // of which 12 are no queueing delay. 64 flows: T = 32.02 µs.
     for (flows, expected_us) in [(16, 13.98), (64, 20.02)] {
         let outcome = run("swift", flows, MARK_BYTES, 20e3, 40e3);
         println!("{flows}: {outcome:?}");
@@ -251,7 +253,7 @@ fn queues_of_swift_follow_its_target() {
 
 #[test]
 fn hpcc_fills_the_link_without_a_queue() {
-    // Windows rest where W = W·η/U + W_AI; N flows with W_AI = W_init (1−η)/N: U = 1. Where the
+    // Windows settle at W = W·η/U + W_AI. N flows with W_AI = W_init (1−η)/N give U = 1. Where the
     // scenario's N is ten times the real one, U = 0.95 + 0.05/10.
     let outcome = run("hpcc", 16, MARK_BYTES, 20e3, 40e3);
     println!("{outcome:?}");
@@ -270,7 +272,7 @@ fn marks_keep_the_link_busy_and_the_queue_bounded() {
             let outcome = run(spec, flows, MARK_BYTES, 20e3, 40e3);
             println!("{spec} {flows}: {outcome:?}");
             assert!(outcome.utilisation > 0.85, "{spec} {flows}: {outcome:?}");
-            // From 1600 KB on, 128 µs, everything is marked.
+            // From 1600 KB on, 128 µs, all packets are marked.
             assert!(outcome.queue_us < 128.0, "{spec} {flows}: {outcome:?}");
         }
     }
@@ -278,10 +280,10 @@ fn marks_keep_the_link_busy_and_the_queue_bounded() {
 
 #[test]
 fn without_control_the_queue_is_full_and_the_rest_is_lost() {
-    // The fluid can tell: 10 MiB are 839 µs.
+    // The fluid model shows a difference: 10 MiB are 839 µs.
     let outcome = run("fixed", 4, MARK_BYTES, 20e3, 40e3);
     assert!((outcome.queue_us - 838.9).abs() < 1.0, "{outcome:?}");
-    // And a quarter each: nothing waits.
+    // At a quarter each, nothing is queued.
     let outcome = run("fixed:fraction=0.25", 4, MARK_BYTES, 20e3, 40e3);
     assert!(
         outcome.queue_us < 1e-6 && outcome.utilisation > 0.999,

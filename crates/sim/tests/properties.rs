@@ -1,4 +1,4 @@
-//! What holds in every simulation, whatever the network, the traffic and the controller.
+//! Invariants of every simulation, whatever the network, the traffic and the controller.
 
 use proptest::prelude::*;
 use thalweg_sim::cc::{Ack, Context, Controller, Loss, Needs, Response, Setup};
@@ -8,7 +8,7 @@ use thalweg_sim::scenario::{
 };
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
-/// Does something else at every call.
+/// Acts at random at every call.
 #[derive(Debug, Clone)]
 struct Erratic {
     needs: Needs,
@@ -229,8 +229,8 @@ fn check(scenario: &Scenario, outcome: &Outcome) {
         assert!(queue.bytes.iter().all(|bytes| *bytes <= link.queue_bytes));
     }
     for port in &outcome.ports {
-        // The first packet may have begun to leave before the measured time: one packet of at
-        // most 2000 bytes at 1 Gbit/s or more, 16 µs of 900.
+        // The first packet may have started to leave before the measured time. One packet of at
+        // most 2000 bytes at 1 Gbit/s or more takes 16 µs of 900.
         assert!(port.utilisation_percent < 101.8, "{port:?}");
     }
 }

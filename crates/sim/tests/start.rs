@@ -1,4 +1,4 @@
-//! Flows that begin at the line rate lose nearly all they send, and must recover all the same.
+//! Flows that start at the line rate lose nearly everything, and must still recover.
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// 128 flows of 64 hosts offer 64 times what the receiver's link carries, and at 12 µs a decision
-/// takes a sixth off at the most: 100 Gbit/s down to 0.78 Gbit/s are 27 decisions, each after
-/// 0.85 ms, the round trip through a full queue, or twice that, the time-out. 60 ms are enough.
+/// 128 flows of 64 hosts offer 64 times the capacity of the receiver's link. At 12 µs a decision
+/// takes off a sixth at most. So 100 Gbit/s down to 0.78 Gbit/s are 27 decisions. Each takes 0.85
+/// ms, the round-trip time through a full queue, or twice that, the time-out. 60 ms are enough.
 #[test]
 fn models_recover_from_a_start_at_the_line_rate() {
     let mut scenario = Scenario::load(&root().join("scenarios/sim/many-to-one-128.toml")).unwrap();
@@ -29,7 +29,7 @@ fn models_recover_from_a_start_at_the_line_rate() {
     ] {
         let spec: Spec = cc.parse().unwrap();
         let outcome = Simulation::new(&scenario, move |_, _| spec.build(), 1).run();
-        // It was as it should be: most is lost at first.
+        // The premise holds: most packets are lost at first.
         assert!(outcome.counts.dropped_packets > 100_000, "{cc}");
         assert_eq!(outcome.dropped_gbps, 0.0, "{cc}");
         assert!(outcome.utilisation_percent > 90.0, "{cc}: {outcome:?}");
@@ -39,7 +39,7 @@ fn models_recover_from_a_start_at_the_line_rate() {
             "{cc}: {}",
             outcome.fairness_percent
         );
-        // Below what fills a tenth of the queue: 10 MiB take 839 µs.
+        // Below the delay of a tenth of the queue: 10 MiB take 839 µs.
         assert!(outcome.queue_latency.mean_us < 84.0, "{cc}");
     }
 }

@@ -1,12 +1,12 @@
 //! DCQCN: rates that follow congestion notification packets (CNPs).
 //!
 //! Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015, §3; the
-//! increase is that of QCN (IEEE 802.1Qau). Network cards do the same with periods instead of
-//! reactions, and other timers: Li et al., "HPCC", SIGCOMM 2019, §2.3, gives 4 µs and 300 µs
-//! as a vendor's defaults.
+//! increase is that of QCN (IEEE 802.1Qau). Network cards act periodically instead of on each CNP,
+//! with other timers. Li et al., "HPCC", SIGCOMM 2019, §2.3, gives 4 µs and 300 µs as a vendor's
+//! defaults.
 //!
-//! No timer runs for α, and none for a decrease that has no notification to act on: both are
-//! worked out when they matter, with the same result.
+//! No timer runs for α, and none for decreases without a pending CNP. Both are computed when they
+//! are needed, with the same result.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,25 +18,25 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// Shortest time between two CNPs of a flow, microseconds (§3.1, NP; 50 in the paper). Cards
-    /// decide as often as they may be notified: with 50 µs between CNPs, α's period of 1 µs
-    /// would forget all but a fiftieth of the congestion.
+    /// Shortest time between two CNPs of a flow, microseconds (§3.1, NP; 50 in the paper). The
+    /// default is the period of decreases. With 50 µs between CNPs and a period of 1 µs, α would
+    /// forget all but a fiftieth of the congestion.
     pub cnp_interval_us: f64,
     /// Gain of α (§5: 1/256).
     pub g: f64,
     /// Period of α's update, microseconds (§5: 55, longer than the interval of CNPs).
     pub alpha_timer_us: f64,
-    /// Period of decreases, microseconds. With 0, each CNP decreases the rate and raises α at
-    /// once and restarts α's timer, as in the paper.
+    /// Period of decreases, microseconds. With 0, each CNP decreases the rate and raises α at once,
+    /// and restarts α's timer, as in the paper.
     pub decrease_timer_us: f64,
-    /// Whether every decrease moves the target to the rate before it (§3.1), or only the first
-    /// after an increase by the timer, so that the rate comes back from a series of decreases to
-    /// where it was before them. Network cards can do either (`clamp_tgt_rate` and
-    /// `clamp_tgt_rate_after_time_inc` among the parameters of their manual).
+    /// Whether every decrease sets the target to the rate before it (§3.1). Otherwise only the
+    /// first decrease after an increase by the timer does, so that the rate recovers to where it
+    /// was before a series of decreases. Network cards can do either (`clamp_tgt_rate` and
+    /// `clamp_tgt_rate_after_time_inc` in their manual).
     pub clamp_target: bool,
     /// Period of increases, microseconds (§5: 55).
     pub increase_timer_us: f64,
-    /// Bytes sent that cause an increase as well (§5: 10 MB); 0: none.
+    /// Bytes sent after which the rate increases too (§5: 10 MB); 0: never.
     pub byte_counter_bytes: u64,
     /// F, increases after a decrease that only return towards the target (§3.1: 5).
     pub recovery_stages: u32,
@@ -64,8 +64,8 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Those of the paper (§5), but for the steps of the increase, which are the network
-    /// card's: those of the paper are for 40 Gbit/s.
+    /// The paper's parameters (§5), except for the steps of the increase. Those are the network
+    /// card's, because the paper's are for 40 Gbit/s.
     pub fn paper() -> Self {
         Self {
             cnp_interval_us: 50.0,
@@ -78,7 +78,7 @@ impl Parameters {
         }
     }
 
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("cnp_interval_us", self.cnp_interval_us, 0.0..=1e6)?;
         within("g", self.g, 1e-6..=1.0)?;
@@ -117,11 +117,11 @@ pub struct Dcqcn {
     /// R_T.
     target_bps: f64,
     alpha: f64,
-    /// The last end of a period that `alpha` includes.
+    /// End of the last period that `alpha` includes.
     alpha_at: Time,
-    /// Whether a CNP has come since `alpha_at`.
+    /// Whether a CNP came after `alpha_at`.
     alpha_cnp: bool,
-    /// When the first CNP came: periods count from there.
+    /// Time of the first CNP: periods count from there.
     first_cnp: Option<Time>,
     /// T, increases by the timer since the last decrease.
     timer_stage: u32,
@@ -142,7 +142,7 @@ impl Dcqcn {
             increase_period: time(parameters.increase_timer_us),
             byte_counter_bytes: parameters.byte_counter_bytes,
             recovery_stages: parameters.recovery_stages,
-            // Of a line rate that `start` learns.
+            // Scaled by the line rate in `start`.
             additive_bps: parameters.additive_mbps * 1e6 / 100e9,
             hyper_bps: parameters.hyper_mbps * 1e6 / 100e9,
             min_rate_bps: 0.0,
@@ -168,14 +168,14 @@ impl Dcqcn {
         }
         self.alpha *= power(1.0 - self.g, periods);
         if self.alpha_cnp {
-            // The first of these periods added g, the others have shrunk it since.
+            // The first of these periods added g; the others have decayed it since.
             self.alpha += self.g * power(1.0 - self.g, periods - 1);
             self.alpha_cnp = false;
         }
         self.alpha_at += Time::from_ps(periods * self.alpha_period.ps());
     }
 
-    /// R_T = R_C, R_C = R_C(1−α/2), and the increase starts again (§3.1, equation 1).
+    /// R_T = R_C, R_C = R_C(1−α/2), and the increase starts over (§3.1, equation 1).
     fn decrease(&mut self, context: &mut Context<'_>) {
         if self.clamp_target || self.timer_stage > 0 {
             self.target_bps = self.rate_bps;
@@ -188,8 +188,8 @@ impl Dcqcn {
         context.command.rate_bps = self.rate_bps;
     }
 
-    /// Fast recovery, additive or hyper increase (§3.1, equations 3 and 4; figure 7), by how
-    /// often timer and byte counter have each come round.
+    /// Fast recovery, additive or hyper increase (§3.1, equations 3 and 4; figure 7). The choice
+    /// depends on how often the timer and the byte counter have expired.
     fn increase(&mut self, context: &mut Context<'_>) {
         let timer = self.timer_stage;
         let bytes = match self.byte_counter_bytes {
@@ -255,7 +255,7 @@ impl Controller for Dcqcn {
 
     fn on_timer(&mut self, timer: usize, context: &mut Context<'_>) {
         if timer == DECREASE {
-            // Where both periods end at once, α goes first.
+            // Where both periods end at once, α is updated first.
             self.update_alpha(context.now);
             self.decrease(context);
             return;
@@ -278,7 +278,8 @@ impl Controller for Dcqcn {
     }
 }
 
-/// `base` to the power of `exponent`, by multiplications alone: the same on every machine.
+/// `base` to the power of `exponent`. Only multiplications, so that every machine gives the same
+/// result.
 fn power(mut base: f64, mut exponent: u64) -> f64 {
     let mut result = 1.0;
     while exponent > 0 {
@@ -317,9 +318,9 @@ mod tests {
         // Stage 0 < F = 1, fast recovery: (50 + 100)/2.
         flow.advance(us(310));
         assert_near(flow.gbps(), 75.0);
-        // A second cut, to see the target move: it comes 4 µs after a multiple of 4 µs since
-        // the first CNP, at 10 + 304 = 314. α: ticks at 11 to 313 without CNP are 303, of
-        // which none saw one; the CNP of 313.5 is seen by the tick of 314.
+        // A second decrease shows the target. It comes 4 µs after a multiple of 4 µs since the
+        // first CNP, at 10 + 304 = 314. α is updated at 11 to 313 without a CNP, 303 times. The
+        // update at 314 includes the CNP of 313.5.
         notify(&mut flow, Time::from_ns(313_500));
         assert_near(flow.gbps(), 75.0);
         flow.advance(us(314));
@@ -327,7 +328,7 @@ mod tests {
         let cut = 75.0 * (1.0 - alpha / 2.0);
         assert_near(flow.gbps(), cut);
         // 300 µs: recovery towards 75; 600 µs: stage 1 = F, target 75.02; 900 µs: stage 2 > F,
-        // target 75.22; each time half of the way.
+        // target 75.22. Each time the rate covers half the distance.
         let recovered = (cut + 75.0) / 2.0;
         flow.advance(us(614));
         assert_near(flow.gbps(), recovered);
@@ -345,7 +346,7 @@ mod tests {
     fn periods_with_and_without_notifications() {
         let mut flow = Flow::start(Dcqcn::new(&Parameters::default()), &setup());
         notify(&mut flow, us(0));
-        // α's ticks: 1 to 50 see nothing, 51 sees the CNP of 50.5, 52 nothing; the decrease of
+        // Updates of α: 1 to 50 without CNP, 51 with the CNP of 50.5, 52 without. The decrease of
         // 52 comes after that. With k = 255/256: α = (k^51 + g) k.
         notify(&mut flow, Time::from_ns(50_500));
         flow.advance(Time::from_ns(51_999));
@@ -367,19 +368,20 @@ mod tests {
                 ..Parameters::default()
             };
             let mut flow = Flow::start(Dcqcn::new(&parameters), &setup());
-            // Cuts at 0, to 50, and at 4 µs: α has ticked at 1, at 2 with the CNP, at 3 and 4.
+            // Decreases at 0, to 50, and at 4 µs. α was updated at 1, at 2 with the CNP, at 3 and
+            // 4.
             notify(&mut flow, us(0));
             notify(&mut flow, Time::from_ns(1_500));
             flow.advance(us(4));
             let k = 255.0_f64 / 256.0;
             let cut = 50.0 * (1.0 - (k * k + 1.0 / 256.0) * k * k / 2.0);
             assert_near(flow.gbps(), cut);
-            // 300 µs later half of the way to the target: the line rate, or what was before the
-            // last cut.
+            // 300 µs later the rate has covered half the distance to the target: the line rate, or
+            // the rate before the last decrease.
             flow.advance(us(304));
             let recovered = (cut + if clamp_target { 50.0 } else { 100.0 }) / 2.0;
             assert_near(flow.gbps(), recovered);
-            // After that increase the next cut moves the target in either case.
+            // After that increase the next decrease sets the target in either case.
             notify(&mut flow, us(305));
             flow.advance(us(308));
             let cut = flow.gbps();
@@ -396,7 +398,7 @@ mod tests {
         notify(&mut flow, Time::from_ns(1_100));
         notify(&mut flow, Time::from_ns(1_200));
         flow.advance(us(20));
-        // Ticks: 1 nothing, 2 the CNPs, 3 and 4 nothing.
+        // Updates: 1 without CNP, 2 with the CNPs, 3 and 4 without.
         let k = 255.0_f64 / 256.0;
         let alpha = (k * k + 1.0 / 256.0) * k * k;
         assert_near(flow.gbps(), 50.0 * (1.0 - alpha / 2.0));
@@ -417,7 +419,7 @@ mod tests {
         notify(&mut flow, us(170));
         let k = 255.0_f64 / 256.0;
         assert_near(flow.gbps(), 43.75 * (1.0 - k * k / 2.0));
-        // Then α = k·k² + g, and its timer starts again: 54 µs later it has not changed.
+        // Then α = k·k² + g, and its timer restarts: 54 µs later α is unchanged.
         let rate = 43.75 * (1.0 - k * k / 2.0);
         notify(&mut flow, us(224));
         assert_near(flow.gbps(), rate * (1.0 - (k * k * k + 1.0 / 256.0) / 2.0));
@@ -427,18 +429,18 @@ mod tests {
     fn paper_takes_the_byte_counter_into_account() {
         let mut flow = Flow::start(Dcqcn::new(&Parameters::paper()), &setup());
         notify(&mut flow, us(0));
-        // Timer alone, five times: fast recovery, 50 of the distance to 100 left each time.
+        // Timer alone, five times: fast recovery, each time half the remaining distance to 100.
         flow.advance(us(275));
         let recovered = 100.0 - 50.0 / 32.0;
         assert_near(flow.gbps(), recovered);
-        // A cut to see the target: α has decayed at 55, 110, … 275, five times.
+        // A decrease shows the target: α has decayed at 55, 110, … 275, five times.
         notify(&mut flow, us(275));
         let k = 255.0_f64 / 256.0;
         let mut rate = recovered * (1.0 - k.powf(5.0) / 2.0);
         let mut target = recovered;
         assert_near(flow.gbps(), rate);
-        // The byte counter comes round seven times before the timer does once. Five times
-        // fast recovery; then max(T, BC) = BC ≥ 5 but min = 0: additive, 20 Mbit/s each.
+        // The byte counter expires seven times before the timer does once. Five times fast
+        // recovery; then max(T, BC) = BC ≥ 5 but min = 0: additive, 20 Mbit/s each.
         for round in 0..7 {
             flow.call(|controller, context| controller.on_sent(9_999_000, context));
             assert_near(flow.gbps(), rate);
@@ -449,8 +451,8 @@ mod tests {
             rate = (rate + target) / 2.0;
             assert_near(flow.gbps(), rate);
         }
-        // The timer, six times (T = 0 to 5): additive still, min(T, BC) ≤ 5; the seventh finds
-        // T = 6 and BC = 7: hyper, 200 Mbit/s.
+        // The timer expires six times (T = 0 to 5): still additive, min(T, BC) ≤ 5. The seventh
+        // time T = 6 and BC = 7: hyper, 200 Mbit/s.
         for stage in 0..7 {
             flow.advance(us(275 + 55 * (stage + 1)));
             target = f64::min(target + if stage < 6 { 0.02 } else { 0.2 }, 100.0);

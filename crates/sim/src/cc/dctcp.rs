@@ -18,7 +18,7 @@ pub struct Parameters {
     pub initial_alpha: f64,
     /// First window, packets (RFC 6928: 10).
     pub initial_cwnd: f64,
-    /// Smallest window that marks and gaps leave, packets (Linux, `tcp_dctcp.c`: 2).
+    /// Smallest window after marks and gaps, packets (Linux, `tcp_dctcp.c`: 2).
     pub min_cwnd: f64,
 }
 
@@ -34,7 +34,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("g", self.g, 1e-6..=1.0)?;
         within("initial_alpha", self.initial_alpha, 0.0..=1.0)?;
@@ -55,12 +55,12 @@ pub struct Dctcp {
     alpha: f64,
     acked_bytes: u64,
     marked_bytes: u64,
-    /// An acknowledgement of more than this ends the observation window.
+    /// An ACK beyond this ends the observation window.
     window_ends_bytes: u64,
-    /// What was sent when the window was last reduced; until that has been acknowledged there
-    /// is no second reduction, and no increase.
+    /// Bytes sent when the window was last reduced. Until they are acknowledged the window is
+    /// neither reduced again nor increased.
     reduced_until_bytes: Option<u64>,
-    /// What had been sent at the last acknowledgement.
+    /// Bytes sent by the last ACK.
     sent_bytes: u64,
 }
 
@@ -90,11 +90,11 @@ impl Dctcp {
         self.reduced_until_bytes = Some(self.sent_bytes);
     }
 
-    /// RFC 5681, §3.1, equations 2 and 3; RFC 3465, §2.2, L = 2 packets in slow start.
+    /// RFC 5681, §3.1, equations 2 and 3; RFC 3465, §2.2, with L = 2 packets in slow start.
     fn grow(&mut self, acked_bytes: f64, flight_bytes: f64) {
         if self.cwnd_bytes < self.ssthresh_bytes {
-            // RFC 7661: a window that is not used says nothing about the network. In
-            // slow start half of it may lag behind.
+            // RFC 7661: an unused window says nothing about the network. In slow start half of it
+            // may lag behind.
             if 2.0 * flight_bytes >= self.cwnd_bytes {
                 self.cwnd_bytes += acked_bytes.min(2.0 * self.packet_bytes);
             }
@@ -147,7 +147,7 @@ impl Controller for Dctcp {
         }
         if self.reduced_until_bytes.is_none() {
             if ack.marked {
-                // §3.3: cwnd(1 − α/2), once for a window of data.
+                // §3.3: cwnd(1 − α/2), once per window of data.
                 self.reduce(1.0 - self.alpha / 2.0);
             } else {
                 let under_way = ack.sent_bytes.saturating_sub(ack.ack_bytes);
@@ -158,7 +158,7 @@ impl Controller for Dctcp {
         self.obey(context);
     }
 
-    /// RFC 8257, §3.5: a loss is what it is to any TCP. RFC 5681, §3.2 (half) and §3.1,
+    /// RFC 8257, §3.5: DCTCP reacts to a loss as any TCP does. RFC 5681, §3.2 (half) and §3.1,
     /// equation 4 (one packet after a time-out).
     fn on_loss(&mut self, loss: Loss, context: &mut Context<'_>) {
         match loss {
@@ -189,7 +189,7 @@ mod tests {
         Flow::start(Dctcp::new(&parameters), &setup())
     }
 
-    /// Packets of 1000 bytes: `acked` are acknowledged, up to packet `ack` of `sent`.
+    /// Packets of 1000 bytes: `acked` packets are acknowledged, up to packet `ack` of `sent`.
     fn ack(flow: &mut Flow<Dctcp>, acked: u64, ack: u64, sent: u64, marked: bool) {
         flow.ack(Ack {
             rtt: Time::from_us(12),
@@ -208,18 +208,18 @@ mod tests {
     #[test]
     fn alpha_follows_the_share_of_marked_bytes_of_each_window() {
         let mut flow = start(10.0);
-        // The first acknowledgement ends an empty window and begins that of packets 2 to 10.
+        // The first ACK ends an empty window and begins that of packets 2 to 10.
         ack(&mut flow, 1, 1, 10, false);
         // α = 1 · 15/16 + 0.
         assert_near(flow.controller.alpha, 15.0 / 16.0);
-        // 9 packets without marks, then one that ends the window: still none of 10 marked.
+        // 9 packets without marks, then one that ends the window: still 0 of 10 marked.
         for packet in 2..=10 {
             ack(&mut flow, 1, packet, 10 + packet, false);
         }
         ack(&mut flow, 1, 11, 20, false);
         let alpha = (15.0 / 16.0) * (15.0 / 16.0);
         assert_near(flow.controller.alpha, alpha);
-        // Of 10 packets (12 to 21) 3 are marked: α = α · 15/16 + 0.3/16.
+        // 3 of 10 packets (12 to 21) are marked: α = α · 15/16 + 0.3/16.
         for packet in 12..=21 {
             ack(&mut flow, 1, packet, 30, packet < 15);
         }
@@ -239,8 +239,8 @@ mod tests {
         ack(&mut flow, 49, 51, 102, true);
         ack(&mut flow, 49, 100, 150, false);
         assert_near(cwnd(&flow), reduced);
-        // Packet 101 ends the window: 1 + 49 + 1 of 100 marked; another mark reduces again. (The
-        // packet that ends it is in it.)
+        // Packet 101 ends the window and belongs to it: 1 + 49 + 1 of 100 marked. Another mark
+        // reduces again.
         ack(&mut flow, 1, 101, 150, true);
         let alpha = (15.0 / 16.0) * (15.0 / 16.0) + (51.0 / 100.0) / 16.0;
         assert_near(flow.controller.alpha, alpha);
@@ -250,12 +250,12 @@ mod tests {
     #[test]
     fn slow_start_then_one_packet_a_round_trip() {
         let mut flow = start(10.0);
-        // Two packets an acknowledgement: + 2; more than two count as two.
+        // Two packets an ACK: + 2; more than two count as two.
         ack(&mut flow, 2, 2, 12, false);
         assert_near(cwnd(&flow), 12.0);
         ack(&mut flow, 4, 6, 18, false);
         assert_near(cwnd(&flow), 14.0);
-        // A mark ends it; from there + acked/cwnd packets.
+        // A mark ends slow start; from there + acked/cwnd packets.
         ack(&mut flow, 1, 7, 20, true);
         let reduced = cwnd(&flow);
         assert!(reduced < 14.0);
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn an_unused_window_does_not_grow() {
         let mut flow = start(100.0);
-        // 1 + 48 packets of 100 were under way, then 50.
+        // 1 + 48 packets of 100 were in flight, then 50.
         ack(&mut flow, 1, 1, 49, false);
         assert_near(cwnd(&flow), 100.0);
         ack(&mut flow, 1, 2, 51, false);
@@ -280,7 +280,7 @@ mod tests {
         let lose = |flow: &mut Flow<Dctcp>, loss| {
             flow.call(|controller, context| controller.on_loss(loss, context));
         };
-        // Half, and once for what was under way.
+        // Half, and once for all packets in flight.
         lose(&mut flow, Loss::Gap);
         lose(&mut flow, Loss::Gap);
         assert_near(cwnd(&flow), 50.5);

@@ -20,7 +20,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("fraction", self.fraction, 1e-9..=1.0)
     }

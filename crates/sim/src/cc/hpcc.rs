@@ -1,7 +1,7 @@
-//! HPCC: windows from the telemetry of every link on the way.
+//! HPCC: windows from the telemetry of every link on the path.
 //!
-//! Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, §3.2 and §3.3,
-//! algorithm 1. All in floating point; links stamp what they have sent at dequeue.
+//! Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019, §3.2 and §3.3, algorithm 1.
+//! All arithmetic is in floating point. Links stamp the bytes they have sent at dequeue.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,15 +13,15 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// η, the utilisation to aim at (§3.3: 0.95).
+    /// η, the target utilisation (§3.3: 0.95).
     pub eta: f64,
     /// Additive increases in a row before a multiplicative one (§3.3: 5).
     pub max_stage: u32,
-    /// N, flows that the additive increase W_AI = W_init (1−η)/N allows for (§3.3). 0: as
-    /// many as the scenario lets share the narrowest link.
+    /// N, the number of flows in the additive increase W_AI = W_init (1−η)/N (§3.3). 0: the flows
+    /// that share the narrowest link in the scenario.
     pub flows: u32,
-    /// Whether the sender's own link counts as one on the way. In the paper only switches
-    /// stamp packets.
+    /// Whether the sender's own link counts as one on the path. In the paper only switches stamp
+    /// packets.
     pub own_link: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("eta", self.eta, 0.01..=1.0)?;
         within("max_stage", self.max_stage.into(), 0.0..=1e3)
@@ -57,12 +57,12 @@ pub struct Hpcc {
     min_bytes: f64,
     /// W_AI.
     additive_bytes: f64,
-    /// W^c, the window that adjustments start from, until a round trip has shown their effect.
+    /// W^c, the window from which adjustments start until a round trip has shown their effect.
     reference_bytes: f64,
     /// U.
     utilisation: f64,
     stage: u32,
-    /// An acknowledgement of more than this ends the round trip.
+    /// An ACK beyond this ends the round trip.
     round_ends_bytes: u64,
     /// L, the last telemetry; empty before the first.
     last: Vec<Hop>,
@@ -87,16 +87,15 @@ impl Hpcc {
         }
     }
 
-    /// Algorithm 1, `MeasureInflight`: each link's u = rate of sending / B + min(q)/(B·T); the
-    /// largest goes into U's moving average with the weight τ/T.
+    /// Algorithm 1, `MeasureInflight`. Each link has u = rate of sending / B + min(q)/(B·T). The
+    /// largest u goes into U's moving average with the weight τ/T.
     fn measure(&mut self, hops: &[Hop]) {
         let mut utilisation: f64 = 0.0;
         let mut elapsed_secs = 0.0;
         for (hop, last) in hops.iter().zip(&self.last) {
             let secs = hop.at.saturating_sub(last.at).secs();
             if secs <= 0.0 {
-                // The same packet's telemetry, or that of a packet which was overtaken: no
-                // rate can be had from it.
+                // The same packet's telemetry, or that of an overtaken packet: it gives no rate.
                 continue;
             }
             let sent_bytes = hop.sent_bytes.saturating_sub(last.sent_bytes) as f64;
@@ -123,7 +122,7 @@ impl Hpcc {
         } else {
             self.reference_bytes + self.additive_bytes
         };
-        // §3.2: no more than the line rate fills.
+        // §3.2: at most the window that fills the line.
         let window = window.max(self.min_bytes).min(self.init_bytes);
         if commit {
             self.stage = if multiplicative { 0 } else { self.stage + 1 };
@@ -161,13 +160,13 @@ impl Controller for Hpcc {
         };
     }
 
-    /// Algorithm 1, `NewAck`: every acknowledgement sets window and rate, but from the same
-    /// reference until all that was under way at the last commit has been acknowledged.
+    /// Algorithm 1, `NewAck`: every ACK sets window and rate. The reference changes only when
+    /// everything in flight at the last commit has been acknowledged.
     fn on_ack(&mut self, ack: &Ack<'_>, context: &mut Context<'_>) {
         let own_links = usize::from(!self.parameters.own_link && ack.hops.len() > 1);
         let hops = &ack.hops[own_links..];
         if self.last.len() != hops.len() {
-            // The first, or another way: nothing to compare with.
+            // The first telemetry, or another path: there is nothing to compare with.
             self.last = hops.to_vec();
             self.round_ends_bytes = ack.sent_bytes;
             return;
@@ -180,7 +179,7 @@ impl Controller for Hpcc {
         }
         self.last.copy_from_slice(hops);
         *context.command = Command {
-            // §3.2: R = W/T. The limits hold to the last bit.
+            // §3.2: R = W/T. The limits hold exactly.
             rate_bps: (window_bytes * 8.0 / self.base_rtt_secs)
                 .max(self.min_rate_bps)
                 .min(self.line_rate_bps),
@@ -231,16 +230,16 @@ mod tests {
         assert_near(flow.gbps(), 100.0);
         ack(&mut flow, 1_000, 150_000, &[hop(12, 0, 0), hop(12, 0, 0)]);
         assert_near(flow.command.window_bytes, 150_000.0);
-        // 6 µs at the full 12,500 B/µs, min(75,000, 150,000) waiting: u = 1 + 75/150 = 1.5;
-        // weight 6/12: U = 0.75 < η, stage 0 < 5: additive, but at most W_init.
+        // 6 µs at the full 12,500 B/µs, min(75,000, 150,000) queued: u = 1 + 75/150 = 1.5. Weight
+        // 6/12: U = 0.75 < η, stage 0 < 5: additive, but at most W_init.
         let first = [hop(18, 0, 0), hop(18, 75_000, 150_000)];
         // Not yet acknowledged beyond 150,000: no commit.
         let start = [hop(12, 0, 0), hop(12, 0, 75_000)];
         ack(&mut flow, 2_000, 150_000, &start);
         ack(&mut flow, 3_000, 150_000, &first);
         assert_near(flow.command.window_bytes, 150_000.0);
-        // 6 µs more of the same, min(150,000, 150,000): u = 2; U = 0.375 + 1 = 1.375 ≥ η:
-        // W = 150,000/(1.375/0.95) + 1875. Reference unchanged.
+        // Another 6 µs, min(150,000, 150,000): u = 2; U = 0.375 + 1 = 1.375 ≥ η: W =
+        // 150,000/(1.375/0.95) + 1875. The reference is unchanged.
         ack(
             &mut flow,
             4_000,
@@ -259,7 +258,7 @@ mod tests {
         );
         let window = 150_000.0 * 0.95 / 2.0 + 1_875.0;
         assert_near(flow.command.window_bytes, window);
-        // The same again: from the new reference, not committed as 260,000 is not passed.
+        // The same again, from the new reference. Not committed, as the ACK is not beyond 260,000.
         for at in [48, 60] {
             let sent = 12_500 * (at - 12);
             ack(
@@ -275,7 +274,7 @@ mod tests {
     #[test]
     fn additive_stages_then_a_multiplicative_increase() {
         let mut flow = start(2);
-        // Bring the reference down first: u = 1 + 150/150 = 2, 73,125 bytes.
+        // First bring the reference down: u = 1 + 150/150 = 2, 73,125 bytes.
         ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 150_000)]);
         ack(&mut flow, 2_000, 2_000, &[hop(12, 150_000, 150_000)]);
         assert_near(flow.command.window_bytes, 73_125.0);
@@ -287,7 +286,7 @@ mod tests {
         // stage = 2 = maxStage: 76,875/(0.4/0.95) + 1875 is more than W_init.
         ack(&mut flow, 5_000, 5_000, &[hop(48, 330_000, 0)]);
         assert_near(flow.command.window_bytes, 150_000.0);
-        // The full rate without, then with a queue at both ends of the interval.
+        // The full rate without a queue, then with a queue at both ends of the interval.
         ack(&mut flow, 6_000, 6_000, &[hop(60, 480_000, 150_000)]);
         ack(&mut flow, 7_000, 7_000, &[hop(72, 630_000, 150_000)]);
         // U = 1, then 2: 150,000 · 0.95/1 + 1875 = 144,375, then
@@ -336,7 +335,7 @@ mod tests {
             eta: 1.0,
             ..Parameters::default()
         };
-        // η = 1 leaves no additive increase that would hold the window up.
+        // η = 1 leaves no additive increase to keep the window up.
         flow.controller = Hpcc::new(&parameters);
         flow.call(|controller, context| controller.start(&setup(), context));
         ack(&mut flow, 1_000, 1_000, &[hop(0, 0, 100_000_000)]);

@@ -1,10 +1,11 @@
 //! A learned controller: a model file decides.
 //!
-//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1 and §6:
-//! at each answered probe the flow's round-trip time and rate become features, a network (or
-//! trees) turns those of the last decisions into an action, and the action multiplies the rate.
-//! Features, target and scales are the file's; `docs/reference/model.md` defines them. They are computed in
-//! integers as the kernel does it, whatever the network computes in, so there is one definition.
+//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1 and §6.
+//! At each probe response the flow's round-trip time and rate become features. A network (or trees)
+//! turns the features of the last decisions into an action, and the action multiplies the rate. The
+//! file holds features, target and scales; `docs/reference/model.md` defines them. Features are
+//! computed in integers as in the kernel, whatever the arithmetic of the network. So they have one
+//! definition.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use super::parameter::within;
 use super::proportional::multiplier;
 use super::{Command, Context, Controller, Needs, ParameterError, Response, Setup};
 
-/// What computes the action.
+/// Arithmetic of the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inference {
     /// The network in floating point.
@@ -29,10 +30,10 @@ pub enum Inference {
 }
 
 impl Inference {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Float, Self::Int8, Self::Tree];
 
-    /// As `inference=` has it.
+    /// Value of `inference=` in files and options.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Float => "float",
@@ -41,7 +42,7 @@ impl Inference {
         }
     }
 
-    /// The one of a name.
+    /// The variant with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
     }
@@ -53,13 +54,13 @@ impl fmt::Display for Inference {
     }
 }
 
-/// How a model is used.
+/// Options of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// What computes the action; none: floating point if the file has a network, else its trees.
+    /// Arithmetic of the action. None: floating point if the file has a network, else its trees.
     pub inference: Option<Inference>,
-    /// The signal to be held, instead of the file's. The scales of errors change with it, so that
-    /// the same share of the target looks the same to the network.
+    /// Target of the signal, instead of the file's. The scales of errors change with it: the
+    /// network sees errors relative to the target.
     pub target: Option<f64>,
     /// First rate, as a share of the line rate.
     pub initial_fraction: f64,
@@ -78,20 +79,20 @@ impl Default for Options {
 /// Why a model cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
-    /// The file is no model, or cannot be read.
+    /// The file is not a model, or cannot be read.
     #[error("{0}")]
     File(String),
-    /// The file has nothing that computes in the way that was asked for.
+    /// The file has no network or trees for the requested arithmetic.
     #[error("{file}: `inference` is {asked}; the file has {}", names(.has))]
     Inference {
         /// The file.
         file: String,
-        /// What was asked for.
+        /// Requested arithmetic.
         asked: Inference,
-        /// What there is.
+        /// Available arithmetic.
         has: Vec<Inference>,
     },
-    /// An option out of range.
+    /// An option is out of range.
     #[error(transparent)]
     Option(#[from] ParameterError),
     /// A target with which the file's features cannot be computed.
@@ -99,9 +100,9 @@ pub enum ModelError {
     Target {
         /// The file.
         file: String,
-        /// What was asked for.
+        /// Requested target.
         target: f64,
-        /// Which feature.
+        /// The fault of the feature.
         fault: thalweg_rate::Fault,
     },
 }
@@ -111,7 +112,7 @@ fn names(list: &[Inference]) -> String {
     names.join(", ")
 }
 
-/// What decides. Integers and floating point see the same features.
+/// The network or trees. Integers and floating point see the same features.
 #[derive(Debug)]
 enum Decides {
     Float(thalweg_rate::models::Network),
@@ -134,16 +135,16 @@ impl Model {
     /// Reads a model file.
     ///
     /// # Errors
-    /// A file that cannot be read or is no model, or options that it does not allow.
+    /// The file cannot be read or is not a model, or it does not allow the options.
     pub fn read(file: &Path, options: Options) -> Result<Self, ModelError> {
         let read = ModelFile::read(file).map_err(|error| ModelError::File(error.to_string()))?;
         Self::new(read, file, options)
     }
 
-    /// A model of a file's content; `file` is what it is called.
+    /// A model from a file's content; `file` is its name.
     ///
     /// # Errors
-    /// Options that the file does not allow.
+    /// The file does not allow the options.
     pub fn new(content: ModelFile, file: &Path, options: Options) -> Result<Self, ModelError> {
         within("initial_fraction", options.initial_fraction, 1e-9..=1.0)?;
         let features = match options.target {
@@ -192,17 +193,17 @@ impl Model {
         &self.file
     }
 
-    /// How it is used, as it was asked for.
+    /// The options, as given.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What computes the action.
+    /// Arithmetic of the action.
     pub fn inference(&self) -> Inference {
         self.inference
     }
 
-    /// What it sees, in integers.
+    /// Its features, in integers.
     pub fn features(&self) -> &Features {
         &self.features
     }
@@ -211,7 +212,7 @@ impl Model {
         matches!(self.decides, Decides::Recurrent(_))
     }
 
-    /// The action, from −1 to 1, and what the flow remembers of it. `memory` is that of a
+    /// The action, from −1 to 1, and the state of the flow after it. `memory` is the state of a
     /// recurrent network.
     #[inline]
     fn decide(&self, flow: &mut Flow, memory: &mut Option<Box<LstmState>>, seen: &Seen) -> Action {
@@ -263,7 +264,7 @@ fn retarget(content: &ModelFile, file: &Path, target: f64) -> Result<Features, M
     })
 }
 
-/// `--cc` and scenario files have it so: the file, and what is not the default.
+/// The form of `--cc` and scenario files: the file, and the options that are not the default.
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "model={}", self.file.display())?;
@@ -280,14 +281,14 @@ impl fmt::Display for Model {
     }
 }
 
-/// What a decision goes by.
+/// Input of a decision.
 enum Seen {
     Answer(Measurement),
-    /// The probe was lost: the flow's rate and that of its line.
+    /// The probe was lost: the flow's rate and its line's rate.
     Loss(u64, u64),
 }
 
-/// What was decided.
+/// Output of a decision.
 #[derive(Clone, Copy)]
 enum Action {
     Float(f32),
@@ -295,9 +296,9 @@ enum Action {
 }
 
 impl Action {
-    /// As features have it, ties to even.
+    /// Q15 as in features, ties to even.
     fn q15(self) -> i16 {
-        // 1.5 * 2^23: numbers of this size are whole, so adding it rounds, without a call.
+        // 1.5 * 2^23: floats of this size are whole, so adding it rounds without a call.
         const ROUNDER: f32 = 12_582_912.0;
         let one = f32::from(ONE_Q15);
         match self {
@@ -309,7 +310,7 @@ impl Action {
 
 /// A flow whose rate a model decides.
 ///
-/// What a decision with up to seven inputs needs is in one cache line; the flow's rate is that of
+/// One cache line holds the data of a decision with up to seven inputs. The flow's rate is that of
 /// its command.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
@@ -318,7 +319,7 @@ pub struct Learned {
     base_rtt_ns: u64,
     min_rate_bps: f64,
     line_rate_bps: f64,
-    /// Of a recurrent network.
+    /// State of a recurrent network.
     memory: Option<Box<LstmState>>,
     flow: Flow,
 }
@@ -337,7 +338,7 @@ impl Learned {
         }
     }
 
-    /// What rates are counted in, bits per second: 1 unless the line is faster than a terabit.
+    /// Unit of rates, bits per second: 1 unless the line is faster than a terabit.
     #[inline]
     fn unit_bps(&self) -> f64 {
         if self.line_rate_bps <= MAX_RATE as f64 {

@@ -4,19 +4,19 @@ use std::ops::RangeInclusive;
 
 use crate::Time;
 
-/// A parameter that no controller can work with.
+/// A parameter out of its range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("`{field}` is {found}; {expected} is expected")]
 pub struct ParameterError {
-    /// Name of the parameter, as scenario files have it.
+    /// Name of the parameter in scenario files.
     pub field: &'static str,
-    /// What it is.
+    /// Its value.
     pub found: String,
-    /// What it should be.
+    /// Its range.
     pub expected: String,
 }
 
-/// Refuses a value outside of a range, and what is not a number.
+/// Refuses a value outside of a range, and NaN.
 pub(super) fn within(
     field: &'static str,
     value: f64,

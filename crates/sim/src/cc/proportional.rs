@@ -1,9 +1,9 @@
 //! The proportional rule: the fixed point of ADPG, without a network.
 //!
-//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1:
-//! through a queue that N flows share fairly the round-trip time grows with √N. A flow that
-//! holds `inflation · √(share of the line rate)` at a target therefore finds its fair share
-//! without knowing N. ADPG learns to; this rule does it in proportion to the distance.
+//! Tessler et al., "Reinforcement Learning for Datacenter Congestion Control", 2021, §5.1: with N
+//! flows that share a queue fairly, the round-trip time grows with √N. A flow that holds `inflation
+//! · √(share of the line rate)` at a target therefore finds its fair share without knowing N. ADPG
+//! learns to do so. This rule acts in proportion to the distance from the target.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// What of the inflation counts as no queue, in base round-trip times: 1 and what the
-    /// bursts of a path without congestion add.
+    /// Inflation that counts as no queue, in base round-trip times: 1 plus the bursts of a path
+    /// without congestion.
     pub offset: f64,
-    /// Where `(inflation − offset) · √share` is held. With N flows the inflation settles at
-    /// `offset + target · √N`.
+    /// Target of `(inflation − offset) · √share`. With N flows the inflation settles at `offset +
+    /// target · √N`.
     pub target: f64,
-    /// Action for each unit of distance from the target. The action is at most 1.
+    /// Action per unit of distance from the target. The action is at most 1.
     pub gain: f64,
     /// First rate, as a share of the line rate.
     pub initial_fraction: f64,
@@ -39,7 +39,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("offset", self.offset, 0.0..=1e3)?;
         within("target", self.target, 1e-6..=1e3)?;
@@ -48,11 +48,11 @@ impl Parameters {
     }
 }
 
-/// What an action from −1 to 1 does to a rate: ·(1+0.2u) upwards, /(1−0.2u) downwards, so that
-/// u and −u undo each other (0.83 to 1.2).
+/// Factor by which an action from −1 to 1 changes a rate: ·(1+0.2u) upwards, /(1−0.2u) downwards.
+/// So u and −u undo each other (0.83 to 1.2).
 pub fn multiplier(action: f64) -> f64 {
     let step = 1.0 + 0.2 * action.abs();
-    // One division for both, so that there is no branch: which way actions go is hard to foretell.
+    // One division serves both signs. A branch would be hard to predict.
     let (above, below) = if action >= 0.0 {
         (step, 1.0)
     } else {
@@ -123,7 +123,7 @@ impl Controller for Proportional {
         self.act((p.gain * error).clamp(-1.0, 1.0), context);
     }
 
-    /// The queue is longer than can be measured: the largest step down.
+    /// The queue is longer than can be measured, so this is the largest decrease.
     fn on_probe_lost(&mut self, _: &Response<'_>, context: &mut Context<'_>) {
         self.act(-1.0, context);
     }
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn rests_at_the_fixed_point() {
-        // A share of 1/16: inflation 1 + 0.05 · 4 = 1.2, 14.4 µs. It must raise what is lower,
-        // lower what is higher, and leave 6.25 Gbit/s as they are.
+        // A share of 1/16: inflation 1 + 0.05 · 4 = 1.2, 14.4 µs. The rule must raise lower rates,
+        // reduce higher ones, and leave 6.25 Gbit/s unchanged.
         for (gbps, expected) in [(6.25, 0), (6.2, 1), (6.3, -1)] {
             let mut flow = start(&Parameters {
                 initial_fraction: gbps / 100.0,
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn not_below_the_lowest_rate() {
         let mut flow = start(&Parameters::default());
-        // ln(100e9/1e6)/ln 1.2 = 63.1 decreases suffice as long as they are full ones.
+        // ln(100e9/1e6)/ln 1.2 = 63.1 full decreases suffice.
         for _ in 0..64 {
             flow.respond(Time::from_us(1_000_000));
         }

@@ -1,4 +1,4 @@
-//! The list of controllers, and how scenario files and `--cc` name them.
+//! The list of controllers, and their names in scenario files and `--cc`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,42 +12,42 @@ use super::{
     hpcc, learned, proportional, swift, timely,
 };
 
-/// Writes out the enums over all controllers.
+/// Generates the enums over all controllers.
 macro_rules! controllers {
     ($($kind:ident, $module:ident :: $controller:ident, $name:literal, $default:expr,
        $description:literal;)*) => {
-        /// The controllers that can be named.
+        /// The controllers with a name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Kind {
             $(#[doc = $description] $kind,)*
         }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)*];
 
-            /// As scenario files and `--cc` have it.
+            /// Its name in scenario files and `--cc`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => $name,)*
                 }
             }
 
-            /// What it does, in a line.
+            /// A description in one line.
             pub const fn description(self) -> &'static str {
                 match self {
                     $(Self::$kind => $description,)*
                 }
             }
 
-            /// With the parameters that hold unless others are given.
+            /// The controller with its default parameters.
             pub fn spec(self) -> Spec {
                 match self {
                     $(Self::$kind => Spec::$kind($default),)*
                 }
             }
 
-            /// Parameters by name, from a table that has them all.
+            /// A controller from a table with all its parameters.
             fn with_all_parameters(self, table: toml::Table) -> Result<Spec, SpecError> {
                 match self {
                     $(Self::$kind => {
@@ -61,12 +61,12 @@ macro_rules! controllers {
         #[derive(Debug, Clone)]
         pub enum Spec {
             $(#[doc = $description] $kind($module::Parameters),)*
-            /// What a model file holds; flows share it.
+            /// A model file's controller; flows share the model.
             Learned(Arc<learned::Model>),
         }
 
         impl Spec {
-            /// Which it is, if it has parameters alone.
+            /// Its kind; none for a model.
             fn kind(&self) -> Option<Kind> {
                 match self {
                     $(Self::$kind(_) => Some(Kind::$kind),)*
@@ -74,7 +74,7 @@ macro_rules! controllers {
                 }
             }
 
-            /// Its parameters, by name; none of a model.
+            /// Its parameters, by name; none for a model.
             pub fn parameters(&self) -> toml::Table {
                 match self {
                     $(Self::$kind(parameters) => toml::Table::try_from(parameters)
@@ -96,15 +96,15 @@ macro_rules! controllers {
             }
         }
 
-        /// One of all controllers, without an indirection for each call.
+        /// Any controller, without a virtual call.
         #[derive(Debug, Clone)]
         pub enum AnyController {
             $(#[doc = $description] $kind($module::$controller),)*
-            /// What a model file holds.
+            /// A model file's controller.
             Learned(learned::Learned),
         }
 
-        /// An expression of whichever controller it is.
+        /// Evaluates an expression on whichever controller it is.
         macro_rules! each {
             ($any:expr, $one:ident => $call:expr) => {
                 match $any {
@@ -116,8 +116,8 @@ macro_rules! controllers {
     };
 }
 
-// A controller a line: the kind its controller, its name in files, the parameters
-// that hold unless others are given, and what it does.
+// One controller a line: its kind and type, its name in files, its default parameters, and its
+// description.
 controllers! {
     Dcqcn, dcqcn::Dcqcn, "dcqcn", dcqcn::Parameters::default(),
         "rates that follow congestion notifications, as network cards do it";
@@ -184,12 +184,12 @@ impl Controller for AnyController {
     }
 }
 
-/// The name of [`Spec::Learned`], the controller that a model file holds.
+/// Name of [`Spec::Learned`], the controller of a model file.
 pub const LEARNED: &str = "learned";
-/// What can be said of it.
+/// Its parameters.
 const LEARNED_PARAMETERS: [&str; 4] = ["inference", "initial_fraction", "model", "target"];
 
-/// Why a name or its parameters are no controller.
+/// Why a name or its parameters give no controller.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// No such controller.
@@ -199,7 +199,7 @@ pub enum SpecError {
         perhaps(name, all_names())
     )]
     UnknownName {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// A table without a name.
@@ -208,7 +208,7 @@ pub enum SpecError {
     /// Not of the form NAME or NAME:parameter=value,….
     #[error("`{text}` is not of the form parameter=value, with a number, true or false")]
     Syntax {
-        /// The part that is not.
+        /// The faulty part.
         text: String,
     },
     /// The same parameter twice.
@@ -217,37 +217,37 @@ pub enum SpecError {
         /// The parameter.
         field: String,
     },
-    /// No such parameter.
+    /// Unknown parameter.
     #[error("{controller} has no parameter `{field}`; there are {}{}", names(known.iter().map(String::as_str)),
         perhaps(field, known.iter().map(String::as_str)))]
     UnknownParameter {
         /// Name of the controller.
         controller: &'static str,
-        /// What was given.
+        /// The given name.
         field: String,
-        /// What there is.
+        /// The known names.
         known: Vec<String>,
     },
-    /// A word where a number is expected, and the like.
+    /// A value of the wrong type, such as a word for a number.
     #[error("{controller}: `{field}` is {found}; {expected} is expected, such as {default}")]
     Type {
         /// Name of the controller.
         controller: &'static str,
         /// The parameter.
         field: String,
-        /// What was given.
+        /// The given value.
         found: String,
-        /// What kind of value it should be.
+        /// The expected type of value.
         expected: &'static str,
         /// The default.
         default: String,
     },
-    /// A whole number that does not fit.
+    /// A whole number out of range.
     #[error("{controller}: {message}")]
     Value {
         /// Name of the controller.
         controller: &'static str,
-        /// What is wrong.
+        /// The fault.
         message: String,
     },
     /// A value out of range.
@@ -255,18 +255,18 @@ pub enum SpecError {
     Parameter {
         /// Name of the controller.
         controller: &'static str,
-        /// Which, and its range.
+        /// The parameter, and its range.
         source: ParameterError,
     },
     /// A model without its file.
     #[error("{LEARNED}: `model` is missing; the path of a model file is expected")]
     NoModel,
-    /// A model that cannot be used.
+    /// An unusable model.
     #[error("{LEARNED}: {0}")]
     Model(learned::ModelError),
 }
 
-/// Its message has the model's, so that is no source.
+/// The message includes the model's message, so `source` would repeat it.
 impl From<learned::ModelError> for SpecError {
     fn from(error: learned::ModelError) -> Self {
         Self::Model(error)
@@ -281,17 +281,17 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// What a word was probably meant to be.
+/// Suggests the word that was probably meant.
 fn perhaps<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     thalweg_units::nearest(word, known)
         .map_or_else(String::new, |near| format!("; perhaps `{near}`"))
 }
 
 impl Kind {
-    /// The kind of that name.
+    /// The kind with that name.
     ///
     /// # Errors
-    /// There is none; the error lists those that there are.
+    /// The name is unknown; the error lists the known ones.
     pub fn named(name: &str) -> Result<Self, SpecError> {
         (Self::ALL.iter().copied())
             .find(|kind| kind.name() == name)
@@ -303,7 +303,7 @@ impl Kind {
     /// This controller with some parameters; the others are as published.
     ///
     /// # Errors
-    /// A parameter that there is not, or a value that it cannot have.
+    /// A parameter is unknown, or its value is out of range.
     pub fn with_parameters(self, given: toml::Table) -> Result<Spec, SpecError> {
         let mut parameters = self.spec().parameters();
         for (field, value) in given {
@@ -333,7 +333,7 @@ impl Kind {
         self.with_all_parameters(parameters)
     }
 
-    /// Parameters that have been read, if they are in range.
+    /// Parsed parameters, if they are in range.
     fn checked<P: serde::de::DeserializeOwned>(
         self,
         table: toml::Table,
@@ -363,12 +363,11 @@ impl Spec {
         self.kind().map_or(LEARNED, Kind::name)
     }
 
-    /// The controller of that name with some parameters; the others are as published. For a
-    /// model, this reads its file.
+    /// The controller with that name and some parameters; the others are as published. For a model,
+    /// this reads its file.
     ///
     /// # Errors
-    /// A name or a parameter that there is not, a value that it cannot have, a file that is no
-    /// model.
+    /// A name or a parameter is unknown, a value is out of range, or a file is not a model.
     pub fn named(name: &str, given: toml::Table) -> Result<Self, SpecError> {
         if name == LEARNED {
             let (file, options) = model_of(&given)?;
@@ -378,18 +377,18 @@ impl Spec {
         Kind::named(name)?.with_parameters(given)
     }
 
-    /// The model file that a text as of [`FromStr`] names, which is not read, and how it is used;
-    /// none where it names another controller.
+    /// The model file and its options, from a text in the form of [`FromStr`]. The file is not
+    /// read. None where the text names another controller.
     ///
     /// # Errors
-    /// A text that is not of that form, or a parameter that there is not.
+    /// The text has another form, or a parameter is unknown.
     pub fn model_file(text: &str) -> Result<Option<(PathBuf, learned::Options)>, SpecError> {
         let (name, given) = name_and_parameters(text)?;
         (name == LEARNED).then(|| model_of(&given)).transpose()
     }
 }
 
-/// A model file and how it is used.
+/// A model file and its options.
 fn model_of(given: &toml::Table) -> Result<(PathBuf, learned::Options), SpecError> {
     let mut file = None;
     let mut options = learned::Options::default();
@@ -444,7 +443,7 @@ fn name_and_parameters(text: &str) -> Result<(&str, toml::Table), SpecError> {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let name = name.trim();
     if name != LEARNED {
-        // Before what is wrong with its parameters.
+        // An unknown name is reported before faults of its parameters.
         Kind::named(name)?;
     }
     let mut table = toml::Table::new();
@@ -509,7 +508,7 @@ impl<'de> Deserialize<'de> for Spec {
     }
 }
 
-/// The name and what is not as published, in the form of [`FromStr`].
+/// The name and the changed parameters, in the form of [`FromStr`].
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;

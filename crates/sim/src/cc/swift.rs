@@ -1,8 +1,8 @@
 //! Swift: windows that hold the round-trip time at a target.
 //!
-//! Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the
-//! Datacenter", SIGCOMM 2020, §3.2 to §3.6, algorithm 1. The simulator has no delays inside of
-//! hosts, so there is the fabric's window only (§3.3 has both).
+//! Kumar et al., "Swift: Delay is Simple and Effective for Congestion Control in the Datacenter",
+//! SIGCOMM 2020, §3.2 to §3.6, algorithm 1. The simulator has no delays inside of hosts, so only
+//! the fabric's window exists (§3.3 has both).
 
 use serde::{Deserialize, Serialize};
 
@@ -16,26 +16,26 @@ use crate::Time;
 pub struct Parameters {
     /// Target delay before scaling, microseconds (§3.5).
     pub base_target_us: f64,
-    /// ħ, what each link on the way adds to the target, microseconds (§3.5, which gives no
+    /// ħ, the addition to the target per link on the path, microseconds (§3.5, which gives no
     /// figure).
     pub hop_us: f64,
-    /// fs_range, the most that flow scaling adds, as a multiple of the base target (§3.5).
+    /// fs_range, the largest addition by flow scaling, as a multiple of the base target (§3.5).
     pub scaling_range: f64,
-    /// fs_min_cwnd, the window at and below which flow scaling adds all of it, packets.
+    /// fs_min_cwnd, packets. At this window and below, flow scaling adds all of its range.
     pub scaling_min_cwnd: f64,
-    /// fs_max_cwnd, the window from which on flow scaling adds nothing, packets.
+    /// fs_max_cwnd, packets. From this window on, flow scaling adds nothing.
     pub scaling_max_cwnd: f64,
     /// ai, additive increase a round trip, packets.
     pub additive: f64,
-    /// β, multiplicative decrease by the share of the delay that is above the target.
+    /// β, multiplicative decrease, relative to the share of the delay above the target.
     pub beta: f64,
-    /// max_mdf, largest share of the window that one decrease takes.
+    /// max_mdf, the largest share of the window that one decrease removes.
     pub max_decrease: f64,
     /// Smallest window, packets (§3.4: 0.001).
     pub min_cwnd: f64,
     /// First window, packets.
     pub initial_cwnd: f64,
-    /// RETX_RESET_THRESHOLD, time-outs in a row after which the window is the smallest (§3.6).
+    /// RETX_RESET_THRESHOLD: after this many time-outs in a row the window is the smallest (§3.6).
     pub timeouts_to_reset: u32,
 }
 
@@ -58,7 +58,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("base_target_us", self.base_target_us, 0.1..=1e6)?;
         within("hop_us", self.hop_us, 0.0..=1e6)?;
@@ -87,7 +87,7 @@ impl Parameters {
 /// Swift's sender.
 #[derive(Debug, Clone)]
 pub struct Swift {
-    /// Base target and links on the way, without flow scaling, seconds.
+    /// Base target plus the part for links on the path, without flow scaling, seconds.
     target_secs: f64,
     hop_secs: f64,
     /// fs_range, seconds.
@@ -143,24 +143,23 @@ impl Swift {
         }
     }
 
-    /// §3.5: the smaller the window, the more flows there are to share the queue, and the
-    /// higher the target.
+    /// §3.5: a smaller window means that more flows share the queue, so the target is higher.
     fn target_secs(&self) -> f64 {
         let scaling = self.slope / self.cwnd.sqrt() + self.offset;
         self.target_secs + scaling.max(0.0).min(self.range_secs)
     }
 
-    /// Algorithm 1, line 3: at most one decrease a round trip.
+    /// Algorithm 1, line 3: at most one decrease per round trip.
     fn can_decrease(&self, now: Time) -> bool {
         (self.last_decrease).is_none_or(|last| now.saturating_sub(last) >= self.rtt)
     }
 
-    /// Algorithm 1, lines 27 to 33: limits, when the last decrease was, and pacing where less
-    /// than one packet may be under way.
+    /// Algorithm 1, lines 27 to 33: limits, the time of the last decrease, and pacing where less
+    /// than one packet may be in flight.
     ///
-    /// The paper's line 28 remembers the time where the window is not larger than before. With
-    /// several acknowledgements a round trip each would put off the next decrease, and there
-    /// would be no second one; so it is remembered where the window is smaller.
+    /// The paper's line 28 records the time where the window is not larger than before. With
+    /// several ACKs a round trip, each would postpone the next decrease, and there would be no
+    /// second one. So the time is recorded only where the window is smaller.
     fn apply(&mut self, cwnd: f64, context: &mut Context<'_>) {
         let cwnd = cwnd.max(self.min_cwnd).min(self.max_cwnd);
         if cwnd < self.cwnd {
@@ -194,14 +193,14 @@ impl Controller for Swift {
         self.min_rate_bps = setup.min_rate_bps;
         self.line_rate_bps = setup.line_rate_bps;
         self.target_secs += self.hop_secs * f64::from(setup.hops);
-        // A sender whose own link is the narrowest never sees its target. No target needs more
-        // than fills the line for its longest.
+        // A sender whose own link is the narrowest never sees its target. The limit is the window
+        // that fills the line for the longest target.
         let longest = self.target_secs + self.range_secs;
         let packets = setup.line_rate_bps * longest / 8.0 / self.packet_bytes;
         self.max_cwnd = packets.max(1.0);
         self.rtt = setup.base_rtt;
         self.apply(self.cwnd, context);
-        // A first window that was cut to the limits is no decrease.
+        // Clamping the first window to the limits is not a decrease.
         self.last_decrease = None;
     }
 
@@ -270,9 +269,9 @@ mod tests {
 
     #[test]
     fn flow_scaling_at_chosen_windows() {
-        // §3.5: nothing at fs_max_cwnd and above, all at fs_min_cwnd and below,
-        // α/√w + b between: at 1 packet 32.65548 − 3.26555 = 29.38993 µs; at 4 packets
-        // 16.32774 − 3.26555 = 13.06219 µs.
+        // §3.5: nothing at fs_max_cwnd and above, all at fs_min_cwnd and below, α/√w + b between.
+        // At 1 packet 32.65548 − 3.26555 = 29.38993 µs; at 4 packets 16.32774 − 3.26555 = 13.06219
+        // µs.
         for (cwnd, scaling_us) in [
             (200.0, 0.0),
             (100.0, 0.0),
@@ -308,7 +307,7 @@ mod tests {
         flow.advance(Time::from_us(127));
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 168.0);
-        // The next is allowed 27.5 µs after the first, however many came between.
+        // The next is allowed 27.5 µs after the first, whatever came between.
         flow.advance(Time::from_ns(127_500));
         ack(&mut flow, 27.5, 1);
         assert_near(cwnd(&flow), 168.0 * 0.84);
@@ -325,7 +324,7 @@ mod tests {
     #[test]
     fn less_than_a_packet_is_paced() {
         let mut flow = start(0.25);
-        // Before the first delay is known: a quarter of a packet each 12 µs.
+        // Before the first delay is known: a quarter of a packet per 12 µs.
         assert_near(flow.gbps(), 0.25 * 8_000.0 / 12e-6 / 1e9);
         // Target: 22 + 2 · 32.65548 − 3.26555 = 84.045 µs. One packet acknowledged: + ai · 1.
         ack(&mut flow, 50.0, 1);
@@ -335,7 +334,7 @@ mod tests {
         flow.advance(Time::from_us(400));
         ack(&mut flow, 400.0, 1);
         assert_near(cwnd(&flow), 0.625);
-        // A packet each 400/0.625 = 640 µs is 12.5 Mbit/s.
+        // A packet per 400/0.625 = 640 µs is 12.5 Mbit/s.
         assert_near(flow.command.rate_bps, 12.5e6);
     }
 
@@ -351,13 +350,13 @@ mod tests {
         };
         gap(&mut flow);
         assert_near(cwnd(&flow), 32.0);
-        // A second within the round trip (12 µs) does nothing.
+        // A second loss within the round trip (12 µs) does nothing.
         flow.advance(Time::from_us(61));
         gap(&mut flow);
         timeout(&mut flow);
         assert_near(cwnd(&flow), 32.0);
-        // Time-outs: halves, and at the fifth in a row the smallest window, 0.001 packets;
-        // 8 bit each 12 µs, which is less than the lowest rate.
+        // Time-outs halve the window. The fifth in a row gives the smallest window, 0.001 packets.
+        // 8 bit per 12 µs is less than the lowest rate.
         for expected in [16.0, 8.0, 4.0, 0.001] {
             let next = flow.now + Time::from_us(12);
             flow.advance(next);
@@ -384,8 +383,8 @@ mod tests {
     #[test]
     fn the_window_ends_where_the_longest_target_fills_the_line() {
         let mut flow = start(1e6);
-        // (22 + 100) µs · 12,500 bytes/µs = 1525 packets; that this is a cut does not keep the
-        // first decrease from coming.
+        // (22 + 100) µs · 12,500 bytes/µs = 1525 packets. This clamp does not delay the first
+        // decrease.
         assert_near(cwnd(&flow), 1525.0);
         ack(&mut flow, 10.0, 100_000);
         assert_near(cwnd(&flow), 1525.0);

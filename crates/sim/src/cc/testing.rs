@@ -1,4 +1,4 @@
-//! What unit tests of controllers share: a flow without a network.
+//! Common parts of the controllers' unit tests: a flow without a network.
 
 use super::{Ack, Command, Context, Controller, Response, Setup, TIMERS};
 use crate::Time;
@@ -17,7 +17,7 @@ pub fn setup() -> Setup {
     }
 }
 
-/// A controller, and what it has asked for.
+/// A controller and its command.
 pub struct Flow<C> {
     pub controller: C,
     pub command: Command,
@@ -41,7 +41,7 @@ impl<C: Controller> Flow<C> {
         flow
     }
 
-    /// Calls the controller, now.
+    /// Calls the controller at `now`.
     pub fn call(&mut self, event: impl FnOnce(&mut C, &mut Context<'_>)) {
         event(
             &mut self.controller,
@@ -53,7 +53,7 @@ impl<C: Controller> Flow<C> {
         );
     }
 
-    /// Lets time pass; timers go off in their order, of equal ones the first.
+    /// Advances the time; timers expire in order, on a tie the lowest number first.
     pub fn advance(&mut self, until: Time) {
         while let Some((timer, at)) = (self.timers.iter().copied().enumerate())
             .filter(|(_, at)| *at <= until)
@@ -66,7 +66,7 @@ impl<C: Controller> Flow<C> {
         self.now = until;
     }
 
-    /// A probe comes back at `now`.
+    /// A probe response arrives at `now`.
     pub fn respond(&mut self, rtt: Time) {
         let response = Response {
             rtt,
@@ -92,18 +92,18 @@ impl<C: Controller> Flow<C> {
         self.call(|controller, context| controller.on_probe_lost(&response, context));
     }
 
-    /// An acknowledgement comes at `now`.
+    /// An ACK arrives at `now`.
     pub fn ack(&mut self, ack: Ack<'_>) {
         self.call(|controller, context| controller.on_ack(&ack, context));
     }
 
-    /// The rate asked for, Gbit/s.
+    /// The commanded rate, Gbit/s.
     pub fn gbps(&self) -> f64 {
         self.command.rate_bps / 1e9
     }
 }
 
-/// Whether two numbers agree to a billionth.
+/// Asserts that two numbers agree to a billionth.
 #[track_caller]
 pub fn assert_near(found: f64, expected: f64) {
     assert!(

@@ -1,7 +1,7 @@
 //! TIMELY: rates that follow the gradient of the round-trip time.
 //!
 //! Mittal et al., "TIMELY: RTT-based Congestion Control for the Datacenter", SIGCOMM 2015, §4,
-//! algorithm 1. A completion event of the paper is a round-trip probe here.
+//! algorithm 1. A round-trip probe takes the place of the paper's completion event.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ use crate::Time;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
-    /// α, weight of the newest difference of round-trip times (0.875 is that of Zhu et
-    /// al., "ECN or Delay", CoNEXT 2016, table 2).
+    /// α, weight of the newest difference of round-trip times (0.875 from Zhu et al., "ECN or
+    /// Delay", CoNEXT 2016, table 2).
     pub alpha: f64,
     /// β, multiplicative decrease (§4.3: 0.8).
     pub beta: f64,
@@ -22,15 +22,14 @@ pub struct Parameters {
     pub additive_mbps: f64,
     /// Round-trip time below which the rate only grows, microseconds (§4.3: 50).
     pub low_us: f64,
-    /// Round-trip time above which the rate falls whatever the gradient, microseconds (§4.3:
-    /// 500).
+    /// Round-trip time above which the rate falls whatever the gradient, microseconds (§4.3: 500).
     pub high_us: f64,
-    /// Round-trip time that gradients are measured in, microseconds (§4.2; 20).
+    /// Unit of gradients: a round-trip time, microseconds (§4.2; 20).
     pub min_rtt_us: f64,
-    /// Completion events without a positive gradient after which the increase is larger (§4.3:
-    /// 5).
+    /// Completion events in a row without a positive gradient that start the hyperactive increase
+    /// (§4.3: 5).
     pub hyper_after: u32,
-    /// How many times larger (§4.3: N = 5).
+    /// Factor of the hyperactive increase (§4.3: N = 5).
     pub hyper_factor: f64,
     /// First rate, as a share of the line rate (the paper: C/(N+1) with N other flows of the host).
     pub initial_fraction: f64,
@@ -53,7 +52,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// Refuses what is out of range.
+    /// Checks that every parameter is in range.
     pub fn validate(&self) -> Result<(), ParameterError> {
         within("alpha", self.alpha, 1e-6..=1.0)?;
         within("beta", self.beta, 0.0..=1.0)?;
@@ -114,7 +113,7 @@ impl Timely {
             self.falling = 0;
         }
         if rtt < self.low {
-            // §4.3: below the threshold differences are bursts, not queues.
+            // §4.3: below the threshold, differences come from bursts, not queues.
             self.falling = 0;
             return self.rate_bps + additive_bps;
         }
@@ -153,7 +152,7 @@ impl Controller for Timely {
 
     fn on_response(&mut self, response: &Response<'_>, context: &mut Context<'_>) {
         let rate_bps = self.next_rate_bps(response.rtt);
-        // A steep gradient makes the rule's rate negative.
+        // A steep gradient makes the computed rate negative.
         self.rate_bps = rate_bps.max(self.min_rate_bps).min(self.line_rate_bps);
         context.command.rate_bps = self.rate_bps;
     }
@@ -224,7 +223,7 @@ mod tests {
             flow.respond(us(100 - event as u64));
             assert_near(flow.gbps(), before + 0.01 * step);
         }
-        // One positive gradient, and it starts again.
+        // One positive gradient restarts the count.
         flow.respond(us(200));
         flow.respond(us(100));
         let before = flow.gbps();

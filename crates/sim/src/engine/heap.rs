@@ -1,4 +1,4 @@
-//! The reference: a binary heap of (time, number of the push).
+//! The reference queue: a binary heap of (time, number of the push).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// When the next event is.
+    /// Time of the next event.
     pub fn next_time(&self) -> Option<Time> {
         self.events.peek().map(|Reverse((time, ..))| *time)
     }

@@ -1,6 +1,6 @@
-//! The event queue: what happens next.
+//! The event queue.
 //!
-//! Two queues give the same order, by time and, where times are equal, by who was there first:
+//! Two queues give the same order, by time, and first in first out where times are equal:
 //! [`Wheel`], which is fast, and [`Heap`], which is obviously right.
 
 mod heap;
@@ -11,23 +11,23 @@ pub use wheel::Wheel;
 
 use crate::Time;
 
-/// Something that will happen: 16 bytes, meaning in [`Event::what`] is the simulation's.
+/// A future event: 16 bytes. The simulation defines the meaning of [`Event::what`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// Time of the event.
     pub time: Time,
-    /// What happens, and to whom.
+    /// Kind of the event, and the object it concerns.
     pub what: u32,
-    /// More about it.
+    /// Further argument.
     pub argument: u32,
 }
 
-/// Events in order of time; of those at one time, the first pushed comes first.
+/// Events in order of time; of events at one time, the first pushed comes first.
 pub trait EventQueue {
     /// An empty queue.
     fn new() -> Self;
 
-    /// Adds an event, at the time of the event last taken or later.
+    /// Adds an event, no earlier than the event last taken.
     fn push(&mut self, event: Event);
 
     /// Takes the next event.
@@ -35,14 +35,14 @@ pub trait EventQueue {
         self.pop_hinting(|_| {})
     }
 
-    /// Takes the next event, and may call `soon` with events that will come before long, so
-    /// that what they concern can be fetched. Who is called with what is up to the queue.
+    /// Takes the next event, and may call `soon` with events that follow shortly, so that their
+    /// data can be prefetched. The queue decides which events, and when.
     fn pop_hinting(&mut self, soon: impl FnMut(&Event)) -> Option<Event>;
 
     /// Events in the queue.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,7 +60,7 @@ mod tests {
         Pop,
     }
 
-    /// Delays of every size that matters: same moment, same slot, within the wheel, beyond it.
+    /// Delays of every relevant size: same moment, same slot, within the wheel, beyond it.
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         let delay = prop_oneof![
             Just(0u64),
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn equal_times_keep_their_order_across_the_overflow() {
-        // The first is beyond the wheel's horizon when it is pushed, the last is not.
+        // The first is beyond the wheel's horizon when it is pushed; the last is not.
         let far = Time::from_us(5_000);
         let mut queue = Wheel::new();
         let at = |time, what| Event {

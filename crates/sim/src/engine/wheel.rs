@@ -1,8 +1,8 @@
-//! A timing wheel (Varghese and Lauck 1987) with a heap for what lies beyond it.
+//! A timing wheel (Varghese and Lauck 1987) with a heap for events beyond it.
 //!
-//! A slot is 2^18 ps, 262 ns: three packets of 1 KiB at 100 Gbit/s, so that a slot holds a
-//! handful of events, which are sorted when their time has come. 16,384 slots reach 4.29 ms
-//! ahead, further than most of what a datacenter waits for.
+//! A slot is 2^18 ps, 262 ns: three packets of 1 KiB at 100 Gbit/s. So it holds a handful of
+//! events, which are sorted when the slot comes up. 16,384 slots reach 4.29 ms ahead, further than
+//! most timers of a datacenter.
 
 use super::{Event, EventQueue, Heap};
 use crate::Time;
@@ -16,7 +16,7 @@ const CHUNK: usize = 5;
 /// An event of a known slot.
 #[derive(Debug, Clone, Copy, Default)]
 struct Short {
-    /// After the begin of the slot, ps.
+    /// Offset from the start of the slot, ps.
     after: u32,
     what: u32,
     argument: u32,
@@ -27,18 +27,18 @@ struct Short {
 #[repr(align(64))]
 struct Chunk {
     events: [Short; CHUNK],
-    /// Chunk of the same slot that was filled before, or of the unused ones the next.
+    /// The previously filled chunk of the same slot, or the next unused chunk.
     before: u32,
 }
 
 const _: () = assert!(size_of::<Chunk>() == 64);
 
-/// The newest chunk of a slot, and how many events it holds: [`CHUNK`] if there is no chunk. In
-/// four bytes, for pushes go to slots far apart.
+/// The newest chunk of a slot, and its number of events: [`CHUNK`] if there is no chunk. Four
+/// bytes, because pushes go to distant slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head(u32);
 
-/// Chunks are numbered below [`NONE`] in what three bits leave of 32.
+/// Three bits count events. The other 29 number chunks, below [`NONE`].
 const USED_BITS: u32 = 3;
 const NONE: u32 = u32::MAX >> USED_BITS;
 const EMPTY: Head = Head::new(NONE, CHUNK);
@@ -60,12 +60,12 @@ impl Head {
 /// Events in slots of time: O(1) a step.
 #[derive(Debug)]
 pub struct Wheel {
-    /// Events of the slot that time has reached, latest first.
+    /// Events of the current slot, latest first.
     current: Vec<Event>,
-    /// Number of that slot since the begin of time.
+    /// Number of that slot since time zero.
     slot: u64,
     heads: Vec<Head>,
-    /// One bit a slot: whether it has events.
+    /// One bit per slot: whether it has events.
     occupied: Vec<u64>,
     chunks: Vec<Chunk>,
     /// List of unused chunks.
@@ -100,12 +100,12 @@ impl Wheel {
         self.waiting += 1;
     }
 
-    /// A new chunk, without events, for a slot whose newest chunk is `before`.
+    /// A new, empty chunk for a slot whose newest chunk is `before`.
     #[inline]
     fn grow(&mut self, before: u32) -> Head {
         let chunk = self.free;
         if chunk == NONE {
-            // Fewer than 2^29 chunks are in use: they would take 34 GB.
+            // Fewer than 2^29 chunks are in use: more would take 34 GB.
             self.chunks.push(Chunk {
                 events: Default::default(),
                 before,
@@ -117,8 +117,8 @@ impl Wheel {
         Head::new(chunk, 0)
     }
 
-    /// Moves what the wheel can now hold out of the overflow. This happens before anything can
-    /// be pushed to those slots directly, so equal times keep their order.
+    /// Moves events that now fit the wheel out of the overflow. This happens before a push can
+    /// reach those slots directly, so equal times keep their order.
     fn refill(&mut self) {
         while self.overflow_slot < self.slot + SLOTS {
             if let Some(event) = self.overflow.pop() {
@@ -140,7 +140,7 @@ impl Wheel {
         let (first, bit) = (index / 64, index % 64);
         let mut word = self.occupied[first] & (!0 << bit);
         let mut at = first;
-        // Once around, and the low bits of the first word again.
+        // Once around, and then the low bits of the first word.
         for _ in 0..=words {
             if word != 0 {
                 let found = at * 64 + word.trailing_zeros() as usize;
@@ -152,7 +152,7 @@ impl Wheel {
         None
     }
 
-    /// Goes to the next slot that has events.
+    /// Advances to the next slot that has events.
     fn turn(&mut self, mut soon: impl FnMut(&Event)) -> bool {
         let slot = match self.next_occupied() {
             Some(slot) => slot,
@@ -190,7 +190,7 @@ impl Wheel {
     }
 }
 
-/// Latest first. The list begins with what came last, and a stable sort keeps it before its
+/// Sorts latest first. The list begins with the last push, and the stable sort keeps it before its
 /// equals.
 #[inline]
 fn sort(events: &mut [Event]) {
@@ -242,7 +242,7 @@ impl EventQueue for Wheel {
         }
     }
 
-    /// `soon` hears of all events of a slot when its time has come.
+    /// `soon` gets all events of a slot when the slot comes up.
     #[inline]
     fn pop_hinting(&mut self, mut soon: impl FnMut(&Event)) -> Option<Event> {
         loop {

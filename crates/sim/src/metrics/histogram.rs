@@ -21,7 +21,7 @@ fn bucket(ns: u64) -> usize {
     (((shift + 1) << BITS) as u64 + (ns >> shift) - (1 << BITS)) as usize
 }
 
-/// The middle of a bucket, ns.
+/// Midpoint of a bucket, ns.
 fn value(bucket: usize) -> f64 {
     let (octave, step) = (bucket >> BITS, bucket & ((1 << BITS) - 1));
     if octave == 0 {
@@ -49,7 +49,7 @@ impl Histogram {
         self.max = self.max.max(time);
     }
 
-    /// Mean in µs, exact; 0 of nothing.
+    /// Mean in µs, exact; 0 without values.
     pub fn mean_us(&self) -> f64 {
         if self.count == 0 {
             return 0.0;
@@ -61,7 +61,7 @@ impl Histogram {
         self.max.us()
     }
 
-    /// Each value that occurs, µs, and the share of all that do not exceed it.
+    /// Each value that occurs, µs, and the share of values that do not exceed it.
     pub fn distribution(&self) -> Vec<(f64, f64)> {
         let mut seen = 0;
         (self.counts.iter().enumerate())
@@ -74,7 +74,7 @@ impl Histogram {
             .collect()
     }
 
-    /// The least value that this share of all does not exceed, µs.
+    /// The least value, µs, that this share of the values does not exceed.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let rank = (share * self.count as f64).ceil().max(1.0) as u64;
         let mut seen = 0;

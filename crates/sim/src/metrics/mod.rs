@@ -1,4 +1,4 @@
-//! What is measured, and what a run reports.
+//! Measurements and the report of a run.
 
 mod histogram;
 mod outcome;
@@ -19,12 +19,12 @@ pub use outcome::{
 pub use slowdown::Slowdown;
 pub use statistic::{Statistic, Summary};
 
-/// Distance in which the long flow's rate is watched for its recovery.
+/// Width of the bins in which the long flow's rate is watched for its recovery.
 const RECOVERY_BIN: Time = Time::from_us(10);
-/// The long flow has recovered when it is back at this share of the line rate.
+/// The long flow has recovered when its rate is back at this share of the line rate.
 const RECOVERED: f64 = 0.95;
 
-/// What a port did in the measured time, packets.
+/// Counts of a port in the measured time, packets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PortCounts {
     pub switch: u32,
@@ -33,7 +33,7 @@ pub(crate) struct PortCounts {
     pub dropped: u64,
 }
 
-/// Counts while a simulation runs.
+/// Counters of a running simulation.
 #[derive(Debug)]
 pub(crate) struct Meter {
     scenario: String,
@@ -41,13 +41,13 @@ pub(crate) struct Meter {
     duration: Time,
     warmup: Time,
     packet_bytes: u32,
-    /// Packets, since the begin.
+    /// Packets, from the start.
     pub sent: u64,
     pub dropped: u64,
     pub delivered: u64,
-    /// Arrived, but nothing new.
+    /// Packets that arrived without new data.
     pub wasted: u64,
-    /// Would arrive after the end.
+    /// Packets that would arrive after the end.
     pub late: u64,
     pub underway: u64,
     pub decisions: u64,
@@ -55,11 +55,11 @@ pub(crate) struct Meter {
     pub pauses: u64,
     queued: Histogram,
     completions: Vec<Completion>,
-    /// Where flows come and go.
+    /// Only where flows come and go.
     offered: Option<Offered>,
-    /// When each flow's current data began; by flow.
+    /// Start of each flow's current data; by flow.
     begun: Vec<Time>,
-    /// Ports at which flows end.
+    /// Last ports of the flows' paths.
     last_ports: Vec<u32>,
     interval: Option<Time>,
     /// Packets that arrived in each interval, by flow.
@@ -68,11 +68,11 @@ pub(crate) struct Meter {
     interruptions: Option<Interruptions>,
 }
 
-/// When short flows were at work, and what the long one got.
+/// When short flows were active, and the long flow's packets.
 #[derive(Debug)]
 struct Interruptions {
     active: u32,
-    /// Begin and end of each time in which short flows were active.
+    /// Start and end of each time in which short flows were active.
     times: Vec<(Time, Option<Time>)>,
     /// Packets of the long flow in each bin.
     bins: Vec<u32>,
@@ -123,7 +123,7 @@ impl Meter {
         }
     }
 
-    /// A new flow has come, in this place.
+    /// A new flow has arrived and has this slot.
     pub fn offered(&mut self, flow: usize, packets: u32) {
         if self.begun.len() <= flow {
             self.begun.resize(flow + 1, Time::ZERO);
@@ -136,7 +136,7 @@ impl Meter {
         }
     }
 
-    /// A flow begins, or begins to send more.
+    /// A flow starts, or starts to send more.
     pub fn started(&mut self, flow: usize, at: Time) {
         self.begun[flow] = at;
         if let Some(interruptions) = &mut self.interruptions
@@ -149,7 +149,7 @@ impl Meter {
         }
     }
 
-    /// All of a flow's data has arrived: so many packets, which alone take `alone`.
+    /// All data of a flow has arrived: a number of packets that take `alone` in an empty network.
     pub fn completed(&mut self, flow: usize, at: Time, packets: u32, alone: Time) {
         let begun = self.begun[flow];
         if let Some(offered) = &mut self.offered {
@@ -207,7 +207,7 @@ impl Meter {
         self.queues.entry(port).or_default().push((at, bytes));
     }
 
-    /// The report. `measured` is what arrived for each flow within the measured time, packets.
+    /// The report. `measured` has the packets of each flow that arrived within the measured time.
     pub fn finish(
         self,
         plan: &Plan,
@@ -362,8 +362,8 @@ impl Meter {
     }
 }
 
-/// The rates that fairness is about, of flows and of hosts: those of flows that always have
-/// something to send; where there are none, of all.
+/// Rates of flows and of hosts for the fairness indices. They are those of endless flows; without
+/// any, of all flows.
 fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f64>, Vec<f64>) {
     let endless = plan.flows.iter().any(|flow| flow.packets.is_none());
     let mut by_flow = Vec::new();
@@ -378,7 +378,7 @@ fn compared(plan: &Plan, measured: &[u64], rate: impl Fn(u64) -> f64) -> (Vec<f6
     (by_flow, by_host.into_values().collect())
 }
 
-/// Least over greatest, percent; of nothing 100.
+/// Min/max fairness, percent; 100 without rates.
 fn fairness(rates: &[f64]) -> f64 {
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = rates.iter().copied().fold(0.0, f64::max);
@@ -388,7 +388,7 @@ fn fairness(rates: &[f64]) -> f64 {
     least / greatest * 100.0
 }
 
-/// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; of nothing 1.
+/// Jain, Chiu and Hawe 1984: (Σx)² / (n·Σx²), from 1/n to 1; 1 without rates.
 fn jain(rates: &[f64]) -> f64 {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();
@@ -425,12 +425,13 @@ mod tests {
                 meter.delivered(0, us(at_us), true, true, Time::ZERO);
             }
         };
-        // Over before the measured time begins.
+        // Over before the measured time starts.
         meter.started(1, us(10));
         meter.completed(1, us(50), 1, us(1));
         arrive(&mut meter, 50, 122);
         // Two short flows that overlap are one interruption, until 203 µs. The bin from 200 µs
-        // has begun before that, that from 210 µs has one packet too few: 220 µs − 203 µs.
+        // started before that. The bin from 210 µs has one packet too few. So it is 220 µs − 203
+        // µs.
         meter.started(1, us(100));
         meter.started(2, us(110));
         meter.completed(1, us(150), 1, us(1));
@@ -439,13 +440,13 @@ mod tests {
         arrive(&mut meter, 205, 122);
         arrive(&mut meter, 215, 115);
         arrive(&mut meter, 229, 116);
-        // Until 450 µs, and the next begins at 465 µs: what arrives in the bin from 460 µs is
-        // no recovery, as it was interrupted.
+        // Until 450 µs; the next starts at 465 µs. The bin from 460 µs was interrupted, so it is no
+        // recovery.
         meter.started(2, us(400));
         meter.completed(2, us(450), 1, us(1));
         arrive(&mut meter, 455, 100);
         arrive(&mut meter, 461, 122);
-        // Until 500 µs, on the border of a bin: recovered at once, 0 µs.
+        // Until 500 µs, at the border of a bin: recovered at once, 0 µs.
         meter.started(1, us(465));
         meter.completed(1, us(500), 1, us(1));
         arrive(&mut meter, 500, 116);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What a run measured. Unless said otherwise, in the measured time: from the end of the
+/// Measurements of a run. Unless noted otherwise, they cover the measured time: from the end of the
 /// warm-up to the end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
@@ -12,44 +12,45 @@ pub struct Outcome {
     pub seed: u64,
     /// Simulated time, seconds.
     pub duration_s: f64,
-    /// Of that, not measured, seconds.
+    /// Simulated time before measuring starts, seconds.
     pub warmup_s: f64,
-    /// Switch utilisation (SU): what left the ports to the receivers, percent of their line
-    /// rate; their mean where there are several.
+    /// Switch utilisation (SU): throughput of the ports to the receivers, percent of their line
+    /// rate. The mean where there are several.
     pub utilisation_percent: f64,
-    /// Fairness (FR): least rate of a flow over the greatest, percent. Of the endless flows if
-    /// there are any.
+    /// Min/max fairness (FR) of the flows' rates, percent. Only endless flows count if there are
+    /// any.
     pub fairness_percent: f64,
-    /// The same of the sums of each sending host's flows.
+    /// Min/max fairness of the hosts' rates, each the sum of the host's flows, percent.
     pub host_fairness_percent: f64,
     /// Jain's index of the flows' rates, 1/n to 1.
     pub jain: f64,
-    /// Time that packets which arrived have waited in switches (QL).
+    /// Queueing delay in switches (QL) of packets that arrived.
     pub queue_latency: Latency,
     /// Dropped in switches, Gbit/s.
     pub dropped_gbps: f64,
-    /// Dropped in switches, percent of what left the ports to the receivers or was dropped.
+    /// Dropped in switches, percent of the packets that left the ports to the receivers or were
+    /// dropped.
     pub dropped_percent: f64,
     /// Packets of the whole run.
     pub counts: Counts,
-    /// Where long and short flows compete.
+    /// Only where long and short flows compete.
     pub long_short: Option<LongShort>,
     /// Each flow, in the scenario's order.
     pub flows: Vec<FlowOutcome>,
-    /// Each port of a switch that was used.
+    /// Each used port of a switch.
     pub ports: Vec<PortOutcome>,
-    /// Each time that a flow's data had all arrived, in the whole run.
+    /// Each time that all data of a flow had arrived, in the whole run.
     pub completions: Vec<Completion>,
-    /// Completion times of the flows that began in the measured time against those of the same
-    /// flow alone, by size, and last of all together.
+    /// Slowdowns of the flows that started in the measured time: completion time over that of the
+    /// same flow alone. By size; the last entry is all flows.
     pub slowdowns: Vec<super::Slowdown>,
-    /// What came, where flows come and go.
+    /// Load that arrived, where flows come and go.
     pub offered: Option<Offered>,
     /// Rates and queues over time, in the whole run, if the scenario asks for them.
     pub series: Option<Series>,
 }
 
-/// A distribution of times, µs. Percentiles are within 1.6 %, mean and greatest are exact.
+/// A distribution of times, µs. Percentiles are within 1.6 %; mean and maximum are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs)]
 pub struct Latency {
@@ -68,19 +69,19 @@ pub struct Counts {
     pub packet_bytes: u32,
     /// Data packets that left a host.
     pub sent_packets: u64,
-    /// That reached their receiver.
+    /// Data packets that reached their receiver.
     pub delivered_packets: u64,
-    /// Of those, that the receiver had no use for (go-back-N).
+    /// Of the delivered packets, those that the receiver discarded (go-back-N).
     pub wasted_packets: u64,
-    /// That a full queue dropped.
+    /// Packets dropped at a full queue.
     pub dropped_packets: u64,
-    /// That were under way at the end.
+    /// Packets in flight at the end.
     pub underway_packets: u64,
-    /// Answers to probes that controllers have dealt with.
+    /// Probe responses that controllers have handled.
     pub decisions: u64,
     /// Congestion notification packets.
     pub notifications: u64,
-    /// Pause frames that stopped the sender of a link.
+    /// PFC XOFF frames.
     pub pauses: u64,
     /// Events that the simulator handled.
     pub events: u64,
@@ -104,73 +105,73 @@ pub struct FlowOutcome {
     pub gbps: f64,
 }
 
-/// One output port of a switch.
+/// An output port of a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PortOutcome {
-    /// Number; port n leads to host n, ports between switches follow.
+    /// Number. Port n leads to host n; ports between switches follow.
     pub port: u32,
     /// Its switch.
     pub switch: u32,
-    /// What left, percent of the line rate.
+    /// Throughput, percent of the line rate.
     pub utilisation_percent: f64,
-    /// What did not fit, packets.
+    /// Dropped packets.
     pub dropped_packets: u64,
 }
 
-/// How the long flow fared among short ones.
+/// The long flow among short ones.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LongShort {
-    /// Recovery time (RT): mean time from the arrival of the short flows' last byte to the
-    /// begin of the first 10 µs in which at least 95 % of the line rate arrives from the long
-    /// flow, seconds. None where that never happened.
+    /// Recovery time (RT), seconds. It is the mean time from the arrival of the short flows' last
+    /// byte to the start of recovery: the first 10 µs in which the long flow gets at least 95 % of
+    /// the line rate. None if that never happened.
     pub recovery_s: Option<f64>,
-    /// How often that was measured.
+    /// Number of measured recoveries.
     pub recovered: u32,
-    /// How often the long flow did not get there before the next interruption.
+    /// Interruptions after which the long flow did not recover before the next.
     pub not_recovered: u32,
     /// The long flow's rate (LBW), Gbit/s.
     pub long_gbps: f64,
 }
 
-/// A flow had all its data across.
+/// All data of a flow has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Completion {
-    /// Which.
+    /// The flow.
     pub flow: u32,
-    /// When it began to send that data, µs.
+    /// Time when it started to send that data, µs.
     pub start_us: f64,
-    /// How long it took until the last byte arrived, µs.
+    /// Time until the last byte arrived, µs.
     pub time_us: f64,
-    /// What it sent, bytes: whole packets.
+    /// Bytes sent: whole packets.
     pub bytes: u64,
-    /// `time_us` over what the same data takes where nothing else is under way and the flow
-    /// sends at the rate of its narrowest link.
+    /// `time_us` over the time that the same data takes alone. Alone, the flow sends at the rate of
+    /// its narrowest link and nothing else is in flight.
     pub slowdown: f64,
 }
 
-/// What came, where flows come and go; in the whole run.
+/// Load that arrived where flows come and go, in the whole run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Offered {
     /// Flows.
     pub flows: u64,
     /// Their data in whole packets, bytes.
     pub bytes: u64,
-    /// Of the flows, those that have not ended.
+    /// Flows that have not ended.
     pub unfinished: u64,
-    /// Most flows that the simulator held at a time; those that have ended make room after a
-    /// while.
+    /// Largest number of flows that the simulator held at a time. An ended flow keeps its slot for
+    /// a while.
     pub places: u64,
 }
 
 /// Rates and queues over time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// Distance of the samples, µs.
+    /// Sampling interval, µs.
     pub interval_us: f64,
-    /// For each flow of the scenario, new data that arrived in each interval, Gbit/s.
+    /// For each flow of the scenario, the rate of new data that arrived in each interval, Gbit/s.
     pub flow_gbps: Vec<Vec<f64>>,
-    /// Distribution of the time that packets have waited in switches, in the measured time: each
-    /// time, µs, and the share of packets that waited no longer.
+    /// Distribution of the queueing delay in switches, in the measured time: each delay, µs, and
+    /// the share of packets with no longer delay.
     pub queue_latency: Vec<(f64, f64)>,
     /// For each port to a receiver.
     pub queues: Vec<QueueSeries>,
@@ -181,8 +182,8 @@ pub struct Series {
 pub struct QueueSeries {
     /// Number of the port.
     pub port: u32,
-    /// When it was sampled, µs.
+    /// Sampling times, µs.
     pub at_us: Vec<f64>,
-    /// What waited or was being sent, bytes.
+    /// Bytes queued or being sent.
     pub bytes: Vec<u64>,
 }

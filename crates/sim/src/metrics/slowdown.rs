@@ -5,14 +5,15 @@ use serde::Serialize;
 use super::Completion;
 use crate::Time;
 
-/// Slowdowns of flows up to a size: completion time over that of the flow alone in the network.
+/// Slowdowns of flows in a range of sizes. A slowdown is completion time over that of the flow
+/// alone in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Slowdown {
-    /// Flows of more than this, bytes.
+    /// Flows are larger than this, bytes.
     pub above_bytes: u64,
-    /// And at most this; none: however large.
+    /// Flows are at most this large, bytes; none: no limit.
     pub up_to_bytes: Option<u64>,
-    /// How many.
+    /// Number of flows.
     pub flows: u64,
     /// Mean.
     pub mean: f64,
@@ -24,15 +25,15 @@ pub struct Slowdown {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
-    /// Greatest.
+    /// Maximum.
     pub max: f64,
 }
 
-/// Between the sizes, bytes.
+/// Bounds between the ranges, bytes.
 const BOUNDS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 
-/// Slowdowns of the flows that began after the warm-up, by size; the last are those of all.
-/// Sizes without a flow are left out.
+/// Slowdowns of the flows that started after the warm-up, by size; the last entry is all flows.
+/// Ranges without a flow are left out.
 pub(super) fn slowdowns(completions: &[Completion], warmup: Time) -> Vec<Slowdown> {
     let measured = || completions.iter().filter(|one| one.start_us >= warmup.us());
     let mut lows = vec![0];

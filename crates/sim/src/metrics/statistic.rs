@@ -1,12 +1,12 @@
-//! What runs are compared by: one number each, defined once.
+//! Statistics by which runs are compared: one number each, defined once.
 
 use serde::Serialize;
 
 use super::Outcome;
 use crate::scenario::Workload;
 
-/// Heading of a column, with the unit; unit, to be written behind a number; and its value in a run,
-/// none where there was nothing to measure.
+/// Heading of a column, with the unit; unit behind a number; and value in a run, none if nothing
+/// was measured.
 type Definition = (&'static str, &'static str, fn(&Outcome) -> Option<f64>);
 
 thalweg_report::statistics! {
@@ -42,12 +42,12 @@ impl Statistic {
         self.definition().0
     }
 
-    /// Unit, to be written behind a number.
+    /// Unit, for use behind a number.
     pub fn unit(self) -> &'static str {
         self.definition().1
     }
 
-    /// Its value in a run; none where there was nothing to measure.
+    /// Its value in a run; none if nothing was measured.
     pub fn of(self, outcome: &Outcome) -> Option<f64> {
         self.definition().2(outcome)
     }
@@ -72,7 +72,7 @@ impl Statistic {
 pub struct Summary {
     /// Mean.
     pub mean: f64,
-    /// Standard deviation of the sample (n − 1); 0 of one value.
+    /// Standard deviation of the sample (n − 1); 0 for one value.
     pub deviation: f64,
     /// Least value.
     pub least: f64,
@@ -83,7 +83,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these values; none of none.
+    /// Summary of these values; none without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;

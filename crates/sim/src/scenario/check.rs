@@ -1,4 +1,4 @@
-//! What makes a scenario impossible.
+//! Checks for impossible scenarios.
 
 use thalweg_units::reader::Table;
 use thalweg_units::{Rate, Span};
@@ -8,13 +8,13 @@ use crate::Time;
 use crate::topology::{Wiring, crossing, transmission};
 use crate::workload;
 
-/// More would not fit an event.
+/// An event's fields hold no more flows.
 pub(super) const MOST_FLOWS: u32 = 1 << 20;
 const MOST_HOSTS: u32 = 1 << 16;
 /// Samples of a time series, all flows together.
 const MOST_SAMPLES: u64 = 100_000_000;
 
-/// Where keys were taken from.
+/// The tables that keys were taken from.
 pub(super) struct Tables<'t, 's> {
     pub root: &'t Table<'s>,
     pub link: &'t Table<'s>,
@@ -24,7 +24,7 @@ pub(super) struct Tables<'t, 's> {
     pub workload: &'t Table<'s>,
 }
 
-/// Whether there is such a network; the keys were taken from that table.
+/// Checks that the network can exist. `table` is where its keys were taken from.
 pub(super) fn topology(table: &Table<'_>, topology: Topology) {
     let key = match topology {
         Topology::FatTree { ports } if ports < 2 || ports % 2 != 0 => {
@@ -54,11 +54,11 @@ pub(super) fn topology(table: &Table<'_>, topology: Topology) {
     }
 }
 
-/// The whole, once all parts are known. Fills in the time-out where there is none.
+/// Checks the whole scenario once all parts are known. Sets the time-out where none is given.
 pub(super) fn scenario(tables: &Tables<'_, '_>, scenario: &mut Scenario) {
     times(tables.root, scenario);
     network(tables, scenario);
-    // What follows walks over the network.
+    // The remaining checks walk through the network.
     if tables.root.is_sound() {
         let wiring = Wiring::new(scenario);
         round_trip(tables, scenario, &wiring);
@@ -151,7 +151,7 @@ fn round_trip(tables: &Tables<'_, '_>, scenario: &mut Scenario, wiring: &Wiring)
             .network
             .wrong("base_rtt", span(base).to_string(), expected);
     }
-    // The longest that a packet which is not lost can take.
+    // The longest time of a packet that is not lost.
     let queues = links[1..].iter().fold(Time::ZERO, |sum, link| {
         let bits = u128::from(link.queue_bytes) * 8 * 1_000_000_000_000;
         sum + Time::from_ps((bits / u128::from(link.rate_bps)) as u64)
@@ -183,7 +183,7 @@ fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
             let count = hosts * (hosts - 1) * u64::from(*flows_per_pair);
             ("flows_per_pair", count)
         }
-        // How many there are at a time is seen when it runs.
+        // The number of concurrent flows is known only at run time.
         Workload::Poisson { .. } => ("kind", 0),
         Workload::Flows(list) => ("kind", list.len() as u64),
     };
@@ -204,7 +204,7 @@ fn flows(tables: &Tables<'_, '_>, scenario: &Scenario, wiring: &Wiring) {
                 .wrong("series", found, format!("at most {MOST_SAMPLES}"));
         }
     }
-    // Endless flows share links; none may be asked to send less than the least rate.
+    // Endless flows share links. None may be asked to send less than the lowest rate.
     let plan = workload::plan(scenario, 0);
     let mut sharing = vec![0u64; wiring.ports.len()];
     let mut sending = vec![0u64; wiring.hosts as usize];

@@ -1,7 +1,7 @@
 //! The scenario file.
 //!
-//! Parsing is strict: unknown keys, malformed quantities and networks that cannot exist are
-//! all told, each with file, line, column and what was expected.
+//! Parsing is strict. Unknown keys, malformed quantities and impossible networks are all reported,
+//! each with file, line, column and the expected value.
 
 use std::fmt;
 use std::path::Path;
@@ -19,13 +19,13 @@ use crate::Time;
 use crate::cc::Spec;
 use crate::metrics::Statistic;
 
-/// Why a scenario cannot be had from a file.
+/// Why a file gives no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// It is not a valid scenario.
+    /// The file is not a valid scenario.
     #[error(transparent)]
     Scenario(#[from] Faults),
 }
@@ -34,7 +34,7 @@ impl Scenario {
     /// Reads and checks a scenario file.
     ///
     /// # Errors
-    /// Where it cannot be read, or is not a valid scenario.
+    /// The file cannot be read, or is not a valid scenario.
     pub fn load(file: &Path) -> Result<Self, LoadError> {
         Ok(Self::parse(&read_text(file)?, file)?)
     }
@@ -100,7 +100,7 @@ impl Scenario {
             hosts: &hosts_table,
             workload: &workload_table?,
         };
-        // Values are compared with each other once each is good by itself.
+        // Values are compared with each other once each is valid by itself.
         if root.is_sound() {
             check::scenario(&tables, &mut scenario);
         }
@@ -108,7 +108,7 @@ impl Scenario {
     }
 }
 
-/// Bytes that a port queues where a scenario does not say.
+/// Default size of a port's queue, bytes.
 const DEFAULT_QUEUE: u64 = 10 << 20;
 
 impl Link {
@@ -126,7 +126,7 @@ impl Link {
 }
 
 impl Network {
-    /// Without links.
+    /// Reads the table without the keys of links.
     fn read(table: &mut Table<'_>) -> Self {
         let none = Link {
             rate_bps: 0,
@@ -205,7 +205,7 @@ enum RecoveryWord {
 }
 
 impl Hosts {
-    /// A time-out that is not there is zero.
+    /// A missing time-out is zero.
     fn read(table: &mut Table<'_>) -> Self {
         let hosts = Self {
             burst_packets: table.count("burst", 1..=1024).unwrap_or(1),
@@ -226,7 +226,7 @@ impl Hosts {
 }
 
 impl Expectation {
-    /// One `[[expect]]` table; none where there is a fault.
+    /// One `[[expect]]` table; none if it is faulty.
     fn read(mut table: Table<'_>, workload: Option<&super::Workload>) -> Option<Self> {
         let cc = controller(&mut table);
         let statistic: Option<Statistic> = table.needed("statistic");

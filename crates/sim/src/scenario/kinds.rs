@@ -33,7 +33,7 @@ enum BurstPer {
     Host,
 }
 
-/// How hosts and switches are connected; none where there is a fault.
+/// How hosts and switches are connected; none if the table is faulty.
 pub(super) fn topology(mut table: Table<'_>) -> Option<Topology> {
     let kind = table.kind(None)?;
     let mut number = |key| table.needed_count(key, 0..=u32::MAX).unwrap_or_default();
@@ -57,7 +57,7 @@ pub(super) fn topology(mut table: Table<'_>) -> Option<Topology> {
     table.is_sound().then_some(topology)
 }
 
-/// What a scenario's flows do, in a network of that shape; none where there is a fault.
+/// The flows of a scenario in a network of that shape; none if the table is faulty.
 pub(super) fn workload(
     table: &mut Table<'_>,
     flows: Vec<Table<'_>>,
@@ -125,7 +125,7 @@ fn poisson(table: &mut Table<'_>, duration: Option<Time>) -> Option<Workload> {
     })
 }
 
-/// Hosts that send; all but one where it is not said.
+/// Number of sending hosts; by default all but one.
 fn senders(table: &mut Table<'_>, hosts: Option<u32>, least: u32) -> u32 {
     let most = hosts.map_or(u32::MAX, |hosts| hosts - 1);
     let Some(given) = table.count("senders", 0..=u32::MAX) else {

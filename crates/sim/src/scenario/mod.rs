@@ -1,4 +1,4 @@
-//! What is simulated: a network, its hosts, and who sends how much to whom.
+//! Scenarios: a network, its hosts, and who sends how much to whom.
 //!
 //! `docs/reference/sim.md` documents every key of the file.
 
@@ -19,25 +19,25 @@ pub use file::LoadError;
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Scenario {
-    /// Short name: names the report's directory.
+    /// Short name; the report's directory has it too.
     pub name: String,
     /// One sentence for the reader of the report.
     pub description: String,
-    /// When the simulation ends.
+    /// Time when the simulation ends.
     pub duration: Time,
-    /// When measuring begins.
+    /// Time when measuring starts.
     pub warmup: Time,
     /// How hosts and switches are connected.
     pub topology: Topology,
-    /// What all links and queues have in common.
+    /// Common parameters of all links and queues.
     pub network: Network,
-    /// How hosts send.
+    /// Parameters of sending hosts.
     pub hosts: Hosts,
     /// Who sends how much to whom.
     pub workload: Workload,
-    /// Distance of the samples of the time series; none: no series.
+    /// Sampling interval of the time series; none: no series.
     pub series: Option<Time>,
-    /// What is expected of the outcome.
+    /// Expected outcome.
     pub expect: Vec<Expectation>,
 }
 
@@ -46,9 +46,9 @@ pub struct Scenario {
 pub struct Link {
     /// Bits per second.
     pub rate_bps: u64,
-    /// How long a bit is under way.
+    /// Propagation delay.
     pub delay: Time,
-    /// Bytes that a switch queues for it; what does not fit is dropped.
+    /// Size of a switch's queue in front of the link, bytes. Packets that do not fit are dropped.
     pub queue_bytes: u64,
 }
 
@@ -58,21 +58,21 @@ pub struct Link {
 pub enum Topology {
     /// One switch.
     Star {
-        /// Hosts at it.
+        /// Hosts at the switch.
         hosts: u32,
     },
     /// Every leaf switch is connected to every spine switch.
     LeafSpine {
         /// Switches with hosts.
         leaves: u32,
-        /// Switches without.
+        /// Switches without hosts.
         spines: u32,
         /// Hosts at each leaf.
         hosts_per_leaf: u32,
     },
-    /// Three tiers of switches with `ports` ports (Al-Fares, Loukissas and Vahdat 2008).
+    /// Three tiers of switches with `ports` ports each (Al-Fares, Loukissas and Vahdat 2008).
     FatTree {
-        /// Ports of every switch, an even number; ports³/4 hosts.
+        /// Ports of every switch, an even number. The network has ports³/4 hosts.
         ports: u32,
     },
 }
@@ -92,7 +92,7 @@ impl Topology {
     }
 }
 
-/// What links and queues have in common.
+/// Common parameters of links and queues.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Network {
     /// Links of hosts.
@@ -101,22 +101,22 @@ pub struct Network {
     pub fabric: Link,
     /// Whole data packet on the wire, bytes.
     pub packet_bytes: u32,
-    /// Whole acknowledgement, notification or answer to a probe on the wire, bytes.
+    /// Whole ACK, notification or probe response on the wire, bytes.
     pub answer_bytes: u32,
-    /// Round-trip time of the longest path through empty queues; what links do not account for
-    /// is spent in the receiver. None: links alone.
+    /// Round-trip time of the longest path through empty queues. The part that links do not account
+    /// for is spent in the receiver. None: links alone.
     pub base_rtt: Option<Time>,
-    /// Congestion marks.
+    /// ECN marks.
     pub ecn: Option<Ecn>,
-    /// Pause frames: queues do not drop, they stop who fills them.
+    /// Pause frames: queues do not drop packets but pause their senders.
     pub pause: Option<Pause>,
-    /// Whether every queue is a list of packets even where its departures can be computed. For
+    /// Whether every queue is a list of packets, even where its departures can be computed. For
     /// tests: the outcome is the same, only slower.
     pub explicit_queues: bool,
 }
 
-/// Marks by queue length, as random early detection (RED) does: none up to `min_bytes`, then
-/// linearly more up to `max_probability` at `max_bytes`, all beyond it.
+/// Marks by queue length, as in random early detection (RED). There are none up to `min_bytes`. The
+/// probability then grows linearly to `max_probability` at `max_bytes`, and is 1 beyond it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ecn {
     /// Kmin, bytes.
@@ -130,36 +130,36 @@ pub struct Ecn {
 /// Priority flow control (IEEE 802.1Qbb) of the data class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Pause {
-    /// A switch stops the sender of a link when so many bytes of it wait, bytes.
+    /// XOFF threshold: a switch pauses the sender of a link when it queues this many bytes from it.
     pub stop_bytes: u64,
-    /// And lets it go on when no more than so many do.
+    /// XON threshold: the sender goes on when at most this many bytes are queued.
     pub go_bytes: u64,
 }
 
-/// How hosts send.
+/// Parameters of sending hosts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hosts {
     /// Packets of a flow that leave in one turn.
     pub burst_packets: u32,
-    /// Flows begin at random moments of this time.
+    /// Flows start at random moments of this time.
     pub start_spread: Time,
-    /// How long after something happened a controller's command takes effect.
+    /// Delay between an event and the effect of a controller's command.
     pub reaction: Time,
-    /// The least rate of a flow, bits per second.
+    /// Lowest rate of a flow, bits per second.
     pub min_rate_bps: u64,
-    /// What replaces lost packets.
+    /// How lost packets are replaced.
     pub recovery: Recovery,
     /// A packet that is neither acknowledged nor reported lost in this time is lost.
     pub timeout: Time,
 }
 
-/// What replaces lost packets.
+/// How lost packets are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recovery {
     /// The receiver takes packets in order only; the sender goes back to the lost one.
     GoBackN,
-    /// The receiver keeps what comes; the sender repeats what was lost.
+    /// The receiver keeps every packet; the sender retransmits lost packets only.
     SelectiveRepeat,
 }
 
@@ -169,43 +169,43 @@ pub enum Recovery {
 pub enum Workload {
     /// Endless flows from hosts 1 to `senders` to host 0.
     ManyToOne {
-        /// Hosts that send.
+        /// Number of sending hosts.
         senders: u32,
-        /// Flows, dealt to the senders in turn.
+        /// Number of flows, dealt to the senders in turn.
         flows: u32,
     },
     /// Endless flows from every host to every other.
     AllToAll {
-        /// Flows from each host to each other.
+        /// Number of flows from each host to each other.
         flows_per_pair: u32,
     },
     /// An endless flow from host 1, and short ones from the others, all to host 0.
     LongShort {
-        /// Hosts that send.
+        /// Number of sending hosts.
         senders: u32,
-        /// Flows, dealt to the senders in turn; the first is the long one.
+        /// Number of flows, dealt to the senders in turn; the first is the long one.
         flows: u32,
-        /// What a short flow sends at a time, or all of a host's together, bytes.
+        /// Bytes that a short flow, or all of a host's flows together, sends at a time.
         burst_bytes: u64,
         /// Whether a host's flows share a burst, evenly and in whole packets.
         per_host: bool,
-        /// How long short flows then wait.
+        /// Pause of short flows between bursts.
         idle: Time,
-        /// Whether all wait until the last has sent, and begin again together; else each for
-        /// itself.
+        /// Whether short flows wait until the last has sent, and start again together. Otherwise
+        /// each waits for itself.
         together: bool,
     },
-    /// Flows that come at random moments (a Poisson process), each from a random host to a
-    /// random other one, send their data once, and go.
+    /// Flows that arrive at random moments (a Poisson process). Each goes from a random host to a
+    /// random other one, sends its data once, and ends.
     Poisson {
-        /// How large they are.
+        /// Distribution of their sizes.
         sizes: Sizes,
-        /// What the hosts send on average, of what their links carry, from 0 to 1.
+        /// Mean offered load, as a share of the hosts' links, from 0 to 1.
         load: f64,
-        /// None come after this.
+        /// No flow arrives after this.
         until: Time,
     },
-    /// A list.
+    /// A list of flows.
     Flows(Vec<FlowPlan>),
 }
 
@@ -216,8 +216,8 @@ pub struct FlowPlan {
     pub from: u32,
     /// Receiving host.
     pub to: u32,
-    /// What it sends, bytes; none: without end.
+    /// Bytes that it sends; none: without end.
     pub bytes: Option<u64>,
-    /// When it begins; none: at a random moment of [`Hosts::start_spread`].
+    /// Time of its start; none: a random moment of [`Hosts::start_spread`].
     pub start: Option<Time>,
 }

@@ -60,7 +60,7 @@ fn a_whole_scenario() {
     assert_eq!(scenario.hosts.timeout, Time::from_ps(2 * 850_860_800));
 }
 
-/// The scenario with one piece of text replaced, and what is said about it.
+/// Replaces one piece of the scenario's text and returns the fault.
 fn fault(from: &str, to: &str) -> String {
     assert!(STAR.contains(from), "{from}");
     parse(&STAR.replacen(from, to, 1)).unwrap_err()
@@ -111,7 +111,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
             "\"12us\"",
             "\"4us\"",
             "15:12",
-            // Two links: 2·81.92 ns + 2 µs there, 2·5.12 ns + 2 µs back.
+            // Two links: 2·81.92 ns + 2 µs forward, 2·5.12 ns + 2 µs back.
             "expected at least 4174.08ns: over the 2 links of the longest path a packet of 1024 \
              bytes takes 2163.84ns, an answer of 64 bytes 2010.24ns",
         ),
@@ -203,7 +203,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
     }
 }
 
-/// One a part of the file: each is found, with its place.
+/// One fault in each part of the file: each is found, with its place.
 #[test]
 fn all_faults_are_told_at_once() {
     let text = STAR
@@ -276,7 +276,7 @@ fn lists_of_flows() {
     assert!(far.contains("a whole number from 0 to 64"), "{far}");
 }
 
-/// Every scenario that comes with the program is valid, and named as its file.
+/// Every scenario of the repository is valid, and has the name of its file.
 #[test]
 fn scenarios_of_the_repository() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/sim");
@@ -296,7 +296,7 @@ fn scenarios_of_the_repository() {
     assert!(count >= 19, "{count}");
 }
 
-/// 20 short flows of 7 hosts: six of them have three, one has two.
+/// 20 short flows of 7 hosts: six hosts have three, one has two.
 #[test]
 fn bursts_of_flows_and_of_hosts() {
     let text = STAR.replace(

@@ -1,9 +1,8 @@
 //! Calls of the controllers.
 //!
-//! Where the scenario has a reaction time, a controller lives that much in the past: it is
-//! called so much later than things happen, with the time at which they happened, and its
-//! command takes effect at once. That is the same as a command that takes effect later, and
-//! needs no list of commands.
+//! Where the scenario has a reaction time, each call of a controller is delayed by it. The
+//! controller sees the time of the event, and its command takes effect at once. This equals a
+//! command that takes effect later, and needs no list of commands.
 
 use crate::Time;
 use crate::cc::{Ack, Context, Controller, Loss, Response, Setup, TIMERS};
@@ -23,11 +22,11 @@ pub(super) struct Control<C> {
     pub controllers: Vec<C>,
     pub setups: Vec<Setup>,
     pub timers: Vec<[Time; TIMERS]>,
-    /// When each timer's event goes off; others are stale.
+    /// When each timer's event is due; other events are stale.
     pub timer_events: Vec<[Time; TIMERS]>,
     /// Whether any controller has ever set a timer.
     timed: bool,
-    /// Where pending decisions go, if they are made outside.
+    /// Pending decisions, if they are made outside.
     pub pending: Option<Vec<Pending>>,
 }
 
@@ -47,7 +46,7 @@ impl<C> Control<C> {
         control
     }
 
-    /// The flow of this place has a controller from now on.
+    /// Gives the flow in this slot a controller.
     pub fn admit(&mut self, place: usize, controller: C, setup: Setup) {
         put(&mut self.controllers, place, controller);
         put(&mut self.setups, place, setup);
@@ -79,7 +78,7 @@ pub(super) fn setups(
             let links = wiring.links_of(flow.host, path);
             let ports = path.iter().map(|port| sharing[*port as usize]);
             let flows = std::iter::once(sending[flow.host as usize]).chain(ports);
-            // The narrowest link is the one with the least rate a flow.
+            // The narrowest link is the one with the lowest rate per flow.
             let expected = (links.iter().zip(flows))
                 .min_by_key(|(link, flows)| link.rate_bps / u64::from((*flows).max(1)))
                 .map_or(1, |(_, flows)| flows);
@@ -89,7 +88,7 @@ pub(super) fn setups(
 }
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
-    /// Calls a flow's controller and obeys it.
+    /// Calls a flow's controller and applies its command.
     #[inline]
     fn call(&mut self, index: usize, now: Time, call: impl FnOnce(&mut C, &mut Context<'_>)) {
         let mut timers = if self.control.timed {
@@ -109,7 +108,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         );
         if flow.command.rate_bps != before {
             let line = self.transport.hosts[flow.host as usize].rate_bps;
-            // Not a number becomes the least rate.
+            // NaN becomes the lowest rate.
             flow.command.rate_bps = flow.command.rate_bps.max(self.set.min_rate_bps).min(line);
             let bits = f64::from(self.set.packet_bytes) * 8.0;
             flow.gap = Time::from_ps((bits * 1e12 / flow.command.rate_bps + 0.5) as u64);
@@ -130,7 +129,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.reschedule(index);
     }
 
-    /// When that happened which the controller hears of now.
+    /// Time of the event that the controller hears of now.
     fn happened(&self) -> Time {
         self.now.saturating_sub(self.set.reaction)
     }
@@ -257,7 +256,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
         let due = timer + self.set.reaction;
         if due > self.now {
-            // It was put off.
+            // The timer was postponed.
             self.control.timer_events[index][number] = due;
             self.schedule(due, Kind::Timer, index as u32, number as u32);
             return;

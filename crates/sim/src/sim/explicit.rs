@@ -1,10 +1,10 @@
-//! Ports with a list of what waits: where pause frames can stop a port, its departures cannot
-//! be computed.
+//! Ports with explicit queues. Where pause frames can stop a port, its departures cannot be
+//! computed.
 //!
-//! Pause frames follow IEEE 802.1Qbb with one class of data: a switch counts what waits of each
-//! link that leads to it, and stops the sender of a link when that exceeds a threshold, until it
-//! has fallen below another. The frame takes the link's delay and never waits; who is stopped
-//! finishes the packet that it is sending.
+//! Pause frames follow IEEE 802.1Qbb with one class of data. A switch counts the queued bytes from
+//! each link that leads to it. It pauses the link's sender above the XOFF threshold, until the
+//! count falls to the XON threshold. A frame takes the link's delay and is never queued. A paused
+//! sender finishes the packet that it is sending.
 
 use std::collections::VecDeque;
 
@@ -16,16 +16,16 @@ use crate::scenario::Pause;
 use super::state::Packet;
 use super::{Kind, Simulation};
 
-/// What sends on one link: an output port or a host.
+/// A sender on one link: an output port or a host.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sender {
-    /// Packets that wait, or, of a host, flows with a burst.
+    /// Queued packets; for a host, flows with a burst.
     pub line: VecDeque<u32>,
     pub sending: bool,
     pub paused: bool,
-    /// Packets from this link that wait in the switch behind it.
+    /// Packets from this link that are queued in the switch behind it.
     pub behind: u64,
-    /// Whether that switch has asked it to stop.
+    /// Whether that switch has paused it.
     pub asked: bool,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Links {
 }
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
-    /// A flow with a burst joins its host's line.
+    /// A flow with a burst joins its host's queue.
     pub(super) fn join(&mut self, flow: u32) {
         let host = self.transport.flows[flow as usize].host;
         let link = self.fabric.ports.len() + host as usize;
@@ -47,7 +47,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.serve(link);
     }
 
-    /// Whether what sends on a link may begin with a packet; if so, the first in its line.
+    /// The first in a link's queue, if the link may start to send it.
     fn next_in_line(&mut self, link: usize) -> Option<u32> {
         let sender = &mut self.fabric.links.as_mut()?.senders[link];
         if sender.sending || sender.paused {
@@ -64,7 +64,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// Begins to send on a link if it can.
+    /// Starts to send on a link if it can.
     fn serve(&mut self, link: usize) {
         let Some(first) = self.next_in_line(link) else {
             return;
@@ -143,7 +143,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// Sends a pause frame, or one that ends a pause, back over a link.
+    /// Sends an XOFF or XON frame back over a link.
     fn ask(&mut self, link: usize, stop: u32) {
         let delay = match link.checked_sub(self.fabric.ports.len()) {
             None => self.fabric.ports[link].delay,
@@ -161,7 +161,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.serve(link);
     }
 
-    /// A packet has left a port with a list.
+    /// A packet has left a port with an explicit queue.
     pub(super) fn served(&mut self, index: usize, place: u32) {
         let packet = self.fabric.packets.get(place);
         let came_by = self.came_by(&packet);

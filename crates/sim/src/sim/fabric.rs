@@ -1,4 +1,4 @@
-//! What lies between hosts: ports, the paths through them, and packets on their way.
+//! The network between hosts: ports, the paths through them, and packets in flight.
 
 use crate::Time;
 use crate::cc::Hop;
@@ -15,10 +15,10 @@ pub(super) struct Fabric {
     pub ports: Vec<Port>,
     /// The ports of all flows, one flow after the other.
     pub paths: Vec<u32>,
-    /// Where queues are lists.
+    /// Where queues are explicit.
     pub links: Option<Links>,
     pub packets: Slab,
-    /// Of the packets, by place; empty where nobody asks for it.
+    /// Telemetry of packets, by slot; empty where nobody asks for it.
     pub telemetry: Vec<Telemetry>,
 }
 
@@ -44,13 +44,13 @@ impl Fabric {
         }
     }
 
-    /// The ports on a flow's way, in order.
+    /// The ports on a flow's path, in order.
     pub fn path(&self, flow: &Flow) -> &[u32] {
         let first = flow.path as usize;
         &self.paths[first..first + usize::from(flow.hops)]
     }
 
-    /// Takes a packet that starts on its way with its host's own entry, and returns its place.
+    /// Stores a packet that leaves its host, with the host's own telemetry, and returns its slot.
     #[inline]
     pub fn insert_with_telemetry(&mut self, packet: Packet, own: Hop) -> u32 {
         let place = self.packets.insert(packet);

@@ -1,4 +1,4 @@
-//! A simulation: who does what when.
+//! A simulation: its events and their order.
 
 mod control;
 mod explicit;
@@ -28,35 +28,35 @@ use transport::Transport;
 
 pub use outside::{Decision, External, Pending};
 
-/// What happens, in the upper bits of [`Event::what`]; whom it concerns is below.
+/// Kind of an event, in the upper bits of [`Event::what`]. The lower bits name its object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Kind {
-    /// A flow begins, or goes on after a pause.
+    /// A flow starts, or goes on after a pause.
     Start,
     /// A flow may send.
     Turn,
-    /// A flow's next packet begins to leave its host.
+    /// A flow's next packet starts to leave its host.
     Depart,
     /// A packet (argument) reaches a port.
     Arrive,
     /// A packet (argument) leaves a port; with telemetry only.
     Leave,
-    /// A flow's probe was answered, or its loss is known.
+    /// A probe response has arrived, or the probe's loss is known.
     Response,
-    /// An acknowledgement (argument) reaches the sender.
+    /// An ACK (argument) reaches the sender.
     Ack,
-    /// An acknowledgement (argument) reaches the controller.
+    /// An ACK (argument) reaches the controller.
     Acked,
-    /// A report of a gap (argument) reaches the sender.
+    /// A gap report (argument) reaches the sender.
     Gap,
     /// A dropped packet (argument) has timed out.
     Timeout,
-    /// The controller hears of a loss (argument: how it was found).
+    /// A loss reaches the controller (argument: how it was detected).
     Lost,
-    /// A congestion notification reaches the controller.
+    /// A CNP reaches the controller.
     Notify,
-    /// A controller's timer (argument) goes off.
+    /// A controller's timer (argument) expires.
     Timer,
     /// The controller hears of a packet that has left.
     Sent,
@@ -64,13 +64,13 @@ enum Kind {
     Complete,
     /// The queue of a port is sampled.
     Sample,
-    /// A flow comes.
+    /// A flow arrives.
     Arrival,
-    /// The place of a flow that has gone is free again.
+    /// The slot of an ended flow is free again.
     Release,
-    /// A host with a list has sent a packet.
+    /// A host with an explicit queue has sent a packet.
     Free,
-    /// A pause frame arrives at the sender of a link (argument: stop or go).
+    /// A pause frame arrives at the sender of a link (argument: XOFF or XON).
     Pause,
 }
 
@@ -99,7 +99,7 @@ const KINDS: [Kind; 20] = [
 
 const SUBJECT_BITS: u32 = 27;
 
-/// What holds for a whole run.
+/// Settings of a whole run.
 struct Settings {
     end: Time,
     warmup: Time,
@@ -113,7 +113,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Those of a scenario; what controllers need is not known yet.
+    /// The settings of a scenario, without the controllers' needs.
     fn new(scenario: &Scenario) -> Self {
         Self {
             end: scenario.duration,
@@ -128,7 +128,7 @@ impl Settings {
         }
     }
 
-    /// What a controller knows of a flow over these links; answers take `back`.
+    /// What a controller knows of a flow over these links; responses take `back`.
     fn setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
         Setup {
             line_rate_bps: links[0].rate_bps as f64,
@@ -144,8 +144,8 @@ impl Settings {
 
 /// A simulation of one scenario with one kind of controller.
 ///
-/// Monomorphic in both: the calls per packet are direct. `Box<dyn Controller>` is a controller
-/// too where that does not matter.
+/// It is monomorphic in both, so calls per packet are direct. `Box<dyn Controller>` is a controller
+/// too, for uses where speed does not matter.
 pub struct Simulation<C, Q = Wheel> {
     now: Time,
     set: Settings,
@@ -154,7 +154,7 @@ pub struct Simulation<C, Q = Wheel> {
     fabric: Fabric,
     control: Control<C>,
     plan: Plan,
-    /// Where flows come and go.
+    /// Only where flows come and go.
     open: Option<open::Open<C>>,
     meter: Meter,
     /// An event that waits for a decision.
@@ -163,9 +163,9 @@ pub struct Simulation<C, Q = Wheel> {
 }
 
 impl<C: Controller> Simulation<C> {
-    /// A simulation at its begin. `factory` makes the controller of a flow, given by its number.
-    /// The same scenario, factory and seed give the same run. Where flows come and go, numbers
-    /// are given again, and the factory is asked whenever a flow comes.
+    /// A simulation at its start. `factory` makes a flow's controller from its number. The same
+    /// scenario, factory and seed give the same run. Where flows come and go, numbers are reused,
+    /// and the factory is called for each new flow.
     pub fn new(
         scenario: &Scenario,
         factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static,
@@ -187,7 +187,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         simulation
     }
 
-    /// A simulation that has no controllers yet for flows that come.
+    /// A simulation without controllers for flows that arrive later.
     fn assemble(scenario: &Scenario, factory: &mut dyn FnMut(u32, &Setup) -> C, seed: u64) -> Self {
         let mut set = Settings::new(scenario);
         let wiring = Wiring::new(scenario);
@@ -196,7 +196,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         let fabric = Fabric::new(scenario, &wiring, &transport, paths, seed);
         let setups = control::setups(&set, &wiring, &transport.flows, &fabric, seed);
         let control = Control::new(setups, factory);
-        // What controllers want to hear of is the same for all.
+        // All controllers have the same needs.
         set.needs = match control.controllers.first() {
             Some(controller) => controller.needs(),
             None => {
@@ -239,10 +239,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.outcome()
     }
 
-    /// Runs to the end as long as `go_on` wants so; none if it did not. It is asked again and
-    /// again, with the simulated time, and not for so long that a user would notice.
+    /// Runs to the end while `go_on` returns true; none otherwise. `go_on` gets the simulated time,
+    /// and is called often enough for an interactive stop.
     pub fn run_while(mut self, mut go_on: impl FnMut(Time) -> bool) -> Option<Outcome> {
-        // Some milliseconds.
+        // A few milliseconds.
         const EVENTS: u32 = 1 << 16;
         loop {
             for _ in 0..EVENTS {
@@ -256,12 +256,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// The time of the last event.
+    /// Time of the last event.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Handles the next event; whether there was one before the end.
+    /// Handles the next event. False if there was none before the end.
     fn step(&mut self) -> bool {
         match self.next() {
             Some(event) if event.time < self.set.end => {
@@ -275,7 +275,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// Takes the next event, and fetches what those that come before long concern.
+    /// Takes the next event, and prefetches the data of those that follow shortly.
     #[inline]
     fn next(&mut self) -> Option<Event> {
         let (flows, controllers) = (&self.transport.flows, &self.control.controllers);
@@ -328,7 +328,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         });
     }
 
-    /// All of a flow's data has arrived: it may have to send again.
+    /// All data of a flow has arrived: it may have to send again.
     fn complete(&mut self, flow: usize) {
         let packets = match self.plan.flows.get(flow) {
             Some(planned) => planned.packets.unwrap_or(0),
@@ -344,8 +344,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// How long a flow's packets take where nothing waits: the first over all links, the others
-    /// behind it as the narrowest lets them.
+    /// Time of a flow's packets through an empty network. The first packet crosses all links; the
+    /// others follow at the rate of the narrowest.
     fn alone(&self, index: usize, packets: u32) -> Time {
         let flow = &self.transport.flows[index];
         let slowest = (self.fabric.path(flow).iter())
@@ -360,7 +360,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         };
         for port in self.meter.sampled_ports().to_vec() {
-            // What is known about a port is ahead of the clock by its shift.
+            // A port's known state is ahead of the clock by its shift.
             let mut at = interval;
             while at < self.fabric.ports[port as usize].shift {
                 at += interval;
@@ -389,7 +389,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
     }
 
     fn outcome(mut self) -> Outcome {
-        // What is under way is counted, not inferred: nothing may be lost without a trace.
+        // Packets in flight are counted, not inferred: none may disappear without a trace.
         let mut underway = match &self.fabric.links {
             Some(links) => links.senders[..self.fabric.ports.len()]
                 .iter()

@@ -1,8 +1,8 @@
-//! Ports whose departures are computed.
+//! Ports with computed departures.
 //!
-//! A port that serves in order and is never stopped needs no list of what waits: a packet that
-//! arrives at `t` waits `w = max(0, busy − t)`, leaves at `t + w + tx`, and that is the new
-//! `busy`. So a packet costs one event a port, and none at the first: see [`shifts`].
+//! A port that serves in order and is never paused needs no list of queued packets. A packet that
+//! arrives at `t` waits `w = max(0, busy − t)` and leaves at `t + w + tx`, which is the new `busy`.
+//! So a packet costs one event per port, and none at the first: see [`shifts`].
 
 use crate::Time;
 use crate::cc::{Controller, Hop};
@@ -12,17 +12,17 @@ use crate::topology::{Node, Wiring};
 use super::state::{Flow, Host, Packet};
 use super::{Kind, Simulation};
 
-/// How long before they happen each port's arrivals are dealt with.
+/// How long in advance each port's arrivals are handled.
 ///
-/// A packet that begins to leave its host now will arrive at the first switch after a known
-/// time; nothing that happens before then can change that. If all that feeds a port is at least
-/// that far away, arrivals are dealt with, in the right order, that much earlier: for the first
-/// switch at the moment of the packet's departure, without an event of its own. The shift of a
-/// port is the least of (shift of a port before it + delay of the link from there), or of a
-/// host's packet time and delay.
+/// A packet that now starts to leave its host arrives at the first switch after a known time; no
+/// earlier event can change that. If all senders to a port are at least that far away, its arrivals
+/// can be handled that much earlier and still in order. For the first switch that is the packet's
+/// departure, without an event of its own. The shift of a port is the minimum over its
+/// predecessors. A port before it gives its shift plus the delay of its link. A host gives its
+/// packet time plus the delay.
 pub(super) fn shifts(wiring: &Wiring, hosts: &[Host], flows: &[Flow], paths: &[u32]) -> Vec<Time> {
     let mut shifts = vec![Time::MAX; wiring.ports.len()];
-    // Shifts only shrink and ways have few ports: this ends.
+    // Shifts only shrink and paths have few ports, so the loop ends.
     loop {
         let mut changed = false;
         for flow in flows {
@@ -54,14 +54,14 @@ pub(super) fn shifts(wiring: &Wiring, hosts: &[Host], flows: &[Flow], paths: &[u
     shifts
 }
 
-/// The same where flows may take any way: what the nearest host allows, for every port.
+/// The same where flows may take any path: for every port, the value that the nearest host allows.
 pub(super) fn even_shifts(wiring: &Wiring, hosts: &[Host]) -> Vec<Time> {
     let nearest = hosts.iter().map(|host| host.tx + host.delay).min();
     vec![nearest.unwrap_or(Time::ZERO); wiring.ports.len()]
 }
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
-    /// A packet is on its way to its next port, where it arrives at `at`.
+    /// A packet is in flight to its next port, where it arrives at `at`.
     #[inline]
     pub(super) fn forward(&mut self, packet: Packet, place: Option<u32>, at: Time) {
         let flow = &self.transport.flows[packet.flow as usize];
@@ -111,7 +111,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         match place {
             None => self.onward(packet, None, next),
             Some(place) => {
-                // What is behind the packet when it leaves is known when that time has come.
+                // The queue behind the packet is known only when it leaves.
                 let hop = Hop {
                     queue_bytes: 0,
                     sent_bytes: port.accepted * u64::from(self.set.packet_bytes),

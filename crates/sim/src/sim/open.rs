@@ -1,9 +1,9 @@
 //! Flows that come and go.
 //!
-//! A flow has a place in the arrays, with its way through the network. When all its data has
-//! arrived the place rests until nothing of the flow can still be under way: acknowledgements,
-//! reports, time-outs. Then the next flow that comes may have it, so memory follows the flows
-//! that are there at a time, not those that ever were.
+//! A flow has a slot in the arrays, with its path through the network. When all its data has
+//! arrived, the slot rests until nothing of the flow can be in flight: ACKs, reports, time-outs.
+//! Then the next new flow may use it. So memory grows with the number of concurrent flows, not with
+//! all flows ever.
 
 use crate::Time;
 use crate::cc::{Controller, Setup, TIMERS};
@@ -17,29 +17,29 @@ use super::state::{Flow, MAX_HOPS};
 use super::transport::answer_delay;
 use super::{Kind, Simulation};
 
-/// Ports of the longest way.
+/// Ports of the longest path.
 const MAX_PORTS: usize = MAX_HOPS - 1;
 
-/// Flows that are told to expect so many on the narrowest link. HPCC sets its additive increase
-/// for the most flows that are likely to compete (Li et al. 2019, §3.3): about a hundred where
-/// servers have links of 100 Gbit/s (§5.1, 80 bytes a round trip).
+/// Number of flows that each is told to expect on the narrowest link. HPCC sets its additive
+/// increase for the largest likely number of competing flows (Li et al. 2019, §3.3). With links of
+/// 100 Gbit/s at servers that is about a hundred (§5.1, 80 bytes a round trip).
 pub(super) const EXPECTED_FLOWS: u32 = 100;
 
 type Factory<C> = Box<dyn FnMut(u32, &Setup) -> C + Send + Sync>;
 
-/// What it takes to let a flow come.
+/// State for flows that arrive during the run.
 pub(super) struct Open<C> {
     wiring: Wiring,
     factory: Option<Factory<C>>,
-    /// The flow that comes next.
+    /// The next flow to arrive.
     next: Option<Arrival>,
-    /// How many have come: the hash of a way takes it.
+    /// Number of flows that have arrived; input of the path's hash.
     come: u64,
-    /// Places of flows that have gone.
+    /// Slots of ended flows.
     free: Vec<u32>,
     answer_bytes: u32,
     answer_delay: Time,
-    /// How long a place rests.
+    /// Time that a slot rests.
     rest: Time,
     seed: u64,
 }
@@ -62,14 +62,14 @@ impl<C> Open<C> {
 }
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
-    /// Where the controllers of flows that come are from.
+    /// Makes the controllers of later flows with this factory.
     pub(super) fn renew(&mut self, factory: impl FnMut(u32, &Setup) -> C + Send + Sync + 'static) {
         if let Some(open) = &mut self.open {
             open.factory = Some(Box::new(factory));
         }
     }
 
-    /// Sees to it that the next flow comes.
+    /// Schedules the arrival of the next flow.
     pub(super) fn schedule_arrival(&mut self) {
         let Some(arrival) = self.plan.arrivals.as_mut().and_then(Iterator::next) else {
             return;
@@ -80,7 +80,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// A flow comes.
+    /// A flow arrives.
     pub(super) fn arrival(&mut self) {
         let Some(open) = &mut self.open else { return };
         let (Some(arrival), Some(factory)) = (open.next.take(), &mut open.factory) else {
@@ -119,12 +119,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.schedule_arrival();
     }
 
-    /// All of a flow's data has arrived: it goes.
+    /// All data of a flow has arrived: the flow ends.
     pub(super) fn gone(&mut self, place: usize) {
         let Some(open) = &self.open else { return };
         let rest = open.rest;
         let flow = &mut self.transport.flows[place];
-        // What is sent a second time (go-back-N) is of no use any more.
+        // Retransmissions (go-back-N) have no use any more.
         flow.next = flow.end;
         flow.repairs = 0;
         flow.missed_from = flow.number;
@@ -134,10 +134,10 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.schedule(self.now + rest, Kind::Release, place as u32, 0);
     }
 
-    /// The place of a flow that has gone is free, unless its host is so busy that a turn of the
-    /// flow is still to come.
+    /// Frees the slot of an ended flow, unless its host is so busy that a turn of the flow is still
+    /// due.
     pub(super) fn release(&mut self, place: usize) {
-        // The last answers may have set timers again.
+        // The last responses may have set timers again.
         self.control.timers[place] = [Time::MAX; TIMERS];
         let Some(open) = &mut self.open else { return };
         if self.transport.flows[place].burst_left > 0 {
@@ -159,7 +159,7 @@ mod tests {
     use crate::sim::test_support::many_to_one;
     use crate::workload;
 
-    /// 16 hosts at one switch whose queues are small enough to lose.
+    /// 16 hosts at one switch with queues small enough to overflow.
     fn scenario(load: f64) -> Scenario {
         let mut scenario = many_to_one(1);
         scenario.topology = Topology::Star { hosts: 16 };
@@ -181,7 +181,7 @@ mod tests {
         Simulation::new(scenario, move |_, _| spec.build(), seed).run()
     }
 
-    /// Begin, duration and size of all flows, in order.
+    /// Start, duration and size of all flows, in order.
     fn ended(completions: &[Completion]) -> Vec<(f64, f64, u64)> {
         let mut all: Vec<_> = (completions.iter())
             .map(|one| (one.start_us, one.time_us, one.bytes))
@@ -190,8 +190,8 @@ mod tests {
         all
     }
 
-    /// A place that another flow had must be as good as a new one: the same flows as a list, each
-    /// with a place of its own, fare the same.
+    /// A reused slot must be as good as a new one. The same flows as a list, each with its own
+    /// slot, must have the same outcome.
     #[test]
     fn a_used_place_is_as_good_as_new() {
         for controller in ["swift", "dcqcn", "dctcp", "timely"] {
@@ -242,7 +242,7 @@ mod tests {
                     wheel.counts.dropped_packets > 100,
                     "{controller} {recovery:?}"
                 );
-                // Nine of ten flows are of less than 120 kB: they have ended, whatever is lost.
+                // Nine of ten flows are smaller than 120 kB: they have ended, whatever is lost.
                 let offered = wheel.offered.unwrap();
                 assert!(
                     offered.unfinished * 10 < offered.flows,
@@ -252,9 +252,9 @@ mod tests {
         }
     }
 
-    /// What comes is what the load says. Flows are a Poisson process: their number has the
-    /// standard deviation √n. A flow's size has 5.6 times its mean (by hand from the points of
-    /// the distribution), so the bytes of n flows have 5.7/√n of theirs.
+    /// The arrivals match the requested load. Flows are a Poisson process: their number has the
+    /// standard deviation √n. The deviation of a flow's size is 5.6 times its mean (by hand from
+    /// the points of the distribution). So the bytes of n flows deviate by 5.7/√n.
     #[test]
     fn the_load_is_what_was_asked_for() {
         let (mut flows, mut bytes) = (0.0, 0.0);
@@ -281,8 +281,8 @@ mod tests {
         );
     }
 
-    /// At line rate in an empty network a flow takes what it takes alone; at half the rate a
-    /// long one takes twice that.
+    /// At line rate in an empty network a flow has a slowdown of 1; at half the rate a long flow
+    /// has 2.
     #[test]
     fn slowdowns_of_flows_alone() {
         let mut scenario = scenario(0.0005);
@@ -295,7 +295,7 @@ mod tests {
         let all = |controller| *run(&scenario, controller, 1).slowdowns.last().unwrap();
         let full = all("fixed:fraction=1");
         assert!(full.flows > 10, "{full:?}");
-        // Steps of the rate are whole picoseconds a packet.
+        // Rates are rounded to whole picoseconds a packet.
         assert!((full.p50 - 1.0).abs() < 1e-6, "{full:?}");
         let half = run(&scenario, "fixed:fraction=0.5", 1);
         let long = half

@@ -1,4 +1,4 @@
-//! Decisions that are made outside of the simulation.
+//! Decisions that the caller makes, outside of the simulation.
 
 use serde::Serialize;
 
@@ -10,19 +10,19 @@ use crate::scenario::Scenario;
 use super::state::{Flow, Probe};
 use super::{KINDS, Kind, SUBJECT_BITS, Simulation};
 
-/// A decision that waits to be made outside: a flow's probe was answered, or will be at a time
-/// that nothing can change any more, or its loss is known.
+/// A decision that the caller must make. A flow's probe response has arrived, or its arrival is
+/// already certain, or the probe's loss is known.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pending {
     /// The flow.
     pub flow: u32,
-    /// When the decision takes effect: the time of the answer, or at which the loss was known,
-    /// and the reaction time.
+    /// When the decision takes effect: the reaction time after the response, or after the loss was
+    /// known.
     pub at: Time,
     /// Whether the probe was lost.
     pub probe_lost: bool,
-    /// Round-trip time that the probe saw; of a lost one, how long after it left its loss was
-    /// known.
+    /// Round-trip time of the probe. For a lost probe, the time from its departure until the loss
+    /// was known.
     pub rtt: Time,
     /// When the probe left.
     pub sent_at: Time,
@@ -59,13 +59,13 @@ impl Pending {
 pub enum Decision {
     /// Leave the rate as it is.
     Keep,
-    /// So many times the flow's rate.
+    /// Multiply the flow's rate by this factor.
     Multiply(f64),
-    /// This rate, bits per second.
+    /// Set this rate, bits per second.
     Rate(f64),
 }
 
-/// The controller of a flow that is decided for outside; see [`Simulation::outside`].
+/// Controller of a flow whose decisions are made outside; see [`Simulation::outside`].
 #[derive(Debug, Clone)]
 pub struct External {
     initial_bps: f64,
@@ -98,9 +98,9 @@ impl Controller for External {
 }
 
 impl Simulation<External> {
-    /// A simulation whose flows are decided for by the caller: [`Simulation::advance`] hands
-    /// out decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate;
-    /// where flows come and go it is the line rate.
+    /// A simulation with decisions by the caller: [`Simulation::advance`] returns pending
+    /// decisions, [`Simulation::decide`] takes them. `initial_bps` is a flow's first rate; where
+    /// flows come and go it is the line rate.
     pub fn outside(
         scenario: &Scenario,
         mut initial_bps: impl FnMut(u32, &Setup) -> f64,
@@ -117,21 +117,21 @@ impl Simulation<External> {
         simulation
     }
 
-    /// Runs until nothing more can happen without a decision, and replaces `decisions` by those
-    /// that can be made: all whose answer is certain by then, each flow at most once. What was
-    /// not decided since the last call keeps its rate. False at the end of the scenario, with
-    /// no decisions.
+    /// Runs until nothing more can happen without a decision, and replaces `decisions` by the
+    /// pending ones. These are all whose response is certain by then, each flow at most once. A
+    /// flow without a decision since the last call keeps its rate. Returns false at the end of the
+    /// scenario, with no decisions.
     ///
-    /// No decision takes effect before the answer has travelled back and the reaction time has
-    /// passed, so those that are handed out together do not depend on each other, and the run
-    /// is the same as with a [`Controller`] that decides alike.
+    /// No decision takes effect before the response has travelled back and the reaction time has
+    /// passed. So the decisions of one call are independent, and the run equals that of a
+    /// [`Controller`] with the same decisions.
     pub fn advance(&mut self, decisions: &mut Vec<Pending>) -> bool {
         decisions.clear();
         let mut next = self.held.take();
         if let Some(event) = next
             && let Some(flow) = self.undecided(event.what)
         {
-            // Left alone by the caller.
+            // The caller made no decision.
             self.control.controllers[flow].decision = Some(Decision::Keep);
             next = Some(event);
         }
@@ -152,7 +152,7 @@ impl Simulation<External> {
                     None => Vec::new(),
                 };
                 if fresh.is_empty() {
-                    // It was handed out before and left alone.
+                    // It was returned before and got no decision.
                     self.control.controllers[flow].decision = Some(Decision::Keep);
                 } else {
                     let mut empty = std::mem::replace(decisions, fresh);
@@ -166,20 +166,20 @@ impl Simulation<External> {
         }
     }
 
-    /// Makes a decision that [`Simulation::advance`] handed out.
+    /// Makes a decision that [`Simulation::advance`] returned.
     ///
     /// # Panics
-    /// If there is no such flow.
+    /// There is no such flow.
     pub fn decide(&mut self, flow: u32, decision: Decision) {
         self.control.controllers[flow as usize].decision = Some(decision);
     }
 
-    /// What was measured, up to now.
+    /// The measurements up to now.
     pub fn finish(self) -> Outcome {
         self.outcome()
     }
 
-    /// The flow of a probe's answer or loss that has no decision yet.
+    /// The flow of a probe response or loss that has no decision yet.
     fn undecided(&self, what: u32) -> Option<usize> {
         let flow = (what & ((1 << SUBJECT_BITS) - 1)) as usize;
         (KINDS[(what >> SUBJECT_BITS) as usize] == Kind::Response

@@ -1,7 +1,7 @@
-//! The receiving side: what is kept, what is answered.
+//! The receiving side: which packets are kept, and which responses are sent.
 //!
-//! Answers travel at strict priority over links that they hardly fill, so they take a constant
-//! time and no events of their own on the way.
+//! Responses have strict priority over data and hardly fill the links. So they take a constant time
+//! and need no events on their path.
 
 use crate::Time;
 use crate::cc::Controller;
@@ -12,13 +12,13 @@ use super::outside::Pending;
 use super::state::{ENDLESS, Packet};
 use super::{Kind, Simulation};
 
-/// What the receiver makes of a packet.
+/// What the receiver does with a packet.
 struct Kept {
     /// Whether it is new, and is kept.
     new: bool,
-    /// Whether an acknowledgement follows: not of what lies behind a gap (go-back-N).
+    /// Whether an ACK follows; not for packets behind a gap (go-back-N).
     in_order: bool,
-    /// What is to be reported of a gap, as [`Simulation::gap`] takes it.
+    /// Report of a gap, as [`Simulation::gap`] takes it.
     gap: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// Counts a packet, and what is missing before it.
+    /// Counts a packet and the gap before it.
     #[inline(always)]
     fn keep(&mut self, packet: &Packet) -> Kept {
         let index = packet.flow as usize;
@@ -99,7 +99,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
         }
         let new = match recovery {
-            // Only what was dropped is ever retransmitted.
+            // Only dropped packets are ever retransmitted.
             Recovery::SelectiveRepeat => true,
             Recovery::GoBackN => {
                 if packet.index > flow.received && !flow.asked {
@@ -120,7 +120,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         Kept { new, in_order, gap }
     }
 
-    /// Answers a probe; the answer is back at `answered`.
+    /// Responds to a probe; the response is back at `answered`.
     #[inline(always)]
     fn answer(&mut self, packet: &Packet, place: Option<u32>, answered: Time) {
         let index = packet.flow as usize;

@@ -1,8 +1,8 @@
-//! The sending side: pacing, windows, turns, and what becomes of losses.
+//! The sending side: pacing, windows, turns, and losses.
 //!
-//! A host serves its flows in turn: a flow that may send joins the end of the line and leaves a
-//! burst when it is its turn. As the line is served in order, the moment of the turn is known
-//! when the flow joins it.
+//! A host serves its flows in turn: a flow that may send joins the end of the queue, and sends a
+//! burst when its turn comes. The queue is served in order, so the time of the turn is known when
+//! the flow joins.
 
 use crate::Time;
 use crate::cc::{Controller, Hop, Loss};
@@ -14,7 +14,7 @@ use super::state::{Drop, Flow, Packet, Probe};
 use super::{Kind, Simulation};
 
 impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
-    /// A flow begins, or gets more to send.
+    /// A flow starts, or gets more to send.
     pub(super) fn start(&mut self, flow: usize) {
         self.meter.started(flow, self.now);
         if self.transport.flows[flow].started {
@@ -37,12 +37,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             Recovery::GoBackN => flow.next - flow.unacknowledged,
             Recovery::SelectiveRepeat => flow.underway,
         };
-        // A window of less than one packet means one packet, spaced by the rate.
+        // A window of less than one packet means one packet, paced by the rate.
         let window = ((flow.command.window_bytes / f64::from(self.set.packet_bytes)) as u32).max(1);
         data.min(window.saturating_sub(underway))
     }
 
-    /// Sees to it that the flow's turn comes when it may send.
+    /// Schedules the flow's turn for when it may send.
     #[inline]
     pub(super) fn reschedule(&mut self, index: usize) {
         let flow = &self.transport.flows[index];
@@ -50,7 +50,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             return;
         }
         let at = flow.eligible().max(self.now);
-        // The answer to a probe comes first, and this is called again then.
+        // The probe response comes first, and this is called again then.
         if flow.answer_at > self.now && flow.answer_at <= at {
             return;
         }
@@ -60,7 +60,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// The flow joins its host's line, if it still may send.
+    /// The flow joins its host's queue, if it still may send.
     pub(super) fn turn(&mut self, index: usize) {
         let now = self.now;
         let flow = &mut self.transport.flows[index];
@@ -86,7 +86,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         flow.paced_packets = packets;
         flow.burst_left = packets;
         if listed {
-            // When its turn comes depends on pauses.
+            // The time of its turn depends on pauses.
             self.join(index as u32);
         } else if begin == now {
             self.depart(index);
@@ -95,12 +95,12 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// The next packet of a burst begins to leave.
+    /// The next packet of a burst starts to leave.
     pub(super) fn depart(&mut self, index: usize) {
         let now = self.now;
         let flow = &mut self.transport.flows[index];
         if flow.data() == 0 {
-            // What the burst was for has been acknowledged meanwhile.
+            // All data of the burst has been acknowledged meanwhile.
             flow.burst_left = 0;
             return;
         }
@@ -117,7 +117,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         if self.set.needs.acks {
             flow.underway += 1;
         }
-        // Less may be there than when the burst began: it was acknowledged meanwhile.
+        // Less data may be left than at the start of the burst, because ACKs came meanwhile.
         flow.burst_left = (flow.burst_left - 1).min(flow.data());
         let more = flow.burst_left > 0;
         let probe = self.set.needs.probes && flow.probe == Probe::Idle;
@@ -158,7 +158,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             self.forward(packet, None, arrival);
         }
         if more && self.fabric.links.is_some() {
-            // The host goes on with it.
+            // The host continues the burst.
         } else if more {
             self.schedule(left, Kind::Depart, index as u32, 0);
         } else {
@@ -173,7 +173,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// A queue was full.
+    /// A full queue dropped a packet.
     pub(super) fn dropped(&mut self, packet: Packet) {
         self.meter.dropped += 1;
         let index = packet.flow as usize;
@@ -205,8 +205,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         );
     }
 
-    /// A receiver's report: what left before number `argument` has arrived or is lost
-    /// (selective repeat), or packet `argument` is missing (go-back-N).
+    /// A receiver's report. Selective repeat: packets that left before number `argument` have
+    /// arrived or are lost. Go-back-N: packet `argument` is missing.
     pub(super) fn gap(&mut self, index: usize, argument: u32) {
         match self.set.recovery {
             Recovery::SelectiveRepeat => {
@@ -229,7 +229,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
                     self.probe_lost(index);
                 }
                 if found == 0 {
-                    // Time-outs were quicker.
+                    // Time-outs were earlier.
                     return;
                 }
             }
@@ -247,7 +247,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.reschedule(index);
     }
 
-    /// Nothing was heard of a dropped packet for a time-out.
+    /// A dropped packet has timed out.
     pub(super) fn timed_out(&mut self, index: usize, number: u32) {
         let flow = &self.transport.flows[index];
         if flow.probe == Probe::Dropped && flow.probe_number == number {
@@ -272,14 +272,14 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
             }
             Recovery::GoBackN => {
                 let back_to = drops[place].index;
-                // Without acknowledgements nobody counts what the sender knows to have arrived.
+                // Without ACKs the packets that the sender knows to have arrived are not counted.
                 let arrived = if self.set.needs.acks {
                     flow.unacknowledged
                 } else {
                     flow.received
                 };
                 if back_to < arrived {
-                    // It was a repetition of what has arrived: nothing is missing.
+                    // A retransmission of a packet that has arrived: nothing is missing.
                     drops.remove(place);
                     flow.missing = !drops.is_empty();
                     return;
@@ -291,7 +291,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.reschedule(index);
     }
 
-    /// Sends from this packet on again.
+    /// Goes back: sends from this packet on again.
     fn go_back(&mut self, index: usize, to: u32) {
         let flow = &mut self.transport.flows[index];
         self.transport.losses[index].drops.clear();
@@ -303,7 +303,8 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         }
     }
 
-    /// The sender learns that its probe was dropped, which is a reason to decide as an answer is.
+    /// The sender learns that its probe was dropped. Like a probe response, this leads to a
+    /// decision.
     fn probe_lost(&mut self, index: usize) {
         let due = self.now + self.set.reaction;
         let flow = &mut self.transport.flows[index];
@@ -322,7 +323,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.schedule(due, Kind::Response, index as u32, 0);
     }
 
-    /// An acknowledgement reaches the sender.
+    /// An ACK reaches the sender.
     pub(super) fn ack(&mut self, index: usize, place: u32) {
         let flow = &mut self.transport.flows[index];
         let packet = self.fabric.packets.get_mut(place);

@@ -1,17 +1,17 @@
-//! What a simulation remembers: flows, hosts, ports and packets, in flat arrays.
+//! State of a simulation: flows, hosts, ports and packets, in flat arrays.
 
 use std::collections::VecDeque;
 
 use crate::Time;
 use crate::cc::{Command, Hop};
 
-/// Links of the longest way: host, edge, aggregation, core, aggregation, edge.
+/// Links of the longest path: host, edge, aggregation, core, aggregation, edge.
 pub(super) const MAX_HOPS: usize = 6;
 
-/// Packets of a flow without end.
+/// Number of packets of an endless flow.
 pub(super) const ENDLESS: u32 = u32::MAX;
 
-/// Puts something at a place that is known or the next.
+/// Puts a value into an existing slot or the next one.
 pub(super) fn put<T>(list: &mut Vec<T>, place: usize, value: T) {
     if place == list.len() {
         list.push(value);
@@ -20,64 +20,64 @@ pub(super) fn put<T>(list: &mut Vec<T>, place: usize, value: T) {
     }
 }
 
-/// How a flow's probe stands.
+/// State of a flow's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// The next packet may be one.
+    /// The next packet may be a probe.
     Idle,
-    /// Sent; its answer has not been dealt with.
+    /// Sent; its response has not been handled.
     Underway,
-    /// Dropped, which the sender does not know yet.
+    /// Dropped; the sender does not know yet.
     Dropped,
-    /// Dropped, which the sender knows; the decision that follows has not taken effect.
+    /// Dropped, and the sender knows. The resulting decision has not taken effect.
     Lost,
 }
 
 /// A flow: its sender and its receiver.
 ///
-/// With thousands of flows nearly every packet finds its flow outside the nearest cache. What
-/// a packet without losses, acknowledgements and marks needs fills exactly two cache lines, in
-/// this order; the rest comes after.
+/// With thousands of flows, nearly every packet finds its flow outside the nearest cache. The
+/// fields of a packet without losses, ACKs and marks fill exactly two cache lines, in this order;
+/// the rest comes after.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(super) struct Flow {
     pub command: Command,
     /// Time between two packets at the commanded rate.
     pub gap: Time,
-    /// When the sender's turn event goes off; others of this flow are stale.
+    /// Time of the sender's turn event; other turn events of this flow are stale.
     pub turn_at: Time,
-    /// When the last burst began to leave.
+    /// Time when the last burst started to leave.
     pub paced_from: Time,
-    /// When the answer to the probe under way will be dealt with, if that is known already.
+    /// When the response to the probe in flight will be handled, if that is known already.
     pub answer_at: Time,
     /// Packets of the last burst.
     pub paced_packets: u32,
-    /// Of those, how many have not left.
+    /// Packets of the last burst that have not left.
     pub burst_left: u32,
-    /// Next packet that was never sent, or, after going back, was.
+    /// Next packet to send: new, or after going back an old one.
     pub next: u32,
-    /// Packets to send in all, or [`ENDLESS`].
+    /// Packets to send in total, or [`ENDLESS`].
     pub end: u32,
-    // The second line.
+    // The second cache line.
     pub probe_sent: Time,
-    /// Back from the receiver to the sender.
+    /// Delay from the receiver back to the sender.
     pub back: Time,
-    /// Packets that wait to be repeated (selective repeat).
+    /// Packets to be retransmitted (selective repeat).
     pub repairs: u32,
-    /// Packets that ever left, repetitions included: the number of the next.
+    /// Packets that ever left, including retransmissions: the number of the next.
     pub number: u32,
-    /// Receiver: next packet in order (go-back-N), or packets it has (selective repeat). Both
-    /// count what has arrived and was new.
+    /// Receiver: next packet in order (go-back-N), or packets it has (selective repeat). Both count
+    /// new packets that have arrived.
     pub received: u32,
-    /// Receiver: acknowledged, marked, lost since the last answer to a probe, packets.
+    /// Receiver: acknowledged, marked and lost packets since the last probe response.
     pub acked: u32,
     pub marked: u32,
     pub lost: u32,
-    /// The same as the answer under way tells them.
+    /// The same counts as in the response in flight.
     pub answer_acked: u32,
     pub answer_marked: u32,
     pub answer_lost: u32,
-    /// First port on the way in the list of paths.
+    /// First port on the path, as an index into the list of paths.
     pub path: u32,
     pub host: u32,
     pub hops: u8,
@@ -85,26 +85,26 @@ pub(super) struct Flow {
     pub started: bool,
     /// Whether there are drops that the sender has not heard of.
     pub missing: bool,
-    // The third.
-    /// Before this the receiver sends no further notification.
+    // The third cache line.
+    /// Before this the receiver sends no further CNP.
     pub quiet_until: Time,
     /// First packet that is not acknowledged (go-back-N).
     pub unacknowledged: u32,
-    /// Packets under way as the sender knows (with acknowledgements only).
+    /// Packets in flight as the sender knows (with ACKs only).
     pub underway: u32,
-    /// Number of the packet that carried the last probe which was dropped.
+    /// Number of the packet that carried the last dropped probe.
     pub probe_number: u32,
-    /// Packets that left earlier are not missed: the sender has gone back (go-back-N).
+    /// Packets that left before this are not missing: the sender has gone back (go-back-N).
     pub missed_from: u32,
     /// Receiver: gaps before this number are reported.
     pub reported: u32,
-    /// Receiver: of `received`, what arrived before the measured time.
+    /// Receiver: packets of `received` that arrived before the measured time.
     pub unmeasured: u32,
     /// Receiver: has asked for the missing packet (go-back-N).
     pub asked: bool,
 }
 
-/// Size of the cache lines that [`Flow`] is laid out for, bytes.
+/// Size of the cache lines in the layout of [`Flow`], bytes.
 const LINE: usize = 64;
 
 const _: () = {
@@ -155,7 +155,7 @@ impl Flow {
         }
     }
 
-    /// When the next packet may begin to leave.
+    /// When the next packet may start to leave.
     pub fn eligible(&self) -> Time {
         Time::from_ps(
             self.paced_from
@@ -164,8 +164,8 @@ impl Flow {
         )
     }
 
-    /// What the sender is told of acknowledged, marked and lost packets when its probe was
-    /// answered or lost. Without an answer it knows of the probe alone.
+    /// Acknowledged, marked and lost packets that the sender learns with a probe's response or
+    /// loss. Without a response it knows of the probe alone.
     pub fn told(&self) -> [u32; 3] {
         match self.probe {
             Probe::Lost => [0, 0, 1],
@@ -173,7 +173,7 @@ impl Flow {
         }
     }
 
-    /// Packets that are there to be sent.
+    /// Packets ready to be sent.
     pub fn data(&self) -> u32 {
         if self.end == ENDLESS {
             return ENDLESS;
@@ -185,47 +185,47 @@ impl Flow {
 /// A sender's network interface.
 #[derive(Debug, Clone)]
 pub(super) struct Host {
-    /// When what was handed to it will have left.
+    /// When all packets handed to it will have left.
     pub busy: Time,
-    /// One packet's time on its link.
+    /// Transmission time of a packet on its link.
     pub tx: Time,
     pub delay: Time,
     pub rate_bps: f64,
     pub sent_bytes: u64,
 }
 
-/// An output port whose departures are computed: it serves in order, so what waits is the time
-/// until it has sent everything.
+/// An output port with computed departures. It serves in order, so its queue is the time until it
+/// has sent everything.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
-    /// When all that has arrived will have left.
+    /// When all packets that have arrived will have left.
     pub busy: Time,
-    /// One packet's time on its link.
+    /// Transmission time of a packet on its link.
     pub tx: Time,
     pub delay: Time,
-    /// What may wait, this packet included, as time.
+    /// Longest queue, including this packet, as time.
     pub limit: Time,
-    /// Arrivals are dealt with so much before they happen; see `super::network`.
+    /// Arrivals are handled this long before they happen; see `super::network`.
     pub shift: Time,
-    /// Packets that wait longer than this may be marked, and all that wait as long as
-    /// `mark_all` are; in between `mark_slope` is the probability per picosecond.
+    /// Queueing delays for marks. None up to `mark_from`, all from `mark_all` on. In between
+    /// `mark_slope` is the probability per picosecond.
     pub mark_from: Time,
     pub mark_all: Time,
     pub mark_slope: f64,
     pub rate_bps: f64,
-    /// Packets accepted, since the begin.
+    /// Packets accepted, from the start.
     pub accepted: u64,
     /// Packets that left within the measured time.
     pub measured: u64,
     /// Packets dropped within the measured time.
     pub dropped: u64,
     pub rng: crate::rng::Random,
-    /// The switch that it belongs to.
+    /// The switch of the port.
     pub switch: u32,
 }
 
 impl Port {
-    /// Whether there is room for a packet that finds so much waiting.
+    /// Whether a packet with this queueing delay fits into the queue.
     #[inline]
     pub fn admits(&mut self, waiting: Time, measured: bool) -> bool {
         let room = waiting + self.tx <= self.limit;
@@ -233,44 +233,44 @@ impl Port {
         room
     }
 
-    /// Whether a packet that finds so much waiting is marked.
+    /// Whether a packet with this queueing delay is marked.
     #[inline]
     pub fn marks(&mut self, waiting: Time) -> bool {
-        // The share of packets marked grows linearly between the thresholds.
+        // The share of marked packets grows linearly between the thresholds.
         waiting > self.mark_from
             && (waiting >= self.mark_all
                 || self.rng.fraction() < self.mark_slope * (waiting - self.mark_from).ps() as f64)
     }
 }
 
-/// A packet under way between two queues, or its acknowledgement.
+/// A packet in flight between two queues, or its ACK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packet {
-    /// When it began to leave its host; of an acknowledgement: the round-trip time.
+    /// When it started to leave its host; in an ACK the round-trip time.
     pub sent: Time,
-    /// How long it has waited in switches.
+    /// Its queueing delay in switches so far.
     pub queued: Time,
-    /// When it reached the port where it waits; in ports with a list only.
+    /// When it reached the port where it is queued; only in ports with explicit queues.
     pub arrived: Time,
     pub flow: u32,
-    /// Which packet of the flow's data.
+    /// Index in the flow's data.
     pub index: u32,
-    /// Which of all that the flow ever sent.
+    /// Number among all packets that the flow ever sent.
     pub number: u32,
-    /// Of an acknowledgement: packets it acknowledges for the first time.
+    /// In an ACK: newly acknowledged packets.
     pub acked: u32,
-    /// Of an acknowledgement on its way to the controller: packets ever sent.
+    /// In an ACK on its way to the controller: packets ever sent.
     pub ever: u32,
-    /// Ports behind it.
+    /// Number of ports passed.
     pub hop: u8,
     pub marked: bool,
     pub probe: bool,
 }
 
-/// Telemetry of a packet: as many entries as it has passed links.
+/// Telemetry of a packet: one entry for each link passed.
 pub(super) type Telemetry = [Hop; MAX_HOPS];
 
-/// Packets by number, with reuse.
+/// Packets by slot; slots are reused.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     packets: Vec<Packet>,
@@ -286,13 +286,13 @@ impl Slab {
             }
             None => {
                 self.packets.push(packet);
-                // Fewer than 2^32 packets are under way: they would take 200 GB.
+                // Fewer than 2^32 packets are in flight: more would take 200 GB.
                 (self.packets.len() - 1) as u32
             }
         }
     }
 
-    /// A packet as it is now, at its place or at a new one.
+    /// Stores the current state of a packet, in its slot or in a new one.
     pub fn keep(&mut self, place: Option<u32>, packet: Packet) -> u32 {
         let Some(place) = place else {
             return self.insert(packet);
@@ -301,7 +301,7 @@ impl Slab {
         place
     }
 
-    /// A packet that may have a place has none any more.
+    /// Frees a packet's slot, if it has one.
     pub fn discard(&mut self, place: Option<u32>) {
         self.free.extend(place);
     }
@@ -331,11 +331,11 @@ pub(super) struct Drop {
     pub index: u32,
 }
 
-/// What a flow has lost.
+/// Losses of a flow.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    /// Not known to the sender, by number.
+    /// Drops unknown to the sender, by number.
     pub drops: VecDeque<Drop>,
-    /// Known and to be retransmitted, in order (selective repeat).
+    /// Packets to be retransmitted, in order (selective repeat).
     pub repairs: VecDeque<u32>,
 }

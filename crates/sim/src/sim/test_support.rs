@@ -41,7 +41,7 @@ pub(crate) fn many_to_one(flows: u32) -> Scenario {
     }
 }
 
-/// As listed: from, to, packets, begin.
+/// Listed flows: from, to, packets, start.
 pub(crate) fn listed(flows: &[(u32, u32, Option<u64>, Time)]) -> Scenario {
     let mut scenario = many_to_one(1);
     scenario.warmup = Time::ZERO;
@@ -97,7 +97,7 @@ impl Proportional {
 }
 
 impl Proportional {
-    /// The longer it took to know, the less.
+    /// Factor after a loss: the later the loss was known, the lower.
     pub fn after_loss(known_after: Time) -> f64 {
         1.0 / (1.1 + known_after.secs() * 1e2)
     }

@@ -12,7 +12,7 @@ const LINE: f64 = 100e9;
 /// One packet of 1 KiB at 100 Gbit/s: 8192 bit / 100 Gbit/s = 81.92 ns.
 const TX: u64 = 81_920;
 
-/// A queue that remembers what it gave out.
+/// A queue that records the events taken from it.
 struct Traced<Q> {
     queue: Q,
     hash: u64,
@@ -67,7 +67,7 @@ fn heap_and_wheel_give_the_same_trace() {
     }
 }
 
-/// One of each kind.
+/// A scenario of each kind.
 fn scenarios() -> Vec<Scenario> {
     let mut incast = many_to_one(64);
     incast.name = "many-to-one".into();
@@ -107,11 +107,11 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn two_flows_by_hand() {
-    // Hosts 1 and 2 send one packet each to host 0; the second begins 10 ns after the first.
+    // Hosts 1 and 2 send one packet each to host 0; the second starts 10 ns after the first.
     //   first:  leaves its host at 81.92 ns, arrives at the switch 1 µs later, at 1081.92 ns,
     //           leaves at 1163.84 ns, arrives at 2163.84 ns.
     //   second: arrives at the switch at 1091.92 ns, waits until 1163.84 ns (71.92 ns),
-    //           leaves at 1245.76 ns, arrives at 2245.76 ns: 2235.76 ns after its begin.
+    //           leaves at 1245.76 ns, arrives at 2245.76 ns: 2235.76 ns after its start.
     let scenario = listed(&[
         (1, 0, Some(1), Time::ZERO),
         (2, 0, Some(1), Time::from_ns(10)),
@@ -131,13 +131,13 @@ fn two_flows_by_hand() {
 
 #[test]
 fn pacing_by_hand() {
-    // At 10 Gbit/s a packet may begin every 819.2 ns. Ten packets: the last begins after
-    // 9 · 819.2 = 7372.8 ns and arrives 2163.84 ns later.
+    // At 10 Gbit/s a packet may start every 819.2 ns. The last of ten packets starts after 9 ·
+    // 819.2 = 7372.8 ns and arrives 2163.84 ns later.
     let one = listed(&[(1, 0, Some(10), Time::ZERO)]);
     let outcome = Simulation::new(&one, |_, _| Constant(LINE / 10.0), 1).run();
     assert!((outcome.completions[0].time_us - 9.53664).abs() < 1e-9);
 
-    // In bursts of five the second burst begins after 5 · 819.2 = 4096 ns; its last packet
+    // In bursts of five, the second burst starts after 5 · 819.2 = 4096 ns. Its last packet follows
     // after four more packet times of 81.92 ns.
     let mut bursts = one;
     bursts.hosts.burst_packets = 5;
@@ -148,9 +148,8 @@ fn pacing_by_hand() {
 
 #[test]
 fn flows_of_a_host_take_turns() {
-    // Two flows of one host at line rate, bursts of two packets, six packets each: the host
-    // sends AABBAABBAABB. A's last packet is the 10th to leave, B's the 12th; nothing waits at
-    // the switch.
+    // Two flows of one host at line rate, bursts of two packets, six packets each: the host sends
+    // AABBAABBAABB. A's last packet is the 10th to leave, B's the 12th. The switch queues none.
     let mut scenario = listed(&[(1, 0, Some(6), Time::ZERO), (1, 0, Some(6), Time::ZERO)]);
     scenario.hosts.burst_packets = 2;
     let outcome = Simulation::new(&scenario, |_, _| Constant(LINE), 1).run();
@@ -193,10 +192,10 @@ fn probe_sees_the_base_round_trip() {
 /// Poisson arrivals at a port: every flow sends one packet at a random moment.
 #[test]
 fn mean_wait_is_that_of_an_m_d_1_queue() {
-    // 64 hosts, each with many flows of one packet that begin at independent, uniformly
-    // distributed moments: the arrivals at the port are, to a very good approximation, a
-    // Poisson process. Each host sends 1/64 of it, so waiting in hosts hardly matters.
-    // Pollaczek and Khinchine: mean wait = ρ/(2(1−ρ)) · service time.
+    // 64 hosts, each with many flows of one packet that start at independent, uniformly distributed
+    // moments. To a very good approximation, arrivals at the port are a Poisson process. Each host
+    // sends 1/64 of them, so queueing in hosts hardly matters. Pollaczek and Khinchine: mean wait =
+    // ρ/(2(1−ρ)) · service time.
     for load in [0.5, 0.8] {
         let hosts = 64u32;
         let spread = Time::from_us(20_000);
@@ -226,8 +225,8 @@ fn mean_wait_is_that_of_an_m_d_1_queue() {
         let variance = waits.iter().map(|wait| (wait - mean).powi(2)).sum::<f64>() / (count - 1.0);
         let error = (variance / count).sqrt();
         let expected = load / (2.0 * (1.0 - load)) * TX as f64 * 1e-3;
-        // Student's t with 7 degrees of freedom: 5.4 leaves one in a thousand; and 2 % for
-        // what makes the arrivals smoother than Poisson.
+        // Student's t with 7 degrees of freedom: 5.4 is exceeded once in a thousand. Another 2 %
+        // are for arrivals that are smoother than Poisson.
         assert!(
             (mean - expected).abs() < 5.4 * error + 0.02 * expected,
             "load {load}: {mean} ± {error} ns, expected {expected}"
@@ -238,11 +237,11 @@ fn mean_wait_is_that_of_an_m_d_1_queue() {
 
 #[test]
 fn marks_grow_with_the_queue() {
-    // Two hosts send 60 Gbit/s each into 100 Gbit/s: 20 Gbit/s stay, 2500 bytes a µs, until
-    // the limit of 10 MiB is reached after 4.2 ms. From Kmin (1 MB, after 400 µs) to Kmax (5 MB,
-    // after 2000 µs) the probability grows linearly from 0 to 0.5, beyond it is 1. Packets that
-    // arrive in the first 2000 µs: 120 Gbit/s · 1600 µs / 8192 = 23,437 see the ramp, a mean
-    // probability of 0.25: 5859 marks, standard deviation below √(23437/4) = 77.
+    // Two hosts send 60 Gbit/s each into 100 Gbit/s. The queue grows by 20 Gbit/s, 2500 bytes a µs,
+    // up to the limit of 10 MiB after 4.2 ms. From Kmin (1 MB, after 400 µs) to Kmax (5 MB, after
+    // 2000 µs) the probability grows linearly from 0 to 0.5; beyond it is 1. Of the packets in the
+    // first 2000 µs, 120 Gbit/s · 1600 µs / 8192 = 23,437 are in the ramp. With a mean probability
+    // of 0.25 that is 5859 marks, standard deviation below √(23437/4) = 77.
     #[derive(Clone)]
     struct Marks(std::sync::Arc<std::sync::atomic::AtomicU64>);
     impl Controller for Marks {
@@ -271,7 +270,7 @@ fn marks_grow_with_the_queue() {
         let marks = std::sync::Arc::default();
         let shared = std::sync::Arc::clone(&marks);
         let mut scenario = scenario.clone();
-        // Acknowledgements of what arrived at the port by then: waited ≤ 400 µs, way back.
+        // ACKs of packets that arrived at the port by then: queueing up to 400 µs, way back.
         scenario.duration = Time::from_us(until_us);
         Simulation::new(
             &scenario,
@@ -281,17 +280,17 @@ fn marks_grow_with_the_queue() {
         .run();
         marks.load(std::sync::atomic::Ordering::Relaxed)
     };
-    // The packet that finds 1 MB leaves 80 µs later, the one that finds 5 MB 400 µs later.
+    // The packet that finds 1 MB leaves 80 µs later; the one that finds 5 MB, 400 µs later.
     assert_eq!(run(470), 0);
     let ramp = run(2_400);
     assert!(ramp.abs_diff(5_859) < 5 * 77 + 60, "{ramp}");
-    // Beyond Kmax all are marked: 100 µs of arrivals at Kmax take 120 µs to be acknowledged, at
-    // 100 Gbit/s 12,207 packets a ms.
+    // Beyond Kmax all packets are marked. 100 µs of arrivals at Kmax take 120 µs to be
+    // acknowledged; at 100 Gbit/s that is 12,207 packets a ms.
     let more = run(2_900) - run(2_500);
     assert!(more.abs_diff(4_883) < 10, "{more}");
 }
 
-/// Remembers how often it heard of which loss.
+/// Counts reports of losses by kind.
 #[derive(Clone, Default)]
 struct Losses {
     heard: std::sync::Arc<std::sync::Mutex<(u32, u32)>>,
@@ -318,8 +317,8 @@ impl Controller for Losses {
 fn what_is_lost_is_repeated() {
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
         for reaction in [Time::ZERO, Time::from_us(5)] {
-            // Four senders into a queue of 20 packets, at rates that differ: at equal rates
-            // some would always find room and some never.
+            // Four senders at different rates into a queue of 20 packets. At equal rates some would
+            // always find room and others never.
             let flows: Vec<_> = (1..5)
                 .map(|host| (host, 0, Some(500), Time::from_ns(u64::from(host) * 13)))
                 .collect();
@@ -339,7 +338,7 @@ fn what_is_lost_is_repeated() {
             let counts = outcome.counts;
             assert!(counts.dropped_packets > 100, "{recovery:?}");
             assert_eq!(outcome.completions.len(), 4, "{recovery:?}");
-            // Everything arrived, once.
+            // Each packet arrived exactly once.
             assert_eq!(counts.delivered_packets - counts.wasted_packets, 4 * 500);
             assert_eq!(counts.underway_packets, 0);
             if recovery == Recovery::SelectiveRepeat {
@@ -356,10 +355,10 @@ fn what_is_lost_is_repeated() {
 
 #[test]
 fn a_lost_tail_times_out() {
-    // The second sender's packets arrive 1 ns after those of the first, to a queue of two
-    // packets. From the second pair on it holds two when they arrive: the first sender's has
-    // just found room. So five of the second sender's are lost, with nothing behind them that
-    // would show the gap, and each times out for itself.
+    // The second sender's packets arrive 1 ns after those of the first, at a queue of two packets.
+    // From the second pair on, the first sender's packet has just filled the queue. So five of the
+    // second sender's packets are lost. No later packet shows the gap, and each times out by
+    // itself.
     let mut scenario = listed(&[
         (1, 0, Some(6), Time::ZERO),
         (2, 0, Some(6), Time::from_ns(1)),
@@ -373,8 +372,8 @@ fn a_lost_tail_times_out() {
     let shared = losses.clone();
     let outcome = Simulation::new(&scenario, move |_, _| shared.clone(), 1).run();
     assert_eq!(outcome.completions.len(), 2);
-    // The last packet of the second flow is dropped: it left at 5·81.92 + 1 ns, times out
-    // 100 µs later, and arrives 2163.84 ns after that.
+    // The last packet of the second flow is dropped. It left at 5·81.92 + 1 ns, times out 100 µs
+    // later, and arrives 2163.84 ns after that.
     let last = outcome.completions[1];
     assert_eq!(last.flow, 1);
     let expected = 5.0 * 0.08192 + 100.0 + 2.16384;
@@ -383,7 +382,7 @@ fn a_lost_tail_times_out() {
     assert_eq!(outcome.counts.dropped_packets, 5);
 }
 
-/// Remembers what became of its probes: when that was heard, and the time that it took.
+/// Records the outcome of its probes: when it was known, and the time it took.
 #[derive(Clone, Default)]
 struct Probes {
     answered: std::sync::Arc<std::sync::Mutex<Vec<(Time, Time)>>>,
@@ -412,12 +411,12 @@ impl Controller for Probes {
 
 #[test]
 fn a_lost_probe_is_heard_of_when_its_loss_is_known() {
-    // Both senders' packets arrive at a queue of one packet, those of the second 1 ns after those
-    // of the first: that one's are lost as long as the other sends. Its probe is the first.
+    // Both senders' packets arrive at a queue of one packet, the second sender's 1 ns later. The
+    // second sender's packets are lost while the first sends. Its probe is its first packet.
     for recovery in [Recovery::GoBackN, Recovery::SelectiveRepeat] {
         for (packets, known) in [
-            // A seventh gets through. It leaves at 6·81.92 + 1 ns and its answer, which reports
-            // the gap, is back a base round trip of 12 µs later.
+            // A seventh packet gets through. It leaves at 6·81.92 + 1 ns. The response, which
+            // reports the gap, is back a base round-trip time of 12 µs later.
             (7, Time::from_ps(6 * TX + 12_001_000)),
             // All are lost: a time-out after 100 µs.
             (6, Time::from_ps(100_001_000)),
@@ -444,7 +443,7 @@ fn a_lost_probe_is_heard_of_when_its_loss_is_known() {
 
 #[test]
 fn windows_limit_what_is_under_way() {
-    // A window of 8 packets and a round trip of 12 µs: 8 packets each 12 µs, as all eight leave
+    // A window of 8 packets and a round trip of 12 µs: 8 packets per 12 µs, as all eight leave
     // within it. 8·8192 bit / 12 µs = 5.461 Gbit/s.
     struct Window;
     impl Controller for Window {
@@ -530,7 +529,7 @@ fn runs_are_the_same_on_any_number_of_threads() {
 
 #[test]
 fn the_fixed_point_is_fair() {
-    // At infl·√rate = target everyone has the same rate, as all see the same queue.
+    // At infl·√rate = target all flows have the same rate, as all see the same queue.
     let mut scenario = many_to_one(64);
     scenario.duration = Time::from_us(20_000);
     scenario.warmup = Time::from_us(10_000);
@@ -545,10 +544,10 @@ fn the_fixed_point_is_fair() {
 
 #[test]
 fn reaction_time_delays_what_is_decided() {
-    // A flow that doubles its rate with each answer, from 1 Gbit/s: gaps of 8192 ns. The answer
-    // to the first packet (left at 0) comes at 12 µs. With no reaction time, the packet that is
-    // due at 8.192 + 8.192 µs is then due 4.096 µs after the second one began: at 12.288 µs.
-    // With 4 µs, the command holds from 16 µs: the third packet leaves then.
+    // A flow doubles its rate with each probe response, from 1 Gbit/s: gaps of 8192 ns. The
+    // response to the first packet (left at 0) comes at 12 µs. Without a reaction time, the packet
+    // that is due at 8.192 + 8.192 µs is then due at 12.288 µs, 4.096 µs after the second one
+    // started. With 4 µs, the command takes effect at 16 µs: the third packet leaves then.
     struct Double;
     impl Controller for Double {
         fn needs(&self) -> Needs {

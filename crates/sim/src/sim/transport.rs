@@ -1,4 +1,4 @@
-//! The ends of the network: flows, the hosts that send for them, and what was lost.
+//! The ends of the network: flows, their hosts, and losses.
 
 use crate::Time;
 use crate::scenario::Scenario;
@@ -10,14 +10,14 @@ use super::state::{ENDLESS, Flow, Host, Losses, Telemetry, put};
 pub(super) struct Transport {
     pub flows: Vec<Flow>,
     pub hosts: Vec<Host>,
-    /// Of each flow.
+    /// Losses of each flow.
     pub losses: Vec<Losses>,
-    /// What the answer to each flow's probe tells; empty where nobody asks for telemetry.
+    /// Telemetry in each flow's probe response; empty where nobody asks for it.
     pub answer_telemetry: Vec<Telemetry>,
 }
 
 impl Transport {
-    /// The flows at rest, and the list of their paths.
+    /// The flows before their start, and the list of their paths.
     pub fn new(scenario: &Scenario, wiring: &Wiring, plan: &Plan) -> (Self, Vec<u32>) {
         let mut paths = Vec::new();
         let mut transport = Self {
@@ -40,17 +40,17 @@ impl Transport {
         (transport, paths)
     }
 
-    /// A flow takes its place.
+    /// Puts a flow into its slot.
     pub fn admit(&mut self, place: usize, flow: Flow) {
         put(&mut self.flows, place, flow);
-        // Those of a flow that has gone are empty.
+        // The losses of an ended flow are empty.
         if place == self.losses.len() {
             self.losses.push(Losses::default());
         }
     }
 }
 
-/// What a receiver takes to answer, so that the longest path has the scenario's base RTT.
+/// The receiver's response delay. With it, the longest path has the scenario's base RTT.
 pub(super) fn answer_delay(scenario: &Scenario, wiring: &Wiring) -> Time {
     let longest = wiring.longest();
     scenario

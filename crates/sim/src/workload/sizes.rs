@@ -1,4 +1,4 @@
-//! How large flows are: published distributions.
+//! Published distributions of flow sizes.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sizes {
-    /// A cluster that answers web searches (Alizadeh et al., DCTCP, SIGCOMM 2010, figure 4).
+    /// A web search cluster (Alizadeh et al., DCTCP, SIGCOMM 2010, figure 4).
     Websearch,
-    /// A cluster that runs Hadoop (Roy et al., Inside the Social Network's (Datacenter) Network,
-    /// SIGCOMM 2015, figure 6).
+    /// A Hadoop cluster (Roy et al., Inside the Social Network's (Datacenter) Network, SIGCOMM
+    /// 2015, figure 6).
     Hadoop,
 }
 
-/// Bytes, and the share of flows of at most that size, percent; linear in between. Both as
+/// Bytes, and the share of flows of at most that size, percent; linear in between. Both are as
 /// evaluated in HPCC (Li et al., SIGCOMM 2019, §5.1), whose authors published these points with
 /// their simulator.
 const WEBSEARCH: &[(f64, f64)] = &[
@@ -74,7 +74,7 @@ impl Sizes {
         (bytes.ceil() as u64).max(1)
     }
 
-    /// The share of flows of at most so many bytes.
+    /// The share of flows of at most this many bytes.
     pub fn share_up_to(self, bytes: f64) -> f64 {
         let points = self.points();
         let above = points.partition_point(|(size, _)| *size <= bytes);
@@ -88,7 +88,7 @@ impl Sizes {
         (from + (to - from) * (bytes - low) / (high - low)) / 100.0
     }
 
-    /// How many packets a flow has on average: E⌈S/p⌉ = Σ P(S > k·p) over k = 0, 1, ….
+    /// Mean number of packets of a flow: E⌈S/p⌉ = Σ P(S > k·p) over k = 0, 1, ….
     pub fn mean_packets(self, packet_bytes: u32) -> f64 {
         (0u32..)
             .map(|packet| 1.0 - self.share_up_to(f64::from(packet) * f64::from(packet_bytes)))

@@ -4,7 +4,7 @@ use crate::Time;
 use thalweg_rate::models::{Document, FeatureEntry, FloatLayer, Kind, Training};
 use thalweg_rate::{Feature, FeatureKind, Node};
 
-/// The content of a file: error and action, over two decisions; signal 0.05 beyond 1.
+/// Content of a file: error and action over two decisions; signal 0.05 beyond 1.
 fn content(policy: Policy, kind: Kind) -> ModelFile {
     let document = Document {
         name: "test".into(),
@@ -38,8 +38,8 @@ fn entry(name: &str, scale: f64) -> FeatureEntry {
     }
 }
 
-/// One layer: the action is tanh of the inputs' weighted sum. Inputs are the older action
-/// and error, then the newer ones.
+/// One layer: the action is tanh of the inputs' weighted sum. The inputs are the older action and
+/// error, then the newer ones.
 fn linear(weights: [f32; 4]) -> Arc<Model> {
     let layer = FloatLayer::new("layers.0", 4, &weights, &[0.0]).unwrap();
     let float = thalweg_rate::models::Network::new(vec![layer]).unwrap();
@@ -55,8 +55,8 @@ fn flow(model: &Arc<Model>) -> Flow<Learned> {
     Flow::start(Learned::new(Arc::clone(model)), &setup())
 }
 
-/// Features are Q15 and the signal is found with a root of 24 bits: relative to a rate that
-/// is 0.2 · 2^-15 or so.
+/// Features are Q15 and the signal comes from a root of 24 bits. The relative error of a rate is
+/// thus about 0.2 · 2^-15.
 #[track_caller]
 fn assert_close(found: f64, expected: f64) {
     assert!(
@@ -73,7 +73,7 @@ fn it_sees_two_steps_of_errors() {
     let first = 100.0 / (1.0 + 0.2 * 0.95_f64.tanh());
     assert_close(newest.gbps(), first);
     newest.respond(Time::from_us(36));
-    // 0.05 − 2 · √0.87 is below −1, the least that a feature can be.
+    // 0.05 − 2 · √0.87 is below −1, the least value of a feature.
     assert_close(newest.gbps(), first / (1.0 + 0.2 * 1.0_f64.tanh()));
 
     let mut older = flow(&linear([0.0, 1.0, 0.0, 0.0]));
@@ -85,7 +85,7 @@ fn it_sees_two_steps_of_errors() {
 
 #[test]
 fn it_sees_two_steps_of_its_own_actions() {
-    // The action is the error, then half of the newer action and a quarter of the older.
+    // The action is the error plus half of the newer action and a quarter of the older.
     let mut flow = flow(&linear([0.25, 0.0, 0.5, 1.0]));
     flow.respond(Time::from_us(24));
     let one = -0.95_f64.tanh();
@@ -109,7 +109,7 @@ fn a_lost_probe_is_an_error_at_its_limit() {
     flow.lose_probe();
     let step = 1.0 + 0.2 * 1.0_f64.tanh();
     assert_close(flow.gbps(), 100.0 / step);
-    // It is the older error then. 12 µs: the newer one is the target.
+    // Then it is the older error. 12 µs: the newer one is the target.
     let mut both = self::flow(&linear([0.0, 1.0, 0.0, 1.0]));
     both.lose_probe();
     both.respond(Time::from_us(12));
@@ -127,7 +127,7 @@ fn not_below_the_lowest_rate() {
 
 #[test]
 fn a_faster_line_is_no_trouble() {
-    // 3.2 Tbit/s is beyond the integers' 40 bits; at 24 µs all must be as at 100 Gbit/s.
+    // 3.2 Tbit/s is beyond the integers' 40 bits. At 24 µs all must be as at 100 Gbit/s.
     let setup = Setup {
         line_rate_bps: 3.2e12,
         ..setup()
@@ -181,7 +181,7 @@ fn another_target_moves_the_fixed_point() {
     };
     let model = Model::new(stump(), Path::new("stump"), options).unwrap();
     assert_eq!(model.features().target_q24(), 1 << 23);
-    // The error's scale: a tenth, as the target is ten times the file's.
+    // The error's scale is a tenth, as the target is ten times the file's.
     assert_eq!(model.features().list()[1].scale_q16, 6554);
     let model = Arc::new(model);
     let mut below = flow(&model);
@@ -211,7 +211,7 @@ fn what_a_file_cannot_do_is_refused() {
         asked(None, Some(0.0), 1.0),
         "`target` is 0; a number from 0.000001 to 255 is expected"
     );
-    // The error's scale would be 50,000, give or take a rounding.
+    // The error's scale would be 50,000, within rounding.
     let fault = asked(None, Some(1e-6), 1.0);
     let begin = "stump: with a target of 0.000001: features[1].scale (error): found 50000";
     assert!(fault.starts_with(begin), "{fault}");

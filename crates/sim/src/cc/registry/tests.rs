@@ -26,7 +26,7 @@ fn no_parameter_is_anything() {
     for kind in Kind::ALL {
         for (field, default) in kind.spec().parameters() {
             if default.is_bool() || field == "byte_counter_bytes" || field == "flows" {
-                // Any whole number is a count.
+                // Any whole number is a valid count.
                 continue;
             }
             let extremes = match default {
@@ -164,7 +164,7 @@ fn the_manual_has_all_parameters() {
             .filter(|line| line.starts_with('|'))
             .map(|line| line.split('|').map(str::trim).collect())
             .collect();
-        // Variants have a column each, under their name.
+        // Each variant has a column under its name.
         let column = (rows[0].iter().position(|cell| *cell == name)).unwrap_or(2);
         let listed: toml::Table = rows[2..]
             .iter()

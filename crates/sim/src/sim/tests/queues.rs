@@ -1,4 +1,4 @@
-//! Ports whose queues are lists, and pause frames.
+//! Ports with explicit queues, and pause frames.
 
 use super::*;
 
@@ -6,9 +6,9 @@ use super::*;
 fn computed_and_listed_queues_agree() {
     for mut scenario in scenarios() {
         if !matches!(scenario.topology, Topology::Star { .. }) {
-            // Where several ports are busy all the time, packets of different ports arrive at
-            // the same picosecond, and either may be first. Short flows that begin at random
-            // still wait for each other, but meet like that hardly ever.
+            // Where several ports are busy all the time, packets of different ports arrive at the
+            // same picosecond, in either order. Short flows with random starts still queue behind
+            // each other, but such ties are rare.
             let hosts = scenario.topology.hosts() as u32;
             scenario.workload = Workload::Flows(
                 (0..3_000)
@@ -32,18 +32,18 @@ fn computed_and_listed_queues_agree() {
                 let mut simulation =
                     Simulation::new(scenario, |_, setup| Proportional::new(setup), 11);
                 if scenario.name == "lossy" {
-                    // What arrives late decides what is sent next, so departures from all hosts
-                    // come to lie on the grid of the one busy port.
+                    // Late packets determine later sends. So departures from all hosts end up on
+                    // the time grid of the one busy port.
                     untie(&mut simulation);
                 }
                 let mut outcome = simulation.run();
                 outcome.counts.events = 0;
-                // Some end at the same picosecond, in either order.
+                // Some flows end at the same picosecond, in either order.
                 outcome
                     .completions
                     .sort_by_key(|done| (done.flow, done.start_us as u64));
-                // What leaves a host or a port just before the end is under way in one and
-                // in the other dropped or on the last link; both add up.
+                // Packets that leave a host or a port just before the end are in flight in one run.
+                // In the other they are dropped or on the last link. Both add up.
                 assert!(outcome.counts.conserved());
                 (
                     outcome.counts.underway_packets,
@@ -56,7 +56,7 @@ fn computed_and_listed_queues_agree() {
             assert!(computed.queue_latency.max_us > 0.1);
             assert!(computed.counts.delivered_packets > 5_000);
             if tree {
-                // Two packets that arrive at one moment may change places.
+                // Two packets that arrive at the same time may swap places.
                 let mut swapped = 0;
                 for (one, other) in computed.completions.iter().zip(&listed.completions) {
                     let apart = (one.time_us - other.time_us).abs();
@@ -69,7 +69,7 @@ fn computed_and_listed_queues_agree() {
                 }
                 assert!(swapped <= 4, "{swapped}");
                 assert_eq!(computed.completions.len(), listed.completions.len());
-                // And so may what is derived from their times.
+                // Values derived from their times may swap, too.
                 for outcome in [&mut computed, &mut listed] {
                     outcome.completions.clear();
                     outcome.slowdowns.clear();
@@ -84,9 +84,9 @@ fn computed_and_listed_queues_agree() {
     }
 }
 
-/// Makes each link longer than before by a time of its own, below a packet's, so that packets
-/// which came from one line over different ways meet at no picosecond. Shifts stay right: they
-/// are what a packet needs at least.
+/// Lengthens each link by a time of its own, below a packet's. Packets from one link over different
+/// paths then never meet at the same picosecond. Shifts stay valid: they are lower bounds of a
+/// packet's time.
 fn untie<C, Q>(simulation: &mut Simulation<C, Q>) {
     let mut rng = crate::rng::stream(1, 2);
     let ports = simulation
@@ -106,8 +106,8 @@ fn untie<C, Q>(simulation: &mut Simulation<C, Q>) {
 
 #[test]
 fn computed_and_listed_queues_agree_in_full_trees_without_ties() {
-    // All ports are busy, so with links of equal length many packets arrive at the same
-    // picosecond and either may be first. Without such ties nothing at all differs.
+    // All ports are busy. With links of equal length, many packets would arrive at the same
+    // picosecond, in either order. Without such ties the runs are identical.
     let trees = scenarios()
         .into_iter()
         .filter(|scenario| !matches!(scenario.topology, Topology::Star { .. }));
@@ -139,13 +139,13 @@ fn computed_and_listed_queues_agree_in_full_trees_without_ties() {
 
 #[test]
 fn short_flows_begin_again() {
-    // The long flow sends a packet at 0 and then nothing for 8.192 ms. Each short one sends ten
-    // packets from 100 µs on: flow 1 one every 819.2 ns, the last arrives after 9 · 819.2 +
-    // 2163.84 ns = 9.53664 µs; flow 2 at half the rate after 9 · 1638.4 + 2163.84 ns =
-    // 16.90944 µs. Where both meet flow 1 is first, and the last of flow 2 meets nobody.
-    // Together both begin 100 µs after the slower has ended: every 116.90944 µs, from 100 µs to
-    // 100 + 41 · 116.90944 = 4893.3 µs. Alone flow 1 begins every 109.53664 µs, to
-    // 100 + 44 · 109.53664 = 4919.6 µs.
+    // The long flow sends a packet at 0 and then nothing for 8.192 ms. Each short flow sends ten
+    // packets from 100 µs on. Flow 1 sends one every 819.2 ns; the last arrives after 9 · 819.2 +
+    // 2163.84 ns = 9.53664 µs. Flow 2, at half the rate, takes 9 · 1638.4 + 2163.84 ns = 16.90944
+    // µs. Where packets meet, flow 1 is first, and the last of flow 2 meets none. Together, both
+    // start 100 µs after the slower has ended: every 116.90944 µs, from 100 µs to 100 + 41 ·
+    // 116.90944 = 4893.3 µs. Alone, flow 1 starts every 109.53664 µs, to 100 + 44 · 109.53664 =
+    // 4919.6 µs.
     let times = [9.53664, 16.90944];
     for (flows, together, period, rounds) in [(3, true, 116.90944, 42), (2, false, 109.53664, 45)] {
         let mut scenario = many_to_one(1);
@@ -177,7 +177,7 @@ fn short_flows_begin_again() {
                 );
             }
         }
-        // The long flow never ends, and what it gets is not theirs.
+        // The long flow never ends, and its packets do not count for the short ones.
         assert!(outcome.completions.iter().all(|done| done.flow > 0));
         assert!(outcome.long_short.is_some());
     }
@@ -185,8 +185,8 @@ fn short_flows_begin_again() {
 
 #[test]
 fn pauses_prevent_loss() {
-    // Eight hosts at line rate into one: without pauses most is lost, with them nothing, and
-    // the receiver's link is full.
+    // Eight hosts at line rate into one. Without pauses most packets are lost. With them none is,
+    // and the receiver's link is full.
     let flows: Vec<_> = (1..9)
         .map(|host| (host, 0, None, Time::from_ns(u64::from(host) * 17)))
         .collect();
