@@ -151,6 +151,45 @@ fn bernoulli_loss_is_binomial_and_not_bursty() {
 }
 
 #[test]
+fn a_signal_does_not_end_a_rehearsal() {
+    use nix::sys::pthread::{pthread_kill, pthread_self};
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    if !common::possible() {
+        return;
+    }
+    extern "C" fn nothing(_: nix::libc::c_int) {}
+    let handler = SigAction::new(
+        SigHandler::Handler(nothing),
+        SaFlags::SA_RESTART,
+        SigSet::empty(),
+    );
+    // SAFETY: the handler does nothing; no other test uses this signal.
+    unsafe { sigaction(Signal::SIGURG, &handler) }.unwrap();
+    let chain = GilbertElliott::bernoulli(percent(5.0));
+    let calm = rehearse(&chain, 3, 400_000).unwrap();
+
+    let rehearsing = pthread_self();
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let disturbed = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // So many that the first rehearsals meet one, and that the last meets none.
+            for _ in 0..50 {
+                if ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+                pthread_kill(rehearsing, Signal::SIGURG).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        });
+        let disturbed = rehearse(&chain, 3, 400_000);
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        disturbed
+    });
+    assert_eq!(disturbed.unwrap(), calm);
+}
+
+#[test]
 fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
     if !common::possible() {
         return;

@@ -170,25 +170,30 @@ impl Loss {
 /// # Errors
 /// [`Error::Loss`] where the program cannot be loaded or run.
 pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossCounters, Error> {
-    let mut storage = MaybeUninit::uninit();
-    let skeleton = load(&mut storage, chain, Drop::Silent, seed)?;
     // An Ethernet header that announces IPv4, and an empty packet.
     let mut frame = [0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
-    let input = ProgramInput {
-        data_in: Some(&frame),
-        repeat: packets,
-        ..Default::default()
-    };
-    skeleton
-        .progs
-        .lose
-        .test_run(input)
-        .map_err(|why| Error::Loss {
-            what: "rehearsed",
-            why,
-        })?;
-    read(&skeleton.maps.bss)
+    loop {
+        let mut storage = MaybeUninit::uninit();
+        let skeleton = load(&mut storage, chain, Drop::Silent, seed)?;
+        let input = ProgramInput {
+            data_in: Some(&frame),
+            repeat: packets,
+            ..Default::default()
+        };
+        match skeleton.progs.lose.test_run(input) {
+            Ok(_) => return read(&skeleton.maps.bss),
+            // A signal to this thread ends the repetitions (net/bpf/test_run.c).
+            // The counters hold a part of them, so all are run anew.
+            Err(why) if why.kind() == libbpf_rs::ErrorKind::Interrupted => {}
+            Err(why) => {
+                return Err(Error::Loss {
+                    what: "rehearsed",
+                    why,
+                });
+            }
+        }
+    }
 }
 
 fn load<'obj>(
