@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::poll::PollFlags;
 use nix::sys::signal::{Signal, kill};
@@ -56,7 +57,7 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         let _ = kill(self.0, Signal::SIGKILL);
-        let _ = waitpid(self.0, None);
+        while waitpid(self.0, None) == Err(Errno::EINTR) {}
     }
 }
 

@@ -398,9 +398,12 @@ impl Carriers {
             .spawn(move || {
                 let mut bytes = vec![0; CHUNK_BYTES];
                 // Not through the standard library's buffer, and not beyond what was read.
-                while let Ok(count @ 1..) = nix::unistd::read(io::stdin(), &mut bytes) {
-                    if (&to).write_all(&bytes[..count]).is_err() {
-                        break;
+                loop {
+                    match nix::unistd::read(io::stdin(), &mut bytes) {
+                        Ok(count @ 1..) if (&to).write_all(&bytes[..count]).is_ok() => {}
+                        // A signal came.
+                        Err(Errno::EINTR) => {}
+                        _ => break,
                     }
                 }
                 let _ = to.shutdown(Shutdown::Write);
