@@ -7,12 +7,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
 from thalweg.results.__main__ import main
 from thalweg.results.figures import FIGURES, rounds
-
-# It comes with Ray.
-jsonschema = pytest.importorskip("jsonschema")
 
 CHECKOUT = Path(__file__).parents[2]
 BINARY = CHECKOUT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug/thalweg"
