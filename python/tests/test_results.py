@@ -182,11 +182,12 @@ run = { scenario = "s.toml", backend = "host", connections = 1 }
         assert bed.make()[0] == 0 and bed.calls == before + 1
 
 
-def test_kernels_have_processor_time_and_timers_a_picture(bed):
+def test_kernels_have_processor_time_and_timers_a_picture(bed, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
     connection = {"goodput_bps": 5e8, "arm": "bbr", "cpu": {"machine_s": 2.0, "stack_s": 1.5}}
     timers = {"kernel_us": [1.0, 4.0, 90.0], "program_us": [5.0, 6.0, 7.0]}
     of = result({"fixed:bbr": [connection]}, timers=timers)
-    of["environment"]["stack"] = "user-mode Linux 0.1"
+    of["environment"]["stack"] = "user-mode Linux 0.1 (/home/somebody/linux)"
     of["scenarios"][0]["scenario"] = {"traffic": {"duration": 4}}
     bed.gives(of)
     bed.write(
@@ -221,9 +222,9 @@ options = ["--early", "10"]
     for line in (
         "| c | – | – | – | 500 | 500 | 1.00 × [1.00 … 1.00] | 1.000 | 1.000 | 0.750 |",
         "| native | 4.0 | 90 | 90 | 90 | 6.0 | 7.0 | 7.0 | 7.0 |",
+        "- in a process: user-mode Linux 0.1 (~/linux)",
         "- `thalweg lab timers --early 10`",
         "![late](late.svg)",
-        "- in a process: user-mode Linux 0.1",
     ):
         assert line in page.splitlines()
     assert ">busy</text>" in bed.read("late.svg")

@@ -22,7 +22,7 @@ from thalweg.results.figures import (
 )
 from thalweg.results.markdown import NOTHING
 from thalweg.results.pictures import Line, Panel, panels
-from thalweg.results.runs import Order, Runs
+from thalweg.results.runs import Order, Runs, homeless
 
 NOT_RUN = "not run"
 
@@ -94,9 +94,9 @@ def _kernels(order: Order, made: Runs) -> Iterator[str]:
     result = made.of(order) if order.backend else None
     if result is not None:
         environment = result["environment"]
-        yield f"{order.backend}: {environment['kernel']}"
+        yield homeless(f"{order.backend}: {environment['kernel']}")
         if "stack" in environment:
-            yield f"in a process: {environment['stack']}"
+            yield homeless(f"in a process: {environment['stack']}")
 
 
 def _body(

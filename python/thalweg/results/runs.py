@@ -161,9 +161,7 @@ class Runs:
         last = (said.strip().splitlines() or [""])[-1].strip()
         kind = "exit status" if process.returncode > 0 else "signal"
         why = f"{last} ({kind}: {abs(process.returncode)})"
-        # The reader's home is another.
-        home = os.environ.get("HOME", "").rstrip("/")
-        self.failures[order.name] = why.replace(f"{home}/", "~/") if home else why
+        self.failures[order.name] = homeless(why)
 
     def of(self, order: Order) -> Result | None:
         """A result; None where it could not be made. Raises ValueError for one that is damaged."""
@@ -184,6 +182,12 @@ class Runs:
         """What a page says of the run."""
         why = self.failures.get(order.name)
         return f"- `{order.command}`" + (f": not run: {why}" if why is not None else "")
+
+
+def homeless(text: str) -> str:
+    """The text with `~/` for the home directory, which is another on each reader's machine."""
+    home = os.environ.get("HOME", "").rstrip("/")
+    return text.replace(f"{home}/", "~/") if home else text
 
 
 def _end_with_parent() -> None:
