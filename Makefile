@@ -73,8 +73,7 @@ tables: ## Repeat the published results: docs/measurements (root; five hours; go
 	@scripts/setup.sh --kernel
 	@$(MAKE) --no-print-directory build
 	@$(binary) lab kernels add linux-image-6.12-cloud-amd64
-	@scripts/tables-lab.sh
-	@scripts/tables-datacenter.sh
+	@scripts/tables.sh
 
 train: ## Train the shipped models anew: models/ (five minutes, two cores; goes on where it stopped)
 	@scripts/train.sh

@@ -40,13 +40,13 @@ adpg() {
 		--updates 150 --offset 1.0 --evaluate-every 0 "$@"
 	"$python" -m thalweg.train.export "runs/$name/checkpoint.safetensors" --name "$name" \
 		--output "$output"
-	"$python" -m thalweg.evaluate.summary "$output/$name.safetensors"
+	"$python" -m thalweg.evaluate "$output/$name.safetensors"
 }
 
 # tree NAME OF: a model's answers as a decision tree.
 tree() {
 	"$python" -m thalweg.distil "$output/$2.safetensors" --out "$output/$1.safetensors"
-	"$python" -m thalweg.evaluate.summary "$output/$1.safetensors"
+	"$python" -m thalweg.evaluate "$output/$1.safetensors"
 }
 
 # baseline NAME ALGORITHM FLAG…: what it learned, as a checkpoint.

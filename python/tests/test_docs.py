@@ -2,10 +2,12 @@
 
 import re
 import runpy
+import signal
 from pathlib import Path
 
 import pytest
 from thalweg import model
+from thalweg.results.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("models/*.md")])
@@ -70,6 +72,15 @@ def test_the_block_of_the_page_on_models_makes_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs/reference/model.md", "exec"), {})
     assert model.read("mine.safetensors").policy.quantised is not None
+
+
+def test_the_list_of_the_examples_makes_its_page(tmp_path, monkeypatch):
+    # Only a process of its own is to have another handler.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    words = ["--tables", str(ROOT / "examples/tables.toml"), "--cache", str(tmp_path / "cache")]
+    assert main([*words, "--out", str(tmp_path / "page.md"), "--duration", "0.0005"]) == 0
+    page = (tmp_path / "page.md").read_text()
+    assert "| 1024 | adpg-plus |" in page and "| 1024 | SWIFT | " in page
 
 
 def test_the_controller_of_the_examples_fills_the_link(capsys):

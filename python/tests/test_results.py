@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from thalweg.results import lists, pages, runs
 from thalweg.results.__main__ import main
+from thalweg.results.controllers import tables
 from thalweg.results.figures import interval, quantile, rounds, spread
 from thalweg.results.pictures import Line, Panel, _step, panels
 
@@ -382,11 +383,35 @@ def test_a_signal_ends_the_run_in_progress(tmp_path, sent):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_the_shipped_lists_name_what_there_is(path, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
-    page = lists.load(path.relative_to(CHECKOUT))
-    orders = pages.orders(page, path.relative_to(CHECKOUT).parent)
-    assert len(orders) > 5
+    page, folder = lists.load(path.relative_to(CHECKOUT)), path.relative_to(CHECKOUT).parent
+    orders = pages.orders(page, folder)
     # One directory, one run.
     assert len({order.name for order in orders}) == len(set(orders))
+    cells = [
+        cell
+        for table in page.table
+        if isinstance(table, lists.Controllers)
+        for cell in tables.Job(table, folder).cells()
+    ]
+    assert len(orders) + len(cells) > 5
+    for table in page.table:
+        if isinstance(table, lists.Traces):
+            assert all(
+                (folder / name).is_file()
+                for name in [table.model, *(row.scenario for row in table.row)]
+            )
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_published_page_begins_as_its_list(path):
+    page = lists.load(path)
+    [out] = re.findall(r"--out (docs/measurements/\S+\.md)`", page.introduction)
+    assert f"--tables {path.relative_to(CHECKOUT)} " in page.introduction
+    assert (
+        (CHECKOUT / out)
+        .read_text()
+        .startswith(f"# {page.title}\n\n{page.introduction.strip()}\n\n")
+    )
 
 
 @pytest.mark.parametrize(

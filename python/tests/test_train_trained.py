@@ -1,7 +1,6 @@
 """What the baselines learned, judged; and LSTMs as model files."""
 
 import dataclasses
-import json
 import pickle
 
 import equinox as eqx
@@ -9,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sim_support import many_to_one
-from thalweg import model
-from thalweg.evaluate import summary
-from thalweg.evaluate.__main__ import main
+from thalweg import evaluate, model
+from thalweg.results import lists
+from thalweg.results.controllers import tables
 from thalweg.sim import Scenario, run
 from thalweg.train import adpg, aurora, checkpoint, export, ppo, reinforce
 from thalweg.train.stochastic import MULTIPLIERS
@@ -64,7 +63,7 @@ def test_what_ships_of_the_baselines_fills_a_link_that_it_was_not_trained_on(nam
 
 
 @pytest.mark.slow
-def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
+def test_trained_policies_stand_beside_the_published(tmp_path):
     files = []
     for name, module, more in [
         ("reinforce", reinforce, {}),
@@ -75,32 +74,32 @@ def test_trained_policies_stand_beside_the_published(tmp_path, capsys):
         module.train(module.Settings(output=str(tmp_path / name), **SMALL, **more))
         files.append(tmp_path / f"{name}.safetensors")
         (tmp_path / name / "checkpoint.safetensors").rename(files[-1])
-    words = [word for file in files for word in ("--trained", str(file))]
-    common = ["--cc", "none", "--checkout", str(CHECKOUT), "--out", str(tmp_path / "page.md")]
-    common += ["--cache", str(tmp_path / "cells.jsonl"), "--jobs", "2"]
-    figures = ["--json", str(tmp_path / "page.json"), "--sizes", "128"]
-    times = ["--duration", "1,many-to-one=0.002", "--seeds", "9,many-to-one=2"]
-    assert main(["many-to-one", *words, *common, *figures, *times]) == 0
-    [table] = json.loads((tmp_path / "page.json").read_text())
-    entries = {entry["controller"]: entry for entry in table["entries"]}
+    table = lists.Controllers(
+        kind="controllers",
+        title="T",
+        published="many-to-one",
+        scenario=str(CHECKOUT / "scenarios/sim/many-to-one-{size}.toml"),
+        sizes=(128,),
+        trained=tuple(file.name for file in files),
+        seeds=2,
+        duration_s=0.002,
+    )
+    job = tables.Job(table, tmp_path)
+    measured = job.measured({cell.key: cell.run() for cell in job.cells()})
+    assert (measured.duration_s, measured.warmup_s) == (0.002, 0.001)
+    lines = {line.label: line for line in measured.parts[0].lines}
     # Table 2 of the paper, 128 flows.
-    assert entries["REINFORCE"]["published"] == [51, 100, 3]
-    assert entries["ppo-discrete"]["published"] == entries["ppo-gaussian"]["published"]
-    assert entries["ppo-gaussian"]["published"] == [1, 26, 3]
-    assert entries["Aurora"]["published_loss"]
+    assert lines["REINFORCE"].published == (51, 100, 3)
+    assert lines["ppo-discrete"].published == lines["ppo-gaussian"].published == (1, 26, 3)
+    assert lines["Aurora"].published_loss
     for name in ("REINFORCE", "ppo-discrete", "ppo-gaussian", "Aurora"):
-        assert entries[name]["runs"] == 2
-    assert entries["ADPG"]["runs"] is None
-    assert "Ours: 2 seeds, 0.002 s each, of which 0.001 s" in (tmp_path / "page.md").read_text()
+        assert lines[name].ours.runs == 2
+    assert lines["ADPG"].ours is None
 
-    # What is no checkpoint of theirs.
     adpg.train(adpg.Settings(output=str(tmp_path / "adpg"), evaluate_every=0, **SMALL))
-    other = str(tmp_path / "adpg" / "checkpoint.safetensors")
-    assert main(["many-to-one", "--trained", other, *common]) == 1
-    assert "of algorithm 'adpg', expected reinforce, ppo, aurora" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["many-to-one", *common, "--seeds", "many-to-two=3"])
-    assert "expected a table" in capsys.readouterr().err
+    other = dataclasses.replace(table, trained=("adpg/checkpoint.safetensors",))
+    with pytest.raises(ValueError, match="of algorithm 'adpg', expected reinforce, ppo, aurora"):
+        tables.Job(other, tmp_path)
 
 
 def test_a_checkpoint_of_another_program_is_named(tmp_path):
@@ -148,7 +147,7 @@ def test_a_summary_is_of_the_model_in_the_file(tmp_path):
     file = tmp_path / "plus.safetensors"
     file.write_bytes((CHECKOUT / "models/adpg-plus.safetensors").read_bytes())
     short = {"scenarios": ["many-to-one-128"], "duration_s": 0.06, "warmup_s": 0.05}
-    runs = summary.summary(file, CHECKOUT, seeds=(1, 2), **short)
+    runs = evaluate.evaluate(file, CHECKOUT, seeds=(1, 2), **short)
     assert [run["inference"] for run in runs] == ["float", "int8"]
     for entry in runs:
         assert entry["scenario"] == "many-to-one-128" and entry["seeds"] == 2

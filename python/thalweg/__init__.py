@@ -9,7 +9,7 @@ _EXTRAS = {
     "equinox": "train",
     "gymnasium": "environments",
     "jax": "train",
-    "matplotlib": "evaluate",
+    "matplotlib": "results",
     "numpy": "",
     "optax": "train",
     "pettingzoo": "environments",

@@ -24,6 +24,8 @@ FORMAT_VERSION = "1"
 FEATURES = ("action", "error", "log_rate", "queue", "error_change")
 MAX_INPUTS, MAX_WIDTH, MAX_HIDDEN = 16, 32, 2
 LSTM_WIDTH = 16
+#: What a policy computes in: floating point, 8-bit integers, comparisons.
+INFERENCES = ("float", "int8", "tree")
 
 #: Keys of an entry of `evaluation.runs`: how a model did in a scenario of the simulator.
 RUN: dict[str, Any] = {
@@ -148,6 +150,15 @@ class Model:
         """Inputs of the network: features times history."""
         return len(self.features) * self.history
 
+    @property
+    def inferences(self) -> tuple[str, ...]:
+        """What the policy can compute in, of :data:`INFERENCES`."""
+        if isinstance(self.policy, Forest):
+            return ("tree",)
+        if isinstance(self.policy, Mlp) and self.policy.quantised is not None:
+            return ("float", "int8")
+        return ("float",)
+
 
 def write(model: Model, path: str | os.PathLike[str]) -> None:
     """Checks the model and writes it; a file of that name is replaced in one step. Raises
@@ -261,8 +272,7 @@ def _check_run(field: str, run: Any) -> None:
     for key, kind in RUN.items():
         good = isinstance(run[key], kind) and not isinstance(run[key], bool)
         _expect(good, f"{field}.{key}", repr(run[key]), "a text" if kind is str else "a number")
-    inferences = ("float", "int8", "tree")
-    _expect(run["inference"] in inferences, f"{field}.inference", run["inference"], inferences)
+    _expect(run["inference"] in INFERENCES, f"{field}.inference", run["inference"], INFERENCES)
     _expect(run["seeds"] >= 1, f"{field}.seeds", run["seeds"], "1 at least")
     for key, most in (
         ("initial_fraction", 1.0),

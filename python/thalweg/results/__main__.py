@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thalweg import files
 from thalweg.results import lists, pages
 from thalweg.results.runs import Runs
+
+if TYPE_CHECKING:
+    from thalweg.results.controllers.judged import Judged
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -37,7 +43,37 @@ def arguments() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the program that is run; default: %(default)s of PATH",
     )
+    simulator = parser.add_argument_group("tables of rate controllers in the simulator")
+    simulator.add_argument(
+        "--jobs",
+        type=_count,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="simulations at a time; default: one for each processor",
+    )
+    simulator.add_argument(
+        "--ray", metavar="ADDRESS", help='run on this Ray cluster; "local": on a fresh one here'
+    )
+    simulator.add_argument(
+        "--duration",
+        type=_seconds,
+        metavar="SECONDS",
+        help="simulate so long, with as much less warm-up: to see quickly that all works",
+    )
     return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, found {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,16 +84,19 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         page = lists.load(options.tables)
+        if options.duration is not None:
+            page = lists.shortened(page, options.duration)
         # Before hours of runs.
         names = [getattr(table, "picture", None) for table in page.table]
         for name in [options.out.name, *filter(None, names)]:
             files.check_output(options.out.parent / name)
         runs = Runs(options.cache, options.binary)
         folder = options.tables.parent
+        judged = _judged(page, folder, options)
         runs.make(pages.orders(page, folder))
-        text, pictures = pages.render(page, folder, runs)
+        text, pictures = pages.render(page, folder, runs, judged)
         for name, picture in pictures.items():
-            files.replace(options.out.parent / name, picture.encode())
+            files.replace(options.out.parent / name, picture)
         files.replace(options.out, text.encode())
     except (OSError, ValueError, subprocess.CalledProcessError) as why:
         print(f"error: {why}", file=sys.stderr)
@@ -71,6 +110,18 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"error: {count} runs could not be made; {options.out} says why", file=sys.stderr)
         return 1
     return 0
+
+
+def _judged(page: lists.Page, folder: Path, options: argparse.Namespace) -> Judged | None:
+    """The page's tables of the simulator alone, simulated; None where it has none."""
+    if not pages.is_simulated(page):
+        return None
+    # Other pages do without the compiled simulator.
+    from thalweg.results.controllers.judged import Judged
+
+    found = Judged(page, folder)
+    found.simulate(options.cache, options.jobs, options.ray)
+    return found
 
 
 if __name__ == "__main__":

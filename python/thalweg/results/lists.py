@@ -9,11 +9,14 @@ import reprlib
 import tomllib
 import types
 import typing
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from thalweg import files
+from thalweg.model import INFERENCES
+from thalweg.results.controllers import published
 from thalweg.results.figures import FIGURES
 
 
@@ -203,7 +206,82 @@ class Timers(Head):
     picture: str
 
 
-Table = Tuned | Kernels | Grid | Compared | Simulated | Timers
+@dataclass(frozen=True, kw_only=True)
+class Controllers(Head):
+    """Rate controllers in the simulator, a block of lines for each size of a scenario.
+
+    ``scenario``: a path in which ``{size}`` stands for the size. ``published``: a table of
+    :data:`thalweg.results.controllers.published.FIGURES`, which also says what sizes count
+    (``across``), which ``figures`` there are and, unless given, which ``sizes``. Judged are
+
+    - ``models``: model files, or patterns of their names; ``inferences``: each in each of these,
+      where it has them all; ``targets``: each network at its target times each of these;
+    - ``trained``: checkpoints of baselines;
+    - ``cc``: controllers of the simulator.
+
+    ``initial``: first rate of flows of models and baselines, a share of the line rate.
+    ``duration_s``: simulated time instead of the scenarios', the warm-up in proportion.
+    """
+
+    note: str = ""
+    scenario: str
+    published: str | None = None
+    across: str | None = None
+    figures: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    models: tuple[str, ...] = ()
+    inferences: tuple[str, ...] = ()
+    targets: tuple[float, ...] = ()
+    trained: tuple[str, ...] = ()
+    cc: tuple[str, ...] = ()
+    # Thousands of flows that begin at the line rate lose nearly all their probes, and can hardly
+    # decide.
+    initial: float = 0.001
+    seeds: int = 5
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed(Head):
+    """Who passes at every size, of the page's tables with these ``published`` figures."""
+
+    published: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TracesRow:
+    """A scenario of the simulator for so many seconds, a sample every ``every_us``."""
+
+    condition: str
+    scenario: str
+    duration_s: float
+    every_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traces(Head):
+    """A picture of a model's rates and queues over time, a column for each row."""
+
+    note: str = ""
+    picture: str
+    model: str
+    inference: str | None = None
+    initial: float = Controllers.initial
+    row: tuple[TracesRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(Head):
+    """A picture of a training run, of the ``csv`` that it wrote."""
+
+    note: str = ""
+    picture: str
+    csv: str
+
+
+Table = (
+    Tuned | Kernels | Grid | Compared | Simulated | Timers | Controllers | Passed | Traces | Curves
+)
 
 KINDS: dict[str, type[Table]] = {
     "tuned": Tuned,
@@ -212,6 +290,10 @@ KINDS: dict[str, type[Table]] = {
     "compared": Compared,
     "simulated": Simulated,
     "timers": Timers,
+    "controllers": Controllers,
+    "passed": Passed,
+    "traces": Traces,
+    "curves": Curves,
 }
 
 
@@ -231,35 +313,97 @@ def load(path: Path) -> Page:
         content = tomllib.loads(path.read_bytes().decode())
         page: Page = _read(Page, content, "")
         for place, table in enumerate(page.table):
-            _check(table, f"table[{place}]")
+            _check(page, table, f"table[{place}]")
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError, ListError) as why:
         raise ListError(f"{path}: {why}") from why
     return page
 
 
-def _check(table: Table, where: str) -> None:
-    if isinstance(table, Grid):
-        for place, row in enumerate(table.row):
-            if len(row.cell) != len(table.columns):
-                words = f"expected a cell for each of {len(table.columns)} columns"
-                raise ListError(f"{where}.row[{place}].cell: {words}, found {len(row.cell)}")
-    if not isinstance(table, Compared):
-        return
+def shortened(page: Page, duration_s: float) -> Page:
+    """The page with so much simulated time in all of its tables of rate controllers."""
+    table = tuple(
+        dataclasses.replace(one, duration_s=duration_s) if isinstance(one, Controllers) else one
+        for one in page.table
+    )
+    return dataclasses.replace(page, table=table)
+
+
+def _check(page: Page, table: Table, where: str) -> None:
+    match table:
+        case Grid():
+            _check_grid(table, where)
+        case Compared():
+            _check_compared(table, where)
+        case Controllers():
+            _check_controllers(table, where)
+        case Passed():
+            there = [one.published for one in page.table if isinstance(one, Controllers)]
+            for place, name in enumerate(table.published):
+                if there.count(name) != 1:
+                    words = f"expected one table of {reprlib.repr(name)}, found {there.count(name)}"
+                    raise ListError(f"{where}.published[{place}]: {words}")
+        case Traces():
+            for place, row in enumerate(table.row):
+                for key in ("duration_s", "every_us"):
+                    _positive(getattr(row, key), f"{where}.row[{place}].{key}")
+        case _:
+            pass
+
+
+def _check_grid(table: Grid, where: str) -> None:
+    for place, row in enumerate(table.row):
+        if len(row.cell) != len(table.columns):
+            words = f"expected a cell for each of {len(table.columns)} columns"
+            raise ListError(f"{where}.row[{place}].cell: {words}, found {len(row.cell)}")
+
+
+def _check_compared(table: Compared, where: str) -> None:
     for place, column in enumerate(table.column):
         if column.digits is not None and not 0 <= column.digits <= 9:
             raise ListError(
                 f"{where}.column[{place}].digits: expected 0 to 9, found {column.digits}"
             )
     conditions = {row.condition for row in table.row}
-    for name in ("column", "target"):
-        for place, one in enumerate(getattr(table, name)):
-            if one.figure not in FIGURES:
-                known = ", ".join(FIGURES)
-                at = f"{where}.{name}[{place}].figure"
-                raise ListError(f"{at}: expected one of {known}, found {reprlib.repr(one.figure)}")
-            if name == "target" and one.condition not in conditions:
-                at = f"{where}.{name}[{place}].condition"
-                raise ListError(f"{at}: no row has the condition {reprlib.repr(one.condition)}")
+    for place, column in enumerate(table.column):
+        _known(column.figure, FIGURES, f"{where}.column[{place}].figure")
+    for place, target in enumerate(table.target):
+        _known(target.figure, FIGURES, f"{where}.target[{place}].figure")
+        if target.condition not in conditions:
+            at = f"{where}.target[{place}].condition"
+            raise ListError(f"{at}: no row has the condition {reprlib.repr(target.condition)}")
+
+
+def _check_controllers(table: Controllers, where: str) -> None:
+    if "{size}" not in table.scenario:
+        raise ListError(f"{where}.scenario: expected a path with {{size}} in it")
+    if table.published is not None:
+        _known(table.published, published.load(), f"{where}.published")
+    else:
+        for key in ("across", "figures", "sizes"):
+            if not getattr(table, key):
+                raise ListError(f"{where}.{key}: missing; nothing is published")
+    for place, figure in enumerate(table.figures):
+        _known(figure, published.STATISTICS, f"{where}.figures[{place}]")
+    for place, inference in enumerate(table.inferences):
+        _known(inference, INFERENCES, f"{where}.inferences[{place}]")
+    for place, factor in enumerate(table.targets):
+        _positive(factor, f"{where}.targets[{place}]")
+    for place, size in enumerate(table.sizes):
+        _positive(size, f"{where}.sizes[{place}]")
+    _positive(table.initial, f"{where}.initial")
+    _positive(table.seeds, f"{where}.seeds")
+    if table.duration_s is not None:
+        _positive(table.duration_s, f"{where}.duration_s")
+
+
+def _known(name: str, known: Collection[str], where: str) -> None:
+    if name not in known:
+        raise ListError(f"{where}: expected one of {', '.join(known)}, found {reprlib.repr(name)}")
+
+
+def _positive(number: float, where: str) -> None:
+    if not 0 < number < 1e6:
+        raise ListError(f"{where}: expected a number above 0, found {number}")
 
 
 WORDS = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}

@@ -7,6 +7,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from thalweg.results import lists, markdown, runs
 from thalweg.results.figures import (
@@ -24,7 +25,13 @@ from thalweg.results.markdown import NOTHING
 from thalweg.results.pictures import Line, Panel, panels
 from thalweg.results.runs import Order, Runs, homeless
 
+if TYPE_CHECKING:
+    from thalweg.results.controllers.judged import Judged
+
 NOT_RUN = "not run"
+
+#: Tables of the simulator alone, which runs in Python.
+SIMULATOR = (lists.Controllers, lists.Passed, lists.Traces, lists.Curves)
 
 #: What a table of kind "tuned" compares.
 MODES = ("baseline", "classic", "thalweg")
@@ -47,6 +54,8 @@ def orders(page: lists.Page, folder: Path) -> list[Order]:
 
 
 def _orders(table: lists.Table, folder: Path) -> Iterator[Order]:
+    if isinstance(table, SIMULATOR):
+        return
     for row in table.row:
         match row:
             case lists.TunedRow():
@@ -67,10 +76,18 @@ def _orders(table: lists.Table, folder: Path) -> Iterator[Order]:
                 yield runs.timers(row.options)
 
 
-def render(page: lists.Page, folder: Path, made: Runs) -> tuple[str, dict[str, str]]:
-    """A page of what was made, and its pictures by their files' names."""
+def is_simulated(page: lists.Page) -> bool:
+    """Whether tables of it are of the simulator alone."""
+    return any(isinstance(table, SIMULATOR) for table in page.table)
+
+
+def render(
+    page: lists.Page, folder: Path, made: Runs, judged: Judged | None = None
+) -> tuple[str, dict[str, bytes]]:
+    """A page of results, and its pictures by their files' names. ``judged``: where the page
+    :func:`is_simulated`."""
     kernels: dict[str, None] = {}
-    pictures: dict[str, str] = {}
+    pictures: dict[str, bytes] = {}
     sections = []
     for table in page.table:
         of = list(_orders(table, folder))
@@ -78,12 +95,12 @@ def render(page: lists.Page, folder: Path, made: Runs) -> tuple[str, dict[str, s
         foot = dict.fromkeys(made.line(order) for order in of)
         for order in of:
             kernels.update(dict.fromkeys(_kernels(order, made)))
-        head = [f"\n## {table.title}\n"]
+        blocks = [f"## {table.title}"]
         if table.source is not None:
-            head.append(f"Published: {table.source}.\n")
-        head.append(f"{table.note.strip()}\n\n")
-        body = "".join(f"{line}\n" for line in _body(table, results, pictures))
-        sections.append("\n".join(head) + body + "\n" + "".join(f"{line}\n" for line in foot))
+            blocks.append(f"Published: {table.source}.")
+        blocks += [table.note.strip(), "\n".join(_body(table, results, judged, pictures))]
+        blocks.append("\n".join(foot))
+        sections.append("\n" + "\n\n".join(filter(None, blocks)) + "\n")
     text = f"# {page.title}\n\n{page.introduction.strip()}\n"
     if kernels:
         text += "\nKernels:\n\n" + "".join(f"- {kernel}\n" for kernel in kernels)
@@ -100,9 +117,12 @@ def _kernels(order: Order, made: Runs) -> Iterator[str]:
 
 
 def _body(
-    table: lists.Table, results: Iterator[Result | None], pictures: dict[str, str]
+    table: lists.Table,
+    results: Iterator[Result | None],
+    judged: Judged | None,
+    pictures: dict[str, bytes],
 ) -> Iterable[str]:
-    """The lines of a table, of the results of :func:`_orders`."""
+    """The lines of a table, of the results of :func:`_orders` or the simulator's."""
     match table:
         case lists.Tuned():
             return _tuned(table, results)
@@ -116,6 +136,9 @@ def _body(
             return _simulated(table, results)
         case lists.Timers():
             return _timers(table, results, pictures)
+        case _:
+            assert judged is not None
+            return judged.lines(table, pictures)
 
 
 def _tuned(table: lists.Tuned, results: Iterator[Result | None]) -> Iterator[str]:
@@ -173,7 +196,7 @@ def _grid(table: lists.Grid, results: Iterator[Result | None]) -> Iterator[str]:
 
 
 def _compared(
-    table: lists.Compared, results: Iterator[Result | None], pictures: dict[str, str]
+    table: lists.Compared, results: Iterator[Result | None], pictures: dict[str, bytes]
 ) -> Iterator[str]:
     yield "Median of the rounds, in brackets the least and the greatest.\n"
     if table.picture is not None:
@@ -202,7 +225,7 @@ def _compared(
             for column in table.column
             if column.drawn
         ]
-        pictures[table.picture] = panels(table.title, table.across, conditions, shown)
+        pictures[table.picture] = panels(table.title, table.across, conditions, shown).encode()
 
 
 def _name(table: lists.Compared, mode: str) -> str:
@@ -280,7 +303,7 @@ def _mean(result: Result | None, statistic: str, factor: float) -> float | None:
 
 
 def _timers(
-    table: lists.Timers, results: Iterator[Result | None], pictures: dict[str, str]
+    table: lists.Timers, results: Iterator[Result | None], pictures: dict[str, bytes]
 ) -> Iterator[str]:
     heads = [f"{whose}: median, µs" for whose in ("the kernel", "a program's sleep")]
     rest = ["90 %", "99 %", "latest"]
@@ -304,7 +327,7 @@ def _timers(
     titles = ("timers of the kernel", "sleep of a program")
     shown = [Panel(f"{title}: part that is no later", of) for title, of in zip(titles, lines)]
     values = [f"{bound:g}" for bound in LATE_US]
-    pictures[table.picture] = panels(table.title, "µs", values, shown)
+    pictures[table.picture] = panels(table.title, "µs", values, shown).encode()
 
 
 def _late(us: float) -> str:

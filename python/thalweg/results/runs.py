@@ -5,6 +5,7 @@ that went into it. An interrupted call goes on where it stopped, and what has ch
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -103,10 +104,16 @@ class Runs:
 
     def __init__(self, cache: Path, binary: str) -> None:
         self.cache, self.binary = cache, binary
-        said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
-        self.version = said.stdout.split()[-1]
         #: Why runs could not be made, by the names of orders.
         self.failures: dict[str, str] = {}
+
+    @functools.cached_property
+    def version(self) -> str:
+        """Of the program. Raises OSError and CalledProcessError."""
+        said = subprocess.run(
+            [self.binary, "--version"], capture_output=True, text=True, check=True
+        )
+        return said.stdout.split()[-1]
 
     def _stamp(self, order: Order) -> bytes:
         return f"{self.version} {order.command}\n{order.inputs}".encode()

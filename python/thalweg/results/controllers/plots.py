@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Pictures: rates and the queue over time, and curves of a training run. Needs matplotlib."""
+"""Pictures as SVG: rates and the queue over time, curves of a training run. Needs matplotlib."""
 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from thalweg.sim import Outcome
 MOST_RATES = 16
 
 
-def traces(outcomes: Sequence[tuple[str, Outcome]], file: Path) -> None:
+def traces(outcomes: Sequence[tuple[str, Outcome]]) -> bytes:
     """Rates (above) and the fullest queue (below) over time, a column for each outcome, which
     must have series. Of many flows only some are drawn, evenly chosen, the first among them."""
     pyplot = _pyplot()
@@ -44,12 +45,12 @@ def traces(outcomes: Sequence[tuple[str, Outcome]], file: Path) -> None:
         queue.set_xlabel("ms")
     axes[0, 0].set_ylabel("rate of a flow, Gbit/s")
     axes[1, 0].set_ylabel("queue, KiB")
-    _save(figure, file)
+    return _svg(figure)
 
 
-def training(curves: Path, file: Path) -> None:
-    """The columns of a training run's CSV over its updates, a picture each. Raises ValueError,
-    with the file's name, for what is no such file."""
+def training(curves: Path) -> bytes:
+    """The columns of a training run's CSV over its updates, a panel each. Raises ValueError with
+    the file's name and line."""
     with open(curves, newline="") as source:
         rows = list(csv.reader(source))
     if not rows or rows[0][:1] != ["update"] or len(rows[0]) < 2:
@@ -79,7 +80,7 @@ def training(curves: Path, file: Path) -> None:
         axis.plot(*zip(*points, strict=True), linewidth=0.9)
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("update", fontsize=8)
-    _save(figure, file)
+    return _svg(figure)
 
 
 def _pyplot() -> Any:
@@ -87,7 +88,7 @@ def _pyplot() -> Any:
         import matplotlib
     except ModuleNotFoundError as missing:
         raise ModuleNotFoundError(
-            'pictures need matplotlib: pip install "thalweg[evaluate]"'
+            'pictures need matplotlib: pip install "thalweg[results]"'
         ) from missing
     # No display, and the same bytes from the same figures.
     matplotlib.use("svg")
@@ -97,6 +98,8 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(figure: Any, file: Path) -> None:
-    figure.savefig(file, metadata={"Date": None})
+def _svg(figure: Any) -> bytes:
+    sink = io.BytesIO()
+    figure.savefig(sink, metadata={"Date": None})
     _pyplot().close(figure)
+    return sink.getvalue()

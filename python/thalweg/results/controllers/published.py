@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import tomllib
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ FIGURES = Path(__file__).with_name("published.toml")
 #: Figures within this part of the larger are alike (definition 1 of the paper).
 ALIKE = 0.05
 
-#: From so much on a run has loss, percent of what arrives at the queues.
+#: The least loss that counts, percent of the packets that arrive at the queues.
 LOSS_PERCENT = 0.1
 
 
@@ -55,9 +56,9 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A published table. ``what``: what its sizes count."""
+    """A published table. ``across``: what its sizes count, as a heading."""
 
-    what: str
+    across: str
     statistics: tuple[str, ...]
     rows: tuple[PublishedRow, ...]
 
@@ -67,6 +68,7 @@ class PublishedTable:
         return sorted({size for row in self.rows for size in row.entries})
 
 
+@functools.cache
 def load() -> dict[str, PublishedTable]:
     """The tables by name."""
     with open(FIGURES, "rb") as file:
@@ -83,7 +85,7 @@ def _table(table: dict[str, Any]) -> PublishedTable:
             if size.isdecimal()
         }
         rows.append(PublishedRow(row["name"], row.get("cc"), entries))
-    return PublishedTable(table["what"], tuple(table["statistics"]), tuple(rows))
+    return PublishedTable(table["across"], tuple(table["statistics"]), tuple(rows))
 
 
 def dominates(

@@ -1,39 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The tables: which simulations each needs, and what is said about their rows."""
+"""Tables of rate controllers: the simulations that each needs, and the verdicts on its rows."""
 
 from __future__ import annotations
 
+import functools
+import glob
 import math
 import statistics as numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thalweg.results.controllers.published import (
-    LOSS_PERCENT,
-    STATISTICS,
-    PublishedRow,
-    PublishedTable,
-    undominated,
-)
-from thalweg.sim import Scenario
+from thalweg import model
+from thalweg.results import lists
+from thalweg.results.controllers import published
+from thalweg.results.controllers.published import LOSS_PERCENT, STATISTICS, undominated
+from thalweg.sim import Learned, Scenario
 from thalweg.sweep.cells import Cell, Contender, Row
 
-#: What a published table is of, by its name in the file of figures: its heading, its scenarios'
-#: names but for the size, and the sizes to simulate (none: those published).
-KINDS = {
-    "many-to-one": ("Many to one (table 2)", "many-to-one", ()),
-    "all-to-all": ("All to all (table 3)", "all-to-all", ()),
-    "long-short": ("One long flow among short ones (appendix E)", "long-short", ()),
-    "int8": ("Floating point against 8-bit integers (appendix D)", "many-to-one", ()),
-    "target": ("Targets", "many-to-one", (128, 1024, 8192)),
-}
+#: Rows of the published tables, by the algorithm of a checkpoint.
+ROWS = {"reinforce": "REINFORCE", "ppo": "PPO", "aurora": "Aurora"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What some runs measured of each statistic of a table: mean and standard deviation over the
-    seeds, NaN where none has it; mean loss in percent; and the number of runs."""
+    """Runs of all seeds, summed up. ``mean`` and ``deviation``: of each statistic of a table, NaN
+    where no run has it."""
 
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
@@ -60,7 +52,7 @@ def entry(keys: Sequence[str], rows: Sequence[Row]) -> Entry:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table, of one size: who, and what is published and measured of it. ``row``: the
+    """A line of a table, of one size: a controller, its published figures and ours. ``row``: the
     published row, if there is one."""
 
     label: str
@@ -80,12 +72,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Measured:
-    """A table with both sides. ``seeds``, ``duration_s``, ``warmup_s``: what our runs were; times
-    are those of the first size."""
+    """A table with both sides. ``seeds``, ``duration_s``, ``warmup_s``: of our runs; times are
+    those of the first size."""
 
-    name: str
-    heading: str
-    what: str
+    across: str
     seeds: int
     duration_s: float
     warmup_s: float
@@ -95,43 +85,20 @@ class Measured:
 
 
 class Job:
-    """The simulations of one table.
+    """The simulations of one table, whose paths are relative to the folder. Raises OSError and
+    ValueError for a scenario, model or checkpoint that is not there or is none."""
 
-    contenders: who is judged. scenarios: the directory of the scenario files. Raises
-    ValueError for a size that there is no scenario of.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        published: PublishedTable,
-        contenders: Sequence[Contender],
-        seeds: Sequence[int],
-        scenarios: Path,
-        sizes: Sequence[int] = (),
-        duration_s: float | None = None,
-    ) -> None:
-        self.name, self.published, self.contenders = name, published, tuple(contenders)
-        self.heading, stem, own = KINDS[name]
-        self.sizes = tuple(sizes or own or published.sizes)
-        self.seeds = tuple(seeds)
-        self.scenarios: dict[int, Scenario] = {}
-        for size in self.sizes:
-            file = scenarios / f"{stem}-{size}.toml"
-            if not file.is_file():
-                there = sorted(
-                    int(path.stem.removeprefix(f"{stem}-"))
-                    for path in scenarios.glob(f"{stem}-*.toml")
-                )
-                known = ", ".join(map(str, there)) or f"none in {scenarios}"
-                raise ValueError(f"sizes: {name} has no scenario of {size}; there are {known}")
-            scenario = Scenario.load(file)
-            if duration_s is not None:
-                share = duration_s / scenario.duration_s
-                scenario = scenario.replace(
-                    duration_s=duration_s, warmup_s=share * scenario.warmup_s
-                )
-            self.scenarios[size] = scenario
+    def __init__(self, table: lists.Controllers, folder: Path) -> None:
+        self.rows: tuple[published.PublishedRow, ...] = ()
+        across, keys, sizes = table.across, table.figures, table.sizes
+        if table.published is not None:
+            known = published.load()[table.published]
+            self.rows, across = known.rows, across or known.across
+            keys, sizes = keys or known.statistics, sizes or tuple(known.sizes)
+        self.across, self.statistics = across or "", keys
+        self.seeds = range(1, table.seeds + 1)
+        self.contenders = contenders(table, folder)
+        self.scenarios = {size: _scenario(table, folder, size) for size in sizes}
 
     def cells(self) -> list[Cell]:
         """All simulations, the longest first, so that none is waited for at the end."""
@@ -145,61 +112,130 @@ class Job:
 
     def measured(self, rows: Mapping[str, Row]) -> Measured:
         """The table, of rows by their cells' keys; all must be there."""
-        keys = self.published.statistics
         parts = []
         for size, scenario in self.scenarios.items():
             ours = {
                 contender: entry(
-                    keys, [rows[Cell(scenario, contender, seed).key] for seed in self.seeds]
+                    self.statistics,
+                    [rows[Cell(scenario, contender, seed).key] for seed in self.seeds],
                 )
                 for contender in self.contenders
             }
             parts.append(Part(size, tuple(self._lines(size, ours))))
-        marks = published_marks(self.published)
         first = next(iter(self.scenarios.values()))
         return Measured(
-            self.name,
-            self.heading,
-            self.published.what,
+            self.across,
             len(self.seeds),
             first.duration_s,
             first.warmup_s,
-            keys,
+            self.statistics,
             tuple(parts),
-            marks,
+            published_marks(self.rows),
         )
 
     def _lines(self, size: int, ours: dict[Contender, Entry]) -> Iterable[Line]:
-        """First what is published, with our controller of that kind; then our others."""
+        """Published rows first, with our controller of that kind; then our others."""
         left = dict(ours)
-        if self.name != "target":
-            for row in self.published.rows:
-                figures = row.entries.get(size)
-                loss = size in row.entries and figures is None
-                same = [one for one in left if _is_of(one, row)]
-                for one in same:
-                    # Several versions of one algorithm go by their own names.
-                    label = row.name if len(same) == 1 else one.label
-                    yield Line(label, row.name, figures, loss, left.pop(one))
-                if not same and size in row.entries:
-                    yield Line(row.name, row.name, figures, loss, None)
+        for row in self.rows:
+            figures = row.entries.get(size)
+            loss = size in row.entries and figures is None
+            same = [one for one in left if _is_of(one, row)]
+            for one in same:
+                # Several versions of one algorithm go by their own names.
+                label = row.name if len(same) == 1 else one.label
+                yield Line(label, row.name, figures, loss, left.pop(one))
+            if not same and size in row.entries:
+                yield Line(row.name, row.name, figures, loss, None)
         for contender, found in left.items():
             yield Line(contender.label, None, None, False, found)
 
 
-def _is_of(contender: Contender, row: PublishedRow) -> bool:
+def _scenario(table: lists.Controllers, folder: Path, size: int) -> Scenario:
+    file = folder / table.scenario.replace("{size}", str(size))
+    if not file.is_file():
+        before, _, after = table.scenario.partition("{size}")
+        found = glob.glob(f"{glob.escape(before)}*{glob.escape(after)}", root_dir=folder)
+        sizes = [one.removeprefix(before).removesuffix(after) for one in found]
+        there = sorted(int(one) for one in sizes if one.isdecimal())
+        known = ", ".join(map(str, there)) or f"none like {file}"
+        raise ValueError(f"{table.title}: there is no scenario of {size}; there are {known}")
+    scenario = Scenario.load(file)
+    if table.duration_s is None:
+        return scenario
+    share = table.duration_s / scenario.duration_s
+    return scenario.replace(duration_s=table.duration_s, warmup_s=share * scenario.warmup_s)
+
+
+def contenders(table: lists.Controllers, folder: Path) -> list[Contender]:
+    """The controllers that a table judges. Raises OSError and ValueError."""
+    files = _files(folder, table.models, f"{table.title}: models")
+    found = [one for file in files for one in _versions(table, file)]
+    found += _trained(table, folder)
+    found += [Contender(cc, cc) for cc in dict.fromkeys(table.cc)]
+    labels = [one.label for one in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"{table.title}: two to judge are called {label!r}")
+    if not found:
+        raise ValueError(f"{table.title}: nobody to judge; expected models, trained or cc")
+    return found
+
+
+def _files(folder: Path, patterns: Sequence[str], where: str) -> list[Path]:
+    files: dict[Path, None] = {}
+    for pattern in patterns:
+        found = sorted(glob.glob(pattern, root_dir=folder))
+        if not found:
+            raise ValueError(f"{where}: no file is called {str(folder / pattern)!r}")
+        files.update(dict.fromkeys(folder / name for name in found))
+    return list(files)
+
+
+def _versions(table: lists.Controllers, file: Path) -> Iterable[Contender]:
+    """A model, or its versions by inference and target; none where the table is not of its kind."""
+    can = model.read(file).inferences
+    if not set(table.inferences) <= set(can) or (table.targets and "tree" in can):
+        return
+    learned = functools.partial(Learned, file, initial=table.initial)
+    for inference in table.inferences or (None,):
+        one = learned(inference)
+        label = f"{one.name} {inference}" if inference else one.name
+        if not table.targets:
+            yield Contender(label, one)
+        for factor in table.targets:
+            target = one.target * factor
+            yield Contender(f"{label}, target {target:.4g}", learned(inference, target))
+
+
+def _trained(table: lists.Controllers, folder: Path) -> list[Contender]:
+    """Policies of baselines' checkpoints, named as the files."""
+    if not table.trained:
+        return []
+    # JAX takes seconds to import.
+    from thalweg.train.checkpoint import CheckpointError
+    from thalweg.train.trained import Trained
+
+    found = []
+    for file in _files(folder, table.trained, f"{table.title}: trained"):
+        try:
+            policy = Trained.load(file, table.initial)
+        except CheckpointError as why:
+            raise ValueError(str(why)) from why
+        found.append(Contender(file.stem, policy, ROWS[policy.kind]))
+    return found
+
+
+def _is_of(contender: Contender, row: published.PublishedRow) -> bool:
     """Whether it is our controller of a published row."""
     if contender.published is not None:
         return contender.published == row.name
     return isinstance(contender.cc, str) and contender.cc == row.cc
 
 
-def published_marks(table: PublishedTable) -> dict[str, bool]:
+def published_marks(rows: Sequence[published.PublishedRow]) -> dict[str, bool]:
     """Whether each published row passes: it has figures, and not loss, at every size."""
-    return {
-        row.name: all(row.entries.get(size) is not None for size in table.sizes)
-        for row in table.rows
-    }
+    sizes = {size for row in rows for size in row.entries}
+    return {row.name: all(row.entries.get(size) is not None for size in sizes) for row in rows}
 
 
 def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
@@ -229,7 +265,7 @@ def robust(table: Measured) -> dict[str, tuple[bool | None, bool | None]]:
 
 
 def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
-    """Which lines no other dominates, among the published and among ours; False where there is
+    """The lines that no other dominates, among the published and among ours; False where there is
     no entry."""
 
     def judge(entries: list[tuple[bool, tuple[float, ...] | None]]) -> list[bool]:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A summary of how a model does, kept in its file: ``python -m thalweg.evaluate.summary FILE...``
+"""How a model does, kept in its file: ``python -m thalweg.evaluate FILE...``
 
-It is short, for people who look at a file; the tables of :mod:`thalweg.evaluate` say more. The
-simulator is deterministic, so the same model and simulator give the same file.
+Short figures for people who look at a file; a table of kind "controllers" of
+:mod:`thalweg.results` says more. The simulator is deterministic: the same model and simulator give
+the same file.
 """
 
 from __future__ import annotations
@@ -26,16 +27,7 @@ DURATION_S, WARMUP_S, SEEDS = 0.2, 0.1, (1, 2, 3)
 INITIAL = 0.001
 
 
-def inferences(read: model.Model) -> tuple[str, ...]:
-    """What a model can compute in."""
-    if isinstance(read.policy, model.Forest):
-        return ("tree",)
-    if isinstance(read.policy, model.Mlp) and read.policy.quantised is not None:
-        return ("float", "int8")
-    return ("float",)
-
-
-def summary(
+def evaluate(
     file: Path,
     checkout: Path,
     scenarios: Sequence[str] = SCENARIOS,
@@ -43,10 +35,10 @@ def summary(
     warmup_s: float = WARMUP_S,
     seeds: Sequence[int] = SEEDS,
 ) -> list[dict[str, Any]]:
-    """Entries of ``evaluation.runs`` of docs/reference/model.md, one for each scenario and inference: means
-    over the seeds."""
+    """Entries of ``evaluation.runs`` (docs/reference/model.md): means over the seeds, one entry for
+    each scenario and inference."""
     runs = []
-    for inference in inferences(model.read(file)):
+    for inference in model.read(file).inferences:
         learned = Learned(file, inference, None, INITIAL)
         for name in scenarios:
             scenario = Scenario.load(checkout / f"scenarios/sim/{name}.toml").replace(
@@ -79,7 +71,7 @@ def summary(
 def main(words: Sequence[str] | None = None) -> int:
     """The command; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m thalweg.evaluate.summary", description=(__doc__ or "").split("\n")[0]
+        prog="python -m thalweg.evaluate", description=(__doc__ or "").split(": ``")[0] + "."
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a model file")
     parser.add_argument(
@@ -90,7 +82,7 @@ def main(words: Sequence[str] | None = None) -> int:
         for file in options.files:
             read = model.read(file)
             kept = {key: value for key, value in read.evaluation.items() if key != "runs"}
-            runs = summary(file, options.checkout)
+            runs = evaluate(file, options.checkout)
             model.write(dataclasses.replace(read, evaluation=kept | {"runs": runs}), file)
             print(file)
     except (OSError, ValueError) as why:

@@ -1,41 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``thalweg.evaluate``: tables, what stands in them, and where they are made."""
+"""Tables of rate controllers in the simulator: their figures, and where they are simulated."""
 
-import dataclasses
-import json
 import math
 import pathlib
 import pickle
+import signal
 
 import pytest
 import standin
-from thalweg.evaluate.__main__ import main
+from thalweg.results import lists
+from thalweg.results.__main__ import main
 from thalweg.results.controllers import document, plots, published, tables
 from thalweg.sim import Learned, Scenario, canonical_controller, run
 from thalweg.sweep import Cell, Contender, Store, workers
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+SCENARIOS = CHECKOUT / "scenarios/sim"
 THREE = ("utilisation", "fairness", "queue-latency")
+HEAD = 'title = "P"\nintroduction = "I"\n'
+
+
+def table(title, more, published="many-to-one"):
+    """A table of a list, which lies in another directory than the scenarios."""
+    beside = f'published = "{published}"' if published else ""
+    return f"""
+[[table]]
+kind = "controllers"
+title = "{title}"
+scenario = "{SCENARIOS}/many-to-one-{{size}}.toml"
+{beside}
+{more}
+"""
+
+
+class Bed:
+    """A directory with a list, its page and its cache."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def main(self, text, *words):
+        (self.folder / "tables.toml").write_text(text)
+        at = {"tables": "tables.toml", "out": "page.md", "cache": "cache"}
+        given = [word for key, name in at.items() for word in (f"--{key}", str(self.folder / name))]
+        return main([*given, "--jobs", "2", *words])
+
+    def make(self, *tables):
+        """The page of quick simulations, and its rows by title, size and controller."""
+        assert self.main(HEAD + "".join(tables), "--duration", "0.004") == 0
+        page = (self.folder / "page.md").read_text()
+        rows, title = {}, ""
+        for line in page.splitlines():
+            title = line[3:] if line.startswith("## ") else title
+            cells = line.replace("**", "").strip("| ").split(" | ")
+            if cells[0].isdecimal():
+                rows[title, int(cells[0]), cells[1]] = cells[2:]
+        return page, rows
 
 
 @pytest.fixture
-def call(tmp_path):
-    """Runs the command on quick simulations; the page and the JSON."""
-
-    def call(*words):
-        out, figures = tmp_path / "page.md", tmp_path / "page.json"
-        code = main(
-            [
-                *words,
-                *["--checkout", str(CHECKOUT), "--duration", "0.004", "--jobs", "2"],
-                *["--cache", str(tmp_path / "cells.jsonl")],
-                *["--out", str(out), "--json", str(figures)],
-            ]
-        )
-        assert code == 0
-        return out.read_text(), json.loads(figures.read_text())
-
-    return call
+def bed(tmp_path, monkeypatch):
+    # Only a process of its own is to have another handler.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return Bed(tmp_path)
 
 
 # The published side -----------------------------------------------------------------------------
@@ -64,7 +91,7 @@ def test_the_published_marks_follow_from_the_figures():
     }
     for name, table in published.load().items():
         if name in wanted:
-            marks = tables.published_marks(table)
+            marks = tables.published_marks(table.rows)
             assert {label: marks[label] for label in wanted[name]} == wanted[name]
 
 
@@ -118,12 +145,12 @@ def test_figures_as_readers_have_them():
     assert document.figure(math.nan, math.nan, 1) == "–"
 
 
-def test_the_command_writes_what_was_simulated(call, tmp_path):
-    model = standin.file(tmp_path)
-    words = ["--sizes", "4", "--seeds", "2", "--model", str(model), "--cc", "swift"]
-    page, [table] = call("many-to-one", *words)
-    entries = {entry["controller"]: entry for entry in table["entries"]}
-    scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-4.toml")
+def test_a_page_has_the_means_of_its_simulations(bed):
+    model = standin.file(bed.folder)
+    words = 'sizes = [4]\nseeds = 2\nmodels = ["stand-*.safetensors"]\ncc = ["swift"]'
+    passed = '[[table]]\nkind = "passed"\ntitle = "W"\nnote = "N"\npublished = ["many-to-one"]\n'
+    page, rows = bed.make(passed, table("T (x)", words))
+    scenario = Scenario.load(SCENARIOS / "many-to-one-4.toml")
     share = 0.004 / scenario.duration_s
     scenario = scenario.replace(duration_s=0.004, warmup_s=share * scenario.warmup_s)
     for label, cc in [
@@ -132,41 +159,53 @@ def test_the_command_writes_what_was_simulated(call, tmp_path):
     ]:
         outcomes = [run(scenario, cc, seed) for seed in (1, 2)]
         mean = sum(outcome.utilisation_percent for outcome in outcomes) / 2
-        assert entries[label]["mean"][0] == pytest.approx(mean)
-        assert entries[label]["runs"] == 2
-        assert f"| 4 | {label} |" in page
-    # The stand-in holds four flows near a quarter of the line each.
-    assert entries["stand-in"]["mean"][0] > 80 and entries["stand-in"]["loss_percent"] == 0
-
-
-def test_integers_and_targets_have_their_tables(call, tmp_path):
-    model = standin.file(tmp_path)
-    page, [int8, target] = call(
-        "int8", "target", "--sizes", "2", "--seeds", "1", "--targets", "1,4", "--model", str(model)
+        assert rows["T (x)", 4, label][0].split(" ± ")[0] == f"{mean:.1f}"
+    assert (
+        "\n## T (x)\n\nOurs: 2 seeds, 0.004 s each, of which 0.002 s are not measured.\n\n| flows |"
+        in page
     )
-    ours = {entry["controller"]: entry["mean"] for entry in int8["entries"] if entry["mean"]}
-    assert set(ours) == {"stand-in float", "stand-in int8"}
-    assert ours["stand-in int8"] == pytest.approx(ours["stand-in float"], rel=0.1)
-    assert "| 2 | quantised | 99.91 |" in page.replace("**", "")
-    low, high = [entry["mean"] for entry in target["entries"]]
+    # The stand-in holds four flows near a quarter of the line each.
+    assert float(rows["T (x)", 4, "stand-in"][0].split()[0]) > 80
+    assert "\n## W\n\nN\n\n| controller | T: published | ours |\n" in page
+    assert "| SWIFT | ✗ | ✓ |" in page and "| stand-in | – | ✓ |" in page
+
+
+def test_integers_and_targets_have_their_tables(bed):
+    standin.file(bed.folder)
+    of = 'models = ["stand-in.safetensors"]\nseeds = 1\nsizes = [2]\n'
+    page, rows = bed.make(
+        table("I", of + 'inferences = ["float", "int8"]', "int8"),
+        table("T", of + f'targets = [1, 4]\nacross = "flows"\nfigures = {list(THREE)}', None),
+    )
+    assert rows["I", 2, "quantised"] == ["99.91", "100", "8.29", "–", "–", "–"]
+    floats, integers = (rows["I", 2, f"stand-in {kind}"] for kind in ("float", "int8"))
+    assert floats[:3] == integers[:3] == ["–"] * 3
+    for one, other in zip(floats[3:], integers[3:]):
+        assert float(one) == pytest.approx(float(other), rel=0.1)
+    assert {key[2] for key in rows if key[0] == "T"} == {
+        "stand-in, target 0.05",
+        "stand-in, target 0.2",
+    }
     # Four times the target: more waiting.
-    assert high[2] > 2 * low[2]
+    low, high = (float(rows["T", 2, f"stand-in, target {at}"][2]) for at in ("0.05", "0.2"))
+    assert high > 2 * low
+    assert "| flows | controller | ours SU % | FR % | QL µs |\n" in page
 
 
-def test_what_was_done_is_not_done_again(call, tmp_path, monkeypatch):
-    words = ["many-to-one", "--sizes", "2", "--seeds", "2", "--cc", "swift"]
-    first = call(*words)
+def test_finished_simulations_are_not_repeated(bed, monkeypatch):
+    of = table("T", 'sizes = [2]\nseeds = 2\ncc = ["swift"]')
+    first = bed.make(of)
 
     def local(todo, jobs):
         assert not todo
         yield from ()
 
     monkeypatch.setattr(workers, "local", local)
-    assert call(*words)[1] == first[1]
+    assert bed.make(of) == first
     # Another model by the same name is another contender.
-    one = Contender("m", Learned(standin.file(tmp_path)))
-    two = Contender("m", Learned(standin.file(tmp_path, gain=0.5)))
-    scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-2.toml")
+    one = Contender("m", Learned(standin.file(bed.folder)))
+    two = Contender("m", Learned(standin.file(bed.folder, gain=0.5)))
+    scenario = Scenario.load(SCENARIOS / "many-to-one-2.toml")
     assert Cell(scenario, one, 1).key != Cell(scenario, two, 1).key
     assert Cell(scenario, one, 1).key == pickle.loads(pickle.dumps(Cell(scenario, one, 1))).key
 
@@ -189,25 +228,44 @@ def test_a_line_cut_short_is_done_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words, message",
+    "more, message",
     [
-        (["many-to-one", "--sizes", "3", "--cc", "swift"], "no scenario of 3; there are 2, 4, 16"),
-        (["int8"], "int8: this table is of models"),
-        (["many-to-one", "--cc", "none"], "nobody to judge"),
-        (["many-to-one", "--model", "absent.safetensors"], "absent.safetensors"),
-        (["many-to-one", "--sizes", "2", "--cc", "dqcqn"], "no controller is called `dqcqn`"),
+        ('sizes = [3]\ncc = ["swift"]', "no scenario of 3; there are 2, 4, 8, 16"),
+        ("", "T: nobody to judge"),
+        ('models = ["absent*"]', "T: models: no file is called"),
+        ('models = ["s.safetensors"]', "s.safetensors"),
+        ('sizes = [2]\ncc = ["dqcqn"]', "no controller is called `dqcqn`"),
+        ('cc = ["swift"]\nseeds = 0', "table[0].seeds: expected a number above 0, found 0"),
+        ('figures = ["speed"]', "table[0].figures[0]: expected one of utilisation, "),
+        ('inferences = ["int4"]', "table[0].inferences[0]: expected one of float, int8, tree"),
     ],
 )
-def test_faults_are_one_line(words, message, tmp_path, capfd):
-    common = ["--checkout", str(CHECKOUT), "--out", str(tmp_path / "page.md")]
-    code = main([*words, *common, "--duration", "0.001", "--cache", str(tmp_path / "cells.jsonl")])
-    assert code == 1
+def test_faults_are_one_line(bed, more, message, capfd):
+    (bed.folder / "s.safetensors").write_text("no model")
+    assert bed.main(HEAD + table("T", more), "--duration", "0.001") == 1
     [line] = [one for one in capfd.readouterr().err.splitlines() if one.startswith("error: ")]
     assert message in line
-    assert not (tmp_path / "page.md").exists()
+    assert not (bed.folder / "page.md").exists()
 
 
-def test_a_cluster_that_does_not_start_is_one_line(tmp_path, capfd, monkeypatch):
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        (table("T", "", None), "table[0].across: missing; nothing is published"),
+        (table("T", "").replace("{size}", "2"), "table[0].scenario: expected a path with {size}"),
+        (table("T", "", "many"), "table[0].published: expected one of many-to-one, "),
+        (
+            '[[table]]\nkind = "passed"\ntitle = "W"\nnote = "N"\npublished = ["int8"]\n',
+            "table[0].published[0]: expected one table of 'int8', found 0",
+        ),
+    ],
+)
+def test_a_fault_in_a_list_has_a_place(bed, text, message, capsys):
+    assert bed.main(HEAD + text) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_start_is_one_line(bed, capfd, monkeypatch):
     ray = pytest.importorskip("ray")
     addresses = []
 
@@ -218,35 +276,43 @@ def test_a_cluster_that_does_not_start_is_one_line(tmp_path, capfd, monkeypatch)
     monkeypatch.setattr(ray, "init", init)
     # What is asked for counts, not where other clusters are.
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:1")
-    words = ["many-to-one", "--sizes", "2", "--cc", "swift", "--seeds", "1", "--ray", "local"]
-    common = ["--checkout", str(CHECKOUT), "--out", str(tmp_path / "page.md")]
-    assert main([*words, *common, "--cache", str(tmp_path / "cells.jsonl")]) == 1
+    of = HEAD + table("T", 'sizes = [2]\nseeds = 1\ncc = ["swift"]')
+    assert bed.main(of, "--ray", "local") == 1
     assert addresses == ["local"]
     assert capfd.readouterr().err.splitlines()[-1] == (
         "error: no Ray cluster at local: The current node timed out during startup"
     )
 
 
-def test_pictures(tmp_path):
+def test_pictures(bed):
     pytest.importorskip("matplotlib")
-    scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-2.toml")
-    outcome = run(scenario.replace(duration_s=1e-3, warmup_s=0.0), "swift", 1, 50.0)
-    plots.traces([("2 to 1", outcome)], tmp_path / "a.svg")
-    plots.traces([("2 to 1", outcome)], tmp_path / "b.svg")
-    text = (tmp_path / "a.svg").read_text()
-    assert text == (tmp_path / "b.svg").read_text()
-    curves = tmp_path / "curves.csv"
-    curves.write_text("update,loss,su\n1,2.0,\n2,1.0,90\n")
-    plots.training(curves, tmp_path / "c.svg")
-    assert (tmp_path / "c.svg").stat().st_size > 1000
+    standin.file(bed.folder)
+    (bed.folder / "curves.csv").write_text("update,loss,su\n1,2.0,\n2,1.0,90\n")
+    traces = f"""
+[[table]]
+kind = "traces"
+title = "Over time"
+picture = "a.svg"
+model = "stand-in.safetensors"
+row = [{{ condition = "2 to 1", scenario = "{SCENARIOS}/many-to-one-2.toml", duration_s = 1e-3, every_us = 50 }}]
+"""
+    curves = '[[table]]\nkind = "curves"\ntitle = "C"\npicture = "c.svg"\ncsv = "curves.csv"\n'
+    page, _ = bed.make(traces, traces.replace("a.svg", "b.svg"), curves)
+    assert page.endswith("\n## Over time\n\n![Over time](b.svg)\n\n## C\n\n![C](c.svg)\n")
+    first, second, third = (
+        (bed.folder / name).read_bytes() for name in ("a.svg", "b.svg", "c.svg")
+    )
+    assert first == second and b"2 to 1" in first
+    assert len(third) > 1000
+    file = bed.folder / "curves.csv"
     for content, words in [
         ("", "curves.csv:1: found nothing"),
         ("update,loss\n1,x\n", "curves.csv:2: "),
         ("update,loss\n", "curves.csv:2: found no rows"),
     ]:
-        curves.write_text(content)
+        file.write_text(content)
         with pytest.raises(ValueError, match=words):
-            plots.training(curves, tmp_path / "d.svg")
+            plots.training(file)
 
 
 @pytest.mark.slow
@@ -279,26 +345,27 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
     assert len(here) == 4 and there == here
 
 
-def test_lines_pair_ours_with_the_published(tmp_path):
-    table = published.load()["many-to-one"]
-    job = tables.Job(
-        "many-to-one",
-        table,
-        [Contender("swift", "swift"), Contender("mine", "fixed")],
-        [1],
-        CHECKOUT / "scenarios/sim",
-        [8192],
+def test_lines_pair_ours_with_the_published():
+    page = lists.Controllers(
+        kind="controllers",
+        title="T",
+        published="many-to-one",
+        scenario="many-to-one-{size}.toml",
+        sizes=(8192,),
+        cc=("swift", "fixed"),
+        seeds=1,
     )
+    job = tables.Job(page, SCENARIOS)
     [one, two] = job.cells()
     good = row(utilisation_percent=90.0, fairness_percent=90.0, queue_mean_us=9.0)
     measured = job.measured({one.key: good, two.key: dict(good, dropped_percent=5.0)})
     lines = {line.label: line for line in measured.parts[0].lines}
     # Published with loss, ours without.
     assert lines["SWIFT"].published_loss and lines["SWIFT"].ours.mean[0] == 90
-    assert lines["mine"].published is None and lines["mine"].ours.lossy
+    assert lines["fixed"].published is None and lines["fixed"].ours.lossy
     assert lines["ADPG"].published == (92, 29, 42) and lines["ADPG"].ours is None
     theirs, ours = tables.marked(measured, measured.parts[0])
     by_label = dict(zip(lines, zip(theirs, ours)))
-    assert by_label["SWIFT"] == (False, True) and by_label["mine"] == (False, False)
-    text = document.section(dataclasses.replace(measured, heading="H"))
-    assert "| 8192 | mine | – | – | – | loss 5.00 %; 90.0 | 90.0 | 9.0 |" in text
+    assert by_label["SWIFT"] == (False, True) and by_label["fixed"] == (False, False)
+    text = "\n".join(document.section(measured))
+    assert "| 8192 | fixed | – | – | – | loss 5.00 %; 90.0 | 90.0 | 9.0 |" in text
