@@ -1,24 +1,24 @@
-//! From an action to the next rate.
+//! The rate after an action.
 
 use thalweg_learner::ONE_Q16;
 
 use crate::rounded_shift;
 
-/// The highest rate that the arithmetic carries, in any unit: a terabit a second in bits.
+/// Highest rate in the arithmetic, in any unit: a terabit a second in bits.
 pub const MAX_RATE: u64 = (1 << 40) - 1;
 
 /// The largest step, 0.2, for an action in Q15 and a step in Q16: 0.4 in Q16.
 const STEP_Q16: u64 = 26214;
 
-/// The rate after an action: times `1 + 0.2u` for `u >= 0`, times `1 / (1 - 0.2u)` for
-/// `u < 0`, to the nearest integer, then at most `cap`, then at least `floor`.
+/// The rate after an action: times `1 + 0.2u` for `u >= 0`, times `1 / (1 - 0.2u)` for `u < 0`. It
+/// is rounded to the nearest integer, then limited to at most `cap`, then to at least `floor`.
 ///
-/// A rate above [`MAX_RATE`] counts as that. The product stays below 2^58.
+/// A rate above [`MAX_RATE`] counts as [`MAX_RATE`]. The product stays below 2^58.
 pub fn next_rate(rate: u64, action_q15: i16, floor: u64, cap: u64) -> u64 {
     let step_q16 = (u64::from(action_q15.unsigned_abs()) * STEP_Q16 + (1 << 15)) >> 16;
     let one_q16 = u64::from(ONE_Q16);
     let up_q16 = one_q16 + step_q16;
-    // One division for both, so that there is no branch: which way actions go is hard to foretell.
+    // One division serves both signs. A branch would be hard to predict.
     let (above, below) = if action_q15 >= 0 {
         (up_q16, one_q16)
     } else {
@@ -47,7 +47,8 @@ mod tests {
         }
     }
 
-    /// The two formulas of docs/reference/model.md for every action, the multiplier found by comparing.
+    /// Checks both formulas of docs/reference/model.md for every action; a search finds the
+    /// multiplier.
     #[test]
     fn both_directions_round_to_nearest() {
         for action in -32767..=32767i16 {

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-/// A part of a model that cannot be used.
+/// A fault of one part of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// Which part.
+    /// Name of the part.
     pub field: String,
-    /// The value that was found.
+    /// The value found.
     pub found: String,
-    /// The values that are accepted.
+    /// The values accepted.
     pub expected: String,
 }
 
 impl Fault {
-    /// A fault from what can be displayed.
+    /// A fault from values that can be displayed.
     pub fn new(
         field: impl fmt::Display,
         found: impl fmt::Display,

@@ -7,10 +7,10 @@ use crate::{Fault, MAX_RATE, ONE_Q15, rounded_shift};
 /// Inputs of a network: features times history.
 pub const MAX_INPUTS: usize = 16;
 
-/// Round-trip times count as this at most: ten seconds.
+/// Round-trip times are limited to this: ten seconds.
 pub const MAX_RTT_NS: u64 = 10_000_000_000;
 
-/// Differences between target and signal count as this at most, either way: 128.
+/// Differences between target and signal are limited to this, either way: 128.
 const MAX_DIFFERENCE_Q24: i64 = 1 << 31;
 
 /// The largest scale of a feature: 4096.
@@ -52,22 +52,22 @@ impl FeatureKind {
         }
     }
 
-    /// The kind of a name.
+    /// The kind with that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 
-/// A feature and what it is multiplied by before it is limited to ±1.
+/// A feature and its factor before it is limited to ±1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// Which.
+    /// Kind of feature.
     pub kind: FeatureKind,
-    /// Its factor, Q16; 1 to 2^28. An action's is one.
+    /// Its factor, Q16; 1 to 2^28. An action's factor is one.
     pub scale_q16: u32,
 }
 
-/// Inputs of one decision. Rates share a unit, whichever.
+/// Inputs of one decision. Both rates have the same unit, whichever it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measurement {
     /// Round-trip time, ns.
@@ -76,7 +76,7 @@ pub struct Measurement {
     pub base_rtt_ns: u64,
     /// The flow's rate.
     pub rate: u64,
-    /// The rate of its line.
+    /// The line rate.
     pub line_rate: u64,
 }
 
@@ -91,19 +91,19 @@ pub struct Features {
 
 /// State of a flow between its decisions.
 ///
-/// A small model needs its first cache line only: with thousands of flows, memory takes longer than
+/// A small model needs only its first cache line. With thousands of flows, memory takes longer than
 /// arithmetic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[repr(C)]
 pub struct Flow {
-    /// Of the last decision, or [`NO_SIGNAL`].
+    /// Signal of the last decision, or [`NO_SIGNAL`].
     signal_q24: u64,
     action_q15: i16,
     /// Features of the last decisions, Q15, oldest first.
     inputs: [i16; MAX_INPUTS],
 }
 
-/// Before the first decision; signals stay below 2^40.
+/// Signal before the first decision; real signals stay below 2^40.
 const NO_SIGNAL: u64 = u64::MAX;
 
 impl Default for Flow {
@@ -123,27 +123,27 @@ impl Flow {
         &self.inputs
     }
 
-    /// Drops the oldest features of a history of four inputs at most, and appends `newest`, the
-    /// first in the lowest 16 bits. All inputs are written at once, as they are read: a processor
-    /// waits where it reads together what was just written in parts.
+    /// Drops the oldest features of a history of at most four inputs, and appends `newest`, the
+    /// first in the lowest 16 bits. All inputs are written at once, as they are read. A processor
+    /// stalls where it reads at once what was just written in parts.
     #[inline]
     fn push_word(&mut self, newest: u64, features: usize, inputs: usize) {
         let first = self.inputs.first_chunk_mut::<4>().expect("there are more");
         let old = (first.iter().rev()).fold(0, |word, lane| word << 16 | u64::from(*lane as u16));
-        // A history of one decision of four features drops everything, in two steps.
+        // A history of one decision with four features drops everything, in two steps.
         let kept = old >> (8 * features) >> (8 * features);
         let word = kept | newest << (16 * (inputs - features));
         *first = std::array::from_fn(|lane| (word >> (16 * lane)) as i16);
     }
 
-    /// Remembers what was decided.
+    /// Stores the action of the decision.
     pub fn acted(&mut self, action_q15: i16) {
         self.action_q15 = action_q15;
     }
 }
 
 impl Features {
-    /// Features by decision, over so many decisions.
+    /// A history of `history` decisions with these features each.
     pub fn new(
         list: Vec<Feature>,
         history: usize,
@@ -189,24 +189,24 @@ impl Features {
         &self.list
     }
 
-    /// How many decisions the network sees.
+    /// Number of decisions that the network sees.
     pub fn history(&self) -> usize {
         self.history
     }
 
-    /// Where the signal should be, Q24.
+    /// Target of the signal, Q24.
     pub fn target_q24(&self) -> u32 {
         self.target_q24
     }
 
-    /// Subtracted from the inflation before it makes the signal, Q16.
+    /// Offset, subtracted from the inflation to make the signal, Q16.
     pub fn offset_q16(&self) -> u32 {
         self.offset_q16
     }
 
     /// Moves the flow's history on by a decision whose probe was lost. The signal cannot be
-    /// measured: errors and queues are at their limits, and the change is unknown, here and at the
-    /// next decision. Rates share a unit, as in [`Measurement`].
+    /// measured: errors and queues are at their limits. The change is unknown, here and at the next
+    /// decision. Both rates have the same unit, as in [`Measurement`].
     pub fn observe_loss<'a>(&self, flow: &'a mut Flow, rate: u64, line_rate: u64) -> &'a [i16] {
         let action_q15 = flow.action_q15;
         self.push(flow, |feature| match feature.kind {
@@ -276,9 +276,9 @@ impl Features {
     }
 }
 
-// Quotients and roots are found in floating point, which processors do faster than division of
-// 64-bit integers. Every step is correctly rounded, as IEEE 754 has it, and the results are exact:
-// each function says why.
+// Quotients and roots are computed in floating point, which is faster than division of 64-bit
+// integers. Every step is correctly rounded (IEEE 754), and the results are exact: each function
+// says why.
 
 /// Round-trip time by base round-trip time, rounded down, below 2^32.
 #[inline]
@@ -286,20 +286,20 @@ fn inflation_q16(measurement: &Measurement) -> u64 {
     let rtt_ns = measurement.rtt_ns.clamp(1, MAX_RTT_NS);
     let base_rtt_ns = measurement.base_rtt_ns.clamp(1, MAX_RTT_NS);
     let quotient = float(rtt_ns << 16) / float(base_rtt_ns);
-    // The dividend is below 2^50, so a quotient below a whole number n is below it by one part in
-    // 2^51 or more (divisor * n is at most dividend + divisor) and is not rounded up to n.
+    // The dividend is below 2^50. So a quotient below a whole number n is below it by one part in
+    // 2^51 or more (divisor * n is at most dividend + divisor). It is not rounded up to n.
     whole(quotient).min(u64::from(u32::MAX))
 }
 
-/// The limited rate, and the line's.
+/// The flow's rate and the line rate, limited.
 #[inline]
 fn limited_rates(rate: u64, line_rate: u64) -> (u64, u64) {
     let line_rate = line_rate.clamp(1, MAX_RATE);
     (rate.clamp(1, line_rate), line_rate)
 }
 
-/// Rate by line rate, rounded down: 2^8 to 2^48. The quotient is found 24 bits at a time, for
-/// what is shifted has up to 40.
+/// Rate by line rate, rounded down: 2^8 to 2^48. The shifted number has up to 40 bits, so the
+/// quotient is computed 24 bits at a time.
 fn share_q48(rate: u64, line_rate: u64) -> u64 {
     let (rate, line_rate) = limited_rates(rate, line_rate);
     let shifted = rate << 24;
@@ -310,10 +310,10 @@ fn share_q48(rate: u64, line_rate: u64) -> u64 {
 #[inline]
 fn root_share_q24(measurement: &Measurement) -> u64 {
     let (rate, line_rate) = limited_rates(measurement.rate, measurement.line_rate);
-    // Rounding the share down to Q48 first does not change what its root is rounded down to.
+    // Rounding the share down to Q48 first does not change its root, rounded down.
     let root = (float(rate) / float(line_rate)).sqrt() * f64::from(1 << 24);
     let down = whole(root);
-    // Two roundings of one part in 2^53 each leave it within 2^-28 of the exact one. If it is not
+    // Two roundings of one part in 2^53 each leave it within 2^-28 of the exact root. If it is not
     // that close to a whole number, rounding down is safe.
     let rest = root - float(down);
     const CLOSE: f64 = 1.0 / (1 << 27) as f64;
@@ -324,7 +324,7 @@ fn root_share_q24(measurement: &Measurement) -> u64 {
     }
 }
 
-/// A number below 2^53, as it is. Signed conversions are what all processors have.
+/// A number below 2^53, unchanged. All processors have signed conversions.
 #[inline]
 fn float(number: u64) -> f64 {
     number as i64 as f64

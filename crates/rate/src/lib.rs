@@ -1,11 +1,11 @@
 //! The learned rate controller in integers: features, networks, trees, the next rate.
 //!
-//! `docs/reference/model.md` says it in words; `bpf/include/thalweg_network.h` is what runs in the
-//! kernel, `python/thalweg/fixed.py` what quantisation is judged by. Vectors made by
-//! `tests/vectors/network.py` keep all of them bit-identical. Nothing overflows: each module
-//! names the bounds it relies on. Fixed-point helpers are those of `thalweg-learner`, as in C; of a
-//! kernel, a socket or a simulator this crate knows nothing. [`models`] reads model files and runs
-//! them in floating point.
+//! `docs/reference/model.md` specifies it. `bpf/include/thalweg_network.h` runs in the kernel, and
+//! `python/thalweg/fixed.py` is the measure of quantisation. Vectors made by
+//! `tests/vectors/network.py` keep all of them bit-identical. Nothing overflows: each module names
+//! the bounds it relies on. Fixed-point helpers come from `thalweg-learner`, as in C. This crate
+//! knows nothing of a kernel, a socket or a simulator. [`models`] reads model files and runs them
+//! in floating point.
 #![forbid(unsafe_code)]
 
 mod action;
@@ -27,7 +27,7 @@ pub use tree::{Forest, MAX_DEPTH, MAX_LEAF, MAX_NODES, MAX_TREES, Node};
 /// negative.
 pub const ONE_Q15: i16 = i16::MAX;
 
-/// `value / 2^shift` to the nearest integer, halves upwards; `shift` is at least 1.
+/// `value / 2^shift` to the nearest integer, ties upwards; `shift` is at least 1.
 fn rounded_shift(value: i64, shift: u32) -> i64 {
     (value + (1 << (shift - 1))) >> shift
 }

@@ -1,4 +1,4 @@
-//! A whole model: what it sees, and what decides.
+//! A whole model: its features, and its network or trees.
 
 use crate::{Fault, Features, Flow, Forest, Measurement, Network};
 
@@ -12,7 +12,7 @@ pub enum Decider {
 }
 
 impl Decider {
-    /// How many inputs it has.
+    /// Number of its inputs.
     pub fn inputs(&self) -> usize {
         match self {
             Self::Network(network) => network.inputs(),
@@ -31,7 +31,7 @@ impl Decider {
     }
 }
 
-/// Decides for any number of flows, each of which has its own [`Flow`].
+/// Decides for any number of flows, each with its own [`Flow`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
     features: Features,
@@ -61,8 +61,8 @@ impl Model {
         &self.decider
     }
 
-    /// The action, Q15, for what was just measured; the flow remembers both. What follows for
-    /// the rate is [`next_rate`](super::next_rate)'s to say.
+    /// The action, Q15, for a measurement; the flow stores both. [`next_rate`](super::next_rate)
+    /// makes the next rate of it.
     pub fn act(&self, flow: &mut Flow, measurement: &Measurement) -> i16 {
         let action_q15 = self.decider.infer(self.features.observe(flow, measurement));
         flow.acted(action_q15);

@@ -1,4 +1,4 @@
-//! Multi-layer perceptrons of 8-bit weights and activations.
+//! Multi-layer perceptrons with 8-bit weights and activations.
 
 use wide::{i16x8, i32x4, i32x8, u32x4, u64x4};
 
@@ -19,7 +19,7 @@ const MAX_I8: i64 = 127;
 const MAX_MULTIPLIER: u32 = i32::MAX as u32;
 /// Groups of four rows.
 const GROUPS: usize = MAX_WIDTH / 4;
-/// Limit of what goes into tanh: just below 8 in Q12.
+/// Limit of tanh's input: just below 8 in Q12.
 const MAX_TANH_INPUT_Q12: i64 = 32767;
 
 /// A factor: `multiplier / 2^shift`.
@@ -31,48 +31,49 @@ pub struct Scale {
     pub shift: u32,
 }
 
-/// One layer: weights, biases, and what brings its sums into the next layer's range.
+/// One layer: weights, biases, and the factors that scale its sums to the next layer's range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     rows: usize,
     columns: usize,
-    /// By pair of columns, then by group of four rows, each with its two weights. One pair of
-    /// columns after the other, all rows at once, is what processors do fastest: four rows' pairs
-    /// of products and their sums are one instruction.
+    /// By pair of columns, then by group of four rows, each with its two weights. Processors are
+    /// fastest with all rows of one pair of columns at once: one instruction computes four rows'
+    /// pairs of products and their sums.
     weights: [[i16x8; GROUPS]; MAX_WIDTH / 2],
     bias: [[i32; 4]; GROUPS],
     multipliers: [[u32; 4]; GROUPS],
-    /// By row, the least sum that is scaled to the largest activation or beyond.
+    /// By row, the least sum that scales to the largest activation or beyond.
     enough: [i32x4; GROUPS],
-    /// The first row's weights: an output layer has no other.
+    /// The first row's weights: an output layer has only this row.
     first: [i16x8; MAX_WIDTH / 8],
     shift: u32,
-    /// Whether no sum, scaled, leaves 32 bits; where layers are narrow only.
+    /// Whether all scaled sums fit 32 bits; only for narrow layers.
     plain: bool,
 }
 
-/// A network that computes in integers alone.
+/// A network that computes in integers only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Network {
     input: Scale,
-    /// The least size of a feature that is scaled to the largest activation or beyond.
+    /// The least magnitude of a feature that scales to the largest activation or beyond.
     enough: i32x4,
     layers: Vec<Layer>,
-    /// For features of a small network; see [`Network::infer_narrow`].
+    /// Input scaling of a small network; see [`Network::infer_narrow`].
     narrow: Option<NarrowInput>,
 }
 
 /// Activations of a layer; zero beyond its width.
 type Activations = [i16x8; MAX_WIDTH / 8];
 
-/// The greatest width of a narrow layer.
+/// Largest width of a narrow layer.
 const NARROW: usize = 16;
 /// Activations of a narrow layer.
 type NarrowActivations = [i16x8; NARROW / 8];
 
-/// Scales features without telling negative ones from others: they are moved up until there
-/// are none. `(x * m + half) >> s` is `((x + 2^15) * m + add) >> s` less `subtract`, where
-/// `add = half - 2^15 * m + subtract * 2^s`, and `subtract` is the least that keeps it above 0.
+/// Scales features without a case for negative ones: an offset makes all of them positive.
+///
+/// `(x * m + half) >> s` is `((x + 2^15) * m + add) >> s` less `subtract`, where
+/// `add = half - 2^15 * m + subtract * 2^s`. `subtract` is the least number that keeps it above 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NarrowInput {
     add: u64,
@@ -99,7 +100,8 @@ impl NarrowInput {
 impl Layer {
     /// A layer from `rows * columns` weights, row by row, and a bias and a multiplier per row.
     ///
-    /// A sum is scaled by its row's multiplier over `2^shift`. `name` is for messages.
+    /// A sum is multiplied by its row's multiplier and divided by `2^shift`. `name` is for
+    /// messages.
     pub fn new(
         name: &str,
         columns: usize,
@@ -170,7 +172,7 @@ impl Layer {
             layer.bias[group][lane] = *bias;
             layer.multipliers[group][lane] = *multiplier;
             layer.enough[group].as_mut_array()[lane] = least_sum(*multiplier, shift);
-            // No row's sum is greater: weights and activations are 127 at most.
+            // Upper bound of a row's sum: weights and activations are 127 at most.
             let sum = bias.max(&0).unsigned_abs() + (MAX_I8 * MAX_I8) as u32 * columns as u32;
             let scaled = (u64::from(sum) * u64::from(*multiplier) + (1 << (shift - 1))) >> shift;
             layer.plain &= scaled <= i32::MAX as u64;
@@ -196,7 +198,7 @@ impl Layer {
         self.weights[column / 2][row / 4].as_array()[2 * (row % 4) + column % 2] as i8
     }
 
-    /// Added to each row's sum.
+    /// Biases, one per row.
     pub fn bias(&self) -> &[i32] {
         &self.bias.as_flattened()[..self.rows]
     }
@@ -206,16 +208,16 @@ impl Layer {
         &self.multipliers.as_flattened()[..self.rows]
     }
 
-    /// The shift.
+    /// Shift of each row's sum.
     pub fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// A hidden layer: the scaled sums, limited to 0 … 127. What outputs beyond the last row are
-    /// does not matter: the next layer has no weights for them.
+    /// A hidden layer: the scaled sums, limited to 0 … 127. Outputs beyond the last row do not
+    /// matter: the next layer has no weights for them.
     #[inline]
     fn hidden(&self, inputs: &Activations, outputs: &mut Activations) {
-        // The number of rows is known when this is compiled, so that sums stay in registers.
+        // The number of rows is known at compile time, so that sums stay in registers.
         match self.rows.div_ceil(4) {
             1 => self.hidden_of::<1>(inputs, outputs),
             2 => self.hidden_of::<2>(inputs, outputs),
@@ -251,7 +253,7 @@ impl Layer {
         }
     }
 
-    /// As [`Self::hidden`], of a narrow layer.
+    /// As [`Self::hidden`], for a narrow layer.
     #[inline(always)]
     fn hidden_narrow(&self, inputs: NarrowActivations) -> NarrowActivations {
         match self.rows.div_ceil(4) {
@@ -298,10 +300,10 @@ impl Layer {
         [activations([a, b]), activations([c, d])]
     }
 
-    /// The output layer: the only row's scaled sum, Q12, limited to what tanh takes.
+    /// The output layer: the only row's scaled sum, Q12, limited to tanh's input range.
     #[inline]
     fn output(&self, inputs: &[i16x8]) -> i64 {
-        // All of the width, in which absent columns have weights of 0: no loop.
+        // The full width, where absent columns have weights of 0: no loop.
         let products = self.first.iter().zip(inputs);
         let sums = products.fold(i32x4::ZERO, |sums, (weights, inputs)| {
             sums + weights.dot(*inputs)
@@ -313,9 +315,9 @@ impl Layer {
     }
 }
 
-/// `(number * multiplier + half) >> shift` for numbers of at least 0 that [`least_sum`] limits:
-/// limiting before scaling is the same as after, for scaling keeps the order and 0. What comes out
-/// fits 32 bits, in which vectors compare, as they do not in 64.
+/// `(number * multiplier + half) >> shift` for numbers of at least 0 that [`least_sum`] limits.
+/// Scaling keeps the order and 0, so the limit may come before it. The result fits 32 bits. Vectors
+/// compare 32-bit numbers, but not 64-bit ones.
 #[inline]
 fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
     let numbers = u32x4::new(numbers.to_array().map(|number| number as u32));
@@ -324,7 +326,7 @@ fn scale(numbers: i32x4, multipliers: u32x4, half: u64x4, shift: u32) -> i32x4 {
     i32x4::new(lanes.map(|lane| lane as i32))
 }
 
-/// Scaled numbers, limited to what activations may be.
+/// Scaled numbers, limited to the range of activations.
 #[inline]
 fn activations([low, high]: [i32x4; 2]) -> i16x8 {
     let [[a, b, c, d], [e, f, g, h]] = [low.to_array(), high.to_array()];
@@ -332,8 +334,8 @@ fn activations([low, high]: [i32x4; 2]) -> i16x8 {
     i16x8::from_i32x8_saturate(all).min(i16x8::splat(MAX_I8 as i16))
 }
 
-/// The least sum that a multiplier and a shift bring to 127 or beyond; the largest number where
-/// no sum does. Scaled it is below 127 + 2^23: a sum less by one is below 127, and a step is at
+/// The least sum that a multiplier and a shift scale to 127 or beyond; the largest number if no sum
+/// reaches it. Scaled, it is below 127 + 2^23: a sum less by one is below 127, and a step is at
 /// most 2^31 / 2^8.
 fn least_sum(multiplier: u32, shift: u32) -> i32 {
     let wanted = (127u64 << shift) - (1 << (shift - 1));
@@ -344,8 +346,8 @@ fn least_sum(multiplier: u32, shift: u32) -> i32 {
 }
 
 impl Network {
-    /// A network of one to three layers, each as wide as the next one's inputs, the last one
-    /// wide. `input` turns a feature in Q15 into an activation.
+    /// A network of one to three layers. Each layer has as many rows as the next has columns; the
+    /// last has one row. `input` turns a feature in Q15 into an activation.
     pub fn new(input: Scale, layers: Vec<Layer>) -> Result<Self, Fault> {
         if layers.is_empty() || layers.len() > MAX_LAYERS {
             let expected = format!("1 to {MAX_LAYERS}");
@@ -377,11 +379,11 @@ impl Network {
             ));
         }
         check_shift("input", input.shift)?;
-        // One more, for below 0 a half does not go away from it: -126.5 is -126.
+        // One more, because a tie below 0 rounds towards 0: -126.5 is -126.
         let enough = least_sum(input.multiplier, input.shift).saturating_add(1);
         let enough = i32x4::splat(enough);
         let (_, hidden) = layers.split_last().expect("there is one at least");
-        // All but the first have as many columns as another one has rows.
+        // Each layer but the first has as many columns as another has rows.
         let plain = hidden.iter().all(|layer| layer.plain);
         let narrow = plain.then(|| NarrowInput::new(input)).flatten();
         Ok(Self {
@@ -392,7 +394,7 @@ impl Network {
         })
     }
 
-    /// From features to activations.
+    /// Scale from features to activations.
     pub fn input(&self) -> Scale {
         self.input
     }
@@ -402,7 +404,7 @@ impl Network {
         &self.layers
     }
 
-    /// How many inputs the network has.
+    /// Number of the network's inputs.
     pub fn inputs(&self) -> usize {
         self.layers[0].columns
     }
@@ -418,8 +420,8 @@ impl Network {
         }
     }
 
-    /// As [`Self::infer`], where layers are narrow and no scaled number leaves 32 bits, so that
-    /// none has to be limited before it is scaled.
+    /// As [`Self::infer`], for narrow layers whose scaled numbers fit 32 bits. So none has to be
+    /// limited before it is scaled.
     fn infer_narrow(&self, narrow: &NarrowInput, inputs: &[i16]) -> i16 {
         let scale_four = |features: [i16; 4]| {
             let moved = i32x4::new(features.map(|feature| i32::from(feature) + (1 << 15)));
@@ -480,10 +482,10 @@ impl Network {
     #[inline]
     fn scale_input(&self, features: [i16; 4]) -> i32x4 {
         let features = i32x4::new(features.map(i32::from));
-        // All ones below 0.
+        // All bits are ones below 0.
         let negative: i32x4 = features >> 31_i32;
         let size = features.abs().min(self.enough);
-        // Halves go upwards: below 0 that is towards it.
+        // Ties go upwards: below 0, towards 0.
         let half = (1u64 << (self.input.shift - 1)) - 1;
         let half = u64x4::new(
             (!negative)
@@ -505,8 +507,8 @@ fn check_shift(name: &str, shift: u32) -> Result<(), Fault> {
     Err(Fault::new(format!("{name}.shift"), shift, expected))
 }
 
-/// tanh of a number in Q12 within [`MAX_TANH_INPUT_Q12`], by [`TANH_Q15`] and a straight line
-/// between its entries; off by 4 / 32768 at most.
+/// tanh of a number in Q12 within [`MAX_TANH_INPUT_Q12`], by linear interpolation in [`TANH_Q15`];
+/// the error is at most 4 / 32768.
 fn tanh_q15(z_q12: i64) -> i16 {
     let size = z_q12.unsigned_abs() as usize;
     let (entry, rest) = (size >> 7, (size & 127) as i32);

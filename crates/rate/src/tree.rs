@@ -1,4 +1,4 @@
-//! Decision trees: one, or several whose leaves add up.
+//! Decision trees: one, or several whose leaves are added.
 
 use crate::{Fault, MAX_INPUTS, ONE_Q15};
 
@@ -14,13 +14,13 @@ pub const MAX_LEAF: i32 = 1 << 20;
 /// A decision or a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
-    /// Which input a decision looks at.
+    /// The input that a decision compares.
     pub input: u8,
-    /// It goes left where the input is not above this, Q15.
+    /// The walk goes left if the input is at most this, Q15.
     pub threshold_q15: i16,
-    /// Where left goes; a leaf's own number.
+    /// Left child; a leaf has its own number.
     pub left: u16,
-    /// Where right goes; a leaf's own number.
+    /// Right child; a leaf has its own number.
     pub right: u16,
     /// A leaf's part of the action, Q15.
     pub value_q15: i32,
@@ -35,7 +35,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Trees with these roots. Children come after their parents, which is why every walk ends.
+    /// Trees with these roots. Children come after their parents, so every walk ends.
     pub fn new(nodes: Vec<Node>, roots: Vec<u16>, inputs: usize) -> Result<Self, Fault> {
         if inputs == 0 || inputs > MAX_INPUTS {
             return Err(Fault::new("inputs", inputs, format!("1 to {MAX_INPUTS}")));
@@ -49,7 +49,7 @@ impl Forest {
             return Err(Fault::new("tree.root", roots.len(), expected));
         }
         let mut depths = vec![0usize; nodes.len()];
-        // Backwards, so that children are known before their parents.
+        // Backwards, so that children's depths are known before their parents'.
         for (number, node) in nodes.iter().enumerate().rev() {
             let field = |name: &str| format!("tree.{name}[{number}]");
             let limit = MAX_LEAF;
@@ -96,7 +96,7 @@ impl Forest {
         })
     }
 
-    /// How many inputs the trees look at.
+    /// Number of the trees' inputs.
     pub fn inputs(&self) -> usize {
         self.inputs
     }
@@ -106,12 +106,12 @@ impl Forest {
         &self.nodes
     }
 
-    /// The number of each tree's first node.
+    /// First node of each tree.
     pub fn roots(&self) -> &[u16] {
         &self.roots
     }
 
-    /// The action, Q15: the sum of the leaves that the inputs lead to, limited.
+    /// The action, Q15: the limited sum of the leaves for these inputs.
     ///
     /// Panics on fewer inputs than [`Self::inputs`].
     pub fn infer(&self, inputs: &[i16]) -> i16 {

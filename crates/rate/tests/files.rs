@@ -1,4 +1,4 @@
-//! Files that are models, files that are not, and files that are anything.
+//! Model files: valid, faulty and random ones.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use thalweg_rate::MAX_NODES;
 use thalweg_rate::models::{LstmState, ModelFile, Policy};
 
-/// A file in parts, so that a test can spoil one.
+/// A file in parts, so that a test can corrupt one.
 #[derive(Clone)]
 struct Parts {
     version: Option<&'static str>,
@@ -19,10 +19,10 @@ struct Parts {
     tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
 }
 
-/// A function that spoils a part, and what the message must contain.
+/// A function that corrupts a part, and a text that the message must contain.
 type Fault<'a, T> = (&'a dyn Fn(&mut T), &'a str);
 
-/// For closures that are to answer nothing.
+/// For closures without a result.
 fn ignore<T>(_: T) {}
 
 fn floats(numbers: &[f32]) -> Vec<u8> {
@@ -93,7 +93,7 @@ impl Parts {
         ModelFile::parse(&self.bytes(), Path::new("m.safetensors")).unwrap()
     }
 
-    /// The message, which must begin with the file's name; what follows is returned.
+    /// The message after the file's name, with which it must begin.
     fn refused(&self) -> String {
         let error = ModelFile::parse(&self.bytes(), Path::new("m.safetensors")).unwrap_err();
         let message = error.to_string();
@@ -101,8 +101,8 @@ impl Parts {
     }
 }
 
-/// 2-2-1. Scales by hand: what goes in is limited to 1, what is between to 2. The weights are
-/// whole steps of 1/64 and 1/32.
+/// 2-2-1. Scales by hand: inputs are limited to 1, hidden values to 2. The weights are whole steps
+/// of 1/64 and 1/32.
 fn mlp() -> Parts {
     let mut parts = Parts::new("mlp", &[2]);
     let step = 1.0 / 64.0;
@@ -117,7 +117,7 @@ fn mlp() -> Parts {
     parts
 }
 
-/// A positive factor as its fixed point; those of the files are in the order of largest first.
+/// A positive factor as its fixed point. The largest factor of a file comes first.
 fn multiplier(factor: f64, shift: u32) -> i32 {
     (factor * (1u64 << shift) as f64).round() as i32
 }
@@ -241,7 +241,7 @@ fn trees_and_recurrent_networks_are_read() {
     );
 }
 
-/// `python/tests/sample.py` wrote the file, and what must come out into it.
+/// `python/tests/sample.py` wrote the file with the expected results in it.
 #[test]
 fn a_file_of_the_python_package_does_what_it_does_there() {
     #[derive(serde::Deserialize)]
@@ -280,7 +280,7 @@ fn run() -> Value {
     })
 }
 
-/// One that differs in a field.
+/// A run that differs in one field.
 fn with(field: &str, value: Value) -> Value {
     let mut run = run();
     run[field] = value;
@@ -538,7 +538,7 @@ fn files_that_are_none_are_named() {
     );
 }
 
-/// Whatever a file holds, it is a model or an error; a model runs.
+/// Any bytes give a model or an error; a model runs.
 fn try_it(bytes: &[u8]) {
     if let Ok(file) = ModelFile::parse(bytes, Path::new("m")) {
         let inputs = [0.5; 16];

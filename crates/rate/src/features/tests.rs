@@ -9,7 +9,7 @@ fn feature(kind: FeatureKind, scale: f64) -> Feature {
     }
 }
 
-/// Each feature against its formula in floating point, at rates and times of all sizes.
+/// Checks each feature against its formula in floating point, at rates and times of all sizes.
 #[test]
 fn features_are_those_of_the_formulas() {
     let kinds = FeatureKind::ALL.map(|kind| feature(kind, 1.0));
@@ -68,14 +68,14 @@ fn the_history_is_oldest_first() {
     assert_eq!(features.observe(&mut flow, &measurement), [7, 8192, 8, 0]);
 }
 
-/// Action, error, log_rate, queue and error_change: after an answer, a loss, and an answer.
+/// Action, error, log_rate, queue and error_change: after a response, a loss, and a response.
 #[test]
 fn a_loss_is_at_the_limits_and_leaves_no_signal() {
     let kinds = FeatureKind::ALL.map(|kind| feature(kind, 1.0));
     let features = Features::new(kinds.to_vec(), 3, 1 << 24, 1 << 16).unwrap();
     let mut flow = Flow::default();
-    // A sixteenth of the line: log2 is -4, over 16 -0.25. Inflation 1.5: queue 0.5, signal
-    // 0.5 * 0.25 = 0.125, error 0.875.
+    // A sixteenth of the line rate: log2 is -4, over 16 -0.25. Inflation 1.5: queue 0.5, signal 0.5
+    // * 0.25 = 0.125, error 0.875.
     let mut measurement = Measurement {
         rtt_ns: 1_500,
         base_rtt_ns: 1_000,
@@ -86,7 +86,7 @@ fn a_loss_is_at_the_limits_and_leaves_no_signal() {
     flow.acted(5);
     features.observe_loss(&mut flow, 100, 1_600);
     flow.acted(-6);
-    // Inflation 2: signal 0.25. Against which it fell or rose is not known.
+    // Inflation 2: signal 0.25. The previous signal is unknown, and so is the change.
     measurement.rtt_ns = 2_000;
     let expected = [
         [0, 28_672, -8_192, 16_384, 0],
@@ -176,7 +176,7 @@ proptest! {
         assert_exact(&Measurement { rtt_ns, base_rtt_ns, rate, line_rate });
     }
 
-    /// Quotients and roots that are whole numbers, or miss one by as little as can be.
+    /// Quotients and roots that are whole numbers, or as close to one as possible.
     #[test]
     fn floating_point_is_exact_next_to_whole_numbers(
         base_rtt_ns in numbers(34),

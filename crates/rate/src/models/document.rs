@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Fault, Feature, FeatureKind, Features, MAX_INPUTS, MAX_WIDTH};
 
-/// Kind of model: how the action is computed.
+/// Kind of model: how it computes the action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A multi-layer perceptron.
     Mlp,
-    /// A fully connected layer, an LSTM, an output; in floating point only.
+    /// A fully connected layer, an LSTM and an output; in floating point only.
     Lstm,
     /// Decision trees.
     Tree,
@@ -20,7 +20,7 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FeatureEntry {
-    /// Which.
+    /// Kind of feature.
     pub name: String,
     /// Its factor before it is limited to ±1.
     #[serde(default = "one")]
@@ -31,7 +31,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// Where the model comes from.
+/// Origin of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Training {
@@ -41,13 +41,13 @@ pub struct Training {
     pub seed: u64,
     /// Commit of the training's sources.
     pub commit: String,
-    /// Round-trip time through empty queues in training, ns. A model takes that of its flow.
+    /// Round-trip time through empty queues in training, ns. At run time the model uses its flow's.
     pub base_rtt_ns: u64,
-    /// Line rate in training, bits per second. A model takes that of its flow.
+    /// Line rate in training, bits per second. At run time the model uses its flow's.
     pub line_rate_bps: u64,
 }
 
-/// How the model did in a scenario of the simulator, an entry of `evaluation.runs`.
+/// Results of the model in a scenario of the simulator, an entry of `evaluation.runs`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -59,15 +59,15 @@ pub struct Run {
     pub initial_fraction: f64,
     /// Simulated time, seconds.
     pub duration_s: f64,
-    /// Of that, not measured, seconds.
+    /// Simulated time before measuring starts, seconds.
     pub warmup_s: f64,
-    /// Seeds, over which the figures are means.
+    /// Number of seeds; the figures are means over them.
     pub seeds: u32,
     /// Switch utilisation (SU), percent.
     pub utilisation_percent: f64,
-    /// Least rate of a flow over the greatest (FR), percent.
+    /// Min/max fairness (FR), percent.
     pub fairness_percent: f64,
-    /// Mean waiting time (QL), microseconds.
+    /// Mean queueing delay (QL), microseconds.
     pub queue_us: f64,
     /// Packets dropped, percent.
     pub dropped_percent: f64,
@@ -89,7 +89,7 @@ impl Run {
         if self.seeds == 0 {
             return fault("seeds", self.seeds.to_string(), "1 at least");
         }
-        // NaN lies in no range.
+        // NaN is in no range.
         let limits = [
             ("initial_fraction", self.initial_fraction, 0.0, 1.0),
             ("duration_s", self.duration_s, 0.0, 1e6),
@@ -114,36 +114,36 @@ impl Run {
 pub struct Document {
     /// The model's name, for people.
     pub name: String,
-    /// How the action is computed.
+    /// How it computes the action.
     pub kind: Kind,
     /// Features of each decision.
     pub features: Vec<FeatureEntry>,
-    /// Of how many decisions it sees that.
+    /// Number of decisions whose features it sees.
     pub history: usize,
-    /// Where the signal should be.
+    /// Target of the signal.
     pub target: f64,
-    /// Subtracted from the inflation before it makes the signal.
+    /// Offset, subtracted from the inflation to make the signal.
     pub offset: f64,
     /// Widths of an MLP's hidden layers; empty for other kinds.
     #[serde(default)]
     pub hidden: Vec<usize>,
-    /// The largest magnitude of what goes into each layer, by calibration; absent where the
-    /// model has not been quantised.
+    /// Largest magnitude of each layer's inputs, by calibration; absent if the model was not
+    /// quantised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_amax: Option<Vec<f64>>,
-    /// Where it comes from.
+    /// Origin of the model.
     pub training: Training,
-    /// Results, by name; free in form but for `runs`, which [`Document::runs`] reads.
+    /// Results, by name. Their form is free, except for `runs`, which [`Document::runs`] reads.
     #[serde(default)]
     pub evaluation: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Document {
-    /// The document of a JSON text.
+    /// Parses the document.
     pub(crate) fn parse(text: &str) -> Result<Self, Fault> {
         let document: Self = serde_json::from_str(text).map_err(|error| {
             let place = format!("metadata `thalweg`:{}:{}", error.line(), error.column());
-            // serde_json ends its messages with the place.
+            // serde_json ends its messages with the position.
             let message = error.to_string();
             let found = message.split(" at line ").next().unwrap_or_default();
             Fault::new(
@@ -195,7 +195,7 @@ impl Document {
         Ok(())
     }
 
-    /// How it did in the simulator, in the order of the file; none where nobody looked.
+    /// Its results in the simulator, in the order of the file; none if it was not evaluated.
     pub fn runs(&self) -> Result<Vec<Run>, Fault> {
         let Some(found) = self.evaluation.get("runs") else {
             return Ok(Vec::new());
@@ -210,8 +210,7 @@ impl Document {
         Ok(runs)
     }
 
-    /// The features, in integers: each factor to the nearest step of its fixed point, halves
-    /// upwards.
+    /// The features, in integers: each factor is rounded to the nearest step, ties upwards.
     pub fn features(&self) -> Result<Features, Fault> {
         if self.features.len() > MAX_INPUTS {
             let expected = format!("{MAX_INPUTS} at most");
@@ -235,7 +234,7 @@ impl Document {
     }
 }
 
-/// A number within limits (which NaN is not), with so many fractional bits.
+/// A number within limits (which excludes NaN), with this number of fractional bits.
 fn fixed(field: &str, value: f64, bits: u32, low: f64, high: f64) -> Result<u32, Fault> {
     if !(low..=high).contains(&value) {
         return Err(Fault::new(field, value, format!("{low} to {high}")));

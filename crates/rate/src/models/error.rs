@@ -1,4 +1,4 @@
-//! Why a file is no model.
+//! Errors of model files.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use crate::Fault;
 /// Why a model file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] thalweg_units::file::ReadError),
-    /// Something in it is not as it must be.
+    /// A part of the file is faulty.
     #[error("{}: {}", .file.display(), one_line(&.fault.to_string()))]
     Fault {
         /// The file.

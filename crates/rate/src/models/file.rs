@@ -1,4 +1,4 @@
-//! A whole file.
+//! A whole model file.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use super::quantised;
 use super::tensors::Tensors;
 use crate::{Decider, Fault, Features, Forest, Model, Node};
 
-/// The version of the format that this reads: the metadata key `format_version`.
+/// The supported version of the format: the metadata key `format_version`.
 pub const FORMAT_VERSION: &str = "1";
 
-/// No model file is larger.
+/// Largest size of a model file.
 pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// Content of a model file, checked.
@@ -23,13 +23,13 @@ pub const MAX_FILE_BYTES: u64 = 4 << 20;
 pub struct ModelFile {
     /// Its metadata.
     pub document: Document,
-    /// Its inputs, in integers. Floating point has the same, divided by 32768.
+    /// Its inputs, in integers. In floating point they are the same, divided by 32768.
     pub features: Features,
     /// Its network or trees.
     pub policy: Policy,
 }
 
-/// Network or trees in all forms that the file has.
+/// Network or trees, in all forms that the file has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Policy {
     /// An MLP in floating point, and in integers if it was quantised.
@@ -46,7 +46,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The part that runs in integers, and so in the kernel; `None` where there is none.
+    /// The part that runs in integers, and so in the kernel; `None` if there is none.
     pub fn integer(&self) -> Option<&Model> {
         match self {
             Self::Mlp { integer, .. } => integer.as_ref(),
@@ -159,8 +159,7 @@ fn take_layer(
     FloatLayer::new(name, columns, &weights, &bias)
 }
 
-/// The gates stand below one another, as training libraries keep them: input, forget, candidate,
-/// output.
+/// The gates are stacked in the order of training libraries: input, forget, candidate, output.
 fn take_lstm(tensors: &mut Tensors<'_>, inputs: usize) -> Result<Lstm, Fault> {
     let width = LSTM_WIDTH;
     let entry = take_layer(tensors, "fc", width, inputs)?;

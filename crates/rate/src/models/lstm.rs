@@ -11,8 +11,8 @@ pub const LSTM_WIDTH: usize = 16;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lstm {
     entry: FloatLayer,
-    /// Input, forget, candidate and output gate; each from what comes in and what was put out
-    /// last, in this order of columns.
+    /// Input, forget, candidate and output gate. The columns of each are the inputs, then the last
+    /// outputs.
     gates: [FloatLayer; 4],
     output: FloatLayer,
 }
@@ -25,8 +25,8 @@ pub struct LstmState {
 }
 
 impl Lstm {
-    /// A network from its layers: `entry` of 16 rows, each of `gates` (input, forget, candidate,
-    /// output) of 16 rows and 32 columns, `output` of one row and 16 columns.
+    /// A network from its layers. `entry` has 16 rows. Each of `gates` (input, forget, candidate,
+    /// output) has 16 rows and 32 columns. `output` has one row and 16 columns.
     pub fn new(
         entry: FloatLayer,
         gates: [FloatLayer; 4],
@@ -53,7 +53,7 @@ impl Lstm {
         })
     }
 
-    /// How many inputs the network has.
+    /// Number of the network's inputs.
     pub fn inputs(&self) -> usize {
         self.entry.columns()
     }
@@ -90,7 +90,7 @@ fn sigmoid(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// All weights alike, so that all units are one unit, which is computed here by the book.
+    /// All weights are equal, so all units act as one, computed here by the textbook.
     #[test]
     fn it_remembers_by_the_book() {
         let layer = |rows: usize, columns: usize, weight: f32, bias: f32| {

@@ -1,9 +1,9 @@
 //! Model files of the learned rate controller.
 //!
-//! A model file is a safetensors file with a document of metadata; `docs/reference/model.md` describes
-//! both. [`ModelFile`] is one that was checked throughout: sizes, shapes, types, ranges, and
-//! that its quantised numbers are those of its floating-point ones. What runs in integers is in
-//! the [crate itself](crate); what runs in floating point is here, for training and simulation.
+//! A model file is a safetensors file with a document of metadata; `docs/reference/model.md`
+//! specifies both. A [`ModelFile`] is fully checked: sizes, shapes, types and ranges. Its quantised
+//! numbers must match its floating-point ones. Integer models are in the [crate itself](crate).
+//! Floating-point models are here, for training and simulation.
 
 mod document;
 mod error;

@@ -8,10 +8,10 @@ use crate::{Fault, MAX_INPUTS, MAX_LAYERS, MAX_WIDTH};
 pub struct FloatLayer {
     rows: usize,
     columns: usize,
-    /// By column, then by row: one column after the other, all rows at once.
+    /// By column, then by row: all rows of one column are processed at once.
     weights: [[f32; MAX_WIDTH]; MAX_WIDTH],
     bias: [f32; MAX_WIDTH],
-    /// The first row's weights: an output layer has no other.
+    /// The first row's weights: an output layer has only this row.
     first: [f32; MAX_WIDTH],
 }
 
@@ -24,8 +24,7 @@ pub struct Network {
 }
 
 impl FloatLayer {
-    /// A layer from weights row by row, as many rows as there are biases, all finite.
-    /// `name` is for messages.
+    /// A layer from weights row by row, one row per bias, all finite. `name` is for messages.
     pub fn new(name: &str, columns: usize, weights: &[f32], bias: &[f32]) -> Result<Self, Fault> {
         let rows = bias.len();
         for (what, found) in [("rows", rows), ("columns", columns)] {
@@ -81,15 +80,15 @@ impl FloatLayer {
         self.weights[column][row]
     }
 
-    /// Added to each row's sum.
+    /// Biases, one per row.
     pub fn bias(&self) -> &[f32] {
         &self.bias[..self.rows]
     }
 
-    /// The sums; those beyond the last row are 0.
+    /// The sums; 0 beyond the last row.
     pub(crate) fn sums(&self, inputs: &[f32; MAX_WIDTH]) -> [f32; MAX_WIDTH] {
         let mut outputs = [0.0; MAX_WIDTH];
-        // The number of rows is known when this is compiled, so that sums stay in registers.
+        // The number of rows is known at compile time, so that sums stay in registers.
         match self.rows.div_ceil(4) {
             1 => outputs[..4].copy_from_slice(&self.sums_of::<4>(inputs)),
             2 => outputs[..8].copy_from_slice(&self.sums_of::<8>(inputs)),
@@ -112,8 +111,8 @@ impl FloatLayer {
         sums
     }
 
-    /// A hidden layer, in place: the sums, not below 0. What stands beyond the last row does not
-    /// matter, for the next layer has no columns there.
+    /// A hidden layer, in place: the sums, limited to at least 0. Values beyond the last row do not
+    /// matter, because the next layer has no columns there.
     #[inline]
     fn hidden(&self, values: &mut [f32; MAX_WIDTH]) {
         match self.rows.div_ceil(4) {
@@ -134,7 +133,7 @@ impl FloatLayer {
         }
     }
 
-    /// The first row's sum: an output layer has no other.
+    /// The first row's sum: an output layer has only this row.
     pub(crate) fn only_sum(&self, inputs: &[f32; MAX_WIDTH]) -> f32 {
         let products = self.first[..self.columns].iter().zip(inputs);
         products.fold(self.bias[0], |sum, (weight, input)| sum + weight * input)
@@ -142,8 +141,8 @@ impl FloatLayer {
 }
 
 impl Network {
-    /// A network of one to three layers, each as wide as the next one's inputs, the last one
-    /// wide.
+    /// A network of one to three layers. Each layer has as many rows as the next has columns; the
+    /// last has one row.
     pub fn new(layers: Vec<FloatLayer>) -> Result<Self, Fault> {
         if !(1..=MAX_LAYERS).contains(&layers.len()) {
             let expected = format!("1 to {MAX_LAYERS}");
@@ -163,7 +162,7 @@ impl Network {
         Ok(Self { layers })
     }
 
-    /// How many inputs the network has.
+    /// Number of the network's inputs.
     pub fn inputs(&self) -> usize {
         self.layers[0].columns
     }

@@ -1,18 +1,19 @@
-//! The integer part of an MLP's file, and whether it is the floating-point part's.
+//! The integer part of an MLP's file, checked against the floating-point part.
 
 use super::document::Document;
 use super::network::{FloatLayer, Network};
 use super::tensors::Tensors;
 use crate::{Fault, Layer, Scale};
 
-/// How far factors may be apart, relative to the largest of their layer: that of 32-bit floats.
+/// Tolerated difference of factors, relative to the largest of their layer: the precision of 32-bit
+/// floats.
 const TOLERANCE: f64 = 1e-6;
-/// One, in the fixed point of what goes into tanh.
+/// One, in the fixed point of tanh's input.
 const TANH_INPUT_ONE: f64 = 4096.0;
 
-/// Reads the integer network, whose numbers are finite by now, and compares it with the
-/// floating-point one. Weights must agree to half a step, unless calibration cut them off, and
-/// factors must be quotients of scales.
+/// Reads the integer network, whose numbers are known to be finite, and compares it with the
+/// floating-point one. Weights must agree to half a step, unless calibration clipped them. Factors
+/// must be quotients of scales.
 pub fn take(
     tensors: &mut Tensors<'_>,
     document: &Document,
@@ -28,7 +29,7 @@ pub fn take(
     };
     let mut layers = Vec::new();
     for (number, float) in network.layers().iter().enumerate() {
-        // Outputs are in steps of the next layer's activations, or those of tanh's input.
+        // Outputs are in steps of the next layer's activations, or of tanh's input.
         let step_out = match amax.get(number + 1) {
             Some(amax) => amax / 127.0,
             None => 1.0 / TANH_INPUT_ONE,

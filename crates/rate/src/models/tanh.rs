@@ -1,6 +1,6 @@
-//! tanh that is the same on every machine.
+//! A tanh with the same result on every machine.
 
-/// 1.5 * 2^52: numbers of this size are whole, so adding it rounds, without a library's function.
+/// 1.5 * 2^52: numbers of this size are whole, so adding it rounds without a library call.
 const ROUNDER: f64 = 6_755_399_441_055_744.0;
 
 /// From 1/8 to 1/1.
@@ -15,15 +15,15 @@ const RECIPROCALS: [f64; 8] = [
     1.0,
 ];
 
-/// `tanh(x)`, correct to 2^-22, from additions, multiplications and one division alone: what the
-/// system's mathematics library answers may change with its version.
+/// `tanh(x)`, correct to 2^-22. It uses only additions, multiplications and one division, because
+/// the system's mathematics library may give other results in another version.
 pub fn tanh(x: f32) -> f32 {
     // Beyond 10, tanh rounds to one.
     let doubled = 2.0 * f64::from(x).clamp(-10.0, 10.0);
     // e^doubled = 2^whole * e^rest, |rest| at most half of ln 2.
     let whole = (doubled * std::f64::consts::LOG2_E + ROUNDER) - ROUNDER;
     let rest = doubled - whole * std::f64::consts::LN_2;
-    // Taylor's series; the first term left out is below 3e-10.
+    // Taylor series; the first omitted term is below 3e-10.
     let mut power = 1.0;
     for reciprocal in RECIPROCALS {
         power = 1.0 + power * (rest * reciprocal);

@@ -1,4 +1,4 @@
-//! The tensors of a file, each taken once, with the type and shape it must have.
+//! The tensors of a file. Each is taken once, with its required type and shape.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use safetensors::{Dtype, SafeTensors};
 
 use crate::Fault;
 
-/// Tensors that were not asked for yet.
+/// Tensors that were not taken yet.
 pub struct Tensors<'a> {
     left: BTreeMap<String, TensorView<'a>>,
 }
@@ -17,7 +17,7 @@ pub trait Element: Copy {
     /// Its name in safetensors.
     const DTYPE: Dtype;
 
-    /// From little-endian bytes, of which there are as many as the type has.
+    /// From little-endian bytes, as many as the type has.
     fn from_bytes(bytes: &[u8]) -> Self;
 }
 
@@ -96,7 +96,7 @@ impl<'a> Tensors<'a> {
         }
     }
 
-    /// Refuses tensors that nobody asked for.
+    /// Refuses tensors that were not taken.
     pub fn finish(self) -> Result<(), Fault> {
         match self.left.keys().next() {
             None => Ok(()),
@@ -126,7 +126,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-/// Which NaN is not.
+/// Also false for NaN.
 fn is_usual(number: f32) -> bool {
     number.abs() <= 1e6
 }

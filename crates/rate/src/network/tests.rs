@@ -13,15 +13,15 @@ fn the_table_is_that_of_tanh_and_lines_between_are_close() {
     }
 }
 
-/// A feature of -32767 times 512 / 2^17 is -127.996, which counts as -127 and not as -126,
-/// what the half at -32384 gives.
+/// A feature of -32767 times 512 / 2^17 is -127.996, which counts as -127. The rounding at -32384
+/// would give -126.
 #[test]
 fn the_lowest_feature_is_the_lowest_activation() {
     let input = Scale {
         multiplier: 512,
         shift: 17,
     };
-    // -127 * -1 in Q12 times 2^5: 4064, and 126 were 4032.
+    // -127 * -1 in Q12 times 2^5 is 4064; 126 would give 4032.
     let output = Layer::new("output", 1, &[-1], &[0], &[1 << 25], 20).unwrap();
     let network = Network::new(input, vec![output]).unwrap();
     assert_eq!(network.infer(&[-32767]), tanh_q15(4064));
@@ -43,12 +43,12 @@ fn one_layer(name: &str, columns: usize, weights: &[i8], rows: usize) -> Layer {
 /// Two layers by hand.
 #[test]
 fn a_small_network_by_hand() {
-    // Features of 1 and -1/2 become 127 and -63: -63.5, halves upwards.
+    // Features of 1 and -1/2 become 127 and -63: -63.5, ties upwards.
     let input = Scale {
         multiplier: 127,
         shift: 15,
     };
-    // Row 0: 2 * 127 + -3 * -63 + 10 = 453, a quarter of it is 113. Row 1: negative, so 0.
+    // Row 0: 2 * 127 + -3 * -63 + 10 = 453; a quarter of it is 113. Row 1: negative, so 0.
     let hidden = Layer::new("hidden", 2, &[2, -3, -1, 0], &[10, 0], &[1 << 28; 2], 30).unwrap();
     // 113 * -4 = -452, times 8 is -3616 in Q12: -0.8828.
     let output = Layer::new("output", 2, &[-4, 100], &[0], &[1 << 30], 27).unwrap();
@@ -76,7 +76,7 @@ fn the_largest_sums_do_not_overflow() {
         )
         .unwrap()
     };
-    // With a shift of 25 the sums of narrow layers, scaled, still fit 32 bits; with 24 not.
+    // With a shift of 25, the scaled sums of narrow layers still fit 32 bits; with 24 they do not.
     let shifts = [*SHIFTS.start(), 23, 24, 25, *SHIFTS.end()];
     for (width, shift) in [MAX_WIDTH, NARROW]
         .into_iter()
@@ -97,7 +97,7 @@ fn the_largest_sums_do_not_overflow() {
     }
 }
 
-/// The formulas of docs/reference/model.md, in 128 bits and one number after the other.
+/// The formulas of docs/reference/model.md, in 128 bits, one number at a time.
 fn by_the_formulas(network: &Network, inputs: &[i16]) -> i16 {
     let rounded = |product: i128, shift: u32| (product + (1 << (shift - 1))) >> shift;
     let Scale { multiplier, shift } = network.input();
@@ -150,7 +150,7 @@ fn vectors_compute_what_the_formulas_say() {
                 let bias: Vec<i32> = (0..rows)
                     .map(|_| below(2 << bias_bits) as i32 - (1 << bias_bits))
                     .collect();
-                // Mostly scales that leave something between the limits, sometimes any.
+                // Mostly scales with results between the limits, sometimes any scale.
                 let shift = if round % 3 == 0 {
                     8 + below(49)
                 } else {
