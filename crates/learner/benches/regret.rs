@@ -1,8 +1,8 @@
 //! Regret of exploration rules: the evidence for the rule that `thalweg_learner` implements.
 //!
-//! `cargo bench -p thalweg-learner --bench regret` plays every rule in every scenario over
-//! the same seeded worlds and prints one table a scenario and a summary. Losses are shares
-//! of the best arm's expected goodput, averaged over connections, then over seeds.
+//! `cargo bench -p thalweg-learner --bench regret` plays every rule in every scenario over the same
+//! seeded worlds. It prints a table per scenario and a summary. Losses are shares of the best arm's
+//! expected goodput, averaged over connections, then over seeds.
 #![forbid(unsafe_code)]
 
 #[path = "regret/play.rs"]
@@ -21,7 +21,7 @@ use world::{EARLY, HORIZON, SCENARIOS, Scenario};
 /// Worlds for each scenario.
 const SEEDS: u64 = 400;
 
-/// Means over scenarios of one row.
+/// One row's means over the scenarios.
 #[derive(Clone, Default)]
 struct Summary {
     early_loss: f64,

@@ -1,7 +1,7 @@
-//! The published connection tuner (bpftune), to the digit.
+//! The published connection tuner (bpftune), exact to the digit.
 //!
-//! Source: "reinforcement learning in BPF" article and manual page of
-//! bpftune-tcp-conn. Its constants are not settable here.
+//! Source: "reinforcement learning in BPF" article and manual page of bpftune-tcp-conn. Its
+//! constants cannot be set here.
 
 use crate::fixed::ONE_Q16;
 use crate::host::{ArmState, Host, MAX_ARMS, arms_in};
@@ -19,7 +19,7 @@ pub const MIN_CONNECTIONS: u32 = 4;
 /// Index of bbr among the four published arms (cubic, bbr, htcp, dctcp).
 pub(crate) const BBR: usize = 1;
 
-/// `excess · S / base`, 0 for a base of 0. Saturates at half the range where the published
+/// `excess · S / base`, 0 for a base of 0. It saturates at half the range, where the published
 /// program would overflow, so that two terms can be added.
 fn term(excess: u64, base: u64) -> u64 {
     if base == 0 {
@@ -31,9 +31,9 @@ fn term(excess: u64, base: u64) -> u64 {
     }
 }
 
-/// The published cost,
-/// `(min_rtt − host_min_rtt)·S/host_min_rtt + (host_max_rate − rate)·S/host_max_rate`;
-/// it lowers the host's minimum RTT and raises its maximum rate on the way, as published.
+/// The published cost, `(min_rtt − host_min_rtt)·S/host_min_rtt + (host_max_rate −
+/// rate)·S/host_max_rate`. As published, it also lowers the host's minimum RTT and raises its
+/// maximum rate.
 ///
 /// `rate` is the highest rate of the arm, in bytes per µs.
 pub fn cost(host: &mut Host, min_rtt_us: u32, rate: u64) -> u64 {
@@ -49,8 +49,8 @@ pub fn cost(host: &mut Host, min_rtt_us: u32, rate: u64) -> u64 {
     ) + term(host.max_rate - rate, host.max_rate)
 }
 
-/// The published delta rule: the first cost as it is, then a quarter of the way. A cost of
-/// 0 also means "unset", as published.
+/// The published delta rule: the first cost unchanged, then a quarter of the way. A cost of 0 also
+/// means "unset", as published.
 pub fn update(value: u64, cost: u64) -> u64 {
     if value == 0 {
         cost
@@ -94,15 +94,15 @@ fn ties(host: &Host, allowed: u16) -> Vec<usize> {
         .collect()
 }
 
-/// The arm with the lowest value among those with one; the lowest index on a tie.
+/// The arm with the lowest value among those with a value; the lowest index on a tie.
 pub(crate) fn best(host: &Host, allowed: u16) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].value > 0)
         .min_by_key(|&i| (host.arms[i].value, i))
 }
 
-/// Lowest value, ties at random, one in twenty uniformly random. `random`: for the tie,
-/// for ε, for the random arm.
+/// Lowest value with ties at random; one choice in twenty uniformly at random. `random`: for the
+/// tie, for ε, for the random arm.
 pub(crate) fn decide(host: &Host, allowed: u16, random: [u32; 3]) -> Decision {
     let arms: Vec<usize> = arms_in(allowed).collect();
     if host.connections <= MIN_CONNECTIONS || arms.is_empty() {
@@ -140,7 +140,7 @@ fn propensity(ties: &[usize], arms: usize, arm: usize) -> u32 {
     }
 }
 
-/// Probabilities of all arms; what rounding leaves over goes to the first of the best.
+/// Probabilities of all arms. The remainder of rounding goes to the first of the best.
 pub(crate) fn propensities_q16(host: &Host, allowed: u16) -> [u32; MAX_ARMS] {
     let mut out = [0; MAX_ARMS];
     let arms = arms_in(allowed).count();

@@ -3,13 +3,13 @@
 /// One in Q16.
 pub const ONE_Q16: u32 = 1 << 16;
 
-/// The bulge of log2 over the chord between two powers of two: 0.34375 in Q16.
+/// The excess of log2 over the chord between two powers of two: 0.34375 in Q16.
 const LOG2_BULGE_Q16: u64 = 22528;
 
 /// `log2(x)` in Q16; 0 for `x = 0`.
 ///
-/// A parabola between neighbouring powers of two: exact at the powers, never off by more
-/// than 0.009 bits (0.6 % of the argument), never falling as `x` rises.
+/// A parabola between neighbouring powers of two: exact at the powers, and monotonic. The error is
+/// at most 0.009 bits (0.6 % of the argument).
 pub fn log2_q16(x: u64) -> u32 {
     if x == 0 {
         return 0;
@@ -32,8 +32,8 @@ pub fn rate_bytes_per_second(bytes: u64, duration_us: u64) -> u64 {
 
 /// Moves `old` towards `new` by `weight / total` of the way, rounding towards `old`.
 ///
-/// `total` is above 0 and at least `weight`; the distance times `weight` fits 64 bits for
-/// every value this crate stores (32-bit distances, 17-bit weights).
+/// `total` is above 0 and at least `weight`. The distance times `weight` fits 64 bits for every
+/// value this crate stores (32-bit distances, 17-bit weights).
 pub(crate) fn blend(old: u64, new: u64, weight: u64, total: u64) -> u64 {
     let step = old.abs_diff(new) * weight / total;
     if new > old { old + step } else { old - step }

@@ -1,9 +1,9 @@
-//! Records of remote hosts, and of each arm towards them.
+//! Records of remote hosts, and of each arm per host.
 
-/// Most congestion controls one agent chooses from.
+/// Largest number of congestion controls of an agent.
 pub const MAX_ARMS: usize = 16;
 
-/// Record of one arm (congestion control) towards one host.
+/// Record of one arm (congestion control) for one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmState {
     /// Classic: the published cost, scale 1,000,000, 0 = unset. Thalweg: discounted mean
@@ -23,7 +23,7 @@ pub struct ArmState {
     pub min_rtt_us: u32,
     /// Decisions for this arm.
     pub chosen: u32,
-    /// Those of them that took the lowest cost.
+    /// Decisions for this arm because of its lowest cost.
     pub greedy: u32,
     /// Measurements taken.
     pub scored: u32,
@@ -33,7 +33,7 @@ pub struct ArmState {
     pub retrans: u32,
 }
 
-/// Makes a struct of another type that has the fields of [`ArmState`] out of one, or the reverse.
+/// Converts [`ArmState`] to and from another struct with the same fields.
 #[macro_export]
 macro_rules! same_arm {
     ($type:path, $arm:expr) => {{
@@ -55,10 +55,10 @@ macro_rules! same_arm {
     }};
 }
 
-/// Everything known of one remote host.
+/// Record of one remote host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Connections established, whoever chose their congestion control.
+    /// Connections established, however their congestion control was chosen.
     pub connections: u32,
     /// Measurements taken.
     pub scored: u32,
@@ -66,13 +66,13 @@ pub struct Host {
     pub switched: u32,
     /// Thalweg: mask of the arms that gain at the expense of others.
     pub harmful: u16,
-    /// Thalweg: how much longer the RTT is under the system's arm than the base RTT, Q16 bits.
+    /// Thalweg: log2 of the RTT under the system's arm over the base RTT, Q16 bits.
     pub queue_q16: u32,
     /// Thalweg: lowest RTT since the last half-life began, µs; 0 = none yet …
     pub base_rtt_us: u32,
     /// … and in the half-life before.
     pub last_base_rtt_us: u32,
-    /// Thalweg: trials under way (connections that explore).
+    /// Thalweg: open trials (connections that explore).
     pub trials: u32,
     /// Thalweg: monotonic time when the last trial began, ns.
     pub trial_ns: u64,
@@ -82,9 +82,9 @@ pub struct Host {
     pub max_rate: u64,
     /// Monotonic time of the last connection or score, ns.
     pub seen_ns: u64,
-    /// Monotonic time up to which forgetting has been applied, ns; 0 = not yet.
+    /// Monotonic time up to which evidence has been discounted, ns; 0 = not yet.
     pub forgot_ns: u64,
-    /// One record an arm, by index in the arm table.
+    /// One record per arm, by index in the arm table.
     pub arms: [ArmState; MAX_ARMS],
 }
 

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Network namespace and remote host (or prefix), in one canonical form.
 ///
-/// IPv4 and IPv4-mapped IPv6 addresses are the same host: both are stored as
-/// `::ffff:a.b.c.d`, with the prefix length counted in the 128-bit address.
+/// IPv4 and IPv4-mapped IPv6 addresses are the same host. Both are stored as `::ffff:a.b.c.d`, with
+/// the prefix length counted in the 128-bit address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostKey {
     /// Network namespace cookie (`SO_NETNS_COOKIE`).
@@ -58,8 +58,9 @@ impl HostKey {
         })
     }
 
-    /// The key under which the kernel keeps `remote`: as [`HostKey::new`], but for addresses
-    /// behind NAT64 (RFC 6052, 64:ff9b::/96), which are IPv4 addresses in their last 32 bits.
+    /// The key under which the kernel keeps `remote`. It is as in [`HostKey::new`], except for
+    /// addresses behind NAT64 (RFC 6052, 64:ff9b::/96). Those are the IPv4 addresses in their last
+    /// 32 bits.
     pub fn of_remote(
         netns: u64,
         remote: IpAddr,
@@ -73,8 +74,8 @@ impl HostKey {
         Self::new(netns, remote, ipv4_prefix, ipv6_prefix)
     }
 
-    /// The hash by which the kernel's record knows itself; never 0. As `thalweg_tag` of
-    /// `thalweg_algo.h`, in the byte order of this machine.
+    /// The hash in the kernel's record of this key; never 0. As `thalweg_tag` of `thalweg_algo.h`,
+    /// in the byte order of this machine.
     pub fn tag(&self) -> u64 {
         let word = |at: usize| {
             let mut bytes = [0; 8];
@@ -89,7 +90,7 @@ impl HostKey {
         mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1
     }
 
-    /// The address, IPv4 where it is one.
+    /// The address, as IPv4 if it is one.
     pub fn address(&self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.addr);
         match v6.to_ipv4_mapped() {
@@ -107,7 +108,7 @@ impl HostKey {
     }
 }
 
-/// A whole IPv4 host as its bare address, everything else as `address/length`.
+/// Formats a whole IPv4 host as its bare address, everything else as `address/length`.
 impl std::fmt::Display for HostKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let address = self.address();

@@ -1,5 +1,5 @@
-//! The three questions: which arm for a new connection, whether to change it mid-flow, and
-//! what a finished stretch of a connection teaches.
+//! The learner's three operations: choose the arm of a new connection, change it mid-flow, and
+//! score a finished stretch of a connection.
 
 use crate::host::{Host, MAX_ARMS};
 use crate::params::{Mode, Params};
@@ -9,7 +9,7 @@ use crate::{classic, fixed, weighted};
 /// Why an arm was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Too little evidence about the host: system default kept.
+    /// Too little evidence about the host: the system default is kept.
     WarmUp,
     /// Lowest estimated cost.
     Greedy,
@@ -19,44 +19,43 @@ pub enum Reason {
     Untried,
     /// Mid-flow: the loss rule.
     Loss,
-    /// Mid-flow: the arm made losses of its own.
+    /// Mid-flow: the arm caused losses of its own.
     Withdrawn,
 }
 
 impl Reason {
-    /// Whether the decision was a trial: an arm taken to learn of it.
+    /// Whether the decision was a trial: an arm chosen to learn about it.
     pub fn is_trial(self) -> bool {
         matches!(self, Reason::Explore | Reason::Untried)
     }
 }
 
-/// An answer of [`decide`].
+/// The result of [`decide`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// Index of the arm; `None`: leave the connection as it is.
     pub arm: Option<usize>,
-    /// Why.
+    /// Reason of the choice.
     pub reason: Reason,
-    /// Probability with which it was chosen, Q16.
+    /// Probability of the choice, Q16.
     pub propensity_q16: u32,
 }
 
-/// An answer of [`score`].
+/// The result of [`score`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the measurement was taken, and if not, why.
     pub outcome: Outcome,
-    /// Weight it entered with, Q16; 0 if it was not taken.
+    /// Weight of the measurement, Q16; 0 if it was not taken.
     pub weight_q16: u32,
     /// Its cost: scale 1,000,000 in classic, bits in Q16 in thalweg; 0 if it was not taken.
     pub cost: u64,
 }
 
-/// Chooses the arm of a new connection, which the caller has already counted in
-/// `host.connections`.
+/// Chooses the arm of a new connection, which the caller has already counted in `host.connections`.
 ///
-/// `allowed` is the mask of arms that may be taken, `system_arm` the arm the system gave
-/// the connection, `random` three uniform numbers (thalweg uses the first).
+/// `allowed` is the mask of allowed arms, and `system_arm` the arm that the system gave the
+/// connection. `random` has three uniform numbers (thalweg uses the first).
 pub fn decide(
     host: &Host,
     system_arm: Option<usize>,
@@ -72,7 +71,7 @@ pub fn decide(
 }
 
 impl Host {
-    /// Counts a decision that was put into effect (or would have been, in a dry run).
+    /// Counts a decision that was applied (or would have been, in a dry run).
     pub fn count_decision(&mut self, decision: &Decision) {
         if let Some(arm) = decision.arm {
             self.arms[arm].chosen = self.arms[arm].chosen.saturating_add(1);
@@ -82,25 +81,25 @@ impl Host {
         }
     }
 
-    /// Notes that a trial has been put into effect at `now_ns`; [`Host::end_trial`] is due
-    /// when its connection is over or has been taken back.
+    /// Records that a trial was applied at `now_ns`. [`Host::end_trial`] is due when its connection
+    /// is over or the trial has been reverted.
     pub fn begin_trial(&mut self, now_ns: u64) {
         self.trials = self.trials_at(now_ns) + 1;
         self.trial_ns = now_ns;
     }
 
-    /// Notes the end of a trial.
+    /// Records the end of a trial.
     pub fn end_trial(&mut self) {
         self.trials = self.trials.saturating_sub(1);
     }
 
-    /// The base RTT of the path: the lowest of this half-life and of the one before, µs.
+    /// The base RTT of the path, µs: the lowest of this half-life and the one before.
     pub fn base_rtt(&self) -> Option<u32> {
         let rtts = [self.base_rtt_us, self.last_base_rtt_us];
         rtts.into_iter().filter(|&rtt_us| rtt_us != 0).min()
     }
 
-    /// Trials under way. One whose end does not come is taken for over after a while.
+    /// Open trials. A trial without an end expires after a while.
     pub(crate) fn trials_at(&self, now_ns: u64) -> u32 {
         if now_ns.saturating_sub(self.trial_ns) >= weighted::TRIAL_NS {
             0
@@ -110,8 +109,8 @@ impl Host {
     }
 }
 
-/// Probability (Q16) with which each arm would be chosen next. They sum to 65536, or are
-/// all 0 where the connection would be left alone.
+/// Probability (Q16) of each arm for the next connection. They sum to 65536, or are all 0 if the
+/// connection would be left unchanged.
 pub fn propensities_q16(
     host: &Host,
     system_arm: Option<usize>,
@@ -125,8 +124,7 @@ pub fn propensities_q16(
     }
 }
 
-/// The arm that is judged best by what has been measured, or `None` before the first
-/// measurement.
+/// The arm judged best by the measurements, or `None` before the first one.
 pub fn best_arm(
     host: &Host,
     system_arm: Option<usize>,
@@ -139,7 +137,7 @@ pub fn best_arm(
     }
 }
 
-/// A connection mid-flow, as far as the question whether to change its arm goes.
+/// A connection mid-flow, as input of [`change`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Its arm.
@@ -148,18 +146,18 @@ pub struct Flow {
     pub system_arm: Option<usize>,
     /// Data segments sent on its arm, retransmissions included.
     pub segs: u64,
-    /// Of them retransmissions.
+    /// Retransmissions among them.
     pub retrans: u64,
 }
 
-/// Whether to change the arm of a connection mid-flow; `None`: nothing is due.
+/// The change of arm that is due for a connection mid-flow; `None`: no change is due.
 ///
-/// The *loss rule* moves a connection on the system's arm that loses much to an arm known to be
-/// better here, in three cases of four; in the fourth the answer's arm is the present one. A
-/// connection on another arm that loses much more than the system's would is taken back to that.
-/// `random` is a uniform number.
+/// The *loss rule* concerns a connection on the system's arm that loses much. In three cases of
+/// four it moves to an arm known to be better here. In the fourth the result is the present arm. A
+/// connection on another arm goes back to the system's arm if it loses much more than that arm
+/// would. `random` is a uniform number.
 ///
-/// Classic has the published loss rule alone.
+/// Classic has only the published loss rule.
 pub fn change(
     host: &Host,
     flow: &Flow,
@@ -180,8 +178,8 @@ pub fn change(
     }
 }
 
-/// Scores one measured stretch of a connection that ran on `arm` and that the system had given
-/// `system_arm`, at monotonic time `now_ns`.
+/// Scores one measured stretch of a connection on `arm`, ended at monotonic time `now_ns`. The
+/// system had given the connection `system_arm`.
 pub fn score(
     host: &mut Host,
     arm: usize,

@@ -1,13 +1,13 @@
-//! The learner: which congestion control a connection to a remote host should run.
+//! The learner: which congestion control a connection to a remote host should use.
 //!
-//! This crate is the readable reference of the arithmetic that runs in the kernel
-//! (`bpf/include/thalweg_algo.h`); the vectors in `tests/vectors/` keep the two
-//! bit-identical. Every result is that of integer arithmetic. Time, randomness and measurements are
-//! arguments: nothing here reads a clock, draws a number or does I/O.
+//! This crate is the readable reference of the arithmetic in the kernel
+//! (`bpf/include/thalweg_algo.h`). The vectors in `tests/vectors/` keep the two bit-identical. All
+//! arithmetic is in integers. Time, randomness and measurements are arguments: nothing here reads a
+//! clock, draws a number or does I/O.
 //!
-//! Two modes: [`Mode::Classic`] is the published connection tuner of bpftune, faults
-//! included, kept for comparison; [`Mode::Thalweg`] is the default. `docs/reference/learner.md` says
-//! both in words.
+//! There are two modes. [`Mode::Classic`] is the published connection tuner of bpftune, faults
+//! included, kept for comparison. [`Mode::Thalweg`] is the default. `docs/reference/learner.md`
+//! describes both.
 #![forbid(unsafe_code)]
 
 mod classic;

@@ -1,6 +1,6 @@
 //! Parameters of the learner.
 
-/// How connections are chosen and scored.
+/// How arms are chosen and connections scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The published algorithm, faults included.
@@ -10,7 +10,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name used in configuration, store and reports.
+    /// Its name in configuration, store and reports.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Classic => "classic",
@@ -19,32 +19,32 @@ impl Mode {
     }
 }
 
-/// Parameters of the learner. The classic mode reads `mode` and `loss_shift` alone; its
-/// other constants are the published ones.
+/// Parameters of the learner. The classic mode reads only `mode` and `loss_shift`; its other
+/// constants are the published ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Which algorithm.
+    /// The algorithm.
     pub mode: Mode,
     /// Scored measurements of a host before the first exploration.
     pub warm_up: u32,
-    /// How fast exploration falls with cost gap × evidence; at most 2^20 counts.
+    /// How fast exploration falls with cost gap × evidence; values above 2^20 count as 2^20.
     pub gap_scale: u32,
-    /// Cap of an arm's evidence (Q16), which is the length of its memory in measurements.
+    /// Limit of an arm's evidence (Q16): the length of its memory in measurements.
     pub weight_max_q16: u32,
-    /// At each measurement the other arms lose 1/2^idle_shift of their evidence; 0..=31.
+    /// With each measurement the other arms lose 1/2^idle_shift of their evidence; 0..=31.
     pub idle_shift: u32,
-    /// Evidence halves in this time, ns; 0 = never.
+    /// Half-life of evidence, ns; 0 = never halved.
     pub half_life_ns: u64,
-    /// Bits of cost for a doubled RTT, Q16.
+    /// Cost of a doubled RTT in bits, Q16.
     pub latency_weight_q16: u32,
-    /// Added to every RTT before the logarithm, µs: queues well below it cost nothing.
+    /// Added to every RTT before the logarithm, µs: queueing delays well below it cost nothing.
     pub latency_guard_us: u32,
     /// Transfers of fewer acknowledged bytes are not scored.
     pub score_min_bytes: u64,
-    /// From here on a transfer has full weight.
+    /// Transfers of at least this many bytes have full weight.
     pub score_full_bytes: u64,
-    /// A path is lossy, and the loss rule fires, above `segments >> loss_shift`
-    /// retransmissions; 0..=63.
+    /// A path is lossy, and the loss rule applies, above `segments >> loss_shift` retransmissions;
+    /// 0..=63.
     pub loss_shift: u32,
     /// No arm is changed mid-flow before this many segments.
     pub loss_min_segs: u32,

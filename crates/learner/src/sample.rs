@@ -1,4 +1,4 @@
-//! One measured stretch of a connection, and what may be learned from it.
+//! One measured stretch of a connection, and whether it is scored.
 
 use crate::fixed::{ONE_Q16, rate_bytes_per_second};
 use crate::params::Params;
@@ -7,13 +7,14 @@ use crate::params::Params;
 const WEIGHT_MIN_Q16: u64 = 1 << 12;
 /// Least weight of a time-out, Q16.
 const WEIGHT_TIMEOUT_Q16: u64 = 1 << 15;
-/// A time-out, or a change of arm mid-flow, after this many segments is scored whatever arrived.
+/// A time-out, or a change of arm mid-flow, after this many segments is scored however little was
+/// delivered.
 const STALLED_SEGS: u32 = 32;
-/// The kernel's own rate sample this many times above the mean rate shows an application
-/// that paused: the path could have carried more.
+/// The kernel's own rate sample at this many times the mean rate shows that the application paused:
+/// the path could have carried more.
 const APP_LIMITED_RATIO: u64 = 16;
-/// … unless more than one segment in this many was retransmitted: then the pauses are the
-/// congestion control's (retransmission time-outs).
+/// … unless more than one segment in this many was retransmitted. Then the congestion control made
+/// the pauses (retransmission time-outs).
 const APP_LIMITED_LOSS: u32 = 256;
 
 /// How a measured stretch ended.
@@ -25,31 +26,31 @@ pub enum End {
     FinRemote,
     /// RST, from either side.
     Reset,
-    /// Retransmissions stayed unanswered.
+    /// Retransmissions stayed unacknowledged.
     Timeout,
-    /// The arm was changed mid-flow; the connection lives on.
+    /// The arm was changed mid-flow; the connection goes on.
     Switch,
 }
 
 /// Effect of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It entered the estimates.
+    /// It was added to the estimates.
     Scored,
-    /// Too few bytes to say anything about a congestion control.
+    /// Too few bytes to judge a congestion control.
     Small,
     /// The application, not the path, limited the rate.
     AppLimited,
-    /// A time-out that there is nothing to compare with yet.
+    /// A time-out, with no other measurement to compare with yet.
     Timeout,
 }
 
 /// One measured stretch of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Acknowledged in the stretch.
+    /// Bytes acknowledged in the stretch.
     pub bytes: u64,
-    /// Time with data outstanding where the kernel tells it, else wall time.
+    /// Time with data outstanding if the kernel reports it, else wall time.
     pub duration_us: u64,
     /// The kernel's last rate sample: delivered packets × MSS …
     pub rate_delivered_bytes: u64,
@@ -63,9 +64,9 @@ pub struct Sample {
     pub segs_out: u32,
     /// Retransmissions.
     pub retrans: u32,
-    /// Of the segments those after slow start, if there were any; else all.
+    /// Segments sent after slow start, if any; else all.
     pub steady_segs: u32,
-    /// Of the retransmissions those after slow start, if there were any; else all.
+    /// Retransmissions after slow start, if any segments were; else all.
     pub steady_retrans: u32,
     /// Smoothed RTT at the retransmissions after slow start, µs; 0 if there was none.
     pub loss_srtt_us: u32,
@@ -88,7 +89,7 @@ impl Sample {
         if self.bytes < params.score_min_bytes && !stalled {
             return Outcome::Small;
         }
-        // Busy time leaves pauses out by itself; wall time shows them as a low mean.
+        // Busy time excludes pauses; in wall time they show as a low mean rate.
         if self.busy_time {
             return Outcome::Scored;
         }
@@ -101,7 +102,7 @@ impl Sample {
         Outcome::Scored
     }
 
-    /// Weight (Q16) by bytes moved: one at `score_full_bytes`, in proportion below.
+    /// Weight (Q16) by bytes: one at `score_full_bytes`, in proportion below.
     pub fn weight_q16(&self, params: &Params) -> u32 {
         let full = params.score_full_bytes.min(1 << 47);
         if self.bytes >= full {

@@ -8,65 +8,66 @@ use crate::sample::{End, Outcome, Sample};
 
 /// Keeps a cost above 0 whatever the rate: no 64-bit rate has more bits.
 const COST_OFFSET_Q16: u64 = 64 << 16;
-/// A measurement counts as no worse than the mean by more than this: 1 bit, a factor of 2.
-/// Much can slow one connection that is not its arm's doing.
+/// A measurement counts as at most this much worse than the mean: 1 bit, a factor of 2. Many things
+/// other than the arm can slow one connection.
 const CLIP_WORSE_Q16: u64 = 1 << 16;
-/// A measurement counts as no better than the mean by more than this: 4 bits, a factor of 16.
+/// A measurement counts as at most this much better than the mean: 4 bits, a factor of 16.
 const CLIP_BETTER_Q16: u64 = 4 << 16;
-/// A sample clipped for being worse leaves 1/2^this of the evidence.
+/// A measurement clipped as worse leaves 1/2^this of the evidence.
 const SURPRISE_SHIFT: u32 = 1;
-/// Evidence from which on the clip applies: a fresh measurement outweighs less than this.
+/// The clip applies from this evidence on. A new measurement outweighs less evidence.
 const CLIP_WEIGHT_Q16: u32 = 1 << 15;
-/// Handicap of an arm without evidence against the system's own: half a bit. It falls as
-/// 1 / (1 + evidence).
+/// Handicap of an arm without evidence against the system's arm: half a bit. It falls as 1 / (1 +
+/// evidence).
 const CAUTION_Q16: u64 = 1 << 15;
-/// After this many trials without a measurement the share of an untried arm halves.
+/// Trials without a measurement that halve the share of an untried arm.
 const FRUITLESS_HALF: u32 = 8;
-/// It does not fall further after this many: an eighth is left.
+/// After this many such trials the share falls no further: an eighth is left.
 const FRUITLESS_MAX: u32 = 56;
-/// The loss rule changes arms for an advantage of half a bit (a factor of 1.4) at least …
+/// The loss rule changes arms for an advantage of at least half a bit (a factor of 1.4) …
 const RESCUE_GAP_Q16: u64 = 1 << 15;
-/// … and in three cases of four, so that staying is measured too.
+/// … and in three cases of four, so that the present arm is measured too.
 const RESCUE_SHARE_Q16: u32 = ONE_Q16 / 4 * 3;
-/// Retransmissions of an arm beyond one segment in 2^this are its own doing, …
+/// An arm overflows a queue if its retransmissions exceed a sum: one segment in 2^this …
 const OWN_LOSS_SHIFT: u32 = 8;
-/// … if they are more than these, …
+/// … plus this number …
 const OWN_LOSS_GRACE: u64 = 8;
-/// … and half as many again as the system's arm would have had with these on top, …
+/// … plus 1.5 times those expected of the system's arm with this many on top …
 const OWN_LOSS_DOUBT: u64 = 4;
-/// … and 2^(this/2) times the root of those, which is what chance adds: losses come in bursts.
+/// … plus 2^(this/2) times the root of those expected, for chance: losses come in bursts.
 const OWN_LOSS_CHANCE_SHIFT: u32 = 8;
-/// A bottleneck is full where the system's arm retransmits at least so many segments …
+/// A bottleneck is full if the system's arm retransmits at least this many segments …
 const FULL_RETRANS: u32 = 4;
-/// … and has an RTT that is longer than the base RTT by more than this, a quarter of a bit, …
+/// … and its RTT exceeds the base RTT by more than this, a quarter of a bit, …
 const QUEUE_Q16: u32 = 1 << 14;
 /// … or by more than this, half a bit, whatever it retransmits: a deep queue seldom overflows.
 const DEEP_QUEUE_Q16: u32 = 1 << 15;
-/// Added to both RTTs, µs: jitter far below it is no queue.
+/// Added to both RTTs, µs: jitter far below it is not queueing delay.
 const QUEUE_GUARD_US: u64 = 4000;
-/// Of the RTTs under the system's arm the last counts 1/2^this.
+/// Weight of the last RTT under the system's arm: 1/2^this.
 const QUEUE_SHIFT: u32 = 2;
-/// Where the bottleneck is full, an arm that carries more than the system's by more than this, a
-/// quarter of a bit, takes it from others.
+/// At a full bottleneck, an arm whose rate exceeds the system's arm's by this, a quarter of a bit,
+/// takes it from others.
 const TAKES_Q16: u32 = 1 << 14;
-/// … and up to a bit and a half where it loses a little: as much is won by being bolder than others.
+/// If the system's arm loses a little, a gain of up to this counts as taken, too: 1.5 bits. A
+/// bolder arm can win that much from others.
 const BOLDER_Q16: u32 = 3 << 15;
-/// A harmful arm is judged worse than the system's by this: 4 bits.
+/// Handicap of a harmful arm against the system's arm: 4 bits.
 const HARM_Q16: u64 = 4 << 16;
-/// Segments that one stretch adds to those remembered, at most.
+/// Largest number of segments that one stretch adds to the count.
 const SEGS_MAX: u32 = 8192;
-/// A stretch takes 1/2^this of those remembered before.
+/// A stretch discounts the earlier count by 1/2^this.
 const SEGS_SHIFT: u32 = 3;
-/// Trials of one host that may be under way at a time.
+/// Largest number of open trials per host.
 const TRIALS: u32 = 2;
-/// A trial is taken for over after this time: 10 s.
+/// A trial expires after this time: 10 s.
 pub(crate) const TRIAL_NS: u64 = 10_000_000_000;
 
-/// Cost of a measurement in bits, Q16, below 2^32:
-/// `64 − log2(rate) + latency_weight · log2(srtt + guard)`.
+/// Cost of a measurement in bits, Q16, below 2^32: `64 − log2(rate) + latency_weight · log2(srtt +
+/// guard)`.
 ///
-/// A rate twice as high costs one bit less. Being a logarithm, it needs no reference rate
-/// or RTT of the host: a change of reference would shift all arms alike.
+/// A doubled rate costs one bit less. The logarithm needs no reference rate or RTT of the host: a
+/// change of reference would shift all arms alike.
 pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u64 {
     let rtt = u64::from(srtt_us) + u64::from(params.latency_guard_us);
     let latency = (u64::from(log2_q16(rtt)) * u64::from(params.latency_weight_q16)) >> 16;
@@ -74,7 +75,7 @@ pub fn cost_q16(rate_bytes_per_second: u64, srtt_us: u32, params: &Params) -> u6
     cost.min(u64::from(u32::MAX))
 }
 
-/// Halves the evidence of every arm once for each half-life that has passed.
+/// Halves the evidence of every arm once per elapsed half-life.
 pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     if host.forgot_ns == 0 || params.half_life_ns == 0 {
         host.forgot_ns = now_ns;
@@ -94,10 +95,10 @@ pub fn forget(host: &mut Host, params: &Params, now_ns: u64) {
     host.base_rtt_us = 0;
 }
 
-/// Whether `retrans` of `segs` segments are more than the path loses by itself.
+/// Whether `retrans` of `segs` segments are more than the path itself loses.
 ///
-/// A path that loses at random does so whatever the arm: under 2 % of random loss bbr and cubic
-/// retransmit alike. An arm that retransmits much more than the system's overflows a queue.
+/// Random loss does not depend on the arm: at less than 2 % bbr and cubic retransmit alike. An arm
+/// that retransmits much more than the system's overflows a queue.
 fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
     if system.segs == 0 {
         return false;
@@ -108,9 +109,9 @@ fn too_many(system: &ArmState, segs: u64, retrans: u64) -> bool {
     over * over > expected << OWN_LOSS_CHANCE_SHIFT
 }
 
-/// Notes the base RTT of the path, and how much longer the RTT is under the system's arm: at its
-/// losses, when a queue that overflows is full, or else at the end. To be called before the sample
-/// is learned.
+/// Updates the base RTT of the path, and the excess of the RTT under the system's arm. That RTT is
+/// taken at losses, when an overflowing queue is full, or else at the end. Must be called before
+/// the sample is learned.
 fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &Sample) {
     if sample.min_rtt_us != 0 && (host.base_rtt_us == 0 || sample.min_rtt_us < host.base_rtt_us) {
         host.base_rtt_us = sample.min_rtt_us;
@@ -132,13 +133,13 @@ fn note_queue(host: &mut Host, arm: usize, system_arm: Option<usize>, sample: &S
     };
 }
 
-/// Notes which arms gain at the expense of others, by two signs:
+/// Updates which arms gain at the expense of others, by two signs:
 ///
-/// - An arm that retransmits much more than the system's towards the same host overflows a queue:
-///   it takes its gain from those who share it.
-/// - Where the system's arm fills the bottleneck, by its RTT and losses, an arm that carries more
-///   takes it from others. Where it loses a little and no queue is seen, this holds up to 2.8
-///   times as much: random loss would cost the system's arm a multiple.
+/// - An arm that retransmits much more than the system's arm for the same host overflows a queue.
+///   It gains at the expense of those who share it.
+/// - If the system's arm fills the bottleneck, by its RTT and losses, an arm with a higher rate
+///   takes it from others. If the system's arm loses a little and no queue shows, this holds up to
+///   2.8 times its rate. Random loss would cost the system's arm a multiple.
 pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     host.harmful = 0;
     let Some(index) = system_arm else { return };
@@ -159,10 +160,10 @@ pub fn note_harm(host: &mut Host, system_arm: Option<usize>, params: &Params) {
     }
 }
 
-/// Judged cost of an arm, bits in Q16: its mean cost, and for every arm but the system's a handicap
-/// of `CAUTION / (1 + evidence)`, so that luck does not displace the default.
-/// One that [gains at the expense of others](note_harm) is judged 4 bits worse than the system's,
-/// or than itself if that is more.
+/// Judged cost of an arm, bits in Q16: its mean cost, plus `CAUTION / (1 + evidence)` for every arm
+/// but the system's. This handicap keeps luck from displacing the default. An arm that [gains at
+/// the expense of others](note_harm) is judged 4 bits worse than the system's arm, or than itself
+/// if that is more.
 pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     let state = &host.arms[arm];
     if Some(arm) == system_arm {
@@ -177,8 +178,8 @@ pub fn judged_q16(host: &Host, arm: usize, system_arm: Option<usize>) -> u64 {
     value + (CAUTION_Q16 << 16) / (u64::from(ONE_Q16) + u64::from(state.weight_q16))
 }
 
-/// Best-judged arm among the measured ones of `allowed`; on a tie the system's own, else
-/// the lowest index.
+/// Best-judged arm among the measured ones of `allowed`. On a tie the system's own wins, else the
+/// lowest index.
 pub(crate) fn best(host: &Host, allowed: u16, system_arm: Option<usize>) -> Option<usize> {
     arms_in(allowed)
         .filter(|&i| host.arms[i].weight_q16 > 0)
@@ -193,20 +194,20 @@ fn explore_q16(gap_q16: u64, weight_q16: u32, arms: u64, gap_scale: u32) -> u32 
     ((1u64 << 32) / (((2 * arms) << 16) + known)) as u32
 }
 
-/// Part (Q16) of the first trials that an arm without evidence takes: one, less the more of
-/// its trials have brought no measurement.
+/// Share (Q16) of an arm without evidence in the first trials: one, falling with its trials that
+/// brought no measurement.
 fn hope_q16(arm: &ArmState) -> u32 {
     let fruitless = arm.chosen.saturating_sub(arm.scored).min(FRUITLESS_MAX);
     ONE_Q16 * FRUITLESS_HALF / (FRUITLESS_HALF + fruitless)
 }
 
-/// Whether the system's arm loses so much that another may do far better.
+/// Whether the system's arm loses so much that another may be far better.
 fn is_lossy(system: &ArmState, params: &Params) -> bool {
     system.retrans > system.segs >> (params.loss_shift & 31)
 }
 
-/// The probabilities (Q16, sum 65536) and the best arm, or `None` while warming up: until the
-/// system's own arm has been measured, there is nothing to compare with.
+/// The probabilities (Q16, sum 65536) and the best arm; `None` while warming up. Until the system's
+/// arm has been measured, there is nothing to compare with.
 fn shares(
     host: &Host,
     system_arm: Option<usize>,
@@ -228,8 +229,8 @@ fn shares(
     let is_untried = |i: usize| allowed & (1 << i) != 0 && host.arms[i].weight_q16 == 0;
     let mut untried = arms_in(allowed).filter(|&i| is_untried(i)).count() as u32;
     let lowest = judged_q16(host, best, system_arm);
-    // All first trials together take half of the connections. Where much is lost, `rescue` goes
-    // first, and the others share what it leaves.
+    // All first trials together take half of the connections. On lossy paths `rescue` goes first,
+    // and the others share the rest.
     let mut first_trials = ONE_Q16 / 2;
     let first = params
         .rescue_arm
@@ -253,7 +254,7 @@ fn shares(
     Some((best, shares))
 }
 
-/// Draws an arm by its share. While warming up: the system's own.
+/// Draws an arm by its share; while warming up, the system's own.
 pub(crate) fn decide(
     host: &Host,
     system_arm: Option<usize>,
@@ -269,7 +270,7 @@ pub(crate) fn decide(
             propensity_q16: ONE_Q16,
         };
     };
-    // Tickets 65535, 65534, … go to the other arms in order of index; the rest is the best's.
+    // Tickets 65535, 65534, … go to the other arms in order of index; the rest go to the best.
     let ticket = random & (ONE_Q16 - 1);
     let mut left = ONE_Q16;
     let mut arm = best;
@@ -315,7 +316,7 @@ pub(crate) fn propensities_q16(
     }
 }
 
-/// The change of arm that is due mid-flow, of a connection that has lost much.
+/// The change of arm that is due mid-flow for a connection that has lost much.
 pub(crate) fn change(
     host: &Host,
     flow: &Flow,
@@ -353,8 +354,8 @@ pub(crate) fn change(
     })
 }
 
-/// Whether a measurement counts, or why not. A time-out judges an arm only beside another
-/// measurement: alone it may as well be a peer that vanished.
+/// Whether a measurement counts, or why not. A time-out needs another measurement to compare with:
+/// alone it may be a peer that vanished.
 pub(crate) fn assess(host: &Host, sample: &Sample, params: &Params) -> Outcome {
     match sample.assess(params) {
         Outcome::Scored if sample.end == End::Timeout && least_known(host).is_none() => {
@@ -382,7 +383,7 @@ pub(crate) fn score(
     let rate = sample.rate();
     let mut cost = cost_q16(rate, sample.srtt_us, params);
     let weight_q16 = sample.weight_q16(params);
-    // An arm with less evidence than the clip asks for: its mean does not bound the sample.
+    // The arm has less evidence than the clip requires, so its mean does not bound the sample.
     if sample.end == End::Timeout
         && host.arms[arm].weight_q16 < CLIP_WEIGHT_Q16
         && let Some(known) = least_known(host)
@@ -423,7 +424,7 @@ pub(crate) fn score(
     (cost, weight_q16)
 }
 
-/// Adds a stretch's segments to those remembered; one of many counts as one of [`SEGS_MAX`].
+/// Adds a stretch's segments to the count; a large number counts as [`SEGS_MAX`].
 fn count_segments(arm: &mut ArmState, sample: &Sample) {
     let mut segs = sample.steady_segs;
     let mut retrans = sample.steady_retrans.min(segs);
@@ -454,8 +455,8 @@ fn learn(
         arm.srtt_us = srtt_us;
     } else {
         let cost = if arm.weight_q16 >= CLIP_WEIGHT_Q16 {
-            // One bad connection is luck, several in a row are another path: what was known
-            // before counts less, so the next moves the mean further.
+            // One bad connection is luck; several in a row are another path. So the older evidence
+            // is discounted, and the next measurement moves the mean further.
             if cost > arm.value + CLIP_WORSE_Q16 {
                 kept >>= SURPRISE_SHIFT;
             }

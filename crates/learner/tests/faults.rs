@@ -1,5 +1,5 @@
-//! The published tuner's faults in choosing and scoring: each situation is put to both
-//! modes, and shows that `classic` has the fault and `thalweg` does not.
+//! Faults of the published tuner in choosing and scoring. Each test runs one situation in both
+//! modes. It shows that `classic` has the fault and `thalweg` does not.
 
 use thalweg_learner::{
     Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, Verdict, best_arm,
@@ -15,7 +15,7 @@ const MBIT: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// One agent that knows one host, cubic being the system's own arm.
+/// One agent with one host; cubic is the system's arm.
 struct Agent {
     params: Params,
     host: Host,
@@ -64,7 +64,7 @@ impl Agent {
         self.now_ns += SECOND_NS;
         forget(&mut self.host, &self.params, self.now_ns);
         self.host.connections += 1;
-        // The low bits of such a generator are poor, and both modes read them.
+        // The low bits of such a generator are poor, and both modes use them.
         let random = [0; 3].map(|_: u32| self.draw().rotate_left(16) ^ self.draw());
         let decision = decide(
             &self.host,
@@ -81,7 +81,7 @@ impl Agent {
         decision
     }
 
-    /// One connection at a time: a trial that is under way is this one.
+    /// One connection at a time: an open trial is this one.
     fn score(&mut self, arm: usize, sample: &Sample) -> Verdict {
         self.host.end_trial();
         score(
@@ -94,7 +94,7 @@ impl Agent {
         )
     }
 
-    /// The arm to which a connection on cubic moves that lost `retrans` of `segs` segments.
+    /// The arm to which a connection on cubic moves after it lost `retrans` of `segs` segments.
     fn moved(&self, segs: u64, retrans: u64, allowed: u16) -> Option<usize> {
         let flow = Flow {
             arm: Some(CUBIC),
@@ -106,7 +106,7 @@ impl Agent {
         decision.arm.filter(|&arm| arm != CUBIC)
     }
 
-    /// Connects and scores what the arm then achieves; returns the arm.
+    /// Connects, and scores the measurement on the chosen arm; returns the arm.
     fn transfer(&mut self, path: impl Fn(usize) -> Sample) -> usize {
         let arm = self.connect().arm.unwrap_or(CUBIC);
         self.score(arm, &path(arm));
@@ -143,8 +143,8 @@ fn bulk(rate_bps: u64) -> Sample {
     }
 }
 
-/// Fault: an arm that the kernel lacks is never scored, keeps the value 0, which no other
-/// arm can undercut, and is chosen for ever; the connections run the system's own arm.
+/// Fault: an arm that the kernel lacks is never scored. It keeps the value 0, which no other arm
+/// can undercut, and is chosen for ever. The connections use the system's arm.
 #[test]
 fn an_arm_that_is_never_scored() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR, HTCP]).map(|mut agent| {
@@ -169,14 +169,14 @@ fn an_arm_that_is_never_scored() {
     assert!(classic.1[HTCP] > 900, "{:?}", classic.1);
     assert!(classic.0.share_q16(HTCP) > ONE_Q16 * 9 / 10);
 
-    // First trials that bring nothing fade, and what was measured decides the rest.
+    // First trials without a measurement fade, and measurements decide the rest.
     assert!(thalweg.1[BBR] > 750, "{:?}", thalweg.1);
     assert_eq!(thalweg.0.share_q16(HTCP), ONE_Q16 / 16);
     assert_eq!(thalweg.0.best(), Some(BBR));
 }
 
-/// Fault: the minimum RTT is measured near the handshake and does not show the queue that
-/// the congestion control then builds.
+/// Fault: the minimum RTT is measured near the handshake. It does not show the queue that the
+/// congestion control then builds.
 #[test]
 fn a_queue_above_the_minimum_rtt() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -195,8 +195,8 @@ fn a_queue_above_the_minimum_rtt() {
     assert_eq!(thalweg.0, Some(BBR));
 }
 
-/// Fault: the rate of an arm is the highest it ever had; one good connection outweighs any
-/// number of bad ones after it.
+/// Fault: the rate of an arm is the highest it ever had. One good connection outweighs any number
+/// of bad ones after it.
 #[test]
 fn a_maximum_that_never_decays() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -212,8 +212,8 @@ fn a_maximum_that_never_decays() {
     assert!(thalweg.share_q16(CUBIC) > ONE_Q16 * 9 / 10);
 }
 
-/// Fault: a maximum grows with the number of trials: of two equal arms the one tried more
-/// often looks better.
+/// Fault: a maximum grows with the number of trials. Of two equal arms, the one tried more often
+/// looks better.
 #[test]
 fn equal_arms_tried_unequally() {
     let rates = [80, 160, 120, 100, 140].map(|rate| rate * MBIT);
@@ -233,8 +233,8 @@ fn equal_arms_tried_unequally() {
     );
 }
 
-/// Fault: a connection whose application paused says nothing about the path's capacity, and
-/// is scored all the same.
+/// Fault: a connection whose application paused says nothing about the path's capacity, but is
+/// still scored.
 #[test]
 fn an_application_that_pauses() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -273,8 +273,8 @@ fn rates_below_eight_megabits() {
     );
 }
 
-/// Fault: a cost of 0 also means "unset": the next sample of a perfect arm takes the place
-/// of all before it, where it should move the estimate by a quarter at most.
+/// Fault: a cost of 0 also means "unset". The next sample of a perfect arm replaces all before it,
+/// where it should move the estimate by at most a quarter.
 #[test]
 fn a_perfect_arm_and_one_bad_sample() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -296,7 +296,7 @@ fn a_perfect_arm_and_one_bad_sample() {
     assert!(0 < moved && moved <= distance / 4, "{moved} of {distance}");
 }
 
-/// Fault: a connection of fewer than 64 segments is moved to bbr by a single retransmission.
+/// Fault: a single retransmission moves a connection of fewer than 64 segments to bbr.
 #[test]
 fn one_retransmission_of_a_short_connection() {
     for segs in 1..64 {
@@ -308,7 +308,7 @@ fn one_retransmission_of_a_short_connection() {
         assert_eq!(classic, Some(BBR), "{segs} segments");
         assert_eq!(thalweg, None, "{segs} segments");
     }
-    // Where loss is plain and bbr known to be better, both act.
+    // If loss is plain and bbr is known to be better, both modes act.
     for mut agent in Agent::both(&[CUBIC, BBR]) {
         agent.score(CUBIC, &bulk(8 * MBIT));
         agent.score(BBR, &bulk(80 * MBIT));
@@ -316,7 +316,8 @@ fn one_retransmission_of_a_short_connection() {
     }
 }
 
-/// Fault: the loss rule moves to bbr where nothing is known of the host: congestion is loss too.
+/// Fault: the loss rule moves to bbr even if nothing is known of the host. But congestion also
+/// causes loss.
 #[test]
 fn a_rescue_into_the_unknown() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -328,7 +329,7 @@ fn a_rescue_into_the_unknown() {
     assert_eq!(thalweg, [None; 2]);
 }
 
-/// Fault: the loss rule moves to bbr even where bbr is known to do worse, or not at hand.
+/// Fault: the loss rule moves to bbr even if bbr is known to be worse, or is not available.
 #[test]
 fn a_rescue_that_makes_it_worse() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -371,8 +372,8 @@ fn tiny_transfers_and_receivers() {
     }
 }
 
-/// Fault: a connection that died of unanswered retransmissions is not scored; and if it
-/// were, minimum RTT and maximum rate would not show it.
+/// Fault: a connection that died of unacknowledged retransmissions is not scored. Even if it were,
+/// minimum RTT and maximum rate would not show it.
 #[test]
 fn a_connection_that_dies() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -394,8 +395,8 @@ fn a_connection_that_dies() {
     assert_eq!([classic, thalweg], [false, true]);
 }
 
-/// Fault: what was once learned is never forgotten: when the best arm and the worst change
-/// places, the old best is chosen on.
+/// Fault: estimates are never forgotten. When the best arm and the worst change places, the old
+/// best is still chosen.
 #[test]
 fn a_path_that_changes() {
     let before = |arm| bulk(if arm == CUBIC { 96 } else { 16 } * MBIT);
@@ -403,7 +404,7 @@ fn a_path_that_changes() {
     for seed in 1..=20 {
         let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|agent| {
             let mut agent = agent.seeded(seed);
-            // thalweg learns in 50 connections more than classic in 1000.
+            // thalweg learns more in 50 connections than classic in 1000.
             let connections = if agent.params.mode == Mode::Thalweg {
                 50
             } else {
@@ -432,7 +433,7 @@ fn a_path_that_changes() {
     }
 }
 
-/// Fault: what was learned a day ago counts like news.
+/// Fault: estimates of a day ago count like new ones.
 #[test]
 fn a_day_of_silence() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {
@@ -449,8 +450,8 @@ fn a_day_of_silence() {
     assert_eq!(thalweg.2, Reason::WarmUp, "as with a new host");
 }
 
-/// Fault: after the path has turned bad for the arm in use, each bad measurement was taken for
-/// luck, and it took some fifty connections to move on.
+/// Fault: after the path had turned bad for the arm in use, each bad measurement counted as luck.
+/// It took some fifty connections to move on.
 #[test]
 fn a_path_that_turns_bad_is_found_out_within_twenty_connections() {
     for seed in 1..=20 {

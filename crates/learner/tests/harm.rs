@@ -15,7 +15,7 @@ const ALL: u16 = 0b1111;
 
 const MBIT: f64 = 1e6;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Worlds that a statement about chance is tried in.
+/// Number of worlds for statements about chance.
 const SEEDS: u64 = 200;
 
 /// SplitMix64.
@@ -38,7 +38,7 @@ impl Random {
         (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
     }
 
-    /// How many of `segs` are lost, each by itself.
+    /// Number of `segs` segments that are lost independently.
     fn lost(&mut self, segs: u32, share: f64) -> u32 {
         (0..segs).filter(|_| self.unit() < share).count() as u32
     }
@@ -91,7 +91,7 @@ impl World {
         score(&mut self.host, arm, Some(CUBIC), sample, params, now_ns).outcome
     }
 
-    /// A connection, and what it measures on its arm; returns the arm.
+    /// A connection and its measurement on the chosen arm; returns the arm.
     fn transfer(&mut self, measure: impl Fn(&mut Random, usize) -> Sample) -> usize {
         let arm = self
             .connect()
@@ -128,7 +128,7 @@ fn transfer(rate_bps: f64, segs: u32, retrans: u32) -> Sample {
     }
 }
 
-/// A client that went away in the middle: forty segments, and fifteen minutes without an answer.
+/// A client that vanished midway: forty segments, and fifteen minutes without an ACK.
 fn vanished() -> Sample {
     Sample {
         bytes: 20_000,
@@ -165,12 +165,12 @@ fn after_a_first_client_that_vanished_the_default_keeps_four_fifths() {
 fn a_time_out_beside_other_measurements_counts_with_bounds() {
     let mut world = World::new(1);
     world.score(CUBIC, &transfer(20.0 * MBIT, 2000, 0));
-    // The first of an arm: one bit above the best known, with half of the weight.
+    // The arm's first measurement: one bit above the best known, with half the weight.
     assert_eq!(world.score(BBR, &vanished()), Outcome::Scored);
     let [cubic, bbr] = [CUBIC, BBR].map(|arm| world.host.arms[arm].value);
     assert_eq!(bbr, cubic + u64::from(ONE_Q16));
     assert_eq!(world.host.arms[BBR].weight_q16, ONE_Q16 / 2);
-    // One more moves the default by a third of a bit, and it has been told of its losses.
+    // Another one moves the default by a third of a bit; it has been charged with its losses.
     world.score(CUBIC, &vanished());
     let moved = world.host.arms[CUBIC].value - cubic;
     assert!((20_000..24_000).contains(&moved), "{moved}");
@@ -178,7 +178,7 @@ fn a_time_out_beside_other_measurements_counts_with_bounds() {
 
 #[test]
 fn random_loss_is_nobodys_fault() {
-    // 2 %: cubic carries 5 Mbit/s, bbr 90, both retransmit what was lost.
+    // 2 %: cubic carries 5 Mbit/s, bbr 90; both retransmit the lost segments.
     let measure = |random: &mut Random, arm: usize| {
         let (rate, segs) = match arm {
             BBR => (90.0 * MBIT, 8000),
@@ -214,7 +214,7 @@ fn random_loss_is_nobodys_fault() {
 
 #[test]
 fn an_arm_that_overflows_a_queue_is_not_better_whatever_it_carries() {
-    // A shallow buffer: bbr carries three times as much and sends 13.8 % again, cubic 4.3 %.
+    // A shallow buffer: bbr carries three times as much and retransmits 13.8 %, cubic 4.3 %.
     let measure = |random: &mut Random, arm: usize| {
         let (rate, lost) = match arm {
             BBR => (75.0 * MBIT, 0.138),
@@ -234,7 +234,7 @@ fn an_arm_that_overflows_a_queue_is_not_better_whatever_it_carries() {
             }
         }
     }
-    // The first trial, and hardly another.
+    // The first trial, and hardly any other.
     let each = f64::from(on_bbr) / SEEDS as f64;
     assert!((0.9..2.0).contains(&each), "{each:.2} connections of 60");
 }
@@ -250,14 +250,14 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
     world.score(CUBIC, &full(25.0 * MBIT, 65_000, 6));
     world.score(HTCP, &full(37.0 * MBIT, 65_000, 6));
     world.score(RENO, &full(26.0 * MBIT, 65_000, 6));
-    // As much through a shorter queue is no harm, but what one wants.
+    // The same rate through a shorter queue is no harm but a gain.
     world.score(BBR, &full(25.0 * MBIT, 36_000, 6));
     assert_eq!(world.host.harmful, 1 << HTCP);
 
-    // A deep queue seldom overflows. Where nothing is lost and the queue is short, there was room
-    // for more. Where little is lost and the queue is empty there was, if it is a multiple: up to
-    // twice as much and more is what a bolder one takes from those beside it. Where much is lost
-    // and no queue is seen, it is the path that loses.
+    // A deep queue seldom overflows. If nothing is lost and the queue is short, the path had spare
+    // capacity. If little is lost and the queue is empty, a multiple of the rate means spare
+    // capacity. A gain of up to 2.8 times is taken from others by a bolder arm. If much is lost and
+    // no queue shows, the path itself loses.
     for (srtt_us, retrans, rate, harmful) in [
         (65_000, 0, 37.0, 1 << HTCP),
         (44_000, 0, 37.0, 0),
@@ -273,7 +273,7 @@ fn what_is_carried_through_a_full_bottleneck_is_taken_from_others() {
         assert_eq!(world.host.harmful, harmful, "{case}");
     }
 
-    // The queue at the time of the losses counts: at the end it may have drained.
+    // The queue at the time of the losses counts: by the end it may have drained.
     for (loss_srtt_us, harmful) in [(65_000, 1 << HTCP), (34_500, 0)] {
         let mut world = World::new(1);
         for (arm, rate) in [(CUBIC, 25.0), (HTCP, 80.0)] {
@@ -310,7 +310,7 @@ fn two_trials_at_a_time_are_the_most() {
         }
     }
     assert_eq!(trials, 2);
-    // When one ends, another may begin; and one whose end is never seen is given up.
+    // When one ends, another may start. A trial whose end is never seen expires.
     world.host.end_trial();
     assert!(world.share(CUBIC) < 1.0);
     world.host.begin_trial(world.now_ns);
@@ -332,7 +332,7 @@ fn where_much_is_lost_bbr_is_tried_first() {
     world.score(CUBIC, &transfer(5.0 * MBIT, 1000, 20));
     assert_eq!(world.share(BBR), 0.5);
     assert_eq!(world.share(RENO), 0.0);
-    // It may be that bbr moves nothing: then the others get what it leaves.
+    // bbr may deliver nothing: then the others get its share.
     world.host.arms[BBR].chosen = 24;
     assert_eq!(world.share(BBR), 0.125);
     assert!((world.share(RENO) - 0.1875).abs() < 1e-4);
@@ -352,15 +352,15 @@ fn a_connection_goes_back_where_it_loses_more_than_the_default_would() {
         };
         change(&world.host, &flow, ALL, &world.params, 0).and_then(|decision| decision.arm)
     };
-    // The default's 1 % and what is not known of it are 21; half as much again, 7 and 8 more: 46.
-    // Chance adds 16 times the root of 21, 73.
+    // The default's 1 % plus its uncertainty is 21. 1.5 times that, plus 7 and 8, is 46. Chance
+    // adds 16 times the root of 21, 73.
     assert_eq!(back(119), None);
     assert_eq!(back(120), Some(CUBIC));
 }
 
 #[test]
 fn bursts_that_the_path_loses_are_nobodys_fault() {
-    // A path that loses 5 % of what is handed over at once, 45 segments, whatever the arm.
+    // A path that loses 5 % of the bursts handed over at once, 45 segments, whatever the arm.
     const BURST: u32 = 45;
     const LOOKS: [u32; 8] = [128, 256, 512, 1024, 2048, 4096, 8192, 16384];
     let mut withdrawn = 0;
@@ -380,7 +380,7 @@ fn bursts_that_the_path_loses_are_nobodys_fault() {
             change(&world.host, &flow, ALL, &world.params, 0).is_some()
         }));
     }
-    // Eight looks each.
+    // Eight checks each.
     assert!(
         withdrawn <= 15 * SEEDS as u32 / 100,
         "{withdrawn} of {SEEDS}"

@@ -1,5 +1,5 @@
-//! Invariants of every sequence of connections, measurements, loss and silence, whatever the
-//! samples and the parameters.
+//! Invariants of every sequence of connections, measurements, losses and silence, for any samples
+//! and parameters.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -14,7 +14,7 @@ type Shares = [u32; MAX_ARMS];
 /// An event in the life of a host's record.
 #[derive(Clone, Debug)]
 enum Operation {
-    /// A connection is established; `allowed` is what its negotiation leaves to choose from.
+    /// A connection is established; `allowed` is the mask of arms that its negotiation allows.
     Connect {
         system_arm: Option<usize>,
         allowed: u16,
@@ -32,13 +32,13 @@ enum Operation {
         allowed: u16,
         random: u32,
     },
-    /// A trial is over.
+    /// A trial has ended.
     EndTrial,
-    /// Evidence is brought up to date.
+    /// Evidence is discounted to the present.
     Forget,
 }
 
-/// Integers of every magnitude: all bit lengths alike, and the extremes often.
+/// Integers of every magnitude: all bit lengths equally likely, and the extremes often.
 fn any_size() -> impl Strategy<Value = u64> {
     prop_oneof![
         6 => (any::<u64>(), 0..64u32).prop_map(|(bits, shift)| bits >> shift),
@@ -56,7 +56,7 @@ fn any_size_u32() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Bulk transfers of plausible rates as often as samples of anything.
+/// Bulk transfers at plausible rates as often as arbitrary samples.
 fn samples() -> impl Strategy<Value = Sample> {
     let ends = prop::sample::select(vec![
         End::FinLocal,
@@ -111,7 +111,7 @@ fn samples() -> impl Strategy<Value = Sample> {
         )
 }
 
-/// The ranges that the configuration admits.
+/// The ranges that the configuration allows.
 fn params(mode: Mode) -> impl Strategy<Value = Params> {
     let day_ns = 86_400_000_000_000u64;
     let exploration = (0..=3u32, 0..=20u32, 1 << 16..=64u32 << 16, 1..=31u32);
@@ -142,7 +142,7 @@ fn params(mode: Mode) -> impl Strategy<Value = Params> {
     )
 }
 
-/// Masks of any number of arms, and often of few.
+/// Masks of any number of arms, often of few.
 fn masks() -> impl Strategy<Value = u16> {
     prop_oneof![
         any::<u16>(),
@@ -152,7 +152,7 @@ fn masks() -> impl Strategy<Value = u16> {
     ]
 }
 
-/// Arms from a few, so that each is met more than once, as well as from all.
+/// Mostly a few arms, so that each occurs more than once, and sometimes any.
 fn arms() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 0..4usize, 1 => 0..MAX_ARMS]
 }
@@ -180,7 +180,7 @@ fn operations() -> impl Strategy<Value = Vec<(u64, Operation)>> {
         1 => Just(Operation::EndTrial),
         1 => Just(Operation::Forget),
     ];
-    // Time goes on by a little or, seldom, by anything.
+    // Time advances by a little or, seldom, by anything.
     let pauses = prop_oneof![8 => 0..10_000_000_000u64, 1 => any_size()];
     prop::collection::vec((pauses, operation), 1..80)
 }
@@ -216,7 +216,7 @@ fn counts(host: &Host) -> Vec<u32> {
     arms.chain([host.connections, host.scored]).collect()
 }
 
-/// Invariants of a decision, given the host it was made for.
+/// Invariants of a decision for a given host.
 fn check_decision(
     host: &Host,
     system_arm: Option<usize>,
@@ -262,7 +262,7 @@ fn check_classic(
     if decision.reason == Reason::Greedy {
         prop_assert_eq!(Some(value(arm)), lowest);
     }
-    // Probabilities are rounded down; what that leaves over goes to the first of the best.
+    // Probabilities are rounded down; the remainder goes to the first of the best.
     let first = arms_of(allowed).find(|&i| Some(value(i)) == lowest);
     let (reported, share) = (decision.propensity_q16, shares[arm]);
     if Some(arm) == first {
@@ -331,7 +331,7 @@ fn check_change(
     prop_assert!(flow.arm.is_some());
     let stays = decision.arm == flow.arm;
     match decision.reason {
-        // Away from the system's arm only to one that was measured here.
+        // From the system's arm only to an arm that was measured here.
         Reason::Loss => {
             prop_assert_eq!(flow.arm, flow.system_arm);
             if let Some(arm) = decision.arm.filter(|_| !stays) {
@@ -351,7 +351,7 @@ fn check_change(
     Ok(())
 }
 
-/// Lowest and highest cost that each arm was given.
+/// Lowest and highest cost given to each arm.
 type Costs = [Option<(u64, u64)>; MAX_ARMS];
 
 fn apply(
@@ -499,7 +499,7 @@ proptest! {
         prop_assert!(low <= high, "{low} > {high}");
     }
 
-    /// Even where no configuration reaches.
+    /// Also for parameters that no configuration allows.
     #[test]
     fn costs_and_weights_stay_in_range(
         sample in samples(), latency_weight_q16 in any_size_u32(), score_full_bytes in any_size(),
@@ -530,7 +530,7 @@ proptest! {
 proptest! {
     #![proptest_config(config(40))]
 
-    /// All 65,536 tickets are drawn: frequency and probability are not close but equal.
+    /// All 65,536 tickets are drawn: frequency and probability are exactly equal.
     #[test]
     fn each_arm_gets_exactly_its_share(
         params in params(Mode::Thalweg),

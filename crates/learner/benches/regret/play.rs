@@ -1,4 +1,4 @@
-//! Runs policies in worlds and adds up what they lost.
+//! Runs policies in worlds and adds up their losses.
 
 use crate::policy::{Entry, Policy, SYSTEM};
 use crate::random::Random;
@@ -6,20 +6,21 @@ use crate::world::{EARLY, HORIZON, Scenario, World};
 
 /// Pause between two connections of one client, ns.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// An arm this close to the best in expected rate is as good as it: 1 %.
+/// An arm this close to the best in expected rate counts as equally good: 1 %.
 const AS_GOOD_BITS: f64 = 0.0144;
 
-/// Outcome of one seed. Losses are of the best arm's expected rate, per connection.
+/// Outcome of one seed. Losses are relative to the best arm's expected rate, per connection.
 pub struct Run {
-    /// Share lost over the first 60.
+    /// Share lost over the first 60 connections.
     pub early_loss: f64,
-    /// Share lost over all.
+    /// Share lost over all connections.
     pub loss: f64,
-    /// log2 of the ratio to the best, over all.
+    /// log2 of the ratio to the best, over all connections.
     pub loss_bits: f64,
     /// Share of connections on the best arm, after the first change if there is one.
     pub on_best: f64,
-    /// Share of the default's goodput given away over the first 60; 0 if better than it.
+    /// Share of the default's goodput lost over the first 60 connections; 0 if better than the
+    /// default.
     pub early_below_default: f64,
 }
 
@@ -73,7 +74,7 @@ pub fn play(scenario: &Scenario, entry: &Entry, seed: u64) -> Run {
     judge(scenario, &world, &taken)
 }
 
-/// Adds up what the arms taken lost against the best and against the default.
+/// Adds up the losses of the arms taken, against the best arm and against the default.
 pub fn judge(scenario: &Scenario, world: &World, taken: &[usize]) -> Run {
     let gap_bits = |connection: usize, arm: usize| {
         let rates = &world.rates_bits[connection];
@@ -101,7 +102,7 @@ pub fn judge(scenario: &Scenario, world: &World, taken: &[usize]) -> Run {
     }
 }
 
-/// Arithmetic mean; 0 of nothing.
+/// Arithmetic mean; 0 without values.
 pub fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len().max(1) as f64;
     values.sum::<f64>() / count

@@ -1,7 +1,7 @@
-//! The exploration rules, in integers: what could run in BPF.
+//! The exploration rules, in integers, so that they could run in BPF.
 //!
-//! All but the two of the published tuner share the estimates of `thalweg_learner::score`, so
-//! that rows of the table differ by the rule of choice alone.
+//! All but the two of the published tuner share the estimates of `thalweg_learner::score`. So rows
+//! of the table differ only by the rule of choice.
 
 use thalweg_learner::{
     CLASSIC_EPSILON, Host, Mode, ONE_Q16, Params, Sample, classic_update, cost_q16, decide,
@@ -27,7 +27,7 @@ pub struct Entry {
     pub name: &'static str,
     /// Whether the probability of each choice is known when it is made.
     pub propensity: &'static str,
-    /// A fresh learner for so many arms; `None`: the oracle, which needs none.
+    /// A new learner for a number of arms; `None` for the oracle, which needs none.
     pub build: Option<fn(usize) -> Box<dyn Policy>>,
 }
 
@@ -89,17 +89,17 @@ pub const ENTRIES: &[Entry] = &[
     },
 ];
 
-/// The code that ships: `thalweg_learner::decide` and `score`.
+/// The shipped code: `thalweg_learner::decide` and `score`.
 pub struct Core {
     host: Host,
     params: Params,
     arms: usize,
-    /// Arms of the trials under way.
+    /// Arms of the open trials.
     trials: Vec<usize>,
 }
 
 impl Core {
-    /// With the default parameters of `mode`.
+    /// A learner with the default parameters of `mode`.
     pub fn new(mode: Mode, arms: usize) -> Self {
         Self::with(
             Params {
@@ -110,7 +110,7 @@ impl Core {
         )
     }
 
-    /// With any parameters.
+    /// A learner with any parameters.
     pub fn with(params: Params, arms: usize) -> Self {
         Self {
             host: Host::default(),
@@ -120,8 +120,8 @@ impl Core {
         }
     }
 
-    /// The arm of least `index`, the system's own while nothing has been measured. Equal
-    /// indices: at random where `random` is given, else the first.
+    /// The arm of least `index`; the system's own before the first measurement. Ties are broken at
+    /// random if `random` is given, else the first wins.
     fn least(&self, mut random: Option<&mut Random>, mut index: impl FnMut(usize) -> i64) -> usize {
         if self.host.scored < self.params.warm_up {
             return SYSTEM;
@@ -182,7 +182,7 @@ impl Policy for DefaultOnly {
     fn learn(&mut self, _: usize, _: &Sample, _: u64) {}
 }
 
-/// Any arm, always.
+/// Any arm, uniformly at random.
 struct Uniform {
     arms: usize,
 }
@@ -195,8 +195,8 @@ impl Policy for Uniform {
     fn learn(&mut self, _: usize, _: &Sample, _: u64) {}
 }
 
-/// The published choice and delta rule (a quarter of the way), on thalweg's cost. 0 is an
-/// arm without a result: the lowest value, so each is tried first.
+/// The published choice and delta rule (a quarter of the way), on Thalweg's cost. An arm without a
+/// result has 0, the lowest value, so each is tried first.
 struct DeltaRule {
     values: Vec<u64>,
 }
@@ -222,7 +222,7 @@ impl Policy for DeltaRule {
     }
 }
 
-/// One choice in 20 at random, else the lowest discounted mean; arms without a result first.
+/// One choice in 20 at random, else the lowest discounted mean; arms without a result come first.
 struct EpsilonGreedy(Core);
 
 impl Policy for EpsilonGreedy {
@@ -245,19 +245,19 @@ impl Policy for EpsilonGreedy {
     }
 }
 
-/// Discounted UCB (Garivier and Moulines, 2011): lowest mean less
-/// `width · sqrt(log2(all evidence) / evidence)`; arms without a result first.
+/// Discounted UCB (Garivier and Moulines, 2011): lowest mean less `width · sqrt(log2(all evidence)
+/// / evidence)`. Arms without a result come first.
 struct UpperBound(Core);
 
-/// A quarter of a bit. Over these scenarios 1/2 and 1 lose more; 1/8 loses as much on average
-/// and nearly twice as much in its worst run.
+/// A quarter of a bit. Over these scenarios 1/2 and 1 lose more. 1/8 loses as much on average, and
+/// nearly twice as much in its worst run.
 const UCB_WIDTH_SHIFT: u32 = 2;
 
 impl Policy for UpperBound {
     fn choose(&mut self, _: &mut Random, _: u64) -> usize {
         let arms = &self.0.host.arms;
         let all_q16: u64 = arms.iter().map(|arm| u64::from(arm.weight_q16)).sum();
-        // Less the 16 bits of the scale.
+        // Subtracts the 16 bits of the scale.
         let log_q16 = u64::from(log2_q16(all_q16).saturating_sub(16 << 16));
         self.0.least(None, |arm| match arms[arm].weight_q16 {
             0 => -1,
@@ -279,7 +279,7 @@ struct Thompson(Core);
 
 /// Prior standard deviation of an arm without a result: 2 bits.
 const PRIOR_Q16: i64 = 2 << 16;
-/// Least standard deviation of one measurement, an eighth of a bit: a young deviation is 0.
+/// Least standard deviation of one measurement, an eighth of a bit: a new arm's deviation is 0.
 const NOISE_MIN_Q16: u64 = 1 << 13;
 
 /// Standard normal in Q16: the sum of twelve uniform numbers.
@@ -318,9 +318,9 @@ impl Policy for Thompson {
     }
 }
 
-/// Inverse gap weighting without any regard for the system's arm: an arm behind the lowest
-/// mean has probability `1 / (2 · arms + gap_scale · gap · evidence)`, first trials share a
-/// half. What `thalweg_learner` decides beyond this is its own.
+/// Inverse gap weighting without preference for the system's arm. An arm behind the lowest mean has
+/// probability `1 / (2 · arms + gap_scale · gap · evidence)`; first trials share a half. All else
+/// in `thalweg_learner` is its own.
 struct InverseGap(Core);
 
 impl Policy for InverseGap {

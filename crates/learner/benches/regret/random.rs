@@ -2,11 +2,11 @@
 
 use thalweg_units::random;
 
-/// A generator, and what a policy and the world take from it.
+/// A generator for a policy or a world.
 pub struct Random(random::Random);
 
 impl Random {
-    /// A stream of its own for each seed and purpose.
+    /// Each seed and purpose has its own stream.
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut first = random::Random::new(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
         Self(random::Random::new(first.u64()))
@@ -17,7 +17,7 @@ impl Random {
         self.0.u64()
     }
 
-    /// 32 uniform bits: all that a policy in the kernel gets.
+    /// 32 uniform bits: the only randomness of a policy in the kernel.
     pub fn u32(&mut self) -> u32 {
         (self.u64() >> 32) as u32
     }

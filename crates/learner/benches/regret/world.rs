@@ -1,4 +1,4 @@
-//! The scenarios, and what a connection measures in them.
+//! The scenarios, and the measurements of connections in them.
 
 use thalweg_learner::{End, Sample};
 
@@ -6,18 +6,18 @@ use crate::random::Random;
 
 /// Connections in one run.
 pub const HORIZON: usize = 600;
-/// The first connections: what a user of a new host meets.
+/// The first connections: those that a user of a new host notices.
 pub const EARLY: usize = 60;
 
 /// Bytes of every transfer: enough for full weight.
 const TRANSFER_BYTES: u64 = 4 << 20;
-/// Rate of 0 bits, bytes per second.
+/// Rate at 0 bits, bytes per second.
 const BASE_RATE: f64 = 4e6;
-/// Round-trip time of the path, µs, whatever the arm.
+/// Round-trip time of the path, µs, for every arm.
 const RTT_US: f64 = 20_000.0;
 /// Spread of the measured RTT, bits.
 const RTT_SPREAD_BITS: f64 = 0.1;
-/// Share of connections that meet something no arm can help, and what they lose: log2(10).
+/// Share of outliers, connections that are slow on any arm, and their loss: log2(10).
 const OUTLIER_SHARE: f64 = 0.02;
 const OUTLIER_BITS: f64 = 3.32;
 
@@ -25,17 +25,17 @@ const OUTLIER_BITS: f64 = 3.32;
 pub struct Scenario {
     /// Name in the table.
     pub name: &'static str,
-    /// From connection `.0` on, log2 of the arms' rates is `.1`; the first starts at 0.
+    /// log2 of the arms' rates is `.1` from connection `.0` on; the first phase starts at 0.
     pub phases: &'static [(usize, &'static [f64])],
     /// Standard deviation of a connection's rate around its arm's, bits.
     pub spread_bits: f64,
     /// Standard deviation of each arm's random walk, bits a connection.
     pub drift_bits: f64,
-    /// Connections open at any time: that many decisions await their results.
+    /// Open connections: this many decisions await their results.
     pub in_flight: usize,
 }
 
-/// Still, one connection at a time, the usual spread.
+/// A still path, one connection at a time, the usual spread.
 const STILL: Scenario = Scenario {
     name: "",
     phases: &[],
@@ -55,19 +55,19 @@ const DEFAULT_BEST_3: &[f64] = &[0.38, 0.0, 0.0];
 const DEFAULT_BEST_16: &[f64] = &[
     0.38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
 ];
-/// The same arms, with one of the others as the default.
+/// The same rates, with another arm as the default.
 const ANOTHER_BEST_3: &[f64] = &[0.0, 0.0, 0.38];
 const ANOTHER_BEST_16: &[f64] = &[
     0.0, 0.0, 0.0, 0.0, 0.0, 0.38, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
 ];
-/// Loss comes at 200 and goes at 400: the default is best, then bbr, then the default.
+/// Loss starts at 200 and ends at 400: the default is best, then bbr, then the default.
 const LOSS_COMES: &[(usize, &[f64])] = &[
     (0, &[0.2, 0.0, 0.1, -0.2]),
     (200, &[-5.0, 0.0, -4.8, -5.2]),
     (400, &[0.2, 0.0, 0.1, -0.2]),
 ];
-/// At 200 an arm that was the worst overtakes the best, which itself stays as it was, so
-/// that only exploration shows it; at 400 it collapses.
+/// At 200 the worst arm overtakes the best. The best arm's rate is unchanged, so only exploration
+/// shows it. At 400 the new best arm collapses.
 const HIDDEN: &[(usize, &[f64])] = &[
     (0, &[0.0, 2.0, -2.0, -1.0]),
     (200, &[0.0, 2.0, 4.0, -1.0]),
@@ -195,8 +195,8 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// One seed's draw of a scenario, the same for every policy: arms' rates and the luck of
-/// each connection, whichever arm it takes.
+/// One seed's draw of a scenario, the same for every policy: the arms' rates, and the luck of each
+/// connection on any arm.
 pub struct World {
     /// log2 of the arms' rates, by connection.
     pub rates_bits: Vec<Vec<f64>>,
@@ -237,7 +237,7 @@ impl World {
         world
     }
 
-    /// The arm of the highest expected rate: the noise is the same factor for all arms.
+    /// The arm with the highest expected rate: the noise is the same factor for all arms.
     pub fn best(&self, connection: usize) -> usize {
         let rates = &self.rates_bits[connection];
         (0..rates.len()).fold(
@@ -275,7 +275,7 @@ impl Scenario {
         self.levels(0).len()
     }
 
-    /// First connection after the first change of the best arm; 0 where there is none.
+    /// First connection after the first change of the best arm; 0 without a change.
     pub fn first_change(&self) -> usize {
         self.phases.get(1).map_or(0, |phase| phase.0)
     }
