@@ -14,8 +14,7 @@ use nix::unistd::Pid;
 use crate::error::Error;
 use crate::interrupt::{self, OnSignal};
 
-/// A running child in a process group of its own. Dropped, it and its group are
-/// killed and it is reaped.
+/// A running child in a process group of its own. Dropping it kills the group and reaps the child.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -23,8 +22,8 @@ pub struct Process {
     status: Option<ExitStatus>,
 }
 
-/// Makes the kernel kill the child when the *thread* that starts it ends, and
-/// puts it into a process group of its own, away from the terminal's signals.
+/// Makes the kernel kill the child when the *thread* that starts it ends. Also puts it into a
+/// process group of its own, away from the terminal's signals.
 pub fn tie(command: &mut Command) {
     command.process_group(0);
     let parent = std::process::id();
@@ -51,7 +50,7 @@ impl Process {
         Self::spawn_tied(command)
     }
 
-    /// Starts a command on which [`tie`] was called already.
+    /// Starts a command that was passed to [`tie`] before.
     pub fn spawn_tied(command: &mut Command) -> Result<Self, Error> {
         let failed = |command: &Command| {
             Error::system(format!(
@@ -79,12 +78,12 @@ impl Process {
         &mut self.child
     }
 
-    /// Becomes readable when it has ended.
+    /// Becomes readable when the child has ended.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// Waits for the end until the deadline; `None` if it still runs then.
+    /// Waits for its end until the deadline; `None` if it still runs then.
     pub fn wait_until(
         &mut self,
         deadline: Instant,
@@ -107,7 +106,7 @@ impl Process {
         self.wait_until(Instant::now(), OnSignal::KeepWaiting)
     }
 
-    /// Asks it to end by SIGTERM, and kills it if it does not within the time.
+    /// Sends SIGTERM, and kills the child if it does not end within the time.
     pub fn terminate(&mut self, patience: Duration) {
         self.signal(Signal::SIGTERM);
         let deadline = Instant::now() + patience;
@@ -119,7 +118,7 @@ impl Process {
         }
     }
 
-    /// Kills it and its process group, and reaps it.
+    /// Kills the child and its process group, and reaps it.
     pub fn kill(&mut self) {
         if self.status.is_none() {
             self.signal(Signal::SIGKILL);
@@ -127,8 +126,8 @@ impl Process {
         }
     }
 
-    /// Sends a signal to the process group. The child is not reaped before this
-    /// guard does it, so the number cannot belong to anyone else.
+    /// Sends a signal to the process group. Only this guard reaps the child, so the number cannot
+    /// belong to another process.
     fn signal(&self, signal: Signal) {
         if self.status.is_none() {
             let _ = killpg(Pid::from_raw(self.child.id() as i32), signal);

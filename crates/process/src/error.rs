@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why something could not be done.
+/// Why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or device could not be used.
@@ -11,17 +11,17 @@ pub enum Error {
     Io {
         /// The action, as "cannot read".
         what: &'static str,
-        /// On what.
+        /// The file or device.
         path: PathBuf,
-        /// The system's answer.
+        /// The error.
         why: io::Error,
     },
-    /// A system call that names no file failed.
+    /// A system call without a file name failed.
     #[error("{what}: {why}")]
     System {
         /// The action.
         what: String,
-        /// The system's answer.
+        /// The error.
         why: io::Error,
     },
     /// A command failed.
@@ -31,22 +31,22 @@ pub enum Error {
         command: String,
         /// Its exit status.
         status: String,
-        /// What it wrote to standard error.
+        /// Its standard error.
         stderr: String,
     },
-    /// SIGINT or SIGTERM came; everything has been removed.
+    /// SIGINT or SIGTERM arrived; everything has been removed.
     #[error("interrupted; everything that was set up has been removed")]
     Interrupted,
 }
 
 impl Error {
-    /// For `map_err`: what was tried, and on which file.
+    /// For `map_err`: the action, and the file.
     pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |why| Self::Io { what, path, why }
     }
 
-    /// For `map_err`: what was tried.
+    /// For `map_err`: the action.
     pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |why| Self::System { what, why }

@@ -1,17 +1,17 @@
-//! The few requests that are made of an agent's local interface, by who has started it.
+//! The few requests to an agent's local interface by the process that started it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long an answer may take.
+/// Longest time for a response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers beyond this are taken for a fault, bytes.
+/// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// An answer.
+/// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Response {
     /// Its status code.
@@ -20,11 +20,11 @@ pub struct Response {
     pub body: String,
 }
 
-/// Makes one request over a Unix socket. HTTP/1.0, so that the answer ends with
-/// the connection and is not cut into chunks (RFC 9112 section 6.1).
+/// Makes one request over a Unix socket. It uses HTTP/1.0, so that the response ends with the
+/// connection and is not chunked (RFC 9112 section 6.1).
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::InvalidData`] where the answer is not HTTP.
+/// The system's; [`io::ErrorKind::InvalidData`] if the response is not HTTP.
 pub fn request(socket: &Path, method: &str, target: &str) -> io::Result<Response> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

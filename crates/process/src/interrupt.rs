@@ -1,7 +1,7 @@
-//! SIGINT and SIGTERM as a flag that every wait looks at.
+//! SIGINT and SIGTERM as a flag that every wait checks.
 //!
-//! Children run in process groups of their own, so a Ctrl-C at the terminal
-//! reaches this process only and the clean-up happens in order.
+//! Children run in process groups of their own. So Ctrl-C at the terminal reaches only this
+//! process, and the clean-up happens in order.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,9 +24,9 @@ static WAKE: OnceLock<EventFd> = OnceLock::new();
 extern "C" fn on_signal(_: libc::c_int) {
     REQUESTED.store(true, Ordering::SeqCst);
     let one = 1u64;
-    // SAFETY: write(2) is async-signal-safe and reads eight bytes of a local; a
-    // closed or absent descriptor only makes it fail. errno is put back because
-    // the interrupted code may be about to read it.
+    // SAFETY: write(2) is async-signal-safe and reads eight bytes of a local; a closed or absent
+    // descriptor only makes it fail. errno is restored because the interrupted code may be about to
+    // read it.
     unsafe {
         let errno = *libc::__errno_location();
         libc::write(
@@ -38,19 +38,19 @@ extern "C" fn on_signal(_: libc::c_int) {
     }
 }
 
-/// How many guards there are, and what was before the first.
+/// The number of guards, and the dispositions before the first.
 static GUARDS: Mutex<(usize, Vec<(Signal, SigAction)>)> = Mutex::new((0, Vec::new()));
 
-/// While it lives, SIGINT and SIGTERM set a flag instead of ending the process.
-/// The last one that is dropped restores what was there before the first.
+/// While it lives, SIGINT and SIGTERM set a flag instead of ending the process. Dropping the last
+/// guard restores the dispositions before the first.
 #[derive(Debug)]
 pub struct Guard(());
 
 impl Guard {
-    /// Begins to handle them. Guards may overlap.
+    /// Starts to handle them. Guards may overlap.
     ///
     /// # Errors
-    /// The system's answer.
+    /// System errors.
     pub fn install() -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot handle SIGINT and SIGTERM")(errno.into());
         let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,7 +67,7 @@ impl Guard {
         }
         REQUESTED.store(false, Ordering::SeqCst);
         if let Some(wake) = WAKE.get() {
-            // EAGAIN says that it is already empty.
+            // EAGAIN means that it is already empty.
             let _ = wake.read();
         }
         let action = SigAction::new(
@@ -108,7 +108,7 @@ fn restore(before: &mut Vec<(Signal, SigAction)>) {
     }
 }
 
-/// Fails if SIGINT or SIGTERM came.
+/// Fails if SIGINT or SIGTERM has arrived.
 pub fn check() -> Result<(), Error> {
     if REQUESTED.load(Ordering::SeqCst) {
         Err(Error::Interrupted)
@@ -117,12 +117,12 @@ pub fn check() -> Result<(), Error> {
     }
 }
 
-/// Whether waiting ends when SIGINT or SIGTERM comes. Clean-up itself must not.
+/// Whether SIGINT or SIGTERM ends a wait. Clean-up itself must not be interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSignal {
-    /// It ends with [`Error::Interrupted`].
+    /// The wait ends with [`Error::Interrupted`].
     Fail,
-    /// It goes on.
+    /// The wait continues.
     KeepWaiting,
 }
 

@@ -1,7 +1,7 @@
-//! Child processes that do not outlive their guards, and signals that every wait looks at.
+//! Child processes that do not outlive their guards, and signals that every wait checks.
 //!
-//! For programs that set something up, run others in it and take it down again, also after Ctrl-C.
-//! It knows nothing of kernels or congestion controls.
+//! For programs that set something up, run others in it and remove it again, also after Ctrl-C.
+//! This crate knows nothing of kernels or congestion controls.
 
 mod child;
 mod error;

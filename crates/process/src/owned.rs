@@ -1,13 +1,13 @@
-//! Names that carry the process that made what bears them, so that the next one finds what a
-//! killed one has left.
+//! Names that contain the id of the process that made the object. A later process thus finds the
+//! objects of one that was killed.
 
 use std::fs;
 use std::path::Path;
 
-/// What every such name begins with; the process's id and a serial number follow.
+/// Prefix of all such names; the process's id and a serial number follow.
 pub const PREFIX: &str = "thalweg-lab-";
 
-/// The entries of a directory that bear the name of a process that is gone.
+/// The entries of a directory whose process no longer exists.
 pub fn orphans(directory: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(directory) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Signals as something that can be read and passed on.
+//! Signals that can be read and passed on.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -9,7 +9,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::error::Error;
 
-/// Those that ask a process to end, and the two that are anyone's.
+/// Signals that ask a process to end, and the two for any use.
 const CAUGHT: [Signal; 6] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -19,37 +19,37 @@ const CAUGHT: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// While it lives, the signals in [`CAUGHT`] and further ones are read from a descriptor. Dropped,
-/// it restores the mask that was there before. What came until then has had its
-/// effect: the command has ended, and everything is removed.
+/// While it lives, the signals in [`CAUGHT`] and further ones are read from a descriptor. Dropping
+/// it restores the previous mask. Signals until then have had their effect: the command has ended,
+/// and everything is removed.
 #[derive(Debug)]
 pub struct Signals {
     before: SigSet,
     descriptor: SignalFd,
 }
 
-/// A signal that came.
+/// A received signal.
 #[derive(Debug, Clone, Copy)]
 pub struct Caught {
     /// Its number.
     pub number: i32,
-    /// A process sent it to this one. What a key of the terminal causes goes to
-    /// the whole process group, the command included.
+    /// A process sent it to this one. A signal from a key of the terminal goes to the whole process
+    /// group, including the command.
     pub to_us_alone: bool,
 }
 
 impl Caught {
-    /// Whether it asks for the end.
+    /// Whether it asks the process to end.
     pub fn ends(self) -> bool {
         ![libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH].contains(&self.number)
     }
 }
 
 impl Signals {
-    /// Blocks them in this thread, and in those that it starts from here.
+    /// Blocks the signals in this thread, and in threads that it starts later.
     ///
     /// # Errors
-    /// The system's answer.
+    /// System errors.
     pub fn catch(further: &[Signal]) -> Result<Self, Error> {
         let failed = |errno: Errno| Error::system("cannot catch signals")(errno.into());
         let caught: SigSet = CAUGHT.iter().chain(further).copied().collect();
@@ -60,17 +60,17 @@ impl Signals {
         Ok(Self { before, descriptor })
     }
 
-    /// The mask that children get.
+    /// The previous mask, for children.
     pub fn before(&self) -> SigSet {
         self.before
     }
 
-    /// Readable when a signal has come.
+    /// Readable when a signal has arrived.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// The next signal that came, if any.
+    /// The next received signal, if any.
     pub fn next(&self) -> Result<Option<Caught>, Error> {
         let read = self
             .descriptor

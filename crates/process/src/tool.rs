@@ -1,15 +1,15 @@
-//! Programs of the system, found where they are, and the commands of iproute2, each checked.
+//! Programs of the system, wherever they are, and checked commands of iproute2.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use crate::error::Error;
 
-/// Where the tools are even if the caller's PATH leaves out the system
-/// directories, as Debian's does for ordinary logins.
+/// Directories of the tools, for callers whose PATH lacks the system directories. Debian's does for
+/// ordinary logins.
 const SYSTEM_DIRECTORIES: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
-/// The full path of a program, looked for on PATH and in the system directories.
+/// The full path of a program, searched on PATH and in the system directories.
 pub fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -26,15 +26,15 @@ pub fn command(program: &str) -> Command {
 /// Runs `ip` or `tc` with the words of one string.
 ///
 /// # Errors
-/// [`Error::Command`] with its standard error where it fails.
+/// [`Error::Command`] with its standard error if it fails.
 pub fn run(program: &str, words: &str) -> Result<(), Error> {
     read(program, words).map(drop)
 }
 
-/// The same; returns what it says.
+/// As [`run`]; returns the output.
 ///
 /// # Errors
-/// As of [`run`].
+/// As [`run`].
 pub fn read(program: &str, words: &str) -> Result<String, Error> {
     let arguments: Vec<&str> = words.split_ascii_whitespace().collect();
     let shown = format!("{program} {}", arguments.join(" "));
@@ -48,15 +48,15 @@ pub fn read(program: &str, words: &str) -> Result<String, Error> {
     Err(failed(shown, &output))
 }
 
-/// Runs several commands of `ip` in a namespace, in one process.
+/// Runs several `ip` commands in a namespace, in one process.
 ///
 /// # Errors
-/// [`Error::Command`] for the first that fails; those after it are not run.
+/// [`Error::Command`] for the first that fails; later ones are not run.
 pub fn batch(namespace: &str, commands: &[String]) -> Result<(), Error> {
     batch_by(&["-n", namespace], commands)
 }
 
-/// The same where the calling thread is.
+/// As [`batch`], in the calling thread's namespace.
 pub fn batch_here(commands: &[String]) -> Result<(), Error> {
     batch_by(&[], commands)
 }
@@ -73,7 +73,7 @@ fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
         .spawn()
         .map_err(start)?;
     if let Some(mut input) = child.stdin.take() {
-        // Where it has ended before it read all, its own words say why.
+        // If it ended before it read everything, its own message says why.
         let _ = input.write_all((commands.join("\n") + "\n").as_bytes());
     }
     let output = child.wait_with_output().map_err(start)?;
@@ -88,13 +88,13 @@ fn batch_by(words: &[&str], commands: &[String]) -> Result<(), Error> {
     ))
 }
 
-/// The line that `ip -batch -` complains of, counted from 1.
+/// The line that `ip -batch -` reports, counted from 1.
 fn failed_line(stderr: &str) -> Option<usize> {
     let (_, number) = stderr.trim().rsplit_once("Command failed -:")?;
     number.parse().ok()
 }
 
-/// A word as a shell would want it.
+/// A word quoted for a shell.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,4 @@
-//! Simulations side by side, decided for by Python.
+//! Concurrent simulations with decisions by Python.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ struct Description {
 }
 
 impl Environment {
-    /// Takes the answers to what was pending, none or one each, and runs on until the next
-    /// decisions are.
+    /// Applies the answers to the pending decisions, none or one each, and runs until the next
+    /// decisions are pending.
     fn advance(&mut self, answered: &[Pending], answers: &[Decision], next: &mut Vec<Pending>) {
         next.clear();
         let Some(simulation) = &mut self.simulation else {
@@ -54,20 +54,18 @@ impl Environment {
     }
 }
 
-/// Simulations side by side whose decisions come as arrays.
+/// Concurrent simulations whose decisions come as arrays.
 #[pyclass(module = "thalweg.sim")]
 pub(crate) struct Batch {
     environments: Vec<Environment>,
     descriptions: Arc<Vec<Description>>,
-    /// None: this thread alone.
+    /// None: this thread only.
     pool: Option<ThreadPool>,
-    /// Decisions pending now. [`Decisions`] that were handed out read the same, so nothing is
-    /// copied.
+    /// Pending decisions, shared with [`Decisions`], so that nothing is copied.
     waiting: Arc<Waiting>,
-    /// The pending decisions before: their memory is used again, unless their [`Decisions`] were
-    /// kept.
+    /// Previous pending decisions. Their memory is reused, unless their [`Decisions`] were kept.
     before: Arc<Waiting>,
-    /// Answers to all that wait, in order; empty: not answered.
+    /// Answers to all pending decisions, in order; empty: not answered.
     answers: Vec<Decision>,
     flows: usize,
     decisions: u64,
@@ -240,7 +238,7 @@ impl Batch {
         given: &Bound<'_, PyAny>,
         decision: impl Fn(&Environment, f64) -> Decision,
     ) -> PyResult<()> {
-        // Single precision need not be copied; anything else becomes double.
+        // Single precision needs no copy; anything else becomes double.
         if let Ok(values) = given.extract::<PyReadonlyArray1<'_, f32>>() {
             let values = values.as_array();
             return self.take(
@@ -290,7 +288,7 @@ impl Batch {
         Ok(())
     }
 
-    /// How many decisions wait.
+    /// Number of pending decisions.
     fn expected(&self) -> usize {
         self.waiting.iter().map(Vec::len).sum()
     }
@@ -311,7 +309,7 @@ impl Batch {
     }
 }
 
-/// A simulation at its begin; its keys begin at 0.
+/// A simulation at its start; its keys start at 0.
 fn environment(
     scenario: &thalweg_sim::Scenario,
     seed: u64,
@@ -340,7 +338,7 @@ fn environment(
     (environment, description)
 }
 
-/// A scenario for each seed: a list, or one for all.
+/// A scenario per seed: a list, or one for all.
 fn scenarios_of(given: &Bound<'_, PyAny>, seeds: usize) -> PyResult<Vec<thalweg_sim::Scenario>> {
     if seeds == 0 {
         return Err(PyValueError::new_err("seeds: expected at least one"));
@@ -383,7 +381,7 @@ fn initial_fraction(given: Option<&Bound<'_, PyAny>>) -> PyResult<f64> {
     }
 }
 
-/// A decision, and whose it is.
+/// A decision, and its flow.
 struct Row<'a> {
     pending: &'a Pending,
     environment: i32,
@@ -396,7 +394,7 @@ impl Row<'_> {
     }
 }
 
-/// A column, once it was asked for.
+/// A column, computed when first read.
 struct Column<T>(PyOnceLock<Py<PyArray1<T>>>);
 
 impl<T> Default for Column<T> {
@@ -405,13 +403,13 @@ impl<T> Default for Column<T> {
     }
 }
 
-/// Decisions that wait for an answer. A column becomes an array when it is first asked for: most
-/// policies look at a few.
+/// Pending decisions. A column becomes an array when it is first read, because most policies read
+/// only a few.
 #[pyclass(frozen, module = "thalweg.sim")]
 #[derive(Default)]
 pub(crate) struct Decisions {
     waiting: Arc<Waiting>,
-    /// How many.
+    /// Number of decisions.
     count: usize,
     descriptions: Arc<Vec<Description>>,
     env: Column<i32>,

@@ -1,4 +1,4 @@
-//! Whole runs, and what controls them.
+//! Whole runs, and their controllers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use thalweg_units::file::read;
 use crate::outcome;
 use crate::scenario::{flows, read_error, scenario_of, time};
 
-/// How often a run asks whether the user has had enough.
+/// Interval at which a run checks for an interrupt by the user.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// As many samples of a time series as a scenario file may ask for.
+/// Largest number of samples of a time series, as in scenario files.
 const MOST_SAMPLES: u64 = 100_000_000;
 
 /// A model file that decides within the simulator.
@@ -26,7 +26,7 @@ const MOST_SAMPLES: u64 = 100_000_000;
 pub(crate) struct Learned {
     model: Arc<Model>,
     name: String,
-    /// The file's bytes, for pickle: where they arrive the file need not be.
+    /// The file's bytes, for pickle: where they are unpickled, the file may not exist.
     content: Vec<u8>,
 }
 
@@ -164,7 +164,7 @@ fn spec_error(error: SpecError) -> PyErr {
     PyValueError::new_err(format!("cc: {error}"))
 }
 
-/// Names of the controllers, with what each does.
+/// Names of the controllers, with descriptions.
 #[pyfunction]
 pub(crate) fn controllers() -> Vec<(&'static str, &'static str)> {
     Kind::ALL
@@ -173,7 +173,7 @@ pub(crate) fn controllers() -> Vec<(&'static str, &'static str)> {
         .collect()
 }
 
-/// A controller in full, as reports have it.
+/// A controller in full, in the form of reports.
 #[pyfunction]
 pub(crate) fn canonical_controller(cc: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(spec_of(cc)?.to_string())

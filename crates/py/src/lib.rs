@@ -1,6 +1,5 @@
-//! `thalweg._native`: the simulator for Python. What users import is `thalweg.sim`; what is here
-//! converts, checks and releases the interpreter, and nothing more. `python/thalweg/_native.pyi`
-//! documents it.
+//! `thalweg._native`: the simulator for Python. Users import `thalweg.sim`. This crate only
+//! converts, checks and releases the interpreter. `python/thalweg/_native.pyi` documents it.
 
 mod batch;
 mod control;

@@ -9,7 +9,7 @@ use thalweg_sim::Time;
 use thalweg_sim::scenario::Workload;
 use thalweg_units::file::{ReadError, read_text};
 
-/// What is simulated.
+/// A scenario.
 #[pyclass(frozen, module = "thalweg.sim")]
 pub(crate) struct Scenario {
     text: String,
@@ -113,7 +113,7 @@ impl Scenario {
         )
     }
 
-    /// For pickle: the text once more, and the times exactly.
+    /// For pickle: the text again, and the exact times.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         let restore = py.get_type::<Self>().getattr("_restore")?;
         let file = self.file.display().to_string();
@@ -167,13 +167,13 @@ pub(crate) fn flows(scenario: &thalweg_sim::Scenario) -> u64 {
             let hosts = scenario.topology.hosts();
             hosts * (hosts - 1) * u64::from(*flows_per_pair)
         }
-        // They come and go, and have no rates of their own.
+        // Flows come and go, and have no rates of their own.
         Workload::Poisson { .. } => 0,
         Workload::Flows(list) => list.len() as u64,
     }
 }
 
-/// A scenario, or the path of one's file.
+/// A scenario, or the path of a scenario file.
 pub(crate) fn scenario_of(given: &Bound<'_, PyAny>) -> PyResult<thalweg_sim::Scenario> {
     if let Ok(scenario) = given.cast::<Scenario>() {
         return Ok(scenario.get().inner.clone());

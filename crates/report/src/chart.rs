@@ -141,7 +141,7 @@ impl Chart<'_> {
     }
 }
 
-/// As much of a name as fits beside the drawing. A path's folders tell least.
+/// The part of a name that fits beside the drawing. A path's folders are dropped first.
 fn beside(name: &str) -> String {
     if name.chars().count() <= LETTERS {
         return name.to_owned();

@@ -1,4 +1,4 @@
-//! Common parts of the laboratory's and the simulator's reports: statistics and verdicts, one
+//! Common parts of the laboratory's and the simulator's reports: statistics and verdicts, a
 //! self-contained page, its tables and its pictures.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else, neither network nor script.
+//! The page: one file that needs neither network nor script.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ th,td{padding:.25rem .7rem;border-bottom:1px solid var(--line);text-align:right;
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}code{font-size:.9em}
 ";
 
-/// Text as it may stand in an element or in a quoted attribute.
+/// Text escaped for an element or a quoted attribute.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -36,7 +36,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // XML 1.0 section 2.2 has no place for the other control characters.
+            // XML 1.0 section 2.2 excludes the other control characters.
             other if other.is_control() && !matches!(other, '\n' | '\t' | '\r') => {
                 escaped.push('\u{fffd}');
             }
@@ -46,7 +46,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The begin of a page, up to and with `<main>`.
+/// The start of a page, up to and with `<main>`.
 pub fn head(title: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -56,7 +56,7 @@ pub fn head(title: &str) -> String {
     )
 }
 
-/// End of a page that [`head`] began.
+/// End of a page that starts with [`head`].
 pub const FOOT: &str = "</main>\n</body>\n</html>\n";
 
 /// A table as HTML, under a caption, with the style sheet's class for the whole.

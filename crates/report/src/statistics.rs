@@ -1,9 +1,11 @@
-//! Statistics, each defined once: what scenario files, documents and pages call it, and what it is.
+//! Statistics, each defined once: its name in scenario files, documents and pages, and its
+//! description.
 
-/// Writes out an enum of statistics. A row is its name in Rust, its key in files and documents, a
-/// definition of the type that stands behind the enum's name, and what it is, for every reader.
+/// Generates an enum of statistics. A row has its name in Rust, its key in files and documents, a
+/// definition, and a description for every reader. The type after the enum's name is that of the
+/// definitions.
 ///
-/// The enum has `ALL`, in the order of the rows, `key`, `description`, and privately `definition`.
+/// The enum has `ALL`, in the order of the rows, `key`, `description`, and a private `definition`.
 #[macro_export]
 macro_rules! statistics {
     (
@@ -22,7 +24,7 @@ macro_rules! statistics {
         }
 
         impl $name {
-            /// All of them, in the order in which they are shown.
+            /// All statistics, in the order of display.
             pub const ALL: [Self; [$($key),*].len()] = [$(Self::$variant),*];
 
             /// Its name in scenario files and documents.
@@ -32,7 +34,7 @@ macro_rules! statistics {
                 }
             }
 
-            /// What it is.
+            /// Its description.
             pub const fn description(self) -> &'static str {
                 match self {
                     $(Self::$variant => $description,)*

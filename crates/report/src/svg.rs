@@ -1,8 +1,7 @@
 //! Common parts of pictures: sizes, scales, marks.
 //!
-//! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they
-//! suit a light and a dark page. Nothing is told by colour alone: lines are
-//! labelled, every mark has a tooltip.
+//! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they suit a light and
+//! a dark page. Colour alone carries no meaning: lines are labelled, and every mark has a tooltip.
 
 use std::fmt::Write;
 
@@ -10,15 +9,15 @@ use crate::escape;
 
 /// Width of every picture, in its own units.
 pub const WIDTH: f64 = 920.0;
-/// Left of the drawing: labels of the vertical axis.
+/// Space left of the drawing, for labels of the vertical axis.
 pub const LEFT: f64 = 88.0;
-/// Right of the drawing: names of lines.
+/// Space right of the drawing, for names of lines.
 pub const RIGHT: f64 = 150.0;
-/// Above the drawing.
+/// Space above the drawing.
 pub const TOP: f64 = 16.0;
 /// Distinct colours in the style sheet.
 pub const COLOURS: usize = 8;
-/// Beyond this ratio of largest to smallest a linear scale hides the small.
+/// Beyond this ratio of largest to smallest value a linear scale hides the small ones.
 const WIDE: f64 = 20.0;
 
 /// Maps a quantity to a length, linearly or by its logarithm.
@@ -30,7 +29,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// A scale that holds all values. Zero has no logarithm: it lies at the edge.
+    /// A scale for all values. Zero has no logarithm: it lies at the edge.
     pub fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
         let high = values.clone().fold(0.0, f64::max).max(1.0);
         let low = values
@@ -53,7 +52,7 @@ impl Scale {
         }
     }
 
-    /// A linear scale from 0 to `high`, or to 1 where that is not above 0.
+    /// A linear scale from 0 to `high`, or to 1 if `high` is not above 0.
     pub fn linear(high: f64) -> Self {
         Self {
             low: 0.0,
@@ -62,7 +61,7 @@ impl Scale {
         }
     }
 
-    /// Between 0 and 1.
+    /// Position of a value, from 0 to 1.
     pub fn place(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
         if self.logarithmic {
@@ -80,7 +79,7 @@ impl Scale {
                 .map(|exponent| self.low * 10f64.powi(exponent))
                 .collect();
         }
-        // The step of 1, 2 or 5 times a power of ten that gives 4 to 10 ticks.
+        // The step is 1, 2 or 5 times a power of ten and gives 4 to 10 ticks.
         let rough = self.high / 8.0;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0]
@@ -94,7 +93,7 @@ impl Scale {
             .collect()
     }
 
-    /// Which it is.
+    /// Kind of scale.
     pub fn words(&self) -> &'static str {
         if self.logarithmic {
             "logarithmic scale"
@@ -104,7 +103,7 @@ impl Scale {
     }
 }
 
-/// The begin of a picture, with its title and what it shows in words. `id` is unique in the page.
+/// The start of a picture, with its title and a description in words. `id` is unique in the page.
 pub fn open(height: f64, id: &str, title: &str, description: &str) -> String {
     format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\
@@ -114,7 +113,7 @@ pub fn open(height: f64, id: &str, title: &str, description: &str) -> String {
     )
 }
 
-/// A mark, so that nothing is told by colour alone.
+/// Shape of a mark: colour alone carries no meaning.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub enum Shape {
@@ -128,7 +127,7 @@ pub enum Shape {
 }
 
 impl Shape {
-    /// The shape of the arm at this place of the legend.
+    /// The shape of the arm at this index of the legend.
     pub fn of(place: usize) -> Self {
         [
             Self::Circle,
@@ -139,7 +138,7 @@ impl Shape {
         ][place % 5]
     }
 
-    /// Adds it to a picture at a place, with a tooltip.
+    /// Draws it at a place of a picture, with a tooltip.
     pub fn draw(self, svg: &mut String, x: f64, y: f64, label: &str) {
         let title = format!("<title>{}</title>", escape(label));
         let path = match self {

@@ -2,15 +2,15 @@
 
 use comfy_table::{CellAlignment, ContentArrangement, presets};
 
-/// No line of a table is longer, in characters.
+/// Longest line of a table, in characters.
 const WIDTH: usize = 100;
 /// Width of a column beside its text: two spaces and a line.
 const FRAME: usize = 3;
-/// So many columns are never parted.
+/// Tables with this many columns or fewer are never split.
 const WORDY: usize = 4;
 
-/// The columns in which tables of what a tuner learned of remote hosts have been published: a
-/// row for each host and congestion control, times in µs, rates in bytes per µs.
+/// Columns in which tables of a tuner's remote hosts have been published. They have a row per host
+/// and congestion control, times in µs, rates in bytes per µs.
 pub const PUBLISHED_HOSTS: [&str; 7] = [
     "IPAddress",
     "CongAlg",
@@ -26,15 +26,15 @@ pub const PUBLISHED_HOSTS: [&str; 7] = [
 pub struct Table {
     /// Its title.
     pub title: String,
-    /// The columns' headings. The first column is text, the rest is figures.
+    /// The columns' headings. The first column is text, the others are figures.
     pub header: Vec<String>,
     /// The rows, each as long as the header.
     pub rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// Draws it for a terminal, title first: in several parts, each with the first column, where it
-    /// is too wide for one.
+    /// Draws it for a terminal, title first. A table that is too wide is split into parts, each
+    /// with the first column.
     pub fn text(&self) -> String {
         let parts = self.parts().into_iter().map(|columns| self.part(&columns));
         format!("{}\n{}\n", self.title, parts.collect::<Vec<_>>().join("\n"))
@@ -47,7 +47,7 @@ impl Table {
             let cells = cells.chain(self.header.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0) + FRAME
         };
-        // Few columns are wide by their words, which can be wrapped.
+        // Tables with few columns are wide because of their text, which can be wrapped.
         if self.header.len() <= WORDY {
             return vec![(0..self.header.len()).collect()];
         }
@@ -116,7 +116,7 @@ mod tests {
                     for heading in &table.header {
                         assert!(text.contains(heading), "{heading}: {text}");
                     }
-                    // No cell is broken; the first is there again in each part.
+                    // No cell is broken; the first column is repeated in each part.
                     let parts = table.parts().len();
                     assert_eq!(
                         text.matches(cell).count(),

@@ -1,10 +1,10 @@
-//! What became of what a scenario expects.
+//! Verdicts on a scenario's expectations.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Whether a statistic has kept the bounds that were expected of it.
+/// Whether a statistic is within its expected bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -12,12 +12,12 @@ pub enum Verdict {
     Met,
     /// Outside the bounds: the run fails.
     Missed,
-    /// What it needs was not measured.
+    /// The statistic was not measured.
     NotChecked,
 }
 
 impl Verdict {
-    /// That on a value, by bounds that are inclusive.
+    /// The verdict on a value; bounds are inclusive.
     pub fn of(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Self {
         let within =
             at_least.is_none_or(|least| value >= least) && at_most.is_none_or(|most| value <= most);

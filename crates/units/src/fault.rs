@@ -17,13 +17,13 @@ pub struct Position {
 pub struct Fault {
     /// The file.
     pub file: PathBuf,
-    /// Where.
+    /// Position in the file.
     pub at: Position,
-    /// The dotted name of the key that has the fault.
+    /// Dotted name of the faulty key.
     pub key: Option<String>,
-    /// The value that stands there.
+    /// Value found.
     pub found: String,
-    /// The values that may stand there.
+    /// Values accepted.
     pub expected: String,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Faults {
 }
 
 impl Faults {
-    /// The first in one line, with the command that tells the others.
+    /// The first fault in one line, with the command that reports the others.
     pub fn first(&self, command: &str) -> String {
         match &self.0[..] {
             [] => "a fault that is not known".to_owned(),
@@ -74,12 +74,12 @@ impl Faults {
 /// Longest part of a line that [`excerpt`] shows, in characters.
 const EXCERPT: usize = 90;
 
-/// The line of a place in a text with a mark below the place, two lines; empty where there is no such line.
+/// The line of a place, and below it a mark, two lines in all; empty if there is no such line.
 pub fn excerpt(text: &str, at: Position) -> String {
     let Some(line) = text.lines().nth(at.line.saturating_sub(1)) else {
         return String::new();
     };
-    // A fault far to the right is shown with what stands before it.
+    // A fault far to the right is shown with the text before it.
     let skipped = at.column.saturating_sub(EXCERPT);
     let shown: String = line
         .chars()
@@ -110,8 +110,8 @@ pub fn position(text: &str, offset: usize) -> (usize, usize) {
 /// Characters of a message that [`one_line`] keeps.
 const LONGEST: usize = 400;
 
-/// A message of a parser as one line that a terminal can show: what it repeats of the text may be
-/// anything, and long.
+/// A parser's message as one line that a terminal can show. Its quotes from the text may contain
+/// anything, and be long.
 pub fn one_line(message: &str) -> String {
     let mut line = String::new();
     for (place, character) in message.trim().chars().enumerate() {

@@ -25,7 +25,7 @@ pub fn time(us: f64) -> String {
     format!("{} {unit}", three(us / factor))
 }
 
-/// Three significant digits, of numbers below 0.01 two decimal places.
+/// Three significant digits; two decimal places for numbers below 0.01.
 pub fn three(value: f64) -> String {
     match value.abs() {
         size if size >= 99.95 => format!("{value:.0}"),
@@ -34,7 +34,7 @@ pub fn three(value: f64) -> String {
     }
 }
 
-/// Numbers below the least unit are whole.
+/// Numbers below the smallest unit are whole.
 fn scaled(value: f64, units: &Units, least: &str) -> String {
     match units.iter().find(|(factor, _)| reaches(value, *factor)) {
         Some((factor, unit)) => format!("{} {unit}", three(value / factor)),
@@ -42,7 +42,7 @@ fn scaled(value: f64, units: &Units, least: &str) -> String {
     }
 }
 
-/// 999.6 would be shown as "1000": the next unit has it as "1.00".
+/// 999.6 would be shown as "1000"; in the next unit it is "1.00".
 fn reaches(value: f64, factor: f64) -> bool {
     value.abs() >= factor * 0.9995
 }

@@ -1,4 +1,4 @@
-//! Files that users name: read whole within a bound, replaced whole or not at all.
+//! Files that users name. They are read whole up to a size limit, and replaced whole or not at all.
 
 use std::fs::{self, File, FileType, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, Write};
@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use crate::fault::Faults;
 use crate::reader;
 
-/// Most bytes of a file where its kind has no bound of its own.
+/// Largest size of files whose kind has no limit of its own.
 pub const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Why a file cannot be had.
+/// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot read {}: {why}", .file.display())]
     System {
         /// The file.
         file: PathBuf,
-        /// The system's answer.
+        /// The error.
         why: io::Error,
     },
-    /// It is a directory, a device, a pipe.
+    /// The file is a directory, a device or a pipe.
     #[error("cannot read {}: found {found}, expected a regular file", .file.display())]
     Kind {
         /// The file.
         file: PathBuf,
-        /// The kind of file that was found.
+        /// The kind of file.
         found: &'static str,
     },
     /// It is too large.
@@ -35,7 +35,7 @@ pub enum ReadError {
     Size {
         /// The file.
         file: PathBuf,
-        /// Most bytes.
+        /// Limit, bytes.
         max: u64,
     },
     /// It is not text.
@@ -74,9 +74,9 @@ pub fn open(file: &Path, max: u64) -> Result<File, ReadError> {
             found,
         }),
     };
-    // First by name: to open a device may already do something to it.
+    // The name is checked first, because opening a device may already have an effect.
     regular(fs::metadata(file).map_err(system)?.file_type())?;
-    // Opening must not block, whatever took the file's place since then.
+    // Opening must not block, whatever has replaced the file since then.
     let open = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -101,10 +101,10 @@ pub fn read_text(file: &Path) -> Result<String, ReadError> {
     Ok(text(read(file, MAX_FILE_BYTES)?, file)?)
 }
 
-/// Standard input, at most `max` bytes, as a file without a name, at its beginning.
+/// Standard input, at most `max` bytes, as an unnamed file, at its beginning.
 ///
 /// # Errors
-/// It cannot be read, or is longer; or there is no room for it in the directory of temporary files.
+/// It cannot be read, or is longer; or the directory of temporary files is full.
 pub fn standard_input(max: u64) -> Result<File, ReadError> {
     let name = Path::new("standard input");
     let spool = || -> io::Result<(File, u64)> {
@@ -135,13 +135,13 @@ pub fn standard_input(max: u64) -> Result<File, ReadError> {
 /// The first byte that is not UTF-8, with its place.
 pub fn text(bytes: Vec<u8>, file: &Path) -> Result<String, Faults> {
     reader::text(&bytes, file)?;
-    // Was just found to be that.
+    // The bytes were just found to be UTF-8.
     Ok(String::from_utf8(bytes).unwrap_or_default())
 }
 
 fn take(from: impl Read, file: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
     let mut bytes = Vec::new();
-    // One more, so that a file that grows meanwhile, or whose length is not known, is told.
+    // One more byte reveals a file that grows meanwhile, or whose length is unknown.
     from.take(max.saturating_add(1))
         .read_to_end(&mut bytes)
         .map_err(|why| ReadError::System {
@@ -164,16 +164,16 @@ pub struct Draft(Place);
 
 #[derive(Debug)]
 enum Place {
-    /// A regular file, and what will take its place.
+    /// A regular file, and the temporary file that will replace it.
     Beside(PathBuf, tempfile::NamedTempFile),
-    /// A character device or a pipe, where nothing is lost: /dev/null, /dev/stderr.
+    /// A character device or a pipe, where nothing can be lost: /dev/null, /dev/stderr.
     Stream(File),
 }
 
 impl Draft {
-    /// Makes a draft beside the file, whose directory must exist. A file that is there keeps its
-    /// permissions, and one that a symbolic link leads to stays there; a new one has those of
-    /// `mode` that the umask leaves.
+    /// Makes a draft beside the file, whose directory must exist. An existing file keeps its
+    /// permissions, and a symbolic link stays. A new file has the permissions `mode` less the
+    /// umask.
     ///
     /// # Errors
     /// A directory, a disk or a socket is there, or the directory cannot be written to.
@@ -202,22 +202,22 @@ impl Draft {
             .permissions(Permissions::from_mode(mode))
             .tempfile_in(directory(&file))?;
         if let Some(permissions) = permissions {
-            // The umask is for new files.
+            // The umask applies to new files only.
             beside.as_file().set_permissions(permissions)?;
         }
         Ok(Self(Place::Beside(file, beside)))
     }
 
-    /// Puts these bytes in the file's place, on the disk before they are.
+    /// Replaces the file by these bytes, after they are on disk.
     ///
     /// # Errors
-    /// The disk is full, say; the file is as it was.
+    /// For example, the disk is full; the file is unchanged.
     pub fn replace(mut self, bytes: &[u8]) -> io::Result<()> {
         self.write(bytes)?;
         self.persist()
     }
 
-    /// Adds to what the file will hold.
+    /// Appends to the draft.
     ///
     /// # Errors
     /// As [`Draft::replace`].
@@ -228,7 +228,7 @@ impl Draft {
         }
     }
 
-    /// Puts what was written in the file's place, on the disk before it is.
+    /// Replaces the file by the draft, after it is on disk.
     ///
     /// # Errors
     /// As [`Draft::replace`].
@@ -244,7 +244,7 @@ impl Draft {
     }
 }
 
-/// Writes a file whole or not at all; readable for all as far as the umask allows.
+/// Writes a file whole or not at all; readable by all, as far as the umask allows.
 ///
 /// # Errors
 /// As [`Draft`].
@@ -258,7 +258,7 @@ fn directory(file: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// The kind of a file that is not a regular one.
+/// The kind of a file that is not regular.
 fn not_regular(kind: FileType) -> Option<&'static str> {
     if kind.is_file() {
         None
@@ -300,7 +300,7 @@ mod tests {
             assert_eq!(error.to_string(), expected);
             assert!(!error.is_absent());
         }
-        // Its length is 0 by its metadata.
+        // Its metadata has length 0.
         assert!(
             !read(Path::new("/proc/self/status"), 1 << 16)
                 .unwrap()
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(fs::read(at("private")).unwrap(), b"second");
         assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
         assert_eq!(mode("private"), 0o600);
-        // A draft that is given up leaves nothing.
+        // An abandoned draft leaves nothing.
         drop(Draft::new(&at("private"), 0o600).unwrap());
         drop(Draft::new(&at("absent"), 0o600).unwrap());
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);

@@ -1,7 +1,7 @@
-//! How quantities are written: a number with its unit, everywhere by the same rules.
+//! The grammar of quantities: a number with its unit, by the same rules everywhere.
 //!
-//! Capitals do not matter, and spaces may stand before a unit. A number has digits and at most one
-//! point, no sign and no exponent. `0` needs no unit as a time or a size.
+//! Case does not matter, and spaces may precede a unit. A number has digits and at most one point,
+//! no sign and no exponent. `0` needs no unit as a time or a size.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const SIZE: [(&str, u64); 7] = [
     ("B", 1),
 ];
 
-/// Units of rates, largest first, in bits per second: as `tc` has them.
+/// Units of rates, largest first, in bits per second, as in `tc`.
 const RATE: [(&str, u64); 4] = [
     ("gbit", 1_000_000_000),
     ("mbit", 1_000_000),
@@ -44,11 +44,11 @@ const RATE: [(&str, u64); 4] = [
     ("bit", 1),
 ];
 
-/// Most decimal places that a number may have.
+/// Largest number of decimal places.
 const PLACES: usize = 12;
 
-/// A time, as `90s`, `1h30m`, `0.5 ms` or `0`, in ps. Of several units larger ones come first, and only a
-/// number that stands alone has decimal places.
+/// A time, such as `90s`, `1h30m`, `0.5 ms` or `0`, in ps. Larger units come first. Only a single
+/// number may have decimal places.
 pub fn time_ps(text: &str) -> Option<u128> {
     if text == "0" {
         return Some(0);
@@ -71,7 +71,7 @@ pub fn time_ps(text: &str) -> Option<u128> {
     }
 }
 
-/// A time as [`time_ps`] reads it, if it is of whole µs.
+/// A time in the form of [`time_ps`], if it is a whole number of µs.
 pub fn duration(text: &str) -> Option<Duration> {
     let ps = time_ps(text)?;
     let us = u64::try_from(ps / 1_000_000).ok()?;
@@ -79,7 +79,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     whole.then(|| Duration::from_micros(us))
 }
 
-/// A size, as `128KiB`, `1.5 MB` or `0`, in bytes, rounded.
+/// A size, such as `128KiB`, `1.5 MB` or `0`, in bytes, rounded.
 pub fn bytes(text: &str) -> Option<u64> {
     if text == "0" {
         return Some(0);
@@ -87,12 +87,12 @@ pub fn bytes(text: &str) -> Option<u64> {
     rounded(text, &SIZE)
 }
 
-/// A rate, as `100mbit` or `2.5 Gbit`, in bits per second, rounded.
+/// A rate, such as `100mbit` or `2.5 Gbit`, in bits per second, rounded.
 pub fn bits_per_s(text: &str) -> Option<u64> {
     rounded(text, &RATE)
 }
 
-/// A number with a unit that has no smaller one, as `1.5bdp`.
+/// A number with a unit that has no smaller one, such as `1.5bdp`.
 pub fn multiple(text: &str, unit: &str) -> Option<f64> {
     let (number, after) = Number::leading(text)?;
     let found = after.trim_start_matches(' ');
@@ -100,7 +100,7 @@ pub fn multiple(text: &str, unit: &str) -> Option<f64> {
     found.eq_ignore_ascii_case(unit).then_some(value)
 }
 
-/// Writes a time as [`duration`] reads it; what is below 1 µs is dropped.
+/// Writes a time in the form of [`duration`]; the part below 1 µs is dropped.
 pub fn duration_text(duration: Duration) -> String {
     let mut left = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     if left == 0 {
@@ -117,7 +117,7 @@ pub fn duration_text(duration: Duration) -> String {
     text
 }
 
-/// Writes a size as [`bytes`] reads it, in the largest binary unit that is exact.
+/// Writes a size in the form of [`bytes`], in the largest binary unit that is exact.
 pub fn size_text(bytes: u64) -> String {
     if bytes == 0 {
         return "0".to_owned();
@@ -131,7 +131,7 @@ pub fn size_text(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-/// Writes a rate as [`bits_per_s`] reads it, in the largest unit that is exact.
+/// Writes a rate in the form of [`bits_per_s`], in the largest unit that is exact.
 pub fn rate_text(bits_per_s: u64) -> String {
     let unit = RATE
         .iter()
@@ -140,12 +140,12 @@ pub fn rate_text(bits_per_s: u64) -> String {
     format!("{}{unit}", bits_per_s / scale)
 }
 
-/// Decimal places that a share in per cent may have.
+/// Largest number of decimal places of a share in per cent.
 const SHARE_PLACES: usize = 6;
-/// 100 % in units of the last of those places.
+/// 100 % in units of the last decimal place.
 const SHARE_WHOLE: u64 = 100_000_000;
 
-/// A share above zero, as `0.01%`, as so many of 2^32, rounded; `100%` is 2^32.
+/// A share above zero, such as `0.01%`, times 2^32, rounded; `100%` is 2^32.
 pub fn share(text: &str) -> Option<u64> {
     let (number, after) = Number::leading(text)?;
     if after.trim_start_matches(' ') != "%" || number.places as usize > SHARE_PLACES {
@@ -161,7 +161,7 @@ pub fn share(text: &str) -> Option<u64> {
     u64::try_from(rounded).ok()
 }
 
-/// Writes so many of 2^32 as [`share`] reads it.
+/// Writes a share times 2^32 in the form of [`share`].
 pub fn share_text(of_2_32: u64) -> String {
     let units = (u128::from(of_2_32) * u128::from(SHARE_WHOLE) + (1 << 31)) >> 32;
     let whole = units / u128::from(SHARE_WHOLE / 100);
@@ -177,8 +177,8 @@ pub fn share_text(of_2_32: u64) -> String {
 /// Longest name of a congestion control (`TCP_CA_NAME_MAX` less the closing NUL, linux/tcp.h).
 const CONGESTION_CONTROL_MAX: usize = 15;
 
-/// Whether the kernel could know a congestion control by this name: as
-/// [`CONGESTION_CONTROL`] says.
+/// Whether the kernel could know a congestion control by this name; [`CONGESTION_CONTROL`] has the
+/// rule.
 pub fn is_congestion_control(name: &str) -> bool {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
@@ -191,7 +191,7 @@ pub fn is_congestion_control(name: &str) -> bool {
 pub const CONGESTION_CONTROL: &str =
     "the name of a congestion control (1 to 15 of a-z, 0-9, _ and -)";
 
-/// A decimal number: so many tenths, hundredths or the like.
+/// A decimal number: an integer, and its decimal places.
 #[derive(Clone, Copy)]
 struct Number {
     digits: u128,
@@ -199,7 +199,7 @@ struct Number {
 }
 
 impl Number {
-    /// The one that a text begins with, and what follows.
+    /// The number at the start of a text, and the rest.
     fn leading(text: &str) -> Option<(Self, &str)> {
         let digits = |text: &str| {
             let end = text.find(|c: char| !c.is_ascii_digit());
@@ -228,7 +228,7 @@ impl Number {
         Some((number, after))
     }
 
-    /// So many times a scale, unless that is no whole number.
+    /// The number times a scale, if that is a whole number.
     fn exactly(self, scale: u64) -> Option<u128> {
         let product = self.digits.checked_mul(scale.into())?;
         let divisor = 10u128.pow(self.places);
@@ -243,7 +243,7 @@ impl Number {
     }
 }
 
-/// A number with a unit, as what it is worth, and what follows them.
+/// A number with a unit, the unit's factor, and the rest.
 fn term<'t>(text: &'t str, units: &Units) -> Option<(Number, u64, &'t str)> {
     let (number, after) = Number::leading(text)?;
     let after = after.trim_start_matches(' ');

@@ -1,4 +1,4 @@
-//! Bounds on the memory that parsing a text takes: 16 MB of text can take gigabytes.
+//! Memory limits for parsing: 16 MB of text can take gigabytes.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
@@ -7,32 +7,32 @@ use toml_parser::lexer::TokenKind;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("found {found}, expected {}", TooMuch::EXPECTED)]
 pub struct TooMuch {
-    /// The byte from which on it is too much.
+    /// First byte beyond the limit.
     pub at: usize,
-    /// The amount that was found.
+    /// Amount found.
     pub found: String,
 }
 
 impl TooMuch {
-    /// The amount that is accepted.
+    /// Amount accepted.
     pub const EXPECTED: &str = "fewer";
 }
 
-/// Most memory that a text may take when it is parsed, in bytes, where nothing else is said.
+/// Default limit of the memory for parsing a text, in bytes.
 pub const MEMORY_MAX: u64 = 224 << 20;
 
-/// Bytes that TOML's parser keeps of each token until the end: the token, in a vector that may be
-/// half empty, and an event.
+/// Bytes that TOML's parser keeps per token until the end: the token, in a vector that may be half
+/// empty, and an event.
 const TOKEN_BYTES: u64 = 72;
 /// Bytes of a parsed key or value, in a vector that may be half empty.
 const VALUE_BYTES: u64 = 64;
 /// Bytes of a parsed table with one key: a B-tree's node, which has space for eleven.
 const TABLE_BYTES: u64 = 1200;
 
-/// Refuses TOML that would take more memory than a bound in bytes, a multiple of 1 MiB.
+/// Refuses TOML that would take more memory than a limit in bytes, a multiple of 1 MiB.
 ///
 /// # Errors
-/// From where on it is too much.
+/// The position of the first byte beyond the limit.
 pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
     let mut taken = Taken { bytes: 0, max };
     let mut is_line_start = true;
@@ -61,7 +61,7 @@ pub fn check_toml(text: &str, max: u64) -> Result<(), TooMuch> {
 /// Refuses JSON that would take too much memory.
 ///
 /// # Errors
-/// From where on it is too much.
+/// The position of the first byte beyond the limit.
 pub fn check_json(text: &str) -> Result<(), TooMuch> {
     let mut taken = Taken {
         bytes: 0,

@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 
-/// Longest word that is looked at, in bytes: what is longer was not mistyped.
+/// Longest word that is compared, in bytes: longer words were not mistyped.
 const LONGEST: usize = 40;
-/// Letters that two words must have in common where one is the beginning of the other.
+/// Letters that two words must share if one is a prefix of the other.
 const BEGINNING: usize = 3;
 
-/// The one of these words that another one resembles most, if it resembles any.
+/// The most similar of these words, if one is similar enough.
 pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     if word.len() > LONGEST {
         return None;

@@ -1,4 +1,4 @@
-//! Quantities as a scenario file writes them, parsed into plain numbers.
+//! Quantities in scenario files, parsed into plain numbers.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::grammar;
 pub struct Probability(f64);
 
 impl Probability {
-    /// Never.
+    /// Probability 0.
     pub const ZERO: Self = Self(0.0);
-    /// Always.
+    /// Probability 1.
     pub const ONE: Self = Self(1.0);
 
     /// From a fraction; `None` unless it lies between 0 and 1.
@@ -37,7 +37,7 @@ impl Probability {
 
 impl fmt::Display for Probability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Six decimals, then drop what binary fractions leave behind.
+        // Six decimals hide the rounding of binary fractions.
         let text = format!("{:.6}", self.0 * 100.0);
         write!(f, "{}%", text.trim_end_matches('0').trim_end_matches('.'))
     }
@@ -178,7 +178,7 @@ impl Seconds {
 pub struct Delay(u64);
 
 impl Delay {
-    /// None at all.
+    /// No delay.
     pub const ZERO: Self = Self(0);
 
     /// From microseconds.
@@ -223,11 +223,11 @@ impl Delay {
     }
 }
 
-/// Reads a quantity from text, and says what was expected otherwise.
+/// Reads a quantity from text; an error has the expected form.
 pub(crate) struct Text<T> {
     pub(crate) expected: &'static str,
     pub(crate) read: fn(&str) -> Option<T>,
-    /// Of a number without a unit.
+    /// Reads a number without a unit.
     pub(crate) whole: fn(u64) -> Option<T>,
 }
 
@@ -247,14 +247,14 @@ impl<T> Visitor<'_> for Text<T> {
         whole.ok_or_else(|| E::invalid_type(Unexpected::Signed(value), &self))
     }
 
-    // JSON has positive numbers so, TOML has none of this type.
+    // JSON has positive numbers of this type; TOML never does.
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<T, E> {
         (self.whole)(value).ok_or_else(|| E::invalid_type(Unexpected::Unsigned(value), &self))
     }
 }
 
-/// From text, on the command line and in files: what is expected, what else in files, and what
-/// reads that, a number without a unit.
+/// Reads a type from text, on the command line and in files. The arguments are the expected text,
+/// the further form in files, and the function for that form, a number without a unit.
 macro_rules! from_text {
     ($type:ty, $expected:literal, $or:literal, $whole:expr) => {
         impl std::str::FromStr for $type {
@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    /// Messages have the units of the grammar.
+    /// Messages use the units of the grammar.
     #[test]
     fn units_are_those_of_the_grammar() {
         assert!("".parse::<Rate>().unwrap_err().contains(grammar::RATES));

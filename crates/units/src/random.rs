@@ -1,7 +1,7 @@
-//! Random numbers, the same on every machine.
+//! Random numbers that are the same on every machine.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): a counter and a mixing function, so that streams
-/// with different seeds are independent enough for start times, marks, hashes and resampling.
+/// SplitMix64 (Steele, Lea and Flood 2014): a counter and a mixing function. Streams with different
+/// seeds are independent enough for start times, marks, hashes and resampling.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -25,7 +25,7 @@ impl Random {
         (self.u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// From 0 to below `bound`; 0 where that is 0. The high half of a product (Lemire 2019): its
+    /// From 0 to below `bound`; 0 if `bound` is 0. The high half of a product (Lemire 2019): its
     /// bias is below 2^-64 times the bound.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
@@ -61,7 +61,7 @@ mod tests {
         for _ in 0..100_000 {
             counts[random.below(10) as usize] += 1;
         }
-        // Standard deviation √(100000·0.1·0.9) = 95; five of them.
+        // Standard deviation √(100000·0.1·0.9) = 95; the bound is five of them.
         assert!(
             counts.iter().all(|count| count.abs_diff(10_000) < 475),
             "{counts:?}"

@@ -1,4 +1,4 @@
-//! Takes keys out of TOML: every fault is found, and each has its place.
+//! Takes keys out of TOML. Every fault is found and has its position.
 
 mod document;
 mod leaf;
@@ -17,7 +17,7 @@ use crate::near::nearest;
 pub use document::{Document, text};
 pub use leaf::expected;
 
-/// What `read` makes of the root table of a text; it may make nothing only where it has found a
+/// Reads the root table of a text with `read`. It may return none only after it has reported a
 /// fault.
 ///
 /// # Errors
@@ -42,18 +42,18 @@ pub fn parse<T>(
         .ok_or_else(|| document.take_faults())
 }
 
-/// Longest piece of a text that is repeated in an error, in characters.
+/// Longest piece of the text in an error, in characters.
 const QUOTE_MAX: usize = 60;
-/// Most memory for one part while it is read, in bytes: a rule of 65,536 prefixes takes less.
+/// Memory limit for reading one part, in bytes: a rule of 65,536 prefixes takes less.
 const PART_MAX: u64 = 64 << 20;
 
-/// A part of a text that is TOML by itself. Places are those in it.
+/// A part of a text that is TOML by itself. Positions are relative to it.
 pub struct Reader<'a> {
     document: &'a Document<'a>,
     text: &'a str,
-    /// Where it begins in the whole.
+    /// Start in the whole text.
     start: usize,
-    /// Most memory that reading it may take, bytes.
+    /// Memory limit for reading it, bytes.
     memory: u64,
 }
 
@@ -66,15 +66,15 @@ pub struct Table<'s> {
     path: String,
     entries: DeTable<'s>,
     known: Vec<Known>,
-    /// Faults of the document before this table was read.
+    /// Number of the document's faults before this table was read.
     faults_before: usize,
-    /// The value of `kind`, where the other keys depend on it.
+    /// The value of `kind`, if the other keys depend on it.
     kind: Option<String>,
-    /// Where the table begins.
+    /// Start of the table.
     pub at: usize,
 }
 
-/// How a key is written.
+/// The form of a key.
 #[derive(Clone, Copy)]
 enum Form {
     Value,
@@ -82,12 +82,12 @@ enum Form {
     Tables,
 }
 
-/// A key that was asked for.
+/// A key that was taken.
 #[derive(Clone, Copy)]
 struct Known {
     key: &'static str,
     form: Form,
-    /// Where its value stands.
+    /// Position of its value.
     at: Option<usize>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
             .then(|| self.table(String::new(), String::new(), root.into_inner(), at))
     }
 
-    /// Keys of a table: `label` tells of what, `path` is its dotted name.
+    /// Keys of a table: `label` names its owner, `path` is its dotted name.
     pub fn table<'s>(
         &'s self,
         label: String,
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         self.document.position(self.start + at)
     }
 
-    /// Adds a fault.
+    /// Reports a fault.
     pub fn fault(
         &self,
         at: usize,
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
         self.fault_at(self.position(at), key, found, expected);
     }
 
-    /// The same, at a place in the whole text.
+    /// Reports a fault at a position in the whole text.
     pub fn fault_at(
         &self,
         at: Position,
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
 }
 
 impl<'s> Table<'s> {
-    /// Who a fault is about: the rule, without the colon.
+    /// The subject of a fault: the rule, without the colon.
     pub fn label(&self) -> String {
         self.label.trim_end_matches(": ").to_owned()
     }
@@ -197,7 +197,7 @@ impl<'s> Table<'s> {
         self.entries.is_empty()
     }
 
-    /// A fault of a key of this table, or of the table.
+    /// Reports a fault of a key of this table, or of the table.
     pub fn fault(
         &self,
         at: usize,
@@ -213,12 +213,12 @@ impl<'s> Table<'s> {
         self.reader.fault(at, name, found, expected);
     }
 
-    /// A fault of the table as a whole.
+    /// Reports a fault of the table as a whole.
     pub fn fault_here(&self, found: &str, expected: &str) {
         self.fault(self.at, None, found, expected);
     }
 
-    /// Takes a key with whatever it has.
+    /// Takes a key with any value.
     pub fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'s>>> {
         let value = self.entries.remove(key);
         self.known.push(Known {
@@ -229,18 +229,18 @@ impl<'s> Table<'s> {
         value
     }
 
-    /// Where the value of a key that has been taken stands, if it is there.
+    /// Position of the value of a taken key, if it is present.
     fn place(&self, key: &str) -> Option<usize> {
         let known = self.known.iter().find(|known| known.key == key);
         known.and_then(|known| known.at)
     }
 
-    /// Whether a key that has been taken is there.
+    /// Whether a taken key is present.
     pub fn has(&self, key: &str) -> bool {
         self.place(key).is_some()
     }
 
-    /// A fault of a key that has been taken, which shows beside other values only.
+    /// Reports a fault of a taken key that shows only in comparison with other values.
     pub fn wrong(&self, key: &str, found: impl Into<String>, expected: impl Into<String>) {
         self.fault(
             self.place(key).unwrap_or(self.at),
@@ -258,13 +258,13 @@ impl<'s> Table<'s> {
             .for_each(|it| self.reader.document.add(it));
     }
 
-    /// Whether no fault was found since this table began to be read: only then do its values say
-    /// something about each other.
+    /// Whether no fault was found since the start of this table. Only then can its values be
+    /// compared with each other.
     pub fn is_sound(&self) -> bool {
         self.reader.document.count() == self.faults_before
     }
 
-    /// Takes a value that may be absent, as its type reads it.
+    /// Takes an optional value, as its type reads it.
     pub fn value<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         let value = self.take(key)?;
         let read = leaf::read(value.get_ref());
@@ -275,7 +275,7 @@ impl<'s> Table<'s> {
         .ok()
     }
 
-    /// The same, of a value that must be there.
+    /// Takes a required value, as its type reads it.
     pub fn needed<T: DeserializeOwned>(&mut self, key: &'static str) -> Option<T> {
         let value = self.value(key);
         if !self.has(key) {
@@ -284,7 +284,7 @@ impl<'s> Table<'s> {
         value
     }
 
-    /// Takes a whole number that may be absent.
+    /// Takes an optional whole number.
     pub fn count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
         let within = |value: &DeValue<'_>| {
@@ -294,7 +294,7 @@ impl<'s> Table<'s> {
         self.optional(key, within, &expected)
     }
 
-    /// The same, of a number that must be there.
+    /// Takes a required whole number.
     pub fn needed_count(&mut self, key: &'static str, range: RangeInclusive<u32>) -> Option<u32> {
         let (least, most) = (*range.start(), *range.end());
         let number = self.count(key, range);
@@ -305,7 +305,7 @@ impl<'s> Table<'s> {
         number
     }
 
-    /// Takes `kind`, on which the other keys depend; the default is one of its words.
+    /// Takes `kind`, on which the other keys depend; the default is one of its values.
     pub fn kind<T: DeserializeOwned>(&mut self, default: Option<&str>) -> Option<T> {
         let given = self.peek("kind").and_then(DeValue::as_str);
         self.kind = given.or(default).map(str::to_owned);
@@ -318,7 +318,7 @@ impl<'s> Table<'s> {
         }
     }
 
-    /// Takes the tables of a list, `[[key]]`, each with its number as label.
+    /// Takes a list of tables, `[[key]]`, each with its number as label.
     pub fn tables(&mut self, key: &'static str) -> Vec<Table<'s>> {
         let value = self.take(key);
         if let Some(known) = self.known.last_mut() {
@@ -347,7 +347,7 @@ impl<'s> Table<'s> {
         tables
     }
 
-    /// Takes everything, in the order of the text: names, where they stand, values.
+    /// Takes all keys, in the order of the text: names, positions, values.
     pub fn drain(&mut self) -> Vec<(String, usize, Spanned<DeValue<'s>>)> {
         let entries = std::mem::take(&mut self.entries);
         let mut all: Vec<_> = entries
@@ -361,7 +361,7 @@ impl<'s> Table<'s> {
         all
     }
 
-    /// Looks at the value of a key that has not been taken yet.
+    /// The value of a key that has not been taken yet.
     pub fn peek(&self, key: &str) -> Option<&DeValue<'s>> {
         self.entries.get(key).map(Spanned::get_ref)
     }
@@ -392,7 +392,7 @@ impl<'s> Table<'s> {
         }
     }
 
-    /// Takes a table; one that is absent is empty.
+    /// Takes a table; an absent one is empty.
     pub fn sub_or_empty(&mut self, key: &'static str) -> Table<'s> {
         self.sub(key).unwrap_or_else(|| {
             let path = format!("{}{key}.", self.path);
@@ -401,7 +401,7 @@ impl<'s> Table<'s> {
         })
     }
 
-    /// Takes a table that must be there.
+    /// Takes a required table.
     pub fn needed_sub(&mut self, key: &'static str) -> Option<Table<'s>> {
         let table = self.sub(key);
         if !self.has(key) {
@@ -411,7 +411,7 @@ impl<'s> Table<'s> {
         table
     }
 
-    /// Takes a value that may be absent.
+    /// Takes an optional value.
     pub fn optional<T>(
         &mut self,
         key: &'static str,
@@ -427,7 +427,7 @@ impl<'s> Table<'s> {
         parsed
     }
 
-    /// Takes a value that must be there.
+    /// Takes a required value.
     pub fn required<T>(
         &mut self,
         key: &'static str,
@@ -448,7 +448,7 @@ impl<'s> Table<'s> {
         self.optional(key, parse, expected)
     }
 
-    /// Takes one value or a list of them. `parse` may know better what was expected.
+    /// Takes one value or a list of them. `parse` may return a more precise expectation.
     pub fn list<T: PartialEq>(
         &mut self,
         key: &'static str,
@@ -485,7 +485,7 @@ impl<'s> Table<'s> {
         all
     }
 
-    /// How the header of a table within this one is written.
+    /// The header of a table within this one.
     fn header(&self, key: &str) -> String {
         if self.label.is_empty() && self.path.is_empty() {
             format!("[{key}]")
@@ -494,7 +494,7 @@ impl<'s> Table<'s> {
         }
     }
 
-    /// Refuses the keys that nobody asked for.
+    /// Refuses the keys that were not taken.
     pub fn finish(&mut self) {
         let known = self.known.clone();
         let kind = match &self.kind {
@@ -536,10 +536,10 @@ pub fn number(value: &DeValue<'_>) -> Option<f64> {
     }
 }
 
-/// What [`name`] accepts.
+/// The names that [`name`] accepts.
 pub const NAME: &str = "1 to 64 letters, digits, -, _ or ., not beginning with - or .";
 
-/// A name that can be that of a file.
+/// A name that is also valid as a file name.
 pub fn name(value: &DeValue<'_>) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let text = value.as_str()?;
@@ -561,7 +561,7 @@ pub fn describe(value: &DeValue<'_>) -> String {
     }
 }
 
-/// A piece of the text in quotes, control characters escaped, cut where it is long.
+/// A piece of the text in quotes, control characters escaped, shortened if it is long.
 pub fn quoted(piece: &str) -> String {
     let mut short: String = piece.chars().take(QUOTE_MAX).collect();
     if short.len() < piece.len() {

@@ -1,20 +1,20 @@
-//! A text, and the faults that were found in it.
+//! A text, and its faults.
 
 use std::cell::RefCell;
 use std::path::Path;
 
 use crate::fault::{Fault, Faults, Position, position};
 
-/// Most faults that are told.
+/// Largest number of reported faults.
 const FAULTS_MAX: usize = 100;
 
-/// The whole text, and what was found wrong with it.
+/// The whole text, and its faults.
 pub struct Document<'a> {
-    /// Serves for messages alone.
+    /// For messages only.
     pub file: &'a Path,
     /// The text.
     pub text: &'a str,
-    /// Where each line begins.
+    /// Start of each line.
     lines: Vec<u32>,
     faults: RefCell<Vec<Fault>>,
 }
@@ -22,8 +22,8 @@ pub struct Document<'a> {
 impl<'a> Document<'a> {
     /// A text without faults so far.
     pub fn new(file: &'a Path, text: &'a str) -> Self {
-        // A file has 16 MiB at most, and perhaps as many lines: of the size that is needed, since
-        // one that grows has up to twice that.
+        // A file has up to 16 MiB, and perhaps as many lines. So the vector has the needed
+        // capacity: a growing one has up to twice that.
         let mut lines = Vec::with_capacity(text.matches('\n').count() + 1);
         lines.push(0);
         lines.extend(text.match_indices('\n').map(|(at, _)| at as u32 + 1));
@@ -42,7 +42,7 @@ impl<'a> Document<'a> {
             at -= 1;
         }
         let line = self.lines.partition_point(|&start| start as usize <= at);
-        // The first line begins at 0, so at least one does not begin after `at`.
+        // The first line starts at 0, so at least one does not start after `at`.
         let start = self.lines[line - 1] as usize;
         Position {
             line,
@@ -50,7 +50,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Adds a fault.
+    /// Reports a fault.
     pub fn fault(
         &self,
         at: Position,
@@ -67,7 +67,7 @@ impl<'a> Document<'a> {
         });
     }
 
-    /// Adds a fault, which may be of another file that this one names.
+    /// Adds a fault, possibly of another file that this one names.
     pub(super) fn add(&self, fault: Fault) {
         let mut faults = self.faults.borrow_mut();
         if faults.len() < FAULTS_MAX {
@@ -82,12 +82,12 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Whether no more faults are told.
+    /// Whether no more faults are reported.
     pub fn is_full(&self) -> bool {
         self.faults.borrow().len() > FAULTS_MAX
     }
 
-    /// Faults so far.
+    /// Number of faults so far.
     pub(super) fn count(&self) -> usize {
         self.faults.borrow().len()
     }
@@ -97,7 +97,7 @@ impl<'a> Document<'a> {
         self.faults.borrow().is_empty()
     }
 
-    /// The faults, in the order of the text; after them those of other files.
+    /// The faults, in the order of the text; then those of other files.
     pub fn take_faults(&self) -> Faults {
         let mut faults = self.faults.take();
         faults.sort_by_key(|fault| (fault.file != self.file, fault.at));
@@ -105,14 +105,14 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A file's content as text; `file` serves for messages alone.
+/// A file's content as text; `file` is for messages only.
 ///
 /// # Errors
 /// The first byte that is not UTF-8.
 pub fn text<'b>(bytes: &'b [u8], file: &Path) -> Result<&'b str, Faults> {
     std::str::from_utf8(bytes).map_err(|error| {
         let (valid, rest) = bytes.split_at(error.valid_up_to());
-        // The valid part is text by the contract of `valid_up_to`.
+        // The valid part is UTF-8 by the contract of `valid_up_to`.
         let (line, column) = position(&String::from_utf8_lossy(valid), valid.len());
         let byte = rest.first().copied().unwrap_or_default();
         Faults(vec![Fault {

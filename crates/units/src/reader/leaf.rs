@@ -1,4 +1,4 @@
-//! One value, by what its type's `Deserialize` expects.
+//! One value, in the form that its type's `Deserialize` expects.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use toml::de::DeValue;
 use super::{number, whole};
 use crate::near::nearest;
 
-/// What a type says that it expected.
+/// Expectation of a type.
 #[derive(Debug)]
 struct Expected(String);
 
@@ -44,7 +44,7 @@ impl de::Error for Expected {
     }
 }
 
-/// A value; none: it is not there.
+/// A value, or none if it is absent.
 struct Leaf<'v, 'd>(Option<&'v DeValue<'d>>);
 
 impl<'de> Deserializer<'de> for Leaf<'_, '_> {
@@ -81,12 +81,12 @@ impl<'de> Deserializer<'de> for Leaf<'_, '_> {
     }
 }
 
-/// The value, or what was expected instead.
+/// The value, or the expected form.
 pub(super) fn read<T: DeserializeOwned>(value: &DeValue<'_>) -> Result<T, String> {
     T::deserialize(Leaf(Some(value))).map_err(|Expected(expected)| expected)
 }
 
-/// What a type expects, in words.
+/// The form that a type expects, in words.
 pub fn expected<T: DeserializeOwned>() -> String {
     match T::deserialize(Leaf(None)) {
         Ok(_) => "a value".to_owned(),
