@@ -1,4 +1,4 @@
-//! Compiles the kernel programs, and generates the skeletons of some.
+//! Compiles the kernel programs, and generates skeletons of some.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn main() -> Result<()> {
     let version = version.lines().next().unwrap_or_default();
     println!("cargo:rustc-env=THALWEG_CLANG={version}");
 
-    // One source, two objects: against the UAPI alone, and with the kernel's own BTF.
+    // One source, two objects: against the UAPI only, and with the kernel's own BTF.
     build_object(&bpf, &include, &out, "learn", &[])?;
     build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
     build_object(&bpf, &include, &out, "policy", &[])?;
@@ -52,7 +52,7 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
 }
 
-/// Arguments that every program is compiled with.
+/// Compiler arguments of every program.
 fn arguments(include: &Path, flags: &[&str]) -> Result<Vec<String>> {
     let mut arguments = vec![
         "-mcpu=v3".to_string(),

@@ -1,7 +1,7 @@
-//! Every kernel program, compiled: objects for libbpf, and skeletons of the laboratory's.
+//! Every kernel program, compiled: objects for libbpf, and skeletons of the laboratory's programs.
 //!
-//! One build script, one set of rules. This crate knows nothing of what the programs mean: the
-//! types that they share with user space are in `thalweg-bpf-types`.
+//! There is one build script and one set of rules. This crate knows nothing of what the programs
+//! do. The types that they share with user space are in `thalweg-bpf-types`.
 
 /// Declares the module of a skeleton that the build script generated.
 macro_rules! skeleton {
@@ -26,7 +26,7 @@ skeleton!(
     "loss.skel.rs"
 );
 skeleton!(
-    /// Round-trip times of what passes an interface (`rtt.bpf.c`), TC programs.
+    /// Round-trip times of packets on an interface (`rtt.bpf.c`), TC programs.
     rtt,
     "rtt.skel.rs"
 );
@@ -36,13 +36,13 @@ skeleton!(
     "timer.skel.rs"
 );
 
-/// The program `learn` against the UAPI alone: an ELF object for libbpf.
+/// The program `learn` against the UAPI only: an ELF object for libbpf.
 pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o"));
 
 /// The same program with CO-RE reads of the kernel's `tcp_sock`: needs kernel BTF.
 pub const LEARN_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn_btf.bpf.o"));
 
-/// The egress limiter (`limit.bpf.c`), against the UAPI alone.
+/// The egress limiter (`limit.bpf.c`), against the UAPI only.
 pub const LIMIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/limit.bpf.o"));
 
 /// The program `policy`: needs no kernel BTF.
@@ -64,7 +64,7 @@ pub const DCTCP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dctcp.bpf.o")
 /// The learned rate controller as a congestion control (`rate.bpf.c`): needs kernel BTF.
 pub const RATE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/rate.bpf.o"));
 
-/// All that the command loads, by the names of their sources; two of `learn.bpf.c`.
+/// All programs that the command loads, by the names of their sources; two come from `learn.bpf.c`.
 pub const OBJECTS: [(&str, &[u8]); 9] = [
     ("learn", LEARN),
     ("learn_btf", LEARN_BTF),
@@ -77,5 +77,5 @@ pub const OBJECTS: [(&str, &[u8]); 9] = [
     ("rate", RATE),
 ];
 
-/// The compiler that they come from.
+/// The compiler that built them.
 pub const CLANG: &str = env!("THALWEG_CLANG");

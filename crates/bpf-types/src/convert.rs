@@ -1,4 +1,4 @@
-//! Between the structs of the header and the types of the core.
+//! Conversions between the structs of the header and the types of `thalweg-learner`.
 
 use thalweg_learner::{ArmState, Host, HostKey, same_arm};
 
@@ -31,20 +31,20 @@ fn arm_to_raw(arm: &ArmState) -> raw::thalweg_arm_state {
     same_arm!(raw::thalweg_arm_state, arm)
 }
 
-/// Validity of a copy of a record, which was made while programs may have changed it.
+/// Validity of a record's copy; programs may have changed the record meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// It is whole.
     Whole,
-    /// A program was writing it.
+    /// A program was writing the record.
     Written,
-    /// The map has recycled it for another host: there is no record of this one any more.
+    /// The map has recycled the record for another host: this host has none any more.
     Recycled,
 }
 
-/// Validity of the copy of the record under `key`.
+/// Validity of a copy of the record under `key`.
 pub fn copied(key: &HostKey, host: &raw::thalweg_host) -> Copied {
-    // The lower half, as it is stored.
+    // The lower half of the tag, as it is stored.
     if host.tag != key.tag() || host.tag_tail != host.tag as u32 {
         Copied::Recycled
     } else if host.seq_head != host.seq_tail {
@@ -60,7 +60,7 @@ pub fn host_from_raw(host: &raw::thalweg_host) -> Host {
         connections: host.connections,
         scored: host.scored,
         switched: host.switched,
-        // Arms are 16.
+        // There are 16 arms.
         harmful: (host.harmful & 0xffff) as u16,
         queue_q16: host.queue_q16,
         base_rtt_us: host.base_rtt_us,

@@ -1,8 +1,8 @@
-//! The types of everything that crosses the kernel border, and nothing that runs there.
+//! The types of everything that crosses the kernel border.
 //!
 //! [`raw`] is generated from `bpf/include/thalweg_abi.h`, the only definition; the test `generated`
-//! holds the two together. The conversions turn bytes of the kernel into types of [`thalweg_learner`]
-//! and back. Building this needs no clang: the programs themselves are in `thalweg-bpf-objects`,
+//! compares the two. The conversions turn bytes of the kernel into types of [`thalweg_learner`] and
+//! back. Building this crate needs no clang. The programs themselves are in `thalweg-bpf-objects`,
 //! which this crate must not know.
 
 mod convert;
@@ -14,7 +14,7 @@ mod pod;
     non_camel_case_types,
     non_upper_case_globals,
     clippy::all,
-// Of large arrays, bindgen writes zeros itself.
+// bindgen itself writes zeros for large arrays.
     clippy::undocumented_unsafe_blocks
 )]
 pub mod raw;

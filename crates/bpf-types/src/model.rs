@@ -7,7 +7,7 @@ use thalweg_rate::{
 
 use crate::raw;
 
-// The core's limits are those of the header's arrays.
+// The limits of `thalweg-rate` are those of the header's arrays.
 const _: () = {
     assert!(MAX_INPUTS == raw::THALWEG_MODEL_INPUTS as usize);
     assert!(MAX_WIDTH == raw::THALWEG_MODEL_WIDTH as usize);
@@ -17,7 +17,7 @@ const _: () = {
     assert!(MAX_DEPTH == raw::THALWEG_MODEL_DEPTH as usize);
 };
 
-/// A model as the kernel stores it: on the heap, for it has 38 kilobytes.
+/// A model as the kernel stores it; on the heap, because it has 38 kilobytes.
 pub fn model_to_raw(model: &Model) -> Box<raw::thalweg_model> {
     let features = model.features();
     let mut stored = Box::new(raw::thalweg_model {
@@ -68,8 +68,8 @@ fn store_layer(layer: &Layer, low: i32, high: i32, slot: &mut raw::thalweg_model
     slot.multiplier[..layer.rows()].copy_from_slice(layer.multipliers());
     for row in 0..layer.rows() {
         for column in 0..layer.columns() {
-            // The first of a pair of rows in the lower half, the second in the upper; a
-            // negative first one borrows from the second, as sums will.
+            // The first of a pair of rows is in the lower half, the second in the upper. A negative
+            // first one borrows from the second, as sums do.
             let weight = i64::from(layer.weight(row, column));
             slot.weights[row / 2][column] += if row % 2 == 0 { weight } else { weight << 32 };
         }

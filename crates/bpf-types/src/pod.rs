@@ -2,12 +2,12 @@
 
 use crate::raw;
 
-/// A struct of the ABI header: fixed-width integers without padding, so every bit pattern
-/// is a value and every value is its bytes.
+/// A struct of the ABI header: fixed-width integers without padding. So every bit pattern is a
+/// value, and every value is its bytes.
 ///
 /// # Safety
-/// Implement it only for `#[repr(C)]` structs of which that is true. The header asserts the
-/// sizes, so a hidden hole would fail its build.
+/// Implement it only for such `#[repr(C)]` structs. The header asserts the sizes, so a hidden hole
+/// would fail its build.
 pub unsafe trait Pod: Copy + Default {}
 
 macro_rules! pod {

@@ -1,5 +1,5 @@
-//! Host records of kernel interface version 4, the one before the present: what an agent that is
-//! newer than the programs in the kernel finds there.
+//! Host records of kernel interface version 4, the version before the present one. An agent newer
+//! than the programs in the kernel finds them there.
 
 use thalweg_learner::{ArmState, Host, MAX_ARMS};
 
@@ -8,7 +8,7 @@ pub const VERSION: u32 = 4;
 /// Bytes of a record: 56, 16 arms of 48, 8.
 pub const HOST_BYTES: usize = 56 + 48 * MAX_ARMS + 8;
 
-/// Reads numbers one after the other.
+/// Reads numbers in sequence.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -41,7 +41,7 @@ impl Reader<'_> {
     }
 }
 
-/// A record; what version 4 did not know is 0, "nothing yet". `None`: it has another size, or was
+/// A record; fields that version 4 lacks are 0, "nothing yet". `None`: it has another size, or was
 /// being written.
 pub fn host(bytes: &[u8]) -> Option<Host> {
     if bytes.len() != HOST_BYTES {
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_whole_and_a_torn_one_not_at_all() {
-        // Each number is its own place, in units of four bytes.
+        // Each number is its own index, in units of four bytes.
         let mut bytes: Vec<u8> = (0..HOST_BYTES as u32 / 4)
             .flat_map(u32::to_ne_bytes)
             .collect();

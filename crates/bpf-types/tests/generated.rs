@@ -1,4 +1,4 @@
-//! `src/raw.rs` is what bindgen makes of the ABI headers.
+//! `src/raw.rs` is the output of bindgen for the ABI headers.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ const HEAD: &str = "\
 //! the header: `THALWEG_GENERATE=1 cargo test -p thalweg-bpf-types --test generated`
 ";
 
-/// Without what a version of rustfmt decides.
+/// Removes formatting that depends on the version of rustfmt.
 fn tokens(text: &str) -> String {
     let kept = |c: &char| !c.is_whitespace() && *c != ',';
     text.chars().filter(kept).collect()
