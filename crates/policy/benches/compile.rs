@@ -1,4 +1,4 @@
-//! How long a large policy takes: `cargo bench -p thalweg-policy`.
+//! Time to compile a large policy: `cargo bench -p thalweg-policy`.
 #![allow(clippy::unwrap_used, reason = "a benchmark may fail by unwrap")]
 
 use std::fmt::Write;

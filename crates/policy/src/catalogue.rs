@@ -1,9 +1,9 @@
-//! Everything a rule can set: one table, from which parsing, checks, warnings, the compiled
-//! form and the table in `docs/reference/policy.md` come.
+//! The table of everything that a rule can set. Parsing, checks, warnings, the compiled form and
+//! the table in `docs/reference/policy.md` come from it.
 //!
-//! Levels and names are those of the UAPI (`asm-generic/socket.h`, `linux/tcp.h`,
-//! `linux/in.h`, `linux/in6.h`, `linux/bpf.h`), ranges those of `net/core/filter.c`,
-//! `net/core/sock.c` and `net/ipv4/tcp.c`.
+//! Levels and names are those of the UAPI (`asm-generic/socket.h`, `linux/tcp.h`, `linux/in.h`,
+//! `linux/in6.h`, `linux/bpf.h`). Ranges are those of `net/core/filter.c`, `net/core/sock.c` and
+//! `net/ipv4/tcp.c`.
 
 mod keys;
 
@@ -13,21 +13,21 @@ use crate::Version;
 use std::time::Duration;
 use thalweg_units::grammar::{self, duration_text, rate_text, size_text};
 
-/// When an operation is carried out; the numbers are those of `enum thalweg_stage`.
+/// When an operation is carried out. The numbers are those of `enum thalweg_stage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Stage {
     /// Before the SYN leaves.
     Connect = 0,
-    /// A socket begins to listen.
+    /// A socket starts to listen.
     Listen = 1,
     /// The kernel asks for a value.
     Asked = 2,
-    /// The handshake is done, on either side.
+    /// The handshake is complete, on either side.
     Established = 3,
     /// A segment is retransmitted.
     Retransmission = 4,
-    /// The retransmission timer fires.
+    /// The retransmission timer expires.
     Rto = 5,
     /// The round-trip time was measured.
     Rtt = 6,
@@ -36,7 +36,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All of them, in order.
+    /// All stages, in order.
     pub const ALL: [Self; 8] = [
         Self::Connect,
         Self::Listen,
@@ -62,7 +62,7 @@ impl Stage {
         }
     }
 
-    /// The stage of that name.
+    /// The stage with that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
@@ -111,24 +111,24 @@ pub enum Does {
     Statistics,
     /// The experimental header option.
     SendOption,
-    /// Reads the peer's.
+    /// Reads the header option of the peer.
     ReadOption,
     /// Limits the learner.
     LearnFrom,
 }
 
-/// How a value is written, and what the kernel counts in.
+/// The form of a value, and the kernel's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// `true` or `false`.
     Flag,
-    /// `true`; there is nothing that could be switched off.
+    /// `true`; it cannot be switched off.
     Only,
     /// A whole number.
     Number,
     /// A size in bytes.
     Bytes,
-    /// A duration in multiples of so many microseconds.
+    /// A duration in multiples of this many microseconds.
     Time(u32),
     /// A rate in bits per second; the kernel counts bytes.
     Rate,
@@ -153,7 +153,7 @@ pub struct Key {
     pub does: Does,
     /// How its value is written.
     pub unit: Unit,
-    /// Least and greatest value, in what the kernel counts.
+    /// Minimum and maximum, in the kernel's unit.
     pub range: (u32, u32),
     /// Stages at which `[rule.set]` sets it.
     pub set: u8,
@@ -167,7 +167,7 @@ pub struct Key {
     pub trap: Option<&'static str>,
 }
 
-/// The key of that name.
+/// The key with that name.
 pub fn key(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
@@ -182,14 +182,14 @@ impl Key {
             Stage::Connect | Stage::Asked | Stage::Established => Version(4, 13),
         });
         let own = match self.does {
-            // The hook alone counts.
+            // Only the hook counts.
             Does::Statistics => Version(4, 13),
             _ => self.since,
         };
         hook.fold(own, Version::max)
     }
 
-    /// Whether it is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets alone.
+    /// Whether it is for IPv4 (`Some(true)`) or IPv6 (`Some(false)`) sockets only.
     pub fn ipv4_only(&self) -> Option<bool> {
         match self.does {
             Does::SetNumber {

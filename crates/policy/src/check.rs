@@ -1,4 +1,5 @@
-//! Warnings: settings of a valid policy that are probably not meant. Only certain cases count.
+//! Warnings about settings of a valid policy that are probably unintended. Only certain cases
+//! count.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,28 +8,28 @@ use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is
 use crate::prefix::{Prefix, mask};
 use thalweg_units::Position;
 
-/// Something that is probably not meant.
+/// A probably unintended setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Where.
+    /// Its position.
     pub at: Position,
     /// Name of the rule.
     pub rule: String,
-    /// Its sort.
+    /// Kind of warning.
     pub kind: WarningKind,
-    /// The warning's words.
+    /// Text of the warning.
     pub message: String,
 }
 
-/// Sorts of warnings.
+/// Kinds of warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WarningKind {
     /// An option has an effect that is easily overlooked.
     Trap,
-    /// A rule never gets a flow: an earlier one gets all of them.
+    /// A rule never gets a flow, because an earlier one gets all of them.
     Shadowed,
-    /// The same with the same conditions, and both set the same key differently.
+    /// Two rules have the same conditions and set the same key differently.
     Conflict,
     /// A rule or a setting that no flow can have.
     Nothing,
@@ -50,7 +51,7 @@ impl Policy {
         once(warnings)
     }
 
-    /// Each trap once, where the key is first used.
+    /// Warns of each trap once, where the key is first used.
     fn traps(&self, warnings: &mut Vec<Warning>) {
         let mut first: BTreeMap<&str, (&Rule, &Action, usize)> = BTreeMap::new();
         for rule in &self.rules {
@@ -73,7 +74,7 @@ impl Policy {
         }
     }
 
-    /// Rules that never win.
+    /// Warns of rules that never win.
     fn shadows(&self, warnings: &mut Vec<Warning>) {
         let mut never: HashMap<Option<Prefix>, Vec<usize>> = HashMap::new();
         let mut others: HashMap<Option<Prefix>, Vec<usize>> = HashMap::new();
@@ -83,7 +84,7 @@ impl Policy {
             }
             rule.conditions.remote.iter().copied().map(Some).collect()
         };
-        // A rule that protects may cover another however short its prefix.
+        // A `never` rule may cover another, however short its prefix.
         let mut lengths: HashSet<(bool, u8)> = HashSet::new();
         for (place, rule) in self.rules.iter().enumerate().filter(|(_, rule)| rule.never) {
             for prefix in prefixes(rule) {
@@ -124,7 +125,7 @@ impl Policy {
     }
 }
 
-/// Says that there is more of it.
+/// Says how many other rules have the same warning.
 fn so_in(others: usize) -> String {
     match others {
         0 => String::new(),
@@ -133,7 +134,7 @@ fn so_in(others: usize) -> String {
     }
 }
 
-/// Of warnings with the same words the first, with how many rules have it too.
+/// Merges warnings with the same text into the first, which counts the rules.
 fn once(warnings: Vec<Warning>) -> Vec<Warning> {
     let mut rules: HashMap<(WarningKind, String), HashSet<String>> = HashMap::new();
     let mut first: Vec<Warning> = Vec::new();
@@ -193,12 +194,12 @@ impl Rule {
         }
     }
 
-    /// Whether this rule holds for every flow that the other holds for, and, if `order` is
-    /// asked for, with prefixes that are never shorter.
+    /// Whether this rule matches every flow that the other matches. With `order`, its prefixes must
+    /// also never be shorter.
     fn covers(&self, other: &Self, order: bool) -> bool {
         let (own, other) = (&self.conditions, &other.conditions);
         let within = |own: &[Prefix], other: &[Prefix]| match (own.is_empty(), other.is_empty()) {
-            // Longer than "anywhere" is never asked for.
+            // Only "anywhere" covers "anywhere".
             (true, true) => true,
             (true, false) => !order,
             (false, true) => false,
@@ -238,7 +239,7 @@ impl Rule {
             && own.sample.is_none_or(|own| other.sample.is_some_and(|other| other <= own))
     }
 
-    /// Conditions and settings that contradict each other.
+    /// Warns of conditions and settings that contradict each other.
     fn nothing(&self, warnings: &mut Vec<Warning>) {
         let conditions = &self.conditions;
         let mut warn = |at, message: String| {
@@ -303,7 +304,7 @@ impl Rule {
         }
     }
 
-    /// Settings that need another.
+    /// Warns of settings that need another.
     fn incomplete(&self, warnings: &mut Vec<Warning>) {
         let set = |name: &str| self.actions.iter().find(|action| action.key.name == name);
         let on = |name: &str| set(name).is_some_and(|action| action.value == Value::Number(1));
@@ -340,7 +341,7 @@ impl Rule {
 }
 
 impl Conditions {
-    /// Whether some pair of remote and local prefix of a family can begin alike.
+    /// Whether some pair of remote and local prefix of a family can share its leading bits.
     fn can_be_alike(&self) -> bool {
         let Some(same) = self.same_prefix else {
             return true;

@@ -12,7 +12,7 @@ use thalweg_units::{Fault, Faults};
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;
-/// Rules looked at for one flow.
+/// Largest number of rules that are compared with one flow.
 const CANDIDATES_MAX: usize = raw::THALWEG_POLICY_MAX_CANDIDATES as usize;
 /// cgroups that rules name.
 const CGROUPS_MAX: usize = raw::THALWEG_POLICY_MAX_CGROUPS as usize;
@@ -20,14 +20,14 @@ const CGROUPS_MAX: usize = raw::THALWEG_POLICY_MAX_CGROUPS as usize;
 const ARM_SETS_MAX: usize = raw::THALWEG_POLICY_MAX_ARM_SETS as usize;
 /// Texts are numbered in 16 bits.
 const TEXTS_MAX: usize = 1 << 16;
-/// A range of ports that holds for none.
+/// A range of ports that contains none.
 const NO_PORTS: raw::thalweg_policy_ports = raw::thalweg_policy_ports { first: 1, last: 0 };
 
 impl Policy {
-    /// The tables of this policy.
+    /// Compiles the tables of this policy.
     ///
     /// # Errors
-    /// The limits of the kernel program, each at the first rule that exceeds it.
+    /// Exceeded limits of the kernel program, each at the first rule beyond it.
     pub fn compile(&self) -> Result<Compiled, Faults> {
         let mut compiler = Compiler {
             policy: self,
@@ -65,9 +65,9 @@ struct Compiler<'p> {
     cgroups: HashMap<&'p str, usize>,
     arm_sets: HashMap<&'p [String], u32>,
     netns: HashMap<&'p Namespace, usize>,
-    /// Rules of each prefix. Of one family, a prefix comes before those that lie in it.
+    /// Rules of each prefix. Within a family, a prefix comes before the prefixes that it contains.
     nodes: BTreeMap<NodeOrder, Vec<raw::thalweg_policy_rule>>,
-    /// Of each node.
+    /// Prefix of each node.
     prefixes: Vec<Prefix>,
     copies: usize,
     faults: Vec<Fault>,
@@ -110,7 +110,7 @@ impl<'p> Compiler<'p> {
             ops: Vec::with_capacity(rule.actions.len()),
         };
         let mut actions: Vec<&Action> = rule.actions.iter().collect();
-        // It bounds the initial window, too, wherever that stands.
+        // `cwnd_clamp` also limits the initial window, so it comes last, wherever it stands.
         actions.sort_by_key(|action| action.key.name == "cwnd_clamp");
         for action in actions {
             let op = self.op(rule, action);
@@ -122,7 +122,7 @@ impl<'p> Compiler<'p> {
         let stages = rule.stages();
         self.out.stages |= u32::from(stages);
         if rule.never {
-            // Where the learner chooses, it must know of the rule.
+            // The learner chooses at this stage, and must know of the rule.
             self.out.stages |= u32::from(Stage::Established.bit());
         }
 
@@ -145,7 +145,7 @@ impl<'p> Compiler<'p> {
         }
     }
 
-    /// One rule for each pair of remote and local prefix of a family.
+    /// Adds one rule for each pair of remote and local prefix of a family.
     fn copies_of(&mut self, rule: &Rule, template: &raw::thalweg_policy_rule, ipv4: bool) {
         let conditions = &rule.conditions;
         if !conditions.has_family(ipv4) {
@@ -211,7 +211,7 @@ impl<'p> Compiler<'p> {
             Does::ReadOption => (raw::THALWEG_OP_READ_OPTION, 0, 0),
             Does::LearnFrom => (raw::THALWEG_OP_LEARN_FROM, 0, 0),
         };
-        // The kinds of the ABI are far below 256.
+        // The operations of the ABI are numbered far below 256.
         op.kind = kind as u8;
         (op.level, op.name) = (level, name);
         match &action.value {
@@ -241,7 +241,7 @@ impl<'p> Compiler<'p> {
         index
     }
 
-    /// Index of a set, from 1.
+    /// Index of a set, counted from 1.
     fn arm_set(&mut self, rule: &Rule, names: &'p [String]) -> u32 {
         if let Some(&index) = self.arm_sets.get(names) {
             return index;
@@ -296,7 +296,7 @@ impl<'p> Compiler<'p> {
                 if index == next {
                     self.out.netns.push(NamespaceUse {
                         namespace: namespace.clone(),
-                        // Far above the cookies that a kernel gives, one after another.
+                        // Far above the cookies of a kernel, which it gives in sequence.
                         placeholder: u64::MAX - next as u64,
                         rules: Vec::new(),
                     });
@@ -306,13 +306,13 @@ impl<'p> Compiler<'p> {
         }
     }
 
-    /// Puts nodes, rules and prefixes into their tables.
+    /// Fills the tables of nodes, rules and prefixes.
     fn lay_out(&mut self) {
         for ipv4 in [true, false] {
             let root = NodeOrder::new(Prefix::all(ipv4));
             self.nodes.entry(root).or_default();
         }
-        // The way from the root to the node before.
+        // The path from the root to the previous node.
         let mut way: Vec<(Prefix, u32)> = Vec::new();
         for (order, mut rules) in std::mem::take(&mut self.nodes) {
             let prefix = order.prefix;
@@ -364,7 +364,7 @@ impl<'p> Compiler<'p> {
         }
     }
 
-    /// Refuses a policy of which some flow would have to be compared with too many rules.
+    /// Refuses a policy if some flow would have to be compared with too many rules.
     fn check_candidates(&mut self) {
         let nodes = &self.out.nodes;
         let mut totals: Vec<usize> = Vec::with_capacity(nodes.len());
@@ -406,7 +406,7 @@ impl<'p> Compiler<'p> {
     }
 }
 
-/// The order of the rules of one node: the first that holds is the best.
+/// Order of the rules of one node: the first match is the best.
 fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
     (
         !is_never(rule),
@@ -420,7 +420,7 @@ fn is_never(rule: &raw::thalweg_policy_rule) -> bool {
     rule.flags & raw::THALWEG_RULE_NEVER != 0
 }
 
-/// The prefixes of a family, each once; everything of it where there are no prefixes at all.
+/// The prefixes of a family, each once; the whole family if there are no prefixes at all.
 fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<Prefix> {
     if prefixes.is_empty() {
         return vec![Prefix::all(ipv4)];
@@ -432,7 +432,7 @@ fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<Prefix> {
         .collect()
 }
 
-/// Flags but for the families.
+/// Flags except those of the families.
 fn flags(rule: &Rule) -> u32 {
     let conditions = &rule.conditions;
     let mut flags = match conditions.direction {

@@ -1,4 +1,4 @@
-//! A policy as the kernel program reads it: plain tables, as `thalweg_policy_abi.h` has them.
+//! A policy as the kernel program reads it: the plain tables of `thalweg_policy_abi.h`.
 
 use std::cmp::Reverse;
 
@@ -8,57 +8,58 @@ use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Namespace, is_below};
 use crate::prefix::{bits, is_ipv4, mask};
 
-/// The tables, and what user space must know to fill and explain them.
+/// The tables, and the data that user space needs to fill and explain them.
 ///
 /// How a flow finds its rule:
-/// 1. The longest prefix in `prefixes4` or `prefixes6` (an IPv4-mapped peer is IPv4) that the
-///    remote address lies in names a node; the tries always have the prefix of length 0.
-/// 2. Of that node and its ancestors (`parent`), each has its rules in order of precedence:
-///    the first that holds is the node's best.
-/// 3. The best of those is the one whose key (`never`, `remote_len`, `local_len`, then the
-///    *lowest* `id`) is the greatest. Nodes must all be looked at, because a rule with
-///    `same_prefix` lies in the root and may be longer than a prefix further down.
+/// 1. The longest prefix in `prefixes4` or `prefixes6` that contains the remote address names a
+///    node. An IPv4-mapped peer is IPv4. The tries always have the prefix of length 0.
+/// 2. That node and each of its ancestors (`parent`) has its rules in order of precedence: the
+///    first match is the node's best.
+/// 3. The best of those has the greatest key (`never`, `remote_len`, `local_len`, then the *lowest*
+///    `id`). All these nodes must be checked, because a rule with `same_prefix` is in the root and
+///    may be longer than a prefix further down.
 ///
-/// A listener has no peer: it starts at the root (node 0 or 1 by its family), and a rule with
-/// `same_len` or `THALWEG_RULE_REMOTE_PORTS` does not hold for it.
+/// A listener has no peer: it starts at the root (node 0 or 1 by its family). A rule with
+/// `same_len` or `THALWEG_RULE_REMOTE_PORTS` does not match it.
 ///
-/// A flow draws one 32-bit number; a rule with `sample` holds if the number is below it.
+/// A flow draws one 32-bit number; a rule with `sample` matches if the number is below it.
 #[derive(Clone, Debug, Default)]
 pub struct Compiled {
     /// Name of the policy.
     pub name: String,
-    /// Rules, those of one node behind each other. `netns` may be a placeholder: see `netns`.
+    /// Rules; those of one node are adjacent. A rule's cookie `netns` may be a placeholder: see the
+    /// field `netns`.
     pub rules: Vec<raw::thalweg_policy_rule>,
-    /// Operations, those of one rule behind each other; copies of a rule share them, so an
-    /// operation's place is the same in all of them.
+    /// Operations; those of one rule are adjacent. Copies of a rule share them, so an operation's
+    /// index is the same in all of them.
     pub ops: Vec<raw::thalweg_policy_op>,
     /// Nodes; 0 is the root of IPv4, 1 of IPv6.
     pub nodes: Vec<raw::thalweg_policy_node>,
-    /// IPv4 prefixes and their nodes, the one of length 0 included.
+    /// IPv4 prefixes and their nodes, including the one of length 0.
     pub prefixes4: Vec<(raw::thalweg_policy_key4, u32)>,
-    /// IPv6 prefixes and their nodes, the one of length 0 included.
+    /// IPv6 prefixes and their nodes, including the one of length 0.
     pub prefixes6: Vec<(raw::thalweg_policy_key6, u32)>,
     /// Texts that operations refer to by index.
     pub texts: Vec<raw::thalweg_policy_text>,
-    /// `stages` of the head: of all rules, and ESTABLISHED where a `never` rule exists.
+    /// `stages` of the head: those of all rules, and ESTABLISHED if a `never` rule exists.
     pub stages: u32,
-    /// Paths below the root of the cgroup hierarchy; bit i of a rule's mask is `cgroups[i]`.
-    /// A flow has the bit of its own cgroup and of every ancestor.
+    /// Paths below the root of the cgroup hierarchy; bit i of a rule's mask is `cgroups[i]`. A flow
+    /// has the bits of its own cgroup and of every ancestor.
     pub cgroups: Vec<String>,
-    /// Network namespaces that are named, not given by cookie.
+    /// Network namespaces given by name, not by cookie.
     pub netns: Vec<NamespaceUse>,
     /// Sets of congestion controls; operation LEARN_FROM with value i means `arm_sets[i - 1]`.
     pub arm_sets: Vec<Vec<String>>,
-    /// Names and settings of each rule, by id (its place in the file).
+    /// Names and settings of each rule, by id (its index in the file).
     pub about: Vec<About>,
 }
 
-/// A named network namespace, and the rules that ask for it.
+/// A named network namespace, and the rules that need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceUse {
-    /// How the policy names it.
+    /// Its name in the policy.
     pub namespace: Namespace,
-    /// Stands in the rules until it is resolved: no namespace has this cookie.
+    /// Placeholder in the rules until it is resolved: no namespace has this cookie.
     pub placeholder: u64,
     /// Indices into `rules`.
     pub rules: Vec<usize>,
@@ -69,17 +70,17 @@ pub struct NamespaceUse {
 pub struct About {
     /// Its name.
     pub name: String,
-    /// Whether it protects.
+    /// Whether it is a `never` rule.
     pub never: bool,
     /// Keys that its operations set, in the order of the table.
     pub ops: Vec<&'static Key>,
 }
 
 impl Compiled {
-    /// Puts cookies in the place of named network namespaces.
+    /// Replaces the placeholders of named network namespaces by cookies.
     ///
-    /// A namespace that `cookie` answers with `None` does not exist: its rules keep a cookie
-    /// that no namespace has, so they match nothing. Those namespaces are returned.
+    /// A namespace without a `cookie` does not exist. Its rules keep a cookie that no namespace
+    /// has, so they match nothing. Those namespaces are returned.
     pub fn resolve(
         &mut self,
         mut cookie: impl FnMut(&Namespace) -> Option<u64>,
@@ -98,7 +99,7 @@ impl Compiled {
     }
     /// The id of the rule that a flow gets, found as the kernel program finds it.
     ///
-    /// It looks through the prefixes one by one: for tests and explanations, not for speed.
+    /// It searches the prefixes one by one: for tests and explanations, not for speed.
     pub fn decide(&self, flow: &Flow) -> Option<u32> {
         let seen = Seen {
             flow,
@@ -119,7 +120,7 @@ impl Compiled {
         best.map(|rule| rule.id)
     }
 
-    /// The node of the longest prefix that the peer lies in.
+    /// The node of the longest prefix that contains the peer.
     fn node(&self, flow: &Flow) -> u32 {
         let ipv4 = is_ipv4(flow.remote);
         if flow.kind == FlowKind::Listener {
@@ -203,7 +204,7 @@ impl Seen<'_> {
     }
 }
 
-/// The greater one wins.
+/// Precedence of a rule; the greatest wins.
 fn precedence(rule: &raw::thalweg_policy_rule) -> impl Ord + use<> {
     let never = rule.flags & raw::THALWEG_RULE_NEVER != 0;
     (never, rule.remote_len, rule.local_len, Reverse(rule.id))

@@ -1,4 +1,4 @@
-//! Differences of two policies, rule by rule, whatever the layout of the files.
+//! Differences between two policies, rule by rule, whatever the layout of the files.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -14,9 +14,9 @@ pub struct Difference {
     pub added: Vec<String>,
     /// Rules that only the first policy has, in its order.
     pub removed: Vec<String>,
-    /// Rules of both that say something else, in the order of the second.
+    /// Rules of both that differ, in the order of the second.
     pub changed: Vec<ChangedRule>,
-    /// Rules that went past another one; of a pair, those are named that moved the least.
+    /// Rules that moved past another. Of each pair, the ones that moved the least are named.
     pub moved: Vec<String>,
 }
 
@@ -34,14 +34,15 @@ pub struct ChangedRule {
 pub struct Change {
     /// `never`, `match.KEY`, or `KEY at STAGE`.
     pub what: String,
-    /// In the first policy, as TOML; absent: not there.
+    /// Value in the first policy, as TOML; none if absent.
     pub before: Option<String>,
-    /// In the second.
+    /// Value in the second policy.
     pub after: Option<String>,
 }
 
 impl Difference {
-    /// From one policy to another. Names tell rules; descriptions do not count.
+    /// Differences from one policy to another. Rules are matched by name; descriptions do not
+    /// count.
     pub fn between(before: &Policy, after: &Policy) -> Self {
         let names = |policy: &Policy| -> Vec<String> {
             policy.rules.iter().map(|rule| rule.name.clone()).collect()
@@ -93,7 +94,7 @@ fn changes(before: &Rule, after: &Rule) -> Vec<Change> {
         .collect()
 }
 
-/// Everything that a rule says.
+/// All conditions and settings of a rule.
 fn values(rule: &Rule) -> HashMap<String, String> {
     let mut values = HashMap::new();
     if rule.never {
@@ -110,7 +111,7 @@ fn values(rule: &Rule) -> HashMap<String, String> {
     values
 }
 
-/// Rules of both that are not in the longest run that kept its order.
+/// Rules of both that are not in the longest run with unchanged order.
 fn moved(before: &Policy, after: &Policy) -> Vec<String> {
     let places: HashMap<&str, usize> = before
         .rules
@@ -123,7 +124,7 @@ fn moved(before: &Policy, after: &Policy) -> Vec<String> {
         .iter()
         .filter_map(|rule| Some((*places.get(rule.name.as_str())?, rule.name.as_str())))
         .collect();
-    // Longest increasing run: `ends[n]` is where the best run of n + 1 ends.
+    // Longest increasing run: `ends[n]` is the end of the best run of n + 1.
     let mut ends: Vec<usize> = Vec::new();
     let mut previous: Vec<Option<usize>> = Vec::with_capacity(common.len());
     for (index, (place, _)) in common.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Policies: which TCP parameters a flow is given.
+//! Policies: which TCP parameters a flow gets.
 //!
-//! A [`Policy`] is parsed from TOML; `docs/reference/policy.md` explains the file. [`Policy::decide`] is
-//! the readable meaning of it, [`Policy::warnings`] says what is probably not meant, and
-//! [`Policy::compile`] turns it into [`Compiled`], the tables of
+//! A [`Policy`] is parsed from TOML; `docs/reference/policy.md` explains the file.
+//! [`Policy::decide`] is its readable meaning. [`Policy::warnings`] reports what is probably
+//! unintended. [`Policy::compile`] turns it into [`Compiled`], the tables of
 //! `bpf/include/thalweg_policy_abi.h`. Nothing here reads a file or asks the kernel.
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Policies, and which rule a flow gets: the semantics in their readable form.
+//! Policies, and which rule a flow gets: the readable semantics.
 //!
-//! `docs/reference/policy.md` says the same in words; [`crate::Compiled`] must agree.
+//! `docs/reference/policy.md` has the same in words; [`crate::Compiled`] must agree.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::prefix::{Prefix, bits, is_ipv4};
 use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
 
-/// Rules, in the order of the file.
+/// A policy: rules, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The file, for messages.
@@ -32,45 +32,45 @@ pub struct Rule {
     pub name: String,
     /// One sentence; may be empty.
     pub description: String,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
-    /// It protects flows from every other rule, and from the learner.
+    /// Whether it protects flows from every other rule, and from the learner.
     pub never: bool,
-    /// Conditions, all of which must hold.
+    /// Conditions; all must hold.
     pub conditions: Conditions,
     /// Its settings, in the order of the file.
     pub actions: Vec<Action>,
 }
 
-/// Conditions of a rule; one that is absent holds for all flows.
+/// Conditions of a rule; an absent one holds for all flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
-    /// The peer lies in one of these; empty: anywhere.
+    /// The peer is in one of these; empty: anywhere.
     pub remote: Vec<Prefix>,
-    /// This machine's address lies in one of these; empty: anywhere.
+    /// This machine's address is in one of these; empty: anywhere.
     pub local: Vec<Prefix>,
-    /// Both addresses begin alike.
+    /// Both addresses share leading bits.
     pub same_prefix: Option<SamePrefix>,
-    /// The peer's port lies in one of these; empty: any.
+    /// The peer's port is in one of these; empty: any.
     pub remote_port: Vec<Ports>,
-    /// This machine's port lies in one of these; empty: any.
+    /// This machine's port is in one of these; empty: any.
     pub local_port: Vec<Ports>,
     /// Who opened the flow.
     pub direction: Option<Direction>,
-    /// Its socket belongs to one of these cgroups or to one below; empty: any.
+    /// Its socket belongs to one of these cgroups or to a descendant; empty: any.
     pub cgroup: Vec<String>,
     /// The network namespace.
     pub netns: Option<Namespace>,
-    /// Of 2^32 flows that many.
+    /// Number of matching flows of 2^32.
     pub sample: Option<u32>,
 }
 
-/// How many leading bits both addresses share; a family without a number has no such flows.
+/// Number of leading bits that both addresses share; a family without a number never matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamePrefix {
-    /// Of IPv4 addresses, 1 to 32.
+    /// For IPv4 addresses, 1 to 32.
     pub ipv4: Option<u8>,
-    /// Of IPv6 addresses, 1 to 128.
+    /// For IPv6 addresses, 1 to 128.
     pub ipv6: Option<u8>,
 }
 
@@ -92,7 +92,7 @@ pub enum Direction {
     Passive,
 }
 
-/// How a policy names a network namespace.
+/// A network namespace as a policy names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Namespace {
     /// A name of `ip netns`: `/run/netns/NAME`.
@@ -103,23 +103,23 @@ pub enum Namespace {
     Cookie(u64),
 }
 
-/// Something that a rule sets.
+/// A setting of a rule.
 #[derive(Clone, Debug)]
 pub struct Action {
-    /// Which key.
+    /// Its key.
     pub key: &'static Key,
-    /// At which stages: a mask of [`crate::Stage::bit`].
+    /// Its stages: a mask of [`crate::Stage::bit`].
     pub stages: u8,
-    /// To what.
+    /// Its value.
     pub value: Value,
-    /// Where it stands.
+    /// Its position.
     pub at: Position,
 }
 
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// In what the kernel counts.
+    /// In the kernel's unit.
     Number(u32),
     /// A name.
     Text(String),
@@ -129,7 +129,7 @@ pub enum Value {
     Congestion,
 }
 
-/// A flow, as far as conditions look at it.
+/// A flow, as conditions see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The peer's address; an IPv4-mapped one is IPv4.
@@ -146,7 +146,7 @@ pub struct Flow {
     pub cgroup: Option<String>,
     /// Its network namespace, named as the policy names it.
     pub netns: Option<Namespace>,
-    /// The number it drew: rules with `sample` hold for flows below their share of 2^32.
+    /// Its random number: rules with `sample` match flows below their share of 2^32.
     pub draw: u32,
 }
 
@@ -157,7 +157,7 @@ pub enum FlowKind {
     Active,
     /// Opened by the peer.
     Passive,
-    /// A listening socket: it has no peer, so nothing that is said of one holds.
+    /// A listening socket. It has no peer, so no condition on the peer holds.
     Listener,
 }
 
@@ -201,18 +201,18 @@ impl Condition {
     }
 }
 
-/// Order of two rules that hold for a flow; the greater one wins.
+/// Order of two rules that match a flow; the greater one wins.
 ///
-/// Lengths are those of the flow's family; 0 where the rule names no prefix.
+/// Lengths are those of the flow's family; 0 if the rule names no prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
     /// `never` rules come before all others.
     pub never: bool,
-    /// Longest prefix of `remote` that the peer lies in, or `same_prefix` if that is longer.
+    /// Longest prefix of `remote` that contains the peer, or `same_prefix` if that is longer.
     pub remote: u8,
-    /// Longest prefix of `local` that this machine's address lies in.
+    /// Longest prefix of `local` that contains this machine's address.
     pub local: u8,
-    /// Place in the file, from 0.
+    /// Index in the file, from 0.
     pub place: Reverse<usize>,
 }
 
@@ -236,7 +236,7 @@ impl Policy {
         self.candidates(flow).into_iter().next()
     }
 
-    /// The rules that hold for a flow; the first is the one it gets.
+    /// The rules that match a flow; the flow gets the first.
     pub fn candidates(&self, flow: &Flow) -> Vec<&Rule> {
         let holding = self.rules.iter().enumerate();
         let mut holding: Vec<_> = holding
@@ -257,7 +257,7 @@ impl Policy {
         let mut outcomes: Vec<(u64, Option<&Rule>)> = Vec::new();
         let mut start = 0;
         for end in ends {
-            // A start is always below 2^32: the ends rise up to that.
+            // A start is always below 2^32, which is the highest end.
             let draw = u32::try_from(start).unwrap_or(u32::MAX);
             let rule = self.decide(&Flow {
                 draw,
@@ -273,7 +273,7 @@ impl Policy {
         outcomes
     }
 
-    /// A rule by its name, and its place in the file.
+    /// A rule by its name, and its index in the file.
     pub fn rule(&self, name: &str) -> Option<(usize, &Rule)> {
         let mut rules = self.rules.iter().enumerate();
         rules.find(|(_, rule)| rule.name == name)
@@ -281,7 +281,7 @@ impl Policy {
 }
 
 impl Rule {
-    /// Where the rule stands among those that hold for a flow.
+    /// Precedence of the rule among those that match a flow.
     pub fn precedence(&self, flow: &Flow, place: usize) -> Precedence {
         let longest = |prefixes: &[Prefix], address| {
             let holding = prefixes.iter().filter(|prefix| prefix.contains(address));
@@ -292,7 +292,7 @@ impl Rule {
         Precedence {
             never: self.never,
             remote: match flow.kind {
-                // It has no peer: what holds for it is "anywhere".
+                // It has no peer: only "anywhere" holds.
                 FlowKind::Listener => 0,
                 _ => longest(&conditions.remote, flow.remote).max(same.unwrap_or(0)),
             },
@@ -301,7 +301,7 @@ impl Rule {
         }
     }
 
-    /// The stages at which it does something: a mask of [`crate::Stage::bit`].
+    /// The stages of its settings: a mask of [`crate::Stage::bit`].
     pub fn stages(&self) -> u8 {
         self.actions
             .iter()
@@ -310,10 +310,10 @@ impl Rule {
 }
 
 impl Conditions {
-    /// Which conditions do not hold for a flow; none: the rule holds.
+    /// The conditions that do not hold for a flow; none: the rule matches.
     pub fn failing(&self, flow: &Flow) -> Vec<Condition> {
         let listener = flow.kind == FlowKind::Listener;
-        // A listener's peer is the unspecified address: only "anywhere" holds for that.
+        // A listener's peer is the unspecified address: only "anywhere" contains it.
         let remote =
             |prefix: &Prefix| prefix.contains(flow.remote) && (!listener || prefix.length() == 0);
         let same = |same: SamePrefix| {
@@ -372,7 +372,7 @@ impl Conditions {
         failing.map(|(condition, _)| condition).collect()
     }
 
-    /// Condition and value, as in the file, of those that are set.
+    /// Condition and value, as in the file, of the conditions that are set.
     pub fn texts(&self) -> Vec<(Condition, String)> {
         let list = |items: Vec<String>| match <[String; 1]>::try_from(items) {
             Ok([one]) => format!("{one:?}"),
@@ -421,7 +421,7 @@ impl Conditions {
         texts
     }
 
-    /// Whether the rule can hold for flows of a family.
+    /// Whether the rule can match flows of a family.
     pub fn has_family(&self, ipv4: bool) -> bool {
         let of = |prefixes: &[Prefix]| {
             prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.is_ipv4() == ipv4)
@@ -433,14 +433,13 @@ impl Conditions {
     }
 }
 
-/// Where the hierarchy of cgroups is mounted; the second where that of version 1 is, too.
+/// Mount points of the cgroup hierarchy; the first is in use beside version 1.
 const CGROUP_MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 /// Longest path of a cgroup.
 const CGROUP_MAX: usize = 4095;
 
-/// The path of a cgroup below the root of the hierarchy, from that or from its directory:
-/// `/system.slice`, the same without the first slash, or `/sys/fs/cgroup/system.slice`. `None` if it
-/// is none of them.
+/// The path of a cgroup below the root of the hierarchy. Accepted are `/system.slice`, the same
+/// without the first slash, and `/sys/fs/cgroup/system.slice`. `None` for other forms.
 pub fn parse_cgroup(text: &str) -> Option<String> {
     let below = |mount: &&str| {
         text.strip_prefix(mount)
@@ -457,7 +456,7 @@ pub fn parse_cgroup(text: &str) -> Option<String> {
     good.then(|| format!("/{path}"))
 }
 
-/// Whether a cgroup is another or lies below it.
+/// Whether a cgroup is another or its descendant.
 pub(crate) fn is_below(path: &str, ancestor: &str) -> bool {
     path.strip_prefix(ancestor)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -486,7 +485,7 @@ impl std::fmt::Display for SamePrefix {
 }
 
 impl Ports {
-    /// As in a policy: a number, or a text for more than one port.
+    /// Its form in a policy: a number, or a text for more than one port.
     fn toml(self) -> String {
         if self.first == self.last {
             self.first.to_string()
@@ -495,7 +494,7 @@ impl Ports {
         }
     }
 
-    /// Whether a port lies in it.
+    /// Whether it contains a port.
     pub fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -512,7 +511,7 @@ impl std::fmt::Display for Ports {
 }
 
 impl Direction {
-    /// Its word in a policy.
+    /// Its name in a policy.
     pub fn name(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -534,7 +533,7 @@ impl Namespace {
     }
 }
 
-/// As in a policy.
+/// Its form in a policy.
 impl std::fmt::Display for Namespace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

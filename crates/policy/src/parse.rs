@@ -1,7 +1,7 @@
-//! From TOML to a [`Policy`]: every fault is found, and each has its place.
+//! From TOML to a [`Policy`]. Every fault is found and has its position.
 //!
-//! Rules are read one after the other, so that a large policy takes the memory of its rules and
-//! not that of its whole text as TOML.
+//! Rules are read one by one. So a large policy takes the memory of its rules, not that of its
+//! whole text as TOML.
 
 mod value;
 
@@ -18,19 +18,19 @@ use thalweg_units::{Faults, nearest};
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Operations of one rule (`THALWEG_POLICY_MAX_OPS`).
+/// Largest number of operations of a rule (`THALWEG_POLICY_MAX_OPS`).
 pub(crate) const OPS_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_OPS as usize;
-/// Rules of one policy; each counts at least once (`THALWEG_POLICY_MAX_RULES`).
+/// Largest number of rules of a policy; each counts at least once (`THALWEG_POLICY_MAX_RULES`).
 const RULES_MAX: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usize;
 /// Longest description, in characters.
 const DESCRIPTION_MAX: usize = 500;
 
 impl Policy {
-    /// Reads a policy; `file` serves for messages alone.
+    /// Reads a policy; `file` is for messages only.
     ///
     /// # Errors
-    /// Faults, in the order of the text, up to a hundred. Of a text that is not UTF-8 nothing is
-    /// looked at, of a part that is not TOML nothing else; parts end before each `[[rule]]`.
+    /// Up to a hundred faults, in the order of the text. A text that is not UTF-8 is not read
+    /// further, nor is a part that is not TOML. Parts end before each `[[rule]]`.
     pub fn parse(bytes: &[u8], file: &Path) -> Result<Self, Faults> {
         let document = Document::new(file, reader::text(bytes, file)?);
         read(&document)
@@ -39,7 +39,7 @@ impl Policy {
     }
 }
 
-/// The policy, which may not be whole where there are faults.
+/// The policy, which may be incomplete if there are faults.
 fn read(document: &Document<'_>) -> Option<Policy> {
     let starts = rules(document.text);
     if let Some(&at) = starts.get(RULES_MAX) {
@@ -108,7 +108,7 @@ fn read(document: &Document<'_>) -> Option<Policy> {
             return None;
         }
     }
-    // Of rules that are not there the names are not known.
+    // The names of unread rules are unknown.
     if !is_toml {
         return None;
     }
@@ -116,7 +116,7 @@ fn read(document: &Document<'_>) -> Option<Policy> {
     Some(policy)
 }
 
-/// Each rule has a name of its own.
+/// Checks that names of rules are unique.
 fn check_names(document: &Document<'_>, policy: &Policy) {
     let mut names = HashMap::new();
     for rule in policy.rules.iter().filter(|rule| !rule.name.is_empty()) {
@@ -131,8 +131,8 @@ fn check_names(document: &Document<'_>, policy: &Policy) {
     }
 }
 
-/// Where each line begins that can only be the header of a rule, `[[rule]]`. From one to the
-/// next the text is TOML by itself. (Quoted, the name may stand in a list as well.)
+/// Start of each line that can only be a rule's header, `[[rule]]`. From one to the next the text
+/// is TOML by itself. (In quotes, the line may also be part of a list.)
 fn rules(text: &str) -> Vec<usize> {
     use TokenKind::{Atom, LeftSquareBracket, RightSquareBracket};
     const HEADER: [TokenKind; 5] = [
@@ -143,7 +143,7 @@ fn rules(text: &str) -> Vec<usize> {
         RightSquareBracket,
     ];
     let mut rules = Vec::new();
-    // How much of a header the line is so far; `None` where it is something else.
+    // Number of header tokens so far; `None` if the line is something else.
     let mut seen = Some(0);
     let mut at = 0;
     for token in Source::new(text).lex() {
@@ -186,7 +186,7 @@ fn rule(reader: &Reader<'_>, place: usize, item: Spanned<DeValue<'_>>) -> Option
         reader.fault(at, Some(nameless), "no table", "a table, [[rule]]");
         return None;
     };
-    // The name comes first, so that every other fault can tell the rule by it.
+    // The name comes first, so that every other fault can name the rule.
     let label = match entries
         .get("name")
         .and_then(|name| reader::name(name.get_ref()))
@@ -255,7 +255,7 @@ fn conditions(table: &mut Table<'_>) -> Conditions {
         direction: table.optional("direction", value::direction, "\"active\" or \"passive\""),
         cgroup: table.list("cgroup", value::CGROUPS_MAX, value::CGROUP, value::cgroup),
         netns: table.optional("netns", value::netns, value::NETNS),
-        // All flows is what there is without the condition.
+        // A sample of all flows equals no condition.
         sample: table
             .optional("sample", value::share, value::SHARE)
             .and_then(|share| u32::try_from(share).ok()),
@@ -267,7 +267,7 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
     let mut actions: Vec<(usize, Action)> = Vec::new();
     if let Some(mut on) = table.sub("on") {
         for stage in Stage::ALL {
-            // The kernel's queries are answered, never set: they are in [rule.set].
+            // Queries of the kernel are answered, never set: they are in [rule.set].
             if stage == Stage::Asked {
                 continue;
             }
@@ -307,12 +307,13 @@ fn actions(reader: &Reader<'_>, table: &mut Table<'_>) -> Vec<Action> {
             ..action
         })
         .collect();
-    // It has the room that they took before, and there may be as many as there are rules.
+    // The vector has the capacity of the intermediate one, and there may be as many vectors as
+    // rules.
     actions.shrink_to_fit();
     actions
 }
 
-/// Takes all keys of a table that sets things; `stages` says at which, or what was expected.
+/// Takes all keys of a table of settings; `stages` gives their stages, or the expected values.
 fn keys(
     mut table: Table<'_>,
     actions: &mut Vec<(usize, Action)>,

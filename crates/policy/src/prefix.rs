@@ -7,7 +7,7 @@ pub(crate) const MAPPED: u8 = 96;
 
 /// An IPv4 or IPv6 prefix.
 ///
-/// IPv4 is kept as `::ffff:a.b.c.d` with 96 bits more; an IPv6 prefix never holds IPv4 flows,
+/// IPv4 is stored as `::ffff:a.b.c.d` with 96 bits more. An IPv6 prefix never contains IPv4 flows,
 /// whatever its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
@@ -16,17 +16,17 @@ pub struct Prefix {
     length: u8,
 }
 
-/// Why a text is no prefix.
+/// Why a text is not a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixError {
-    /// It is none.
+    /// The form is wrong.
     Malformed,
     /// Bits beyond the length are set; the prefix without them.
     HostBits(Prefix),
 }
 
 impl Prefix {
-    /// Everything of a family.
+    /// All addresses of a family.
     pub const fn all(ipv4: bool) -> Self {
         Self {
             ipv4,
@@ -35,7 +35,7 @@ impl Prefix {
         }
     }
 
-    /// Reads `10.0.0.0/8`, `2001:db8::/32` or an address alone.
+    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a single address.
     pub fn parse(text: &str) -> Result<Self, PrefixError> {
         let malformed = PrefixError::Malformed;
         let (address, length) = match text.split_once('/') {
@@ -73,7 +73,7 @@ impl Prefix {
         }
     }
 
-    /// Whether it is of IPv4.
+    /// Whether it is an IPv4 prefix.
     pub fn is_ipv4(self) -> bool {
         self.ipv4
     }
@@ -93,7 +93,7 @@ impl Prefix {
         self.length - if self.ipv4 { MAPPED } else { 0 }
     }
 
-    /// The same, cut to a length in the 128-bit form that is not above its own.
+    /// The prefix cut to a length in the 128-bit form, at most its own.
     pub(crate) fn cut(self, length: u8) -> Self {
         Self {
             bits: self.bits & mask(length),
@@ -102,12 +102,12 @@ impl Prefix {
         }
     }
 
-    /// Whether an address lies in it.
+    /// Whether it contains an address.
     pub fn contains(self, address: IpAddr) -> bool {
         is_ipv4(address) == self.ipv4 && bits(address) & mask(self.length) == self.bits
     }
 
-    /// Whether another prefix lies in it, or is the same.
+    /// Whether it contains another prefix, or is the same.
     pub fn covers(self, other: Self) -> bool {
         self.ipv4 == other.ipv4
             && self.length <= other.length
@@ -115,7 +115,7 @@ impl Prefix {
     }
 }
 
-/// As [`Prefix::parse`] reads it; a whole address without its length.
+/// In the form of [`Prefix::parse`]; a whole address without its length.
 impl std::fmt::Display for Prefix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let v6 = Ipv6Addr::from(self.bits);
@@ -139,12 +139,12 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// Whether an address is of IPv4, mapped ones included.
+/// Whether an address is IPv4, including mapped ones.
 pub(crate) fn is_ipv4(address: IpAddr) -> bool {
     address.to_canonical().is_ipv4()
 }
 
-/// As many leading ones.
+/// This many leading ones.
 pub(crate) fn mask(length: u8) -> u128 {
     u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))

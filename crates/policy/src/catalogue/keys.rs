@@ -14,7 +14,7 @@ const ASKED: u8 = Stage::Asked.bit();
 const ESTABLISHED: u8 = Stage::Established.bit();
 const LATER: u8 = Stage::Retransmission.bit() | Stage::Rto.bit() | Stage::Rtt.bit();
 const CLOSE: u8 = Stage::Close.bit();
-/// As early as the flow is known: with the SYN if this machine opens it.
+/// As soon as the flow is known: with the SYN if this machine opens it.
 const OPENING: u8 = CONNECT | ESTABLISHED;
 /// While a connection lives, and on listeners, from which accepted connections inherit.
 const LIVING: u8 = CONNECT | LISTEN | ESTABLISHED | LATER;

@@ -1,4 +1,4 @@
-//! Values: of conditions, and of what a rule sets.
+//! Values of conditions and settings.
 
 use toml::Spanned;
 use toml::de::DeValue;
@@ -135,7 +135,7 @@ pub(super) fn netns(value: &DeValue<'_>) -> Option<Namespace> {
     }
 }
 
-/// So many of 2^32.
+/// A share times 2^32.
 pub(super) fn share(value: &DeValue<'_>) -> Option<u64> {
     value.as_str().and_then(grammar::share)
 }
@@ -216,7 +216,7 @@ fn arms(table: &Table<'_>, key: &Key, value: &Spanned<DeValue<'_>>) -> Option<Va
             }
         }
     }
-    // The order says nothing.
+    // The order has no meaning.
     names.sort();
     good.then_some(Value::Names(names))
 }

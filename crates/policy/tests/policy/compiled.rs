@@ -244,7 +244,7 @@ fn limits_name_the_first_rule_too_many() {
          expected at most 64 (a rule counts once for each pair of remote and local prefix; this \
          is the first one too many)",
     );
-    // A chain of prefixes counts as a whole, wherever its rules stand.
+    // A chain of prefixes counts as a whole, wherever its rules are.
     let chain = |rule: usize| {
         let length = if rule < 40 {
             "10.0.0.0/8"
@@ -305,8 +305,8 @@ fn tables_are_limited_as_a_whole() {
     );
 }
 
-/// The work, not the time, which a busy machine would spoil: `cargo bench -p thalweg-policy`
-/// measures that.
+/// Counts the work, not the time, which a busy machine would distort; `cargo bench -p
+/// thalweg-policy` measures time.
 #[test]
 fn ten_thousand_rules_are_linear_in_size() {
     let prefix = |rule: usize| format!("remote = \"10.{}.{}.0/24\"", rule / 256, rule % 256);
@@ -326,6 +326,6 @@ fn ten_thousand_rules_are_linear_in_size() {
         Some(9_999)
     );
     assert!(policy.warnings().is_empty());
-    // The same again gives the same.
+    // Compiling again gives the same tables.
     assert_eq!(format!("{:?}", compile(&policy)), format!("{compiled:?}"));
 }

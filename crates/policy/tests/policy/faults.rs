@@ -1,4 +1,4 @@
-//! Refused policies: the place and words of each fault.
+//! Refused policies: position and text of each fault.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn refused(text: &str, messages: &[&str]) {
     assert_eq!(faults, messages.join("\n"), "\n{text}");
 }
 
-/// A rule that is good but for its conditions.
+/// A rule that is valid except for its conditions.
 fn conditions(text: &str) -> String {
     format!("name = \"t\"\n[[rule]]\nname = \"r\"\nset.nodelay = true\n[rule.match]\n{text}\n")
 }
@@ -54,7 +54,7 @@ fn names_and_structure() {
     );
 }
 
-/// Rules are read one by one: what stands around them is looked at all the same.
+/// Rules are read one by one, but the text around them is checked, too.
 #[test]
 fn what_stands_between_rules_is_a_part_of_the_whole() {
     let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nnever = true\n");
@@ -70,7 +70,7 @@ fn what_stands_between_rules_is_a_part_of_the_whole() {
             "t.toml:6:2: found the unknown key \"other\", expected one of name, description, rule",
         ],
     );
-    // Each part that is not TOML is told; of names that are not known nothing is said.
+    // Each part that is not TOML is reported; unknown names are not.
     let text = format!(
         "name = \"t\"\n{}[[rule]]\nmatch.remote = [\"::1\"\n{}[[rule]]\nname = nothing\n",
         rule("a"),
@@ -80,7 +80,7 @@ fn what_stands_between_rules_is_a_part_of_the_whole() {
     let lines: Vec<usize> = faults.iter().map(|fault| fault.at.line).collect();
     assert_eq!(lines, [6, 11], "{faults:?}");
     assert_eq!(faults[0].found, "the end of the line");
-    // Looks like the header of a rule, and is a part of a text.
+    // The line looks like the header of a rule, but is inside a string.
     let text = format!(
         "name = \"t\"\n[[rule]]\nname = \"a\"\nnever = true\ndescription = \"\"\"\\\n[[rule]]\\\n\"\"\"\n\
          \u{20} [[ rule ]] # [[rule]]\nname = \"b\"\nnever = true\n[[rule]]\n{}",
@@ -94,7 +94,7 @@ fn what_stands_between_rules_is_a_part_of_the_whole() {
         .collect();
     assert_eq!(found, [("a", 2), ("b", 8), ("c", 11)]);
     assert_eq!(policy.rules[0].description, "[[rule]]");
-    // As a list, and by a name in quotes: no parts.
+    // A list and a name in quotes are not parts.
     for text in [
         "name = \"t\"\nrule = [{ name = \"a\", never = true }, { name = \"b\", never = true }]\n",
         "name = \"t\"\n[[\"rule\"]]\nname = \"a\"\nnever = true\n[['rule']]\nname = \"b\"\nnever = true\n",
@@ -179,7 +179,7 @@ fn settings_name_the_key() {
              false",
         ],
     );
-    // At a stage, only what can be set there; `keepalive` cannot.
+    // At a stage, only some keys can be set; `keepalive` cannot.
     refused(
         "name = \"t\"\n[[rule]]\nname = \"r\"\non.close = { statstics = true }\non.rto = { \
          keepaliv = true }\n",

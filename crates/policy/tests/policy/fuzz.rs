@@ -1,5 +1,5 @@
-//! Whatever is given to the parser: an answer, with places inside the text. And whatever is
-//! accepted means the same in both forms.
+//! The parser accepts or refuses any input, with positions inside the text. An accepted policy
+//! means the same in both forms.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use thalweg_policy::{Flow, Policy, WarningKind};
 
 use crate::{compile, generate, parse};
 
-/// Everything that can be written, so that mutations reach all of it.
+/// All that can be written, so that mutations reach every part.
 const FULL: &str = include_str!("full.toml");
 
-/// Pieces that break things.
+/// Pieces that break the syntax.
 const PIECES: &[&str] = &[
     "\"",
     "[",
@@ -113,7 +113,7 @@ fn input() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Parses, and goes on with what is accepted. Returns whether it was.
+/// Parses, and uses the policy if it is accepted. Returns whether it was.
 fn survives(bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> = text.split('\n').collect();
@@ -166,7 +166,7 @@ fn fuzz(cases: u32) {
     if let Err(error) = run {
         panic!("{error}");
     }
-    // Most is refused, but not all: both ways are walked.
+    // Most inputs are refused, but not all: both paths are tested.
     let accepted = accepted.get();
     assert!(
         accepted > cases / 100 && accepted < cases / 2,
@@ -197,7 +197,7 @@ fn the_whole_language_is_accepted() {
     }
 }
 
-/// Both forms of the policy, for each flow; and what is said to be shadowed never wins.
+/// Both forms of the policy agree for each flow, and shadowed rules never win.
 fn agree(text: &str, flows: &[Flow]) -> Result<(), TestCaseError> {
     let policy = parse(text);
     let compiled = compile(&policy);

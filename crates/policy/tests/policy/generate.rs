@@ -1,4 +1,4 @@
-//! Random policies and flows, from few enough words that conditions often hold.
+//! Random policies and flows, with so few distinct values that conditions often hold.
 
 use proptest::prelude::*;
 use thalweg_policy::{Flow, FlowKind, Namespace};

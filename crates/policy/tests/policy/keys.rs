@@ -1,4 +1,4 @@
-//! The catalogue against the system's own headers, and each key through the parser.
+//! The catalogue against the system's headers, and each key through the parser.
 
 use thalweg_policy::catalogue::{Does, KEYS, Unit};
 use thalweg_policy::{Stage, Value, Version, catalogue};
@@ -65,7 +65,7 @@ fn numbers_are_the_systems() {
     assert_eq!(options, numbers.len());
 }
 
-/// A value that is accepted.
+/// An accepted value.
 fn sample(unit: Unit, value: u32) -> String {
     match unit {
         Unit::Flag | Unit::Only => (value != 0).to_string(),
@@ -101,7 +101,7 @@ fn each_key_takes_its_bounds_and_no_more() {
             if let Value::Number(number) = action.value {
                 assert_eq!(number, value, "{text}");
             }
-            // The printed form reads as the same.
+            // The printed form is read as the same value.
             let again = crate::parse(&text.replace(&sample(key.unit, value), &action.text()));
             assert_eq!(again.rules[0].actions[0].value, action.value, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Policies: what is accepted, what it means, what it becomes.
+//! Policies: which are accepted, what they mean, and how they compile.
 #![allow(clippy::unwrap_used, reason = "a test may fail by unwrap")]
 
 mod compiled;
@@ -28,7 +28,7 @@ fn parse(text: &str) -> Policy {
     }
 }
 
-/// A policy with a name already.
+/// A policy with a default name.
 fn rules(text: &str) -> Policy {
     parse(&format!("name = \"t\"\n{text}"))
 }

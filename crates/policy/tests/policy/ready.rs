@@ -16,7 +16,7 @@ fn ready(name: &str) -> Policy {
     Policy::parse(&text, &file).unwrap_or_else(|faults| panic!("{faults}"))
 }
 
-/// Each file, and the keys of whose traps `check` warns.
+/// Each file, and the keys of the traps in its warnings.
 const FILES: &[(&str, &[&str])] = &[
     ("base-rtt", &["base_rtt"]),
     ("bufs", &["rwnd_init", "sndbuf", "rcvbuf"]),

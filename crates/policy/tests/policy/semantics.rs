@@ -1,4 +1,4 @@
-//! Which rule a flow gets: each sentence of `docs/reference/policy.md` about it.
+//! Which rule a flow gets: each sentence of `docs/reference/policy.md` on it.
 
 use thalweg_policy::{FlowKind, Namespace};
 
@@ -179,7 +179,7 @@ fn direction_ports_and_listeners() {
     let mut seen = flow("192.0.2.1 443", "10.0.0.1 50000");
     assert_eq!(decide(&policy, &seen).as_deref(), Some("ten"));
     seen.kind = FlowKind::Passive;
-    // The prefix counts for more than the place in the file.
+    // The prefix has priority over the index in the file.
     assert_eq!(decide(&policy, &seen).as_deref(), Some("ten"));
     seen.remote = "192.168.0.1".parse().unwrap();
     assert_eq!(decide(&policy, &seen).as_deref(), Some("alike"));

@@ -1,4 +1,5 @@
-//! The shared vectors, made by `tests/vectors/policy.py` from the words of `docs/reference/policy.md`.
+//! The shared vectors, made by `tests/vectors/policy.py` from the text of
+//! `docs/reference/policy.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,13 +4,13 @@ use thalweg_policy::WarningKind;
 
 use crate::rules;
 
-/// Kind, line and message of each warning that is no trap.
+/// Kind, line and message of each warning that is not a trap.
 fn warnings(text: &str) -> Vec<(WarningKind, usize, String)> {
     let warnings = rules(text).warnings();
     let real = warnings
         .into_iter()
         .filter(|warning| warning.kind != WarningKind::Trap);
-    // Lines of the text: the policy's name is one more.
+    // Lines of the text without the line of the policy's name.
     real.map(|warning| (warning.kind, warning.at.line - 1, warning.message))
         .collect()
 }
