@@ -1,7 +1,7 @@
-//! Reading of whole maps, many entries a system call.
+//! Reads whole maps, many entries per system call.
 //!
-//! The batched iterator of libbpf-rs is not used: it takes a batch that is not full for the last
-//! one. The kernel returns such a batch wherever the next bucket of a hash map does not fit in.
+//! The batched iterator of libbpf-rs is not used: it treats a batch that is not full as the last
+//! one. The kernel returns such a batch wherever the next bucket of a hash map does not fit.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,20 +9,20 @@ use std::os::fd::AsRawFd;
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, libbpf_sys};
 
-/// Entries asked for at once: keeps a walk over host records below a few hundred KiB.
+/// Entries per call: a walk over host records stays below a few hundred KiB.
 const BATCH: u32 = 256;
 
-/// Calls `visit` with key and value of every entry of a map of hash, LRU hash or trie.
+/// Calls `visit` with key and value of every entry of a hash, LRU hash or trie map.
 ///
-/// The kernel locks a bucket of a hash map while it copies it, and a key never changes its
-/// bucket (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that is
-/// there all the time comes once. One that is made or removed meanwhile comes once or not at
-/// all; one that is removed and made again may come twice.
+/// The kernel locks a bucket of a hash map while it copies it, and a key never changes its bucket
+/// (`__htab_map_lookup_and_delete_batch` in kernel/bpf/hashtab.c). So an entry that exists all the
+/// time is visited once. One that is created or removed meanwhile is visited at most once. One that
+/// is removed and created again may be visited twice.
 pub fn walk<M: MapCore>(map: &M, visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
     walk_by(BATCH, map, visit)
 }
 
-/// As [`walk`], beginning with room for so many entries.
+/// As [`walk`], with buffers for this many entries at first.
 fn walk_by<M: MapCore>(
     room: u32,
     map: &M,
@@ -39,7 +39,7 @@ fn walk_by<M: MapCore>(
     }
 }
 
-/// As [`walk`], but for one part alone, of `room` entries if that suffices: from a cursor (`None`:
+/// As [`walk`], but for one part only, of `room` entries if they suffice: from a cursor (`None`:
 /// the beginning) to the one returned (`None`: the end).
 pub fn page<M: MapCore>(
     room: u32,
@@ -50,14 +50,14 @@ pub fn page<M: MapCore>(
     Part::new(room, map).read(map, from, visit)
 }
 
-/// Where a part of a map ended. It holds nothing open, and may be used whenever.
+/// The end of a part of a map. It holds nothing open, and may be used at any time.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     /// A bucket's number (four bytes) in hash maps, else a key.
     position: Vec<u8>,
 }
 
-/// Room for a part of a map.
+/// Buffers for a part of a map.
 struct Part {
     room: u32,
     keys: Vec<u8>,
@@ -110,7 +110,7 @@ impl Part {
                 0 => false,
                 libc::ENOENT => true,
                 libc::EINTR => continue,
-                // The next bucket alone does not fit in.
+                // The next bucket alone does not fit.
                 libc::ENOSPC if self.room < map.max_entries() => {
                     self.room = self.room.saturating_mul(2).min(map.max_entries());
                     self.resize(map);
@@ -139,7 +139,7 @@ impl Part {
     }
 }
 
-/// The keys of a map, as [`walk`] finds them.
+/// The keys of a map, visited as by [`walk`].
 pub fn keys<M: MapCore>(map: &M) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     walk(map, |key, _| {
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A map of numbers, or nothing where maps cannot be made.
+    /// A map of numbers, or none where maps cannot be created.
     fn map(kind: MapType, flags: u32, key_size: u32, entries: u32) -> Option<MapHandle> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -188,7 +188,7 @@ mod tests {
         keys.into_iter().map(Vec::from).collect()
     }
 
-    /// Walks, and checks that every key comes once, with its own value.
+    /// Walks, and checks that every key is visited once, with its own value.
     fn walked(room: u32, map: &MapHandle) -> BTreeSet<Vec<u8>> {
         let mut found = BTreeSet::new();
         walk_by(room, map, |key, value| {
@@ -225,7 +225,7 @@ mod tests {
             .collect();
         assert!(kept.len() > 60_000, "{}", kept.len());
         assert_eq!(walked(BATCH, &map), kept);
-        // Many a bucket holds more than that.
+        // Many buckets hold more than that.
         assert_eq!(walked(1, &map), kept);
     }
 

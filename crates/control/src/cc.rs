@@ -1,18 +1,18 @@
 //! Congestion controls in BPF (`struct_ops`): loaded, replaced while in use, listed, removed.
 //!
-//! One that is loaded needs no process. Below `cc` in the agent's directory of the BPF file
-//! system each has a directory with its name:
+//! A loaded one needs no process. Each has a directory with its name below `cc` in the agent's
+//! directory of the BPF file system:
 //!
 //! ```text
 //! cc/NAME/link       keeps it registered with TCP; gone while it drains
 //! cc/NAME/struct_ops its callbacks
 //! cc/NAME/map_MAP    its other maps
-//! cc/NAME-new        the same of a version on its way: not in force yet, or not in its place
+//! cc/NAME-new        the same for a version being loaded: not in force yet, or not in its place
 //! ```
 //!
-//! A version is pinned whole as `NAME-new` and gets its place by one rename. The next call finishes
-//! or undoes an interrupted one: `NAME-new` is in force if its link keeps this very version
-//! registered. The kernel keeps a version for as long as a socket has it, whatever is pinned.
+//! A version is pinned whole as `NAME-new` and moves into place by one rename. The next call
+//! finishes or undoes an interrupted one: `NAME-new` is in force if its link keeps this very
+//! version registered. The kernel keeps a version as long as a socket uses it, whatever is pinned.
 
 mod flows;
 mod list;
@@ -41,32 +41,32 @@ pub use rate::{LoadedModel, Reference, is_model, with_model};
 pub use support::{Support, Unavailable, check};
 pub use trace::{Decision, trace};
 
-/// The directory under the agent's.
+/// The directory, below the agent's.
 const DIRECTORY: &str = "cc";
 const LINK: &str = "link";
 const OPS: &str = "struct_ops";
 const MAP: &str = "map_";
-/// Ends the name of a directory of a version that is on its way; no name has a '-'.
+/// Suffix of the directory of a version being loaded; no name has a '-'.
 const NEW: &str = "-new";
 /// Longest name (net/tcp.h, TCP_CA_NAME_MAX less the final 0).
 const NAME_MAX: usize = 15;
-/// The kernel has forgotten a name by then; it does so from a work queue.
+/// Longest time until the kernel has removed a name, which it does from a work queue.
 const UNREGISTER_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
-/// Between two counts of the flows that are left.
+/// Interval between two counts of the remaining flows.
 const DRAIN_LOOK: Duration = Duration::from_millis(200);
 
-/// Congestion controls that come with Thalweg, and what each is.
+/// Congestion controls that come with Thalweg, with descriptions.
 const BUILT_IN: [(&str, &[u8], &str); 2] = [
     ("htcp", thalweg_bpf_objects::HTCP, "H-TCP"),
     ("dctcp", thalweg_bpf_objects::DCTCP, "DCTCP, RFC 8257"),
 ];
 
-/// The program that a word of the command line means: the name of one that comes with
-/// Thalweg, or an object file. For models there is [`with_model`].
+/// The program that a word of the command line names: one that comes with Thalweg, or an object
+/// file. For models there is [`with_model`].
 ///
 /// # Errors
-/// Neither there is, or the file is no BPF object.
+/// There is neither, or the file is not a BPF object.
 pub fn named_or_file(word: &Path) -> Result<Program<'static>> {
     let built_in = BUILT_IN.iter().find(|(name, ..)| word == Path::new(name));
     if let Some((name, bytes, _)) = built_in {
@@ -104,7 +104,7 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
     check_name(&name)?;
     privileges::check()?;
     let support = check()?;
-    // The kernel's own is preferred, so it gets its chance first.
+    // The kernel's own module is preferred, so it is loaded first.
     system::load_modules(std::slice::from_ref(&name));
     system::ensure_bpffs(pin)?;
     let all = Controls::create(pin)?;
@@ -113,11 +113,11 @@ pub fn load(pin: &Path, program: &Program<'_>, name: Option<&str>) -> Result<Str
     loaded.map(|()| name)
 }
 
-/// Replaces a loaded congestion control. Connections that have the old version keep it until
-/// they end; those to come get the new one, and at no moment is there none.
+/// Replaces a loaded congestion control. Open connections keep the old version until they end; new
+/// ones get the new version. At no moment is there none.
 ///
 /// # Errors
-/// A fault of the program or the kernel. The old version stays then.
+/// A fault of the program or the kernel. Then the old version stays.
 pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
     privileges::check()?;
     let support = check()?;
@@ -127,7 +127,7 @@ pub fn swap(pin: &Path, name: &str, program: &Program<'_>) -> Result<()> {
     swapped
 }
 
-/// Takes a loaded congestion control away.
+/// Removes a loaded congestion control.
 ///
 /// # Errors
 /// There is none of that name, or sockets use it.
@@ -154,9 +154,9 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes a loaded congestion control away from connections to come at once, and altogether
-/// when the last socket with it is gone. `progress` learns whenever their number changes. A
-/// wait that is cut short can be taken up again by another call.
+/// Withdraws a loaded congestion control from new connections at once, and removes it with the last
+/// socket that uses it. `progress` is called whenever their number changes. Another call can resume
+/// an interrupted wait.
 ///
 /// # Errors
 /// There is none of that name, or it is a default: then it would never end.
@@ -177,7 +177,7 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
         }
         std::thread::sleep(DRAIN_LOOK);
     }
-    // Somebody else may have finished it meanwhile.
+    // Another process may have finished it meanwhile.
     if let Ok(all) = Controls::of(pin, name) {
         all.clear(name)?;
         all.0.finish(pin);
@@ -185,7 +185,7 @@ pub fn drain(pin: &Path, name: &str, mut progress: impl FnMut(Use)) -> Result<()
     Ok(())
 }
 
-/// Connections and listeners in words.
+/// Numbers of connections and listeners in words.
 pub fn sockets(used: Use) -> String {
     let counted = |number: u64, what: &str| match number {
         1 => format!("1 {what}"),
@@ -218,7 +218,7 @@ fn check_defaults(name: &str, used: Use) -> Result<()> {
     )
 }
 
-/// Why a name that is draining can neither be loaded nor swapped, and what can be done.
+/// Why a draining name can neither be loaded nor swapped, and the remedy.
 fn draining(name: &str, used: Use) -> anyhow::Error {
     if !used.has_sockets() {
         return anyhow!(
@@ -244,7 +244,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The directory of all, mended.
+/// The directory of all congestion controls, after recovery.
 struct Controls(Locked);
 
 impl From<Locked> for Controls {
@@ -279,7 +279,7 @@ impl Kept for Controls {
 }
 
 impl Controls {
-    /// The pins of a name that is loaded, or draining.
+    /// The pins of a loaded or draining name.
     fn of(pin: &Path, name: &str) -> Result<Self> {
         let missing = || {
             if system::available_ccs().is_ok_and(|names| names.iter().any(|have| have == name)) {
@@ -326,7 +326,7 @@ impl Controls {
         let new = self.new_of(name);
         let loaded = load_into(&new, program, name, support);
         if loaded.is_err() {
-            // The error that stopped it is what matters.
+            // Only the first error matters.
             let _ = clear(&new);
         }
         loaded?;
@@ -342,14 +342,14 @@ impl Controls {
         let new = self.new_of(name);
         let swapped = swap_into(&new, &link, program, name, support);
         if swapped.is_err() {
-            // The error that stopped it is what matters.
+            // Only the first error matters.
             let _ = clear(&new);
         }
         swapped?;
         self.put_in_place(name)
     }
 
-    /// Gives a new version, which is in force, the place of the old one, if there is one.
+    /// Moves a new version, which is in force, to the place of the old one, if there is one.
     fn put_in_place(&self, name: &str) -> Result<()> {
         let (own, new) = (self.0.own(name), self.new_of(name));
         let flags = if own.exists() {
@@ -364,7 +364,7 @@ impl Controls {
         clear(&new)
     }
 
-    /// Takes the name back from TCP, so that no connection gets it any more.
+    /// Unregisters the name from TCP, so that no new connection gets it.
     fn unregister(&self, name: &str) -> Result<()> {
         let path = self.0.own(name).join(LINK);
         if !path.exists() {
@@ -373,7 +373,7 @@ impl Controls {
         let link = Link::open(&path).with_context(|| format!("opening {}", path.display()))?;
         remove_file(&path)?;
         fail_point!("cc::unpinned");
-        // Where the kernel cannot (before 6.11), it does so once nobody holds the link.
+        // Kernels before 6.11 cannot detach; they do so once the link is closed everywhere.
         let _ = link.detach();
         drop(link);
         let deadline = Instant::now() + UNREGISTER_LIMIT;
@@ -424,7 +424,7 @@ fn swap_into(
 ) -> Result<()> {
     let mut object = program.load(name, support)?;
     pin_maps(&mut object, new)?;
-    // Pinned already, which libbpf does only once.
+    // Already pinned, which libbpf does only once.
     links::pin(link.as_fd(), &new.join(LINK))?;
     fail_point!("cc::linked");
     let mut ops = ops(&mut object)?;
@@ -444,15 +444,15 @@ fn swap_into(
     Ok(())
 }
 
-/// Fills the map of callbacks. libbpf does so only on its way to an attachment, and can update only
-/// links that it attached itself. So it attaches while this process may open no file. The link
-/// fails for want of a descriptor, before TCP would refuse a name that is taken and log it.
+/// Fills the map of callbacks. libbpf does so only while attaching, and can update only links that
+/// it attached itself. So it attaches while this process may open no file. The link fails for want
+/// of a descriptor, before TCP would refuse a taken name and log it.
 fn fill(ops: &mut MapMut<'_>, name: &str) -> Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, 0, hard)?;
     let attached = ops.attach_struct_ops();
     setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
-    // Another failure is seen when the link is to be updated.
+    // Other failures show when the link is updated.
     if attached.is_ok() {
         bail!("{name} vanished from the kernel while it was being replaced");
     }
@@ -475,7 +475,7 @@ fn pin_maps(object: &mut Object, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The id of the map of callbacks that a link keeps registered.
+/// The id of the callbacks' map that a link keeps registered.
 fn map_of(link: &Link) -> Result<Option<u32>> {
     Ok(match link.info()?.info {
         LinkTypeInfo::StructOps(info) => Some(info.map_id),
@@ -483,7 +483,7 @@ fn map_of(link: &Link) -> Result<Option<u32>> {
     })
 }
 
-/// Names of what is loaded or draining, in order.
+/// Names that are loaded or draining, in order.
 fn names(directory: &Path) -> Result<Vec<String>> {
     let mut names = entries(directory)?;
     names.retain(|name| !name.ends_with(NEW));

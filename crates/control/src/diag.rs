@@ -1,4 +1,4 @@
-//! Sockets of a network namespace, as the kernel's socket diagnosis (`sock_diag(7)`) tells.
+//! Sockets of a network namespace, from the kernel's socket diagnosis (`sock_diag(7)`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -15,11 +15,11 @@ const INET_DIAG_CONG: u16 = 4;
 const INET_DIAG_CGROUP_ID: u16 = 21;
 /// State of a listener, as in `/proc/net/tcp`.
 const TCP_LISTEN: u8 = 10;
-/// Length of struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg.
+/// Lengths of struct nlmsghdr, inet_diag_req_v2 and inet_diag_msg.
 const HEADER: usize = 16;
 const REQUEST: usize = 56;
 const MESSAGE: usize = 72;
-/// Offsets in the latter.
+/// Offsets in inet_diag_msg.
 const SOURCE: usize = 8;
 const DESTINATION: usize = 24;
 const INODE: usize = 68;
@@ -27,22 +27,22 @@ const INODE: usize = 68;
 /// The kernel's description of a socket.
 #[derive(Debug)]
 pub struct Socket<'a> {
-    /// It waits for connections.
+    /// Whether it is a listener.
     pub is_listener: bool,
-    /// Of its file; 0 where no process holds it any more.
+    /// Inode of its file; 0 if no process holds it any more.
     pub inode: u64,
     /// Both ends have the same address.
     pub is_local: bool,
-    /// The congestion control, of TCP.
+    /// The congestion control, for TCP.
     pub congestion_control: Option<&'a str>,
-    /// Id of the cgroup that it was made in.
+    /// Id of the cgroup in which it was created.
     pub cgroup: Option<u64>,
 }
 
-/// Asks for all sockets of a protocol (IPPROTO_TCP, IPPROTO_UDP), of IPv4 and IPv6.
+/// Visits all sockets of a protocol (IPPROTO_TCP, IPPROTO_UDP), IPv4 and IPv6.
 ///
 /// # Errors
-/// [`anyhow::Error`] where the kernel does not tell.
+/// [`anyhow::Error`] if the kernel does not tell.
 pub fn each(protocol: i32, each: &mut dyn FnMut(&Socket<'_>)) -> Result<()> {
     let diag = open().context(
         "the kernel does not tell which sockets there are (CONFIG_INET_DIAG, CONFIG_INET_TCP_DIAG)",
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// A message of the kernel's with one attribute.
+    /// A kernel message with one attribute.
     fn message(state: u8, name: &[u8]) -> Vec<u8> {
         let length = HEADER + MESSAGE + 4 + name.len();
         let mut bytes = Vec::new();

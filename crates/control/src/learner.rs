@@ -1,4 +1,4 @@
-//! The learner as those see it who run beside it: its links, and its place before or behind them.
+//! The learner as seen by programs that run beside it: its links, and its order relative to them.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,25 +11,25 @@ use thalweg_bpf_types::{arm_name, from_bytes, raw};
 use crate::pins::remove_file;
 use crate::{links, privileges};
 
-/// Sockets that are not free. A policy uses this map too, and what it says outlives programs,
-/// modes and versions: it is never replaced.
+/// Sockets that belong to an application or a policy. Policies write this map too, and its content
+/// outlives programs, modes and versions: it is never replaced.
 pub const OWNED: &str = "owned";
 
-/// The program whose link says what is in force.
+/// The program whose link shows the version in force.
 pub const MAIN: &str = "learn_sockops";
-/// Links that are pinned: program name, file name.
+/// Pinned links: program name, file name.
 pub const LINKS: [(&str, &str); 2] = [("learn_setsockopt", "link_setsockopt"), (MAIN, MAIN_LINK)];
 /// File name of the main program's link.
 pub const MAIN_LINK: &str = "link_sockops";
 
-/// Where a link is pinned before it takes the place of another.
+/// Path where a link is pinned before it replaces another.
 pub fn beside(link: &Path) -> PathBuf {
     let mut name = link.as_os_str().to_owned();
     name.push("_new");
     name.into()
 }
 
-/// Whether a learner is attached, by the agent's directory of pins.
+/// Whether a learner is attached, from the agent's directory of pins.
 pub fn is_attached(pin: &Path) -> bool {
     LINKS.iter().any(|(_, file)| pin.join(file).exists())
 }
@@ -37,7 +37,7 @@ pub fn is_attached(pin: &Path) -> bool {
 /// Names of the learner's arms, by number; empty where a number has none.
 ///
 /// # Errors
-/// There is no table, or one of another version.
+/// There is no table, or it has another version.
 pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
     let path = pin.join("arms");
     let map = MapHandle::from_pinned_path(&path)
@@ -49,10 +49,10 @@ pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
     Ok(table.arms.iter().map(|arm| arm_name(&arm.name)).collect())
 }
 
-/// Link and program of the learner on a cgroup; `None` where it does not learn there.
+/// Link and program of the learner on a cgroup; `None` if it is not attached there.
 ///
 /// # Errors
-/// Privileges that putting it behind a policy takes.
+/// Missing privileges to put it behind a policy.
 pub fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
     let Some(link) = links::open(&pin.join(MAIN_LINK))? else {
         return Ok(None);
@@ -66,9 +66,9 @@ pub fn learners(pin: &Path, cgroup: &File) -> Result<Option<(Link, OwnedFd)>> {
     Ok(Some((link, program)))
 }
 
-/// Puts the learner's program behind the policy's, which has just been attached: the programs
-/// of a cgroup run in the order in which they came. For the moment between the two steps it
-/// runs twice; a connection that is established then counts twice.
+/// Puts the learner's program behind the policy's, which has just been attached: a cgroup's
+/// programs run in the order of attachment. Between the two steps it runs twice; a connection
+/// established then counts twice.
 pub fn learn_after_policy(pin: &Path, cgroup: &File) -> Result<()> {
     let Some((old, program)) = learners(pin, cgroup)? else {
         return Ok(());
@@ -113,12 +113,12 @@ pub fn runs_before_learner(pin: &Path, policy: &Path, cgroup: &File) -> Result<b
         return Err(std::io::Error::from_raw_os_error(-failed))
             .context("asking for the programs of the cgroup");
     }
-    // They run in this order.
+    // The programs run in this order.
     let mut ids = ids.iter().take(count as usize);
     Ok(ids.find(|id| **id == learner || **id == policy) != Some(&learner))
 }
 
-/// A new link of a program that is loaded already.
+/// A new link for a program that is already loaded.
 fn link_program(program: BorrowedFd<'_>, cgroup: &File) -> Result<OwnedFd> {
     // SAFETY: both descriptors are open for the whole call; no options are passed.
     let fd = unsafe {

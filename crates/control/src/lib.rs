@@ -1,9 +1,9 @@
 //! Objects pinned in the kernel that need no agent: policies, congestion controls in BPF, limits of
-//! cgroups, other people's `sockops` objects.
+//! cgroups, and `sockops` objects of others.
 //!
-//! Each is set up by a call and works on without a process. [`pins`] and [`links`] are what all of
-//! them stand on. The learner is known here only by its pins ([`learner`]), because policies run
-//! before it; of the agent, its store and its interface this crate knows nothing.
+//! Each is set up by one call and works on without a process. [`pins`] and [`links`] are the base
+//! of all. The learner is known here only by its pins ([`learner`]), because policies run before
+//! it. This crate knows nothing of the agent, its store and its interface.
 
 #[doc(hidden)]
 #[macro_use]

@@ -1,12 +1,12 @@
 //! Egress limits of cgroups (`bpf/limit.bpf.c`): set, changed, listed, removed.
 //!
 //! A limit needs no process. Its links and maps are pinned in a directory named by the cgroup's id,
-//! under `limits` in the agent's directory of the BPF file system. Shared objects lie beside those
+//! under `limits` in the agent's directory of the BPF file system. Shared objects are beside those
 //! directories:
 //!
 //! ```text
 //! limits/pacing limits/dropped limits/line          shared maps
-//! limits/line_link                                  the meter, where a limit is work-conserving
+//! limits/line_link                                  the meter, if a limit is work-conserving
 //! limits/ID/settings …/state …/flows                a limit's maps
 //! limits/ID/link_egress limits/ID/link_sockops      its programs on the cgroup
 //! limits/ID/link_egress_moved …/link_sockops_moved  on the root, for sockets made elsewhere
@@ -38,7 +38,7 @@ pub use report::Limit;
 pub use settings::{Depth, Request};
 pub use sockets::Moved;
 
-/// The directory under the agent's.
+/// The directory, below the agent's.
 const DIRECTORY: &str = "limits";
 /// Maps that all limits share.
 const SHARED: [&str; 3] = ["pacing", "dropped", "line"];
@@ -47,12 +47,12 @@ const OWN: [&str; 3] = ["settings", "state", "flows"];
 const EGRESS: &str = "link_egress";
 const SOCKOPS: &str = "link_sockops";
 const LINE: &str = "line_link";
-/// Programs on the root cgroup for sockets that have moved here, and where their links are.
+/// Programs on the root cgroup for sockets that have moved here, and the paths of their links.
 const MOVED: [(&str, &str); 2] = [
     ("limit_sockops_moved", "link_sockops_moved"),
     ("limit_egress_moved", "link_egress_moved"),
 ];
-/// Sets off what TCP does for connections older than the limit; attached while that is asked.
+/// Triggers TCP's calls for connections older than the limit; attached only for that time.
 const FOLLOW: &str = "limit_follow";
 
 /// Outcome of [`set`].
@@ -61,15 +61,15 @@ const FOLLOW: &str = "limit_follow";
 pub enum Outcome {
     /// There was no limit on this cgroup.
     Created,
-    /// The limit on this cgroup has new settings; its programs never stopped.
+    /// The limit on this cgroup has new settings; its programs ran without a pause.
     Changed,
 }
 
-/// Puts a limit on a cgroup, or gives the one that is there new settings at once.
+/// Puts a limit on a cgroup, or changes the settings of an existing one at once.
 ///
 /// # Errors
-/// A fault of the request or the machine. Nothing is left behind, and a limit that was there is as
-/// it was.
+/// A fault of the request or the machine. Nothing is left behind, and an existing limit is
+/// unchanged.
 pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
     privileges::check()?;
     system::check_cgroup2(&request.cgroup)?;
@@ -88,7 +88,7 @@ pub fn set(pin: &Path, request: &Request) -> Result<Outcome> {
 /// All limits, by cgroup.
 ///
 /// # Errors
-/// [`anyhow::Error`] where the maps cannot be read.
+/// [`anyhow::Error`] if the maps cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Limit>> {
     privileges::check()?;
     let mut limits = Vec::new();
@@ -110,7 +110,7 @@ pub fn list(pin: &Path) -> Result<Vec<Limit>> {
 /// The limit on a cgroup.
 ///
 /// # Errors
-/// [`anyhow::Error`] where there is none.
+/// [`anyhow::Error`] if there is none.
 pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
     privileges::check()?;
     system::check_cgroup2(cgroup)?;
@@ -124,11 +124,11 @@ pub fn show(pin: &Path, cgroup: &Path) -> Result<Limit> {
     limit.ok_or_else(|| none(cgroup))
 }
 
-/// Removes the limit on a cgroup, and those of cgroups that are gone. Its connections get
-/// back the pacing rate that they had.
+/// Removes the limit on a cgroup, and those of removed cgroups. Its connections get back their
+/// earlier pacing rate.
 ///
 /// # Errors
-/// [`anyhow::Error`] where there is none.
+/// [`anyhow::Error`] if there is none.
 pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
     privileges::check()?;
     system::check_cgroup2(cgroup)?;
@@ -146,10 +146,10 @@ pub fn remove(pin: &Path, cgroup: &Path) -> Result<()> {
     outcome
 }
 
-/// Removes all limits; returns how many there were.
+/// Removes all limits; returns their number.
 ///
 /// # Errors
-/// [`anyhow::Error`] with the first that could not be removed.
+/// [`anyhow::Error`] with the first failure.
 pub fn remove_all(pin: &Path) -> Result<usize> {
     privileges::check()?;
     let Some(all) = Limits::open(pin)? else {
@@ -183,12 +183,12 @@ impl From<Locked> for Limits {
 impl Kept for Limits {
     const DIRECTORY: &str = DIRECTORY;
 
-    /// Takes back what a call that was cut short has left on its way to a limit, or from it.
+    /// Reverts what an interrupted call has left.
     fn mend(&self) -> Result<()> {
         for id in ids(&self.0.directory)? {
             if !self.own(id).join(EGRESS).exists() {
                 let removed = self.remove_wherever(id);
-                // Where connections cannot be told, they keep their rates.
+                // If the kernel lists no connections, they keep their rates.
                 if self.own(id).exists() {
                     removed?;
                 }
@@ -227,13 +227,13 @@ impl Limits {
                 Outcome::Changed
             }
             _ => {
-                // Nothing, or what was left by a cgroup that has gone since.
+                // Nothing, or the rest of a cgroup that was removed since.
                 self.clear(id)?;
                 let created = self
                     .make(request, settings, &own)
                     .and_then(|()| self.reach(request, settings, &own));
                 if created.is_err() {
-                    // The error that stopped it is what matters.
+                    // Only the first error matters.
                     let _ = self.remove(id, &request.cgroup);
                 }
                 created?;
@@ -263,7 +263,7 @@ impl Limits {
             fail_point!("limit::metered");
         }
         let cgroup = open_cgroup(&request.cgroup)?;
-        // The limit itself last: with its link there, all is there.
+        // The limit itself comes last: if its link exists, everything exists.
         attach(&object, "limit_sockops", &cgroup, &own.join(SOCKOPS))?;
         fail_point!("limit::paces");
         attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))?;
@@ -271,9 +271,9 @@ impl Limits {
         Ok(())
     }
 
-    /// Has the limit hold for sockets that were made elsewhere, and not for those that went, and
-    /// paces connections that are older than it. A kernel that does not tell of sockets leaves
-    /// them as they are, which `list` and `show` say.
+    /// Applies the limit to sockets created elsewhere, exempts those that left, and paces
+    /// connections older than the limit. If the kernel does not list sockets, they stay as they
+    /// are, which `list` and `show` report.
     fn reach(
         &self,
         request: &Request,
@@ -286,12 +286,12 @@ impl Limits {
         let subtree = Subtree::new(&request.cgroup);
         let maps = maps(&self.0.directory, own, settings)?;
         let some_are_in = subtree.holds_others(&sockets);
-        // First: what is marked as reached is reached.
+        // This comes first, so that a socket marked as reached is reached.
         if some_are_in {
             self.attach_moved(own)?;
         }
         fail_point!("limit::awaits");
-        // Without it their share does not follow the limit's, which is the lesser part.
+        // Without it their share does not follow the limit's, which matters less.
         let following = follow().ok();
         maps.reach(&subtree, &sockets, settings.rate_bps, sockets::follow)?;
         drop(following);
@@ -304,7 +304,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Has sockets looked at that were made elsewhere.
+    /// Applies the programs to sockets created elsewhere.
     fn attach_moved(&self, own: &Path) -> Result<()> {
         let missing = MOVED.map(|(program, link)| (program, own.join(link)));
         if missing.iter().all(|(_, link)| link.exists()) {
@@ -342,7 +342,7 @@ impl Limits {
             .context("the kernel refused the limiter (see the lines above; it needs Linux 5.15)")
     }
 
-    /// Counts what the whole machine sends, from now on.
+    /// Starts to count the bytes that the whole machine sends.
     fn attach_meter(&self, object: &Object) -> Result<()> {
         let path = self.0.directory.join(LINE);
         if path.exists() {
@@ -355,8 +355,8 @@ impl Limits {
     fn remove(&self, id: u64, cgroup: &Path) -> Result<()> {
         let own = self.own(id);
         let settings = settings::pinned(&own);
-        // The limit itself first: without its link, the next call goes on here. Then the pacer, or
-        // it would pace again what is given back.
+        // The limit itself comes first: without its link, the next call goes on here. Then the
+        // pacer, or it would pace released connections again.
         for link in [EGRESS, SOCKOPS, MOVED[0].1] {
             remove_file(&own.join(link))?;
             fail_point!("limit::unlinked");
@@ -373,7 +373,7 @@ impl Limits {
         told.context("the limit is gone, but connections keep the pacing rate that it gave them")
     }
 
-    /// Removes a limit on a cgroup that may be gone.
+    /// Removes a limit on a cgroup that may no longer exist.
     fn remove_wherever(&self, id: u64) -> Result<()> {
         match cgroup_path(id) {
             Some(path) => self.remove(id, &path),
@@ -386,8 +386,8 @@ impl Limits {
         pins::clear(&self.own(id), "link_")
     }
 
-    /// Removes limits of cgroups that are gone, the meter if nobody reads it, and all that
-    /// is shared after the last limit.
+    /// Removes limits of removed cgroups, the meter if nobody reads it, and all shared objects
+    /// after the last limit.
     fn tidy(&self) -> Result<()> {
         let mut metered = false;
         let mut left = 0;
@@ -417,7 +417,7 @@ fn open(path: PathBuf) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).with_context(|| format!("opening {}", path.display()))
 }
 
-/// The maps that know sockets.
+/// The maps with entries per socket.
 fn maps(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) -> Result<Maps> {
     Ok(Maps {
         pacing: open(directory.join("pacing"))?,
@@ -429,7 +429,7 @@ fn maps(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) ->
     })
 }
 
-/// Lets [`sockets::follow`] work while the answer lives.
+/// Enables [`sockets::follow`] while the returned link lives.
 fn follow() -> Result<Link> {
     object::listening(|| {
         let mut object = ObjectBuilder::default()
@@ -455,7 +455,7 @@ fn ids(directory: &Path) -> Result<Vec<u64>> {
     pins::numbers(directory)
 }
 
-/// The id of the cgroup that a pinned link is on; 0 where the cgroup is gone.
+/// The id of the cgroup of a pinned link; 0 if the cgroup was removed.
 fn attached_to(path: &Path) -> Result<Option<u64>> {
     let link = links::open(path)?;
     Ok(link.as_ref().map(links::attached_to).transpose()?.flatten())

@@ -16,20 +16,21 @@ use crate::system;
 /// Opens a cgroup's directory.
 ///
 /// # Errors
-/// The system's answer.
+/// System errors.
 pub fn open_cgroup(cgroup: &Path) -> Result<File> {
     File::open(cgroup).with_context(|| format!("opening cgroup {}", cgroup.display()))
 }
 
-/// The number by which the kernel knows a cgroup.
+/// The kernel's id of a cgroup.
 ///
 /// # Errors
-/// The system's answer.
+/// System errors.
 pub fn cgroup_id(cgroup: &File) -> Result<u64> {
     Ok(cgroup.metadata()?.ino())
 }
 
-/// The directory of a cgroup, looked for in the whole hierarchy: cgroups may be renamed.
+/// The directory of a cgroup. It is searched in the whole hierarchy, because cgroups may be
+/// renamed.
 pub fn cgroup_path(id: u64) -> Option<PathBuf> {
     let mut waiting = vec![system::cgroup2_mount().ok()?];
     while let Some(path) = waiting.pop() {
@@ -49,7 +50,7 @@ pub fn cgroup_path(id: u64) -> Option<PathBuf> {
     None
 }
 
-/// The pinned link; `None` where nothing is pinned.
+/// The pinned link; `None` if nothing is pinned.
 ///
 /// # Errors
 /// A pin that cannot be opened.
@@ -61,11 +62,10 @@ pub fn open(path: &Path) -> Result<Option<Link>> {
     Ok(Some(link))
 }
 
-/// The cgroup that a link is on, by its number: 0 where that is gone; `None` for a link to
-/// something else.
+/// The id of a link's cgroup: 0 if it was removed; `None` for a link to something else.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's.
 pub fn attached_to(link: &Link) -> Result<Option<u64>> {
     Ok(match link.info()?.info {
         LinkTypeInfo::Cgroup(info) => Some(info.cgroup_id),
@@ -73,8 +73,8 @@ pub fn attached_to(link: &Link) -> Result<Option<u64>> {
     })
 }
 
-/// The pinned link, if there is one and it is on this cgroup; one on another cgroup (or on a
-/// cgroup that was removed) is taken away.
+/// The pinned link, if there is one and it is on this cgroup. A link on another cgroup (or on a
+/// removed one) is removed.
 ///
 /// # Errors
 /// A pin that cannot be opened or removed.
@@ -89,7 +89,7 @@ pub fn open_on(path: &Path, cgroup_id: u64) -> Result<Option<Link>> {
     Ok(None)
 }
 
-/// Attaches a program to a cgroup. The link's pin keeps it.
+/// Attaches a program to a cgroup. The link's pin keeps it attached.
 ///
 /// # Errors
 /// A refusal of the kernel.
@@ -106,7 +106,7 @@ pub fn attach_and_pin(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) 
 /// Pins a map, a program or a link.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's.
 pub fn pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the descriptor is open and the name is NUL-terminated for the whole call.

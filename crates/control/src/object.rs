@@ -1,4 +1,4 @@
-//! Compiled BPF objects that come from outside: what is wrong with them, in words.
+//! Compiled BPF objects from outside: checks, and errors in words.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
@@ -10,14 +10,14 @@ use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
 use libbpf_rs::{AsRawLibbpf, libbpf_sys};
 use thalweg_units::file::{MAX_FILE_BYTES, read};
 
-/// Lines of the verifier's log that an error shows. The last ones say what was wrong.
+/// Lines of the verifier's log in an error. The last ones have the reason.
 const LOG_LINES: usize = 6;
 /// Longest chain of types that name one another, libbpf's own limit (btf.c, MAX_RESOLVE_DEPTH).
 const MOST_TYPES: usize = 32;
 /// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
 const EM_BPF: u16 = 247;
 
-/// Says what is wrong with a file in words that libbpf does not have.
+/// Checks a file for faults that libbpf does not name.
 pub fn check_file(file: &Path) -> Result<()> {
     let shown = file.display();
     let header = read(file, MAX_FILE_BYTES)?;
@@ -42,12 +42,12 @@ pub fn check_file(file: &Path) -> Result<()> {
 static SAID: Mutex<String> = Mutex::new(String::new());
 
 unsafe extern "C" {
-    /// Of the C library. A `va_list` argument is a pointer on every machine that BPF runs on.
+    /// From the C library. A `va_list` argument is a pointer on every machine that runs BPF.
     fn vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
 }
 
-/// Takes what libbpf prints. libbpf-rs does too, but aborts where it is not UTF-8, and names in
-/// an object can be anything.
+/// Receives libbpf's messages. libbpf-rs does too, but aborts on text that is not UTF-8, and names
+/// in an object can be anything.
 unsafe extern "C" fn listen(
     level: libbpf_sys::libbpf_print_level,
     format: *const c_char,
@@ -72,7 +72,7 @@ unsafe extern "C" fn listen(
     0
 }
 
-/// Runs something while what libbpf says is kept for [`take_said`] and not printed.
+/// Runs a function while libbpf's messages are kept for [`take_said`] and not printed.
 pub fn listening<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: the types differ only in that of the arguments, a pointer in both.
     let listen = unsafe {
@@ -94,8 +94,8 @@ pub fn take_said() -> String {
         .unwrap_or_default()
 }
 
-/// Whether the types of an object hold together: each ends, and members lie within their struct.
-/// libbpf takes that for granted, and reads and writes where they say.
+/// Whether the types of an object are consistent: each chain ends, and members are within their
+/// struct. libbpf assumes this, and reads and writes accordingly.
 pub fn is_sound(btf: &Btf<'_>) -> bool {
     let ends = |id| {
         let first = btf.type_by_id::<BtfType<'_>>(TypeId::from(id));
@@ -121,8 +121,7 @@ pub fn is_sound(btf: &Btf<'_>) -> bool {
     ids.clone().all(ends) && ids.clone().all(fits)
 }
 
-/// Text of an object or of the kernel about it, with control characters escaped: it is shown on
-/// terminals.
+/// Text from an object, or from the kernel about it, with control characters escaped for terminals.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -135,13 +134,13 @@ pub fn printable(text: &str) -> String {
     safe
 }
 
-/// The last line of what libbpf said when it could not read an object.
+/// libbpf's last line when it could not read an object.
 pub fn last_line(said: &str) -> Option<String> {
     said.lines().last().map(printable)
 }
 
-/// The last lines of the verifier's log, which say what was wrong; where there is no log,
-/// of what libbpf said itself.
+/// The last lines of the verifier's log, which have the reason. Without a log, the last lines of
+/// libbpf.
 pub fn last_words(said: &str) -> String {
     let log = said
         .split_once("BEGIN PROG LOAD LOG --")

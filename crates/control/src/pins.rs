@@ -17,12 +17,12 @@ pub struct Locked {
 }
 
 impl Locked {
-    /// Makes and locks a directory.
+    /// Creates and locks a directory.
     ///
     /// # Errors
-    /// The system's answer.
+    /// System errors.
     pub fn create(directory: &Path) -> Result<Self> {
-        // Whoever removes the last entry removes the directory, maybe at this moment.
+        // The process that removes the last entry removes the directory, possibly at this moment.
         loop {
             make(directory, true)?;
             if let Some(locked) = Self::open(directory)? {
@@ -31,11 +31,11 @@ impl Locked {
         }
     }
 
-    /// Locks a directory. None where there is none, or where it went before it was locked, even
-    /// if there is a new one by now.
+    /// Locks a directory. None if there is none, or if it was removed before it was locked, even if
+    /// there is a new one by now.
     ///
     /// # Errors
-    /// The system's answer.
+    /// System errors.
     pub fn open(directory: &Path) -> Result<Option<Self>> {
         let shown = directory.display();
         let file = match File::open(directory) {
@@ -60,7 +60,7 @@ impl Locked {
         self.directory.join(name)
     }
 
-    /// Removes this directory and the agent's where nothing is in them any more.
+    /// Removes this directory and the agent's if they are empty.
     pub fn finish(self, pin: &Path) {
         remove_if_empty(&self.directory);
         drop(self);
@@ -68,23 +68,23 @@ impl Locked {
     }
 }
 
-/// Things of one kind, a directory each, below one that is locked while they are read or changed.
-/// Remains of an interrupted call are settled when the directory is opened.
+/// Objects of one kind, a directory each, below one that is locked while they are read or changed.
+/// Opening the directory recovers from an interrupted call.
 pub(crate) trait Kept: From<Locked> {
     /// Name of the directory below the agent's.
     const DIRECTORY: &str;
 
-    /// Finishes or takes back what an earlier call has left.
+    /// Finishes or reverts what an earlier call has left.
     fn mend(&self) -> Result<()>;
 
-    /// The directory, made if need be.
+    /// The directory, created if needed.
     fn create(pin: &Path) -> Result<Self> {
         let all = Self::from(Locked::create(&pin.join(Self::DIRECTORY))?);
         all.mend()?;
         Ok(all)
     }
 
-    /// The directory; `None` where nothing is kept.
+    /// The directory; `None` if nothing is kept.
     fn open(pin: &Path) -> Result<Option<Self>> {
         let all = Locked::open(&pin.join(Self::DIRECTORY))?.map(Self::from);
         all.as_ref().map_or(Ok(()), Self::mend)?;
@@ -92,10 +92,11 @@ pub(crate) trait Kept: From<Locked> {
     }
 }
 
-/// Makes a directory that only its owner reads. `recursive`: its parents too, and it may exist.
+/// Creates a directory that only its owner can read. `recursive`: its parents too, and it may
+/// exist.
 ///
 /// # Errors
-/// The system's answer.
+/// System errors.
 pub fn make(directory: &Path, recursive: bool) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(recursive)
@@ -104,7 +105,7 @@ pub fn make(directory: &Path, recursive: bool) -> Result<()> {
         .with_context(|| format!("creating {}", directory.display()))
 }
 
-/// Names in a directory; none where there is no directory.
+/// Names in a directory; none if it does not exist.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
     match fs::read_dir(directory) {
         Ok(entries) => Ok(entries
@@ -116,13 +117,13 @@ pub(crate) fn entries(directory: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Numbers among the names in a directory; none where there is no directory.
+/// Numbers among the names in a directory; none if it does not exist.
 pub(crate) fn numbers<T: FromStr>(directory: &Path) -> Result<Vec<T>> {
     let names = entries(directory)?.into_iter();
     Ok(names.filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Removes a directory and what is in it: first the files whose names begin with `first`. No
+/// Removes a directory and its content, first the files whose names start with `first`. A missing
 /// directory is no error.
 pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
     if !directory.exists() {
@@ -138,10 +139,10 @@ pub(crate) fn clear(directory: &Path, first: &str) -> Result<()> {
     fs::remove_dir(directory).with_context(|| format!("removing {}", directory.display()))
 }
 
-/// Removes a file, or a pin; none is no error.
+/// Removes a file, or a pin; a missing one is no error.
 ///
 /// # Errors
-/// The system's answer.
+/// System errors.
 pub fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -151,7 +152,7 @@ pub fn remove_file(path: &Path) -> Result<()> {
     }
 }
 
-/// Removes a directory if nothing is in it.
+/// Removes a directory if it is empty.
 pub(crate) fn remove_if_empty(directory: &Path) {
     // Not empty means in use, which is no error.
     let _ = fs::remove_dir(directory);

@@ -1,9 +1,9 @@
-//! Policies in the kernel: applied, watched, taken away; with or without a running agent.
+//! Policies in the kernel: applied, watched, removed; with or without a running agent.
 //!
-//! Everything lies in the directory `policy` below the agent's pins: the link, the maps that all
-//! policies share, and a directory for the policy in force, named by its number, with its own maps.
-//! A new policy is loaded beside the old one and takes its place in the link in one step. A fault
-//! before that step leaves the old one as it was.
+//! All pins are in the directory `policy` below the agent's: the link, the maps that all policies
+//! share, and a directory for the policy in force. That directory has the policy's number and its
+//! own maps. A new policy is loaded beside the old one and replaces it in the link in one step. A
+//! fault before that step leaves the old one unchanged.
 
 mod events;
 mod existing;
@@ -36,7 +36,7 @@ pub use pins::DIRECTORY;
 use pins::{Pins, Running};
 use tables::Tables;
 
-/// Maps that all policies share; `owned` is the learner's too, and lies beside its pins.
+/// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
 const SHARED: [&str; 6] = [
     "texts",
     "failures",
@@ -45,7 +45,7 @@ const SHARED: [&str; 6] = [
     "listeners",
     "events",
 ];
-/// Maps of one policy, and the names of their pins: for `policy show`, and to be looked at.
+/// Maps of one policy, and the names of their pins: for `policy show`, and for inspection.
 const OWN: [(&str, &str); 11] = [
     ("arm_sets", "arm_sets"),
     ("counters", "counters"),
@@ -60,39 +60,39 @@ const OWN: [(&str, &str); 11] = [
     ("swap", "swap"),
 ];
 
-/// The stage for which a policy remembers flows of both directions from their beginning.
+/// The stage for which a policy remembers flows of both directions from their start.
 const ASKED: u32 = 1 << raw::THALWEG_STAGE_ASKED;
 
-/// Where policies are applied.
+/// Paths for applying policies.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The agent's directory of pins, on a bpffs.
     pub pin: PathBuf,
-    /// cgroup v2 directory whose sockets are reached.
+    /// cgroup v2 directory whose sockets are covered.
     pub cgroup: PathBuf,
 }
 
-/// Notes of an application of a policy.
+/// Result of applying a policy.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
-    /// Things that the operator should know: namespaces that do not exist, and the like.
+    /// Notes for the operator, such as namespaces that do not exist.
     pub notes: Vec<String>,
-    /// Kernel memory of its maps and of those that all policies share, bytes.
+    /// Kernel memory of its maps and of the shared maps, bytes.
     pub map_bytes: u64,
-    /// Outcome for connections that were open already, where that was asked for.
+    /// Outcome for connections that were already open, if requested.
     pub reached: Option<Reached>,
 }
 
-/// How a policy is applied.
+/// Options for applying a policy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct How {
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
-    /// Connections that are open already are reached, too.
+    /// Already open connections are covered, too.
     pub existing: bool,
 }
 
-/// A policy that is loaded, and one step away from being in force.
+/// A policy that is loaded and ready for [`Prepared::commit`].
 pub struct Prepared {
     pins: Pins,
     place: Place,
@@ -116,7 +116,7 @@ impl Place {
     ) -> Result<Prepared> {
         system::check_cgroup2(&self.cgroup)?;
         if !Pins::at(&self.pin).link().exists() {
-            // The learner will have to move behind it: what that takes shows before anything
+            // The learner will have to move behind it: missing privileges show before anything
             // changes.
             learner::learners(&self.pin, &self.cgroup()?)?;
         }
@@ -155,13 +155,13 @@ impl Place {
         };
         let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
         let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
-        // Without a learner there is nobody to choose; the agent writes them when it starts.
+        // Without a learner nobody chooses; the agent writes them when it starts.
         if let Ok(arms) = learner::arm_names(&self.pin) {
             let number = |name: &str| arms.iter().position(|arm| arm == name);
             write_arm_sets(&arm_sets, &compiled.arm_sets, number)?;
         }
-        // Marks lie in maps of this policy alone: the programs of its predecessor's cgroups and
-        // its own may run side by side until the swap.
+        // Marks are in maps of this policy only. Its own programs and its predecessor's may run
+        // side by side on cgroups until the swap.
         pins.start_generation(generation)?;
         let prepared = Prepared {
             pins,
@@ -183,7 +183,7 @@ impl Place {
         if !how.existing {
             return prepared.commit();
         }
-        // Whatever this kernel lacks for it shows before anything changes.
+        // A missing kernel feature shows before anything changes.
         let existing = Existing::load(&prepared).inspect_err(|_| prepared.abandon())?;
         let mut applied = prepared.commit()?;
         applied.reached = Some(existing.run());
@@ -197,8 +197,8 @@ impl Place {
             .with_context(|| format!("opening cgroup {}", self.cgroup.display()))
     }
 
-    /// Has the learner's program run after the policy's: what policy sets and whom it protects must
-    /// be known before the learner looks.
+    /// Moves the learner's program behind the policy's. The policy's settings and protected flows
+    /// must be known before the learner runs.
     fn put_before_learner(&self) -> Result<()> {
         let cgroup = self.cgroup()?;
         if learner::runs_before_learner(&self.pin, &Pins::at(&self.pin).link(), &cgroup)? {
@@ -209,11 +209,10 @@ impl Place {
 }
 
 impl Prepared {
-    /// Puts the policy in force, in place of another. It may be done again, later, to return to
-    /// it.
+    /// Puts the policy in force, replacing another. A later call returns to it.
     ///
     /// # Errors
-    /// A refusal of the kernel; the policy that was in force stays so.
+    /// A refusal of the kernel; the policy that was in force stays.
     pub fn commit(&self) -> Result<Applied> {
         let path = self.pins.link();
         let cgroup = File::open(&self.place.cgroup)
@@ -225,7 +224,7 @@ impl Prepared {
             Some(mut link) => link
                 .update_prog(&program)
                 .with_context(|| format!("swapping the program of {}", path.display()))?,
-            // Its pin keeps it.
+            // Its pin keeps it attached.
             None => drop(links::attach_and_pin(&mut program, &cgroup, &path)?),
         }
         fail_point!("policy::linked");
@@ -241,12 +240,12 @@ impl Prepared {
         })
     }
 
-    /// Writes until when flows that nobody remembers began before this policy.
+    /// Writes the time before which flows without a record started under an earlier policy.
     fn tell_what_began_before(&self) -> Result<()> {
         let key = 0u32.to_ne_bytes();
         let until_ns = match self.pins.running()?.and_then(|running| running.head) {
-            // It remembers those that began under it, of both directions; perhaps not yet those
-            // from before.
+            // It remembers flows that started under it, in both directions; perhaps not yet earlier
+            // ones.
             Some(head) if head.stages & ASKED != 0 => {
                 let swap = self.pins.generation(head.generation).join("swap");
                 let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
@@ -261,9 +260,9 @@ impl Prepared {
         Ok(())
     }
 
-    /// Takes away what is pinned of a policy that never was in force.
+    /// Removes the pins of a policy that was never in force.
     fn abandon(&self) {
-        // The fault that led here is what matters.
+        // Only the first error matters.
         let _ = self.pins.remove_generation(self.generation);
     }
 
@@ -294,7 +293,7 @@ impl Prepared {
     }
 }
 
-/// Tells the policy in force which numbers its sets of arms stand for.
+/// Writes the numbers of its sets' arms to the policy in force.
 ///
 /// # Errors
 /// Pins that cannot be read or written.
@@ -317,7 +316,7 @@ pub fn refresh_arm_sets(
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
-/// Tells the policy in force of named cgroups that were made, or made anew, since it came; returns
+/// Attaches the policy in force to named cgroups that were created since it was applied; returns
 /// their directories.
 ///
 /// # Errors
@@ -332,7 +331,7 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
         return Ok(Vec::new());
     }
     let _lock = Pins::lock(&place.pin)?;
-    // Another may have come meanwhile.
+    // The policy may have been replaced meanwhile.
     let Some(head) = head()?.filter(names_cgroups) else {
         return Ok(Vec::new());
     };
@@ -361,7 +360,8 @@ fn mark_pin(bit: u32) -> String {
     format!("cgroup_{bit}")
 }
 
-/// Masks by number of the set, from 1; `number` tells that of an arm, arms that the learner does not have are left out.
+/// Masks by number of the set, from 1. `number` gives an arm's number; arms that the learner lacks
+/// are left out.
 fn write_arm_sets(
     map: &MapHandle,
     sets: &[Vec<String>],
@@ -384,9 +384,9 @@ fn main_program<'o>(programs: &mut impl Iterator<Item = ProgramMut<'o>>) -> Resu
         .context("the BPF object lacks program policy_sockops")
 }
 
-/// cgroups that rules name.
+/// cgroups named by rules.
 struct Marks {
-    /// Bits of those that hold all sockets that the policy can see.
+    /// Bits of cgroups that contain all sockets the policy can see.
     everywhere: u32,
     /// Bits and directories of the others.
     named: Vec<(u32, PathBuf)>,
@@ -421,7 +421,7 @@ impl Marks {
     }
 }
 
-/// Attaches the program that tells the main one of a named cgroup.
+/// Attaches the program that marks a named cgroup's sockets for the main program.
 fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path) -> Result<()> {
     let mut object = ObjectBuilder::default()
         .name("thalweg_mark")
@@ -471,13 +471,12 @@ fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result
         .context("the kernel refused the policy's program (see the lines above)")
 }
 
-/// Number of the policy that the kernel has; `None` where there is none.
+/// Number of the kernel's policy; `None` if there is none.
 fn in_force(pin: &Path) -> Result<Option<u32>> {
     Ok(Pins::at(pin).running()?.map(|running| running.generation))
 }
 
-/// Takes the policy out of the kernel; false where there was none. Connections keep what they
-/// were given.
+/// Removes the policy from the kernel; false if there was none. Connections keep their settings.
 ///
 /// # Errors
 /// Pins that cannot be removed.
@@ -490,13 +489,13 @@ pub fn remove(pin: &Path) -> Result<bool> {
     pins.remove()
 }
 
-/// Kernel memory of the maps that all policies share and of those in force, bytes.
+/// Kernel memory of the shared maps and of those in force, bytes.
 fn memory(maps: impl Iterator<Item = MapHandle>) -> u64 {
     maps.filter_map(|map| map.query_fdinfo().ok()?.memlock)
         .sum()
 }
 
-/// Keeps others from changing what is pinned of policies, where one has ever been applied.
+/// Locks the pins of policies, if one has ever been applied.
 ///
 /// # Errors
 /// A directory that cannot be locked.

@@ -1,17 +1,17 @@
-//! Privileges of this process: capabilities that it needs, gives up, and uses for a moment.
+//! Privileges of this process: capabilities that it needs, drops, and raises for a moment.
 //!
-//! The agent keeps three capabilities in force, and two more at hand, which are raised around the
-//! few steps that need them. `docs/reference/security.md` has the table.
+//! The agent keeps three capabilities effective, and two more permitted, which are raised around
+//! the few steps that need them. `docs/reference/security.md` has the table.
 
 use anyhow::{Context, Result};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
-/// In force as long as the agent runs: maps, links and programs; congestion controls that are
-/// reserved for administrators; programs that read the kernel's structures.
+/// Effective as long as the agent runs. They are for maps, links and programs; for congestion
+/// controls reserved for administrators; and for programs that read the kernel's structures.
 const IN_FORCE: CapabilitySet = CapabilitySet::BPF
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::PERFMON);
-/// At hand: network namespaces of others, and kernel objects by their number.
+/// Permitted only: for network namespaces of others, and for kernel objects by id.
 const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS_PTRACE);
 
 /// This process may not load programs.
@@ -19,11 +19,11 @@ const AT_HAND: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::SYS
 #[error("missing privilege: {0}; run as root, or grant the capabilities")]
 pub struct MissingPrivilege(String);
 
-/// Names of the capabilities that are needed to load and attach programs, and that are not in
-/// force. CAP_SYS_ADMIN stands in for CAP_BPF and CAP_PERFMON, as in the kernel.
+/// Names of the capabilities for loading and attaching programs that are not effective.
+/// CAP_SYS_ADMIN substitutes for CAP_BPF and CAP_PERFMON, as in the kernel.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel's.
 pub fn missing() -> Result<Vec<&'static str>> {
     let have = thread::capabilities(None).context("asking for capabilities")?;
     Ok(missing_of(have.effective))
@@ -43,11 +43,10 @@ fn missing_of(mut have: CapabilitySet) -> Vec<&'static str> {
     )
 }
 
-/// Names of the capabilities that are needed to look into network namespaces other than this
-/// process's own, and that are not at hand.
+/// Names of the capabilities for entering other network namespaces that are not permitted.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel's.
 pub fn missing_for_namespaces() -> Result<Vec<&'static str>> {
     let have = thread::capabilities(None).context("asking for capabilities")?;
     Ok(lacking(
@@ -76,14 +75,14 @@ pub fn check() -> Result<()> {
     Err(MissingPrivilege(missing.join(", ")).into())
 }
 
-/// Gives up for good the privileges that the agent does not use once it has its directories and
-/// socket: on the calling thread and those that it starts from now on.
+/// Drops for good the privileges that the agent does not use once it has its directories and
+/// socket. This affects the calling thread and threads that it starts later.
 ///
 /// # Errors
-/// The kernel's own.
+/// The kernel's.
 pub fn give_up() -> Result<()> {
     let give_up = || {
-        // Nothing that this process runs can get back what it has given up.
+        // No program that this process runs can regain the dropped privileges.
         thread::set_no_new_privs(true)?;
         let have = thread::capabilities(None)?;
         thread::set_capabilities(None, kept(have.permitted))
@@ -95,7 +94,7 @@ fn kept(permitted: CapabilitySet) -> CapabilitySets {
     let effective = if permitted.contains(IN_FORCE) {
         IN_FORCE
     } else {
-        // Where CAP_SYS_ADMIN stands in.
+        // CAP_SYS_ADMIN substitutes for the others.
         IN_FORCE | CapabilitySet::SYS_ADMIN
     };
     CapabilitySets {
@@ -105,8 +104,8 @@ fn kept(permitted: CapabilitySet) -> CapabilitySets {
     }
 }
 
-/// Does something with what is at hand in force, on the calling thread. Without it the work is
-/// done all the same: the kernel then refuses what it must.
+/// Runs a function with the permitted capabilities effective, on the calling thread. If they are
+/// missing, the function still runs, and the kernel refuses what it must.
 pub fn raised<T>(work: impl FnOnce() -> T) -> T {
     let Ok(before) = thread::capabilities(None) else {
         return work();
@@ -122,12 +121,12 @@ pub fn raised<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// Puts a thread's capabilities back, also when the work panics.
+/// Restores a thread's capabilities, also when the work panics.
 struct Lower(CapabilitySets);
 
 impl Drop for Lower {
     fn drop(&mut self) {
-        // A thread can always have less than it may have.
+        // A thread can always drop effective capabilities.
         let _ = thread::set_capabilities(None, self.0);
     }
 }

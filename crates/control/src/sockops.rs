@@ -1,10 +1,9 @@
-//! Other people's `sockops` programs: a compiled object is loaded, attached to a cgroup by
-//! pinned links, and removed again.
+//! `sockops` programs of others: a compiled object is loaded, attached to a cgroup by pinned links,
+//! and removed again.
 //!
-//! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file
-//! system, with a file `link_PROGRAM` for each program and `map_MAP` for each map. It is pinned
-//! whole as `NAME~new` and then renamed; what a call that was cut short has left is removed by
-//! the next.
+//! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file system, with
+//! a file `link_PROGRAM` per program and `map_MAP` per map. It is pinned whole as `NAME~new` and
+//! then renamed. The next call removes the rest of an interrupted one.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -22,31 +21,30 @@ use crate::{privileges, system};
 const DIRECTORY: &str = "sockops";
 const LINK: &str = "link_";
 const MAP: &str = "map_";
-/// Ends the name of a directory that is not whole yet; no name has a '~', and the file system no
-/// '.'.
+/// Suffix of an incomplete directory; no name has a '~', and the file system allows no '.'.
 const NEW: &str = "~new";
-/// Longest name: it is a file's, and a column's.
+/// Longest name: it is the name of a file, and has a column in tables.
 const NAME_MAX: usize = 32;
 
 /// A loaded object.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loaded {
-    /// The name it was given.
+    /// Its name.
     pub name: String,
-    /// The cgroup's directory; none where the cgroup is gone, and the programs with it.
+    /// The cgroup's directory; none if it was removed, and the programs with it.
     pub cgroup: Option<PathBuf>,
     /// Names of its programs.
     pub programs: Vec<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
-    /// Programs of the object that are no `sockops` programs and were left out. Known only
-    /// when it is loaded.
+    /// Programs of the object that are not `sockops` programs and were left out. Known only when it
+    /// is loaded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<String>,
 }
 
-/// Loads an object, attaches its `sockops` programs to a cgroup and pins everything. The
-/// name defaults to the file's, without its extensions.
+/// Loads an object, attaches its `sockops` programs to a cgroup and pins everything. The default
+/// name is the file's, without its extensions.
 ///
 /// # Errors
 /// A fault of the file, the name, the cgroup or the program. Nothing is left behind.
@@ -69,7 +67,7 @@ pub fn load(pin: &Path, file: &Path, cgroup: &Path, name: Option<&str>) -> Resul
 /// All loaded objects, by name.
 ///
 /// # Errors
-/// [`anyhow::Error`] where they cannot be read.
+/// [`anyhow::Error`] if they cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
     privileges::check()?;
     let Some(all) = Objects::open(pin)? else {
@@ -83,7 +81,7 @@ pub fn list(pin: &Path) -> Result<Vec<Loaded>> {
 /// Removes an object from the kernel: programs first, then maps.
 ///
 /// # Errors
-/// [`anyhow::Error`] where there is none of that name.
+/// [`anyhow::Error`] if there is none of that name.
 pub fn unload(pin: &Path, name: &str) -> Result<()> {
     privileges::check()?;
     let all =
@@ -94,11 +92,11 @@ pub fn unload(pin: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Beginnings of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.
-/// Empty where nothing is known, or a format begins with `%`.
+/// Prefixes of the lines that an object prints by `bpf_printk`: its formats up to the first `%`.
+/// Empty if they are unknown, or a format starts with `%`.
 ///
 /// # Errors
-/// [`anyhow::Error`] where there is no object of that name.
+/// [`anyhow::Error`] if there is no object of that name.
 pub fn printed_prefixes(pin: &Path, name: &str) -> Result<Vec<String>> {
     privileges::check()?;
     let own = pin.join(DIRECTORY).join(name);
@@ -136,7 +134,7 @@ fn formats(section: &[u8]) -> Vec<String> {
 /// The kernel's stream of printed lines.
 ///
 /// # Errors
-/// [`anyhow::Error`] where tracefs is not mounted, or may not be read.
+/// [`anyhow::Error`] if tracefs is not mounted, or may not be read.
 pub fn trace_pipe() -> Result<File> {
     let path = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
         .iter()
@@ -175,7 +173,7 @@ fn missing(name: &str) -> anyhow::Error {
     anyhow!("nothing is loaded under the name {name:?}; `thalweg sockops list` shows what is")
 }
 
-/// The directory of all, without what was left by calls that were cut short.
+/// The directory of all objects, without the rest of interrupted calls.
 struct Objects(Locked);
 
 impl From<Locked> for Objects {
@@ -211,7 +209,7 @@ impl Objects {
         let new = self.0.own(&format!("{name}{NEW}"));
         let loaded = load_into(&new, file, cgroup);
         if loaded.is_err() {
-            // The error that stopped it is what matters.
+            // Only the first error matters.
             let _ = clear(&new);
         }
         let left_out = loaded?;
@@ -273,7 +271,7 @@ fn load_into(own: &Path, file: &Path, cgroup: &Path) -> Result<Vec<String>> {
     Ok(left_out)
 }
 
-/// Reasons of libbpf, with what to change in the source where that is known.
+/// libbpf's reasons, with advice on the source where it is known.
 fn with_advice(reasons: String) -> String {
     let advice = if reasons.contains("extern '") || reasons.contains("extern (") {
         "; a BPF program has no C library: declare functions static, and write \
@@ -286,7 +284,7 @@ fn with_advice(reasons: String) -> String {
     reasons + advice
 }
 
-/// Opens and loads an object; the names of programs that are not loaded come with it.
+/// Opens and loads an object; also returns the names of programs that are not loaded.
 fn load_object(file: &Path) -> Result<(Object, Vec<String>)> {
     object::listening(|| load_quietly(file))
 }

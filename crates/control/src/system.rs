@@ -20,14 +20,14 @@ const KERNEL_BTF: &str = "/sys/kernel/btf/vmlinux";
 const BPFFS_MAGIC: i64 = 0xcafe_4a11;
 /// Magic number of cgroup v2 (linux/magic.h, CGROUP2_SUPER_MAGIC).
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
-/// Where every distribution mounts bpffs.
+/// Mount point of bpffs on every distribution.
 pub const BPFFS: &str = "/sys/fs/bpf";
-/// Which user namespace owns this one (linux/nsfs.h).
+/// Request for the user namespace that owns a namespace (linux/nsfs.h).
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 /// `SO_NETNS_COOKIE` (asm-generic/socket.h), Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Directory where cgroup v2 is mounted, as `/proc/self/mountinfo` tells.
+/// Mount point of cgroup v2, from `/proc/self/mountinfo`.
 pub fn cgroup2_mount() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading mountinfo")?;
     cgroup2_in(&mounts).context(
@@ -47,8 +47,8 @@ fn cgroup2_in(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether a cgroup v2 directory is the root of the hierarchy, and not merely of what a container
-/// sees of it. The root has number 1 (`cgroup_setup_root` in kernel/cgroup/cgroup.c).
+/// Whether a cgroup v2 directory is the root of the hierarchy, not just the root that a container
+/// sees. The root has number 1 (`cgroup_setup_root` in kernel/cgroup/cgroup.c).
 pub fn is_root_cgroup(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.ino() == 1)
 }
@@ -83,12 +83,12 @@ pub fn default_cc() -> Result<String> {
     Ok(text.trim().to_string())
 }
 
-/// Asks modprobe for `tcp_NAME` of each name the kernel does not offer yet. A kernel
-/// without the module, or without modprobe, simply keeps offering what it has.
+/// Asks modprobe for `tcp_NAME` of each name that the kernel does not offer yet. Without the
+/// module, or without modprobe, nothing changes.
 pub fn load_modules(names: &[String]) {
     let Ok(present) = available_ccs() else { return };
     for name in names.iter().filter(|name| !present.contains(name)) {
-        // The outcome shows in the list of available controls, which is read afterwards.
+        // The list of available controls, read later, shows the outcome.
         let _ = Command::new("modprobe")
             .args(["-q", &format!("tcp_{name}")])
             .stdin(Stdio::null())
@@ -98,12 +98,12 @@ pub fn load_modules(names: &[String]) {
     }
 }
 
-/// Whether the kernel carries its own type information.
+/// Whether the kernel has its own type information (BTF).
 pub fn has_kernel_btf() -> bool {
     Path::new(KERNEL_BTF).exists()
 }
 
-/// Length of a kernel tick in µs: what the coarse clock advances by.
+/// Length of a kernel tick in µs: the resolution of the coarse clock.
 pub fn jiffy_us() -> u32 {
     let mut resolution = libc::timespec {
         tv_sec: 0,
@@ -146,7 +146,7 @@ pub fn boot_id() -> Result<String> {
 /// Cookie of the calling thread's network namespace, as BPF programs see it.
 pub fn netns_cookie() -> Result<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| {
-        // A fresh namespace may have its loopback down.
+        // The loopback of a fresh namespace may be down.
         std::net::UdpSocket::bind("0.0.0.0:0")
     })?;
     let mut cookie = 0u64;
@@ -168,9 +168,9 @@ pub fn netns_cookie() -> Result<u64> {
     Ok(cookie)
 }
 
-/// Default congestion control by namespace cookie, for the namespaces of all processes that
-/// can be entered. Namespaces that cannot (no CAP_SYS_ADMIN, or gone by now) are left out.
-/// So are those of user namespaces, unless `users` says otherwise: any user may make one.
+/// Default congestion control by namespace cookie, for the namespaces of all processes that can be
+/// entered. Others (no CAP_SYS_ADMIN, or removed by now) are left out. So are those of user
+/// namespaces, unless `users` is set: any user may create one.
 pub fn namespace_defaults(users: bool) -> Vec<(u64, String)> {
     let ask = || Some((netns_cookie().ok()?, default_cc().ok()?));
     if users {
@@ -180,8 +180,8 @@ pub fn namespace_defaults(users: bool) -> Vec<(u64, String)> {
     }
 }
 
-/// Identity of the user namespace that owns a network namespace; `None` where that is above
-/// our own, and so not ours to know.
+/// Identity of the user namespace that owns a network namespace; `None` if it is an ancestor of
+/// ours, which we may not see.
 fn owner(namespace: &fs::File) -> Option<u64> {
     // SAFETY: NS_GET_USERNS takes no argument; the descriptor is open for the whole call.
     let fd = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
@@ -197,14 +197,14 @@ fn own_user_namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/user").ok()?.ino())
 }
 
-/// Answers of a question that is asked in every network namespace that is wanted and can be
-/// entered, the caller's own first.
+/// Calls a function in every wanted network namespace that can be entered, the caller's own first;
+/// returns the results.
 pub fn in_namespaces<T: Send + 'static>(
     wanted: fn(&fs::File) -> bool,
     ask: fn() -> Option<T>,
 ) -> Vec<T> {
     let work = move || {
-        // The first is our own, which needs no privilege to be in.
+        // The first is our own, which needs no privilege to enter.
         let mut answers: Vec<T> = ask().into_iter().collect();
         let others = network_namespaces().skip(1);
         answers.extend(
@@ -221,9 +221,9 @@ pub fn in_namespaces<T: Send + 'static>(
     worker.join().unwrap_or_default()
 }
 
-/// Network namespaces, each once, open: the caller's own first, then those of all processes
-/// and those with a name. One that cannot be opened (it is gone by now, or not ours to see) is
-/// left out.
+/// Open network namespaces, each once: the caller's own first, then those of all processes and the
+/// named ones. A namespace that cannot be opened (removed by now, or not visible to us) is left
+/// out.
 pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
     let mut paths = vec![PathBuf::from("/proc/self/ns/net")];
     if let Ok(entries) = fs::read_dir("/proc") {
@@ -234,7 +234,7 @@ pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
                 .map(|entry| entry.path().join("ns/net")),
         );
     }
-    // Named namespaces need no process inside.
+    // Named namespaces need no process in them.
     if let Ok(entries) = fs::read_dir("/run/netns") {
         paths.extend(entries.flatten().map(|entry| entry.path()));
     }
@@ -246,10 +246,10 @@ pub fn network_namespaces() -> impl Iterator<Item = (PathBuf, fs::File)> {
     })
 }
 
-/// Runs something in a network namespace, on a thread of its own.
+/// Runs a function in a network namespace, on a thread of its own.
 ///
 /// # Errors
-/// A namespace that cannot be entered (CAP_SYS_ADMIN), or what the work says.
+/// A namespace that cannot be entered (CAP_SYS_ADMIN), or the function's error.
 pub fn run_in_namespace<T: Send>(
     namespace: &fs::File,
     work: impl FnOnce() -> Result<T> + Send,
@@ -272,7 +272,7 @@ pub fn netns_cookie_of(path: &Path) -> Result<u64> {
     run_in_namespace(&file, netns_cookie)
 }
 
-/// Makes sure that `path` lies on a bpffs, mounting one at [`BPFFS`] where it is missing.
+/// Ensures that `path` is on a bpffs; mounts one at [`BPFFS`] if it is missing.
 pub fn ensure_bpffs(path: &Path) -> Result<()> {
     let existing = path
         .ancestors()
@@ -299,21 +299,21 @@ pub fn ensure_bpffs(path: &Path) -> Result<()> {
     )
 }
 
-/// Whether a path lies on a bpffs.
+/// Whether a path is on a bpffs.
 pub fn is_bpffs(path: &Path) -> Result<bool> {
     let stat =
         nix::sys::statfs::statfs(path).with_context(|| format!("statfs {}", path.display()))?;
     Ok(stat.filesystem_type().0 as i64 == BPFFS_MAGIC)
 }
 
-/// Another process, whose number cannot come to mean a third one.
+/// Another process, by a descriptor: its number cannot be reused for a third one.
 pub struct Process(OwnedFd);
 
 impl Process {
     /// The process with a number.
     ///
     /// # Errors
-    /// There is none.
+    /// It does not exist.
     pub fn open(pid: u32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two numbers.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -325,7 +325,7 @@ impl Process {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Waits for its end; false: it goes on for longer than that.
+    /// Waits for its end; false if it runs longer.
     pub fn ends_within(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         loop {
@@ -339,7 +339,7 @@ impl Process {
             // SAFETY: one pollfd, valid for the whole call.
             match unsafe { libc::poll(&raw mut watched, 1, left_ms) } {
                 1 => return true,
-                // A signal came.
+                // A signal arrived.
                 -1 if !left.is_zero() => {}
                 _ => return false,
             }
@@ -347,7 +347,7 @@ impl Process {
     }
 }
 
-/// Gives memory back to the system after something large was held for a moment.
+/// Returns freed memory to the system after a large allocation.
 pub fn trim_memory() {
     // SAFETY: malloc_trim has no preconditions. Where the C library has none, nothing is done.
     #[cfg(target_env = "gnu")]

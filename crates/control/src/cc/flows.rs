@@ -1,5 +1,5 @@
-//! Who uses a congestion control: sockets by its name, as the kernel's socket diagnosis
-//! (`sock_diag(7)`) tells, in every network namespace that can be entered.
+//! Users of a congestion control: sockets by its name, from the kernel's socket diagnosis
+//! (`sock_diag(7)`), in every network namespace that can be entered.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use crate::{diag, system};
 /// Sockets that use a congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Use {
-    /// Connections, those included that no process holds any more.
+    /// Connections, including those that no process holds any more.
     pub flows: u64,
-    /// Listeners: what they accept gets it too.
+    /// Listeners; connections that they accept get it, too.
     pub listeners: u64,
     /// Network namespaces whose default it is.
     pub default_in: u64,
 }
 
 impl Use {
-    /// Whether some socket has it.
+    /// Whether any socket uses it.
     pub fn has_sockets(&self) -> bool {
         self.flows + self.listeners > 0
     }
 }
 
-/// Use of every congestion control that has any.
+/// Use of every congestion control that is in use.
 ///
 /// # Errors
-/// [`anyhow::Error`] where the kernel does not tell.
+/// [`anyhow::Error`] if the kernel does not tell.
 pub fn count() -> Result<BTreeMap<String, Use>> {
     let mut all: BTreeMap<String, Use> = BTreeMap::new();
     for namespace in system::in_namespaces(|_| true, || Some(in_this_namespace())) {

@@ -1,4 +1,4 @@
-//! What there is: congestion controls of the system, loaded ones, and those that could be.
+//! All congestion controls: the system's, loaded ones, and those that can be loaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::{privileges, system};
 /// `flags` of a congestion control: only for flows with ECN (net/tcp.h).
 const TCP_CONG_NEEDS_ECN: u32 = 2;
 
-/// Where a congestion control stands.
+/// State of a congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// The system's: built in, a module, or of somebody else.
+    /// Not Thalweg's: built in, a module, or loaded by another program.
     System,
     /// Loaded by Thalweg.
     Loaded,
-    /// Loaded by Thalweg and taken back: connections that have it keep it, none gets it.
+    /// Loaded by Thalweg and withdrawn: connections that have it keep it, new ones never get it.
     Draining,
     /// Comes with Thalweg and can be loaded.
     Loadable,
@@ -38,32 +38,31 @@ pub enum State {
 pub struct Control {
     /// Its name.
     pub name: String,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Its users; none where they are not known.
+    /// Its users; none if unknown.
     #[serde(rename = "use")]
     pub used: Option<Use>,
-    /// Only for flows with ECN; none where that is not known.
+    /// Only for flows with ECN; none if unknown.
     pub needs_ecn: Option<bool>,
     /// Name of the table of callbacks in the object that was loaded.
     pub program: Option<String>,
     /// Names of its maps.
     pub maps: Vec<String>,
-    /// The model that decides in it; none where none does.
+    /// Its model; none if it has none.
     pub model: Option<LoadedModel>,
-    /// Why it is unavailable; for what can be loaded, what it is.
+    /// Why it is unavailable; for a loadable one, its description.
     pub note: Option<String>,
 }
 
-/// All congestion controls: those of the system, those that are loaded, those that could be.
-/// By name.
+/// All congestion controls, by name: the system's, loaded ones, and those that can be loaded.
 ///
 /// # Errors
-/// [`anyhow::Error`] where pins cannot be read.
+/// [`anyhow::Error`] if pins cannot be read.
 pub fn list(pin: &Path) -> Result<Vec<Control>> {
     privileges::check()?;
     let directory = pin.join(DIRECTORY);
-    // Mends what a call that was cut short has left, and lets no other change it meanwhile.
+    // Recovers from an interrupted call, and locks out other changes.
     let _all = Controls::open(pin)?;
     let support = check();
     let used = count();
@@ -125,7 +124,7 @@ pub fn list(pin: &Path) -> Result<Vec<Control>> {
     Ok(all.into_values().collect())
 }
 
-/// Names of what is loaded here and works only for flows with ECN.
+/// Names of loaded congestion controls that work only for flows with ECN.
 pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let directory = pin.join(DIRECTORY);
     let Ok(names) = names(&directory) else {
@@ -137,20 +136,20 @@ pub fn needing_ecn(pin: &Path) -> BTreeSet<String> {
     let Ok(support) = check() else {
         return BTreeSet::new();
     };
-    // One that cannot be asked (CAP_SYS_ADMIN) is taken for one that does.
+    // One that cannot be inspected (CAP_SYS_ADMIN) counts as one that needs it.
     let needs = |name: &String| {
         flags(&directory.join(name), &support).is_none_or(|flags| flags & TCP_CONG_NEEDS_ECN != 0)
     };
     names.into_iter().filter(needs).collect()
 }
 
-/// `flags` of a loaded congestion control: of the version in force, whatever is pinned.
+/// `flags` of a loaded congestion control, from the version in force, whatever is pinned.
 fn flags(own: &Path, support: &Support) -> Option<u32> {
     let link = Link::open(own.join(LINK)).ok();
     let pinned = MapHandle::from_pinned_path(own.join(OPS)).ok();
     let is = |map: &MapHandle, id: u32| map.info().is_ok_and(|map| map.info.id == id);
     let map = match link.and_then(|link| map_of(&link).ok().flatten()) {
-        // A swap that was cut short has left another pinned.
+        // An interrupted swap has left another version pinned.
         Some(id) if !pinned.as_ref().is_some_and(|pinned| is(pinned, id)) => {
             privileges::raised(|| MapHandle::from_map_id(id)).ok()?
         }

@@ -11,12 +11,12 @@ use thalweg_units::file::{MAX_FILE_BYTES, read};
 use super::support::{Support, offset_of};
 use crate::object::{self, last_line, last_words, printable, take_said};
 
-/// Bytes of a congestion control's name in the kernel, the final 0 included
-/// (net/tcp.h, TCP_CA_NAME_MAX).
+/// Bytes of a congestion control's name in the kernel, including the final 0 (net/tcp.h,
+/// TCP_CA_NAME_MAX).
 const NAME_BYTES: usize = 16;
 /// Map flag of a `struct_ops` that a link keeps (linux/bpf.h, BPF_F_LINK).
 const BPF_F_LINK: u32 = 1 << 13;
-/// The map that a program with a line THALWEG_KERNEL (thalweg_tcp.h) has.
+/// The map of a program that uses THALWEG_KERNEL (thalweg_tcp.h).
 const KERNEL_FACTS: &str = ".rodata.kernel";
 
 /// Fills maps of an object before its congestion control can be chosen.
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Program<'_> {
 }
 
 impl<'a> Program<'a> {
-    /// One that comes with this program.
+    /// One that comes with Thalweg.
     pub fn built_in(label: &str, bytes: &[u8]) -> Self {
         Self {
             label: label.to_owned(),
@@ -49,7 +49,7 @@ impl<'a> Program<'a> {
     /// One from a file.
     ///
     /// # Errors
-    /// The file cannot be read, or is no BPF object.
+    /// The file cannot be read, or is not a BPF object.
     pub fn from_file(file: &Path) -> Result<Self> {
         object::check_file(file)?;
         let bytes = read(file, MAX_FILE_BYTES)?;
@@ -60,7 +60,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Has `fill` fill the object's maps after loading and before any flow can have it.
+    /// Sets a function that fills the object's maps after loading, before any flow can use it.
     #[must_use]
     pub fn filled_by(mut self, fill: impl Fn(&mut Object) -> Result<()> + 'a) -> Self {
         self.fill = Some(Box::new(fill));
@@ -70,7 +70,7 @@ impl<'a> Program<'a> {
     /// The name that the object gives its congestion control.
     ///
     /// # Errors
-    /// The object is broken, or is no congestion control.
+    /// The object is broken, or is not a congestion control.
     pub fn own_name(&self) -> Result<String> {
         object::listening(|| {
             let mut open = self.open()?;
@@ -113,7 +113,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// Sets the name, and what the program wants to know of the kernel.
+    /// Sets the name, and the facts about the kernel that the program needs.
     fn prepare(&self, open: &mut OpenObject, name: &str, support: &Support) -> Result<()> {
         for mut program in open.progs_mut() {
             if program.prog_type() != ProgramType::StructOps {
@@ -170,8 +170,8 @@ impl<'a> Program<'a> {
                 names(&found)
             ),
         };
-        // In section ".struct_ops" it has none, the only form before Linux 6.4. Without a link it could
-        // neither stay nor be replaced.
+        // A map in section ".struct_ops", the only form before Linux 6.4, lacks this flag. Without
+        // a link it could neither stay nor be replaced.
         let flags = map.map_flags();
         if flags & BPF_F_LINK == 0 {
             map.set_map_flags(flags | BPF_F_LINK)?;
@@ -179,7 +179,7 @@ impl<'a> Program<'a> {
         Ok(map)
     }
 
-    /// Where the object's own `tcp_congestion_ops` has the name, bytes.
+    /// Offset of the name in the object's own `tcp_congestion_ops`, bytes.
     fn name_offset(&self) -> Result<usize> {
         let btf = Btf::from_raw("thalweg_cc", &self.bytes).ok().flatten();
         if btf.as_ref().is_some_and(|btf| !object::is_sound(btf)) {
@@ -198,7 +198,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The kernel's refusal in a line.
+    /// The kernel's refusal in one line.
     fn refused(&self, said: &str, error: &libbpf_rs::Error) -> anyhow::Error {
         let mut words = last_words(said);
         if words.is_empty() {

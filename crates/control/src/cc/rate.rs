@@ -10,24 +10,24 @@ use thalweg_rate::models::ModelFile;
 
 use super::program::Program;
 
-/// The name that it has unless another is given.
+/// Its default name.
 pub(super) const NAME: &str = "thalweg_rl";
 /// Its maps.
 const SETTINGS: &str = "settings";
 pub(super) const TRACE: &str = "trace";
 pub(super) const DECISIONS: &str = "decisions";
-/// Tells models from other files.
+/// File extension of models.
 const EXTENSION: &str = "safetensors";
-/// Q24 of the target.
+/// One in the fixed point of the target, Q24.
 const ONE_Q24: f64 = (1 << 24) as f64;
 
-/// Units of a model's features. Flows that share a bottleneck find the same rate
-/// only if all have the same.
+/// Units of a model's features. Flows that share a bottleneck converge to the same rate only if all
+/// use the same units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
     /// The rate that counts as 1, bits per second.
     pub rate_bps: u64,
-    /// Round-trip times below it count as it, microseconds.
+    /// Shorter round-trip times count as this one, microseconds.
     pub rtt_us: u32,
 }
 
@@ -40,29 +40,29 @@ impl Default for Reference {
     }
 }
 
-/// The model that a loaded congestion control runs.
+/// The model of a loaded congestion control.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LoadedModel {
     /// The model's name, for people.
     pub name: String,
-    /// Where it holds the signal.
+    /// Target of its signal.
     pub target: f64,
     /// The rate that counts as 1, bits per second.
     pub reference_rate_bps: u64,
-    /// Round-trip times below it count as it, microseconds.
+    /// Shorter round-trip times count as this one, microseconds.
     pub reference_rtt_us: u32,
 }
 
-/// Whether a word of the command line means a model.
+/// Whether a word of the command line names a model.
 pub fn is_model(word: &Path) -> bool {
     word.extension()
         .is_some_and(|extension| extension == EXTENSION)
 }
 
-/// The congestion control that runs the model of a file.
+/// The congestion control that runs a file's model.
 ///
 /// # Errors
-/// The file is no model, or none that the kernel can run; the reference is out of range.
+/// The file is not a model, the kernel cannot run it, or the reference is out of range.
 pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>> {
     let read = ModelFile::read(file)?;
     let model = read.policy.integer().with_context(|| {
@@ -90,7 +90,7 @@ pub fn with_model(file: &Path, reference: Reference) -> Result<Program<'static>>
     });
     settings.model = *model_to_raw(model);
     let name = &read.document.name;
-    // Cut between characters.
+    // Cuts between characters.
     let mut length = name.len().min(settings.name.len());
     while !name.is_char_boundary(length) {
         length -= 1;
@@ -107,7 +107,7 @@ fn fill(object: &mut Object, settings: &[u8]) -> Result<()> {
         .context("giving the kernel the model")
 }
 
-/// The model of what is loaded in a directory; none where it is another program.
+/// The model of the congestion control in a directory; none if it is another program.
 pub(super) fn model_in(own: &Path) -> Option<LoadedModel> {
     let path = own.join(format!("{}{SETTINGS}", super::MAP));
     let map = MapHandle::from_pinned_path(path).ok()?;

@@ -1,5 +1,5 @@
-//! Whether this kernel runs congestion controls in BPF, and where its structures have what
-//! the loader looks at.
+//! Whether this kernel runs congestion controls in BPF, and the layout of its structures for the
+//! loader.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use libbpf_rs::btf::{Btf, BtfType, ReferencesType};
 use crate::system;
 
 const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
-/// The kernel's table of callbacks, and what wraps it in a `struct_ops` map.
+/// The kernel's table of callbacks, and the type that wraps it in a `struct_ops` map.
 const OPS: &str = "tcp_congestion_ops";
 const VALUE: &str = "bpf_struct_ops_tcp_congestion_ops";
-/// Exists where a link can keep a `struct_ops` map registered.
+/// Exists if a link can keep a `struct_ops` map registered.
 const LINK: &str = "bpf_struct_ops_link";
 
 /// This kernel cannot run congestion controls in BPF.
@@ -22,7 +22,7 @@ const LINK: &str = "bpf_struct_ops_link";
 pub struct Unavailable(String);
 
 impl Unavailable {
-    /// The missing part, without the consolation.
+    /// The missing part, without further advice.
     pub fn reason(&self) -> &str {
         &self.0
     }
@@ -37,10 +37,10 @@ pub struct Support {
     pub flags_offset: usize,
 }
 
-/// Looks at the running kernel.
+/// Checks the running kernel.
 ///
 /// # Errors
-/// [`Unavailable`] with what is missing.
+/// [`Unavailable`] with the missing part.
 pub fn check() -> Result<Support, Unavailable> {
     if !system::has_kernel_btf() {
         return Err(Unavailable(

@@ -1,4 +1,4 @@
-//! The decisions of the learned rate controller, as they are made.
+//! A live trace of the learned rate controller's decisions.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -17,7 +17,7 @@ use super::{Controls, DIRECTORY, MAP, names};
 use crate::pins::Kept;
 use crate::{privileges, system};
 
-/// The kernel stops telling this long after nobody asks any more.
+/// The kernel stops tracing this long after the last renewal.
 const LEASE: Duration = Duration::from_secs(3);
 const RENEW: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Decision {
     /// The congestion control.
     pub name: String,
-    /// When, ns of the monotonic clock.
+    /// Time, ns of the monotonic clock.
     pub time_ns: u64,
     /// The other host.
     pub remote: IpAddr,
@@ -37,27 +37,27 @@ pub struct Decision {
     pub local_port: u16,
     /// Inode of the flow's network namespace.
     pub netns: u32,
-    /// Round-trip time that the model was given, ns: base and queue.
+    /// Round-trip time in the model's input, ns: base plus queue.
     pub rtt_ns: u64,
-    /// Base round-trip time that it was given, ns.
+    /// Base round-trip time in the model's input, ns.
     pub base_rtt_ns: u64,
     /// Rate before.
     pub rate: u64,
     /// Rate that counts as 1.
     pub reference_rate: u64,
-    /// The model's inputs, Q15, oldest decision first; beyond them zeros.
+    /// The model's inputs, Q15, oldest decision first, padded with zeros.
     pub inputs: [i16; raw::THALWEG_MODEL_INPUTS as usize],
-    /// The model's answer, Q15.
+    /// The model's output, Q15.
     pub action_q15: i16,
-    /// Limits of the next rate.
+    /// Lower limit of the next rate.
     pub floor: u64,
-    /// Upper limit.
+    /// Upper limit of the next rate.
     pub cap: u64,
-    /// Its share after loss and marks, Q16.
+    /// Share of the rate kept after losses and marks, Q16.
     pub keep_q16: u32,
-    /// Rate from now on.
+    /// The next rate.
     pub next_rate: u64,
-    /// Rate at which data arrived in the round.
+    /// Delivery rate in the round.
     pub delivered_rate: u64,
     /// Shortest round-trip time of the last seconds, us.
     pub min_rtt_us: u32,
@@ -69,7 +69,7 @@ pub struct Decision {
     pub held: bool,
     /// The application sent less than it could have.
     pub app_limited: bool,
-    /// A probe for the shortest round-trip time begins.
+    /// A probe for the shortest round-trip time starts.
     pub probing: bool,
 }
 
@@ -103,13 +103,13 @@ impl Decision {
         }
     }
 
-    /// Factor of the rate.
+    /// Factor by which the rate changes.
     pub fn multiplier(&self) -> f64 {
         self.next_rate as f64 / self.rate.max(1) as f64
     }
 }
 
-/// A loaded controller that is told to tell.
+/// A loaded controller that is traced.
 struct Source {
     name: String,
     trace: MapHandle,
@@ -118,7 +118,7 @@ struct Source {
 }
 
 impl Source {
-    /// None where the congestion control decides by no model.
+    /// None if the congestion control has no model.
     fn open(directory: &Path, name: &str) -> Result<Option<Self>> {
         let own = directory.join(name);
         let map = |map: &str| MapHandle::from_pinned_path(own.join(format!("{MAP}{map}")));
@@ -137,7 +137,8 @@ impl Source {
         }))
     }
 
-    /// Has the kernel tell for a while longer. Returns how many did not fit the ring since.
+    /// Extends the lease. Returns the number of decisions lost since then because the ring was
+    /// full.
     fn renew(&self, remote: Ipv6Addr) -> Result<u64> {
         let key = 0u32.to_ne_bytes();
         let before = self.trace.lookup(&key, MapFlags::ANY)?;
@@ -157,19 +158,19 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         let none = raw::thalweg_rate_trace::default();
-        // If it fails, the lease ends it.
+        // If it fails, the lease still ends it.
         let _ = self
             .trace
             .update(&0u32.to_ne_bytes(), bytes_of(&none), MapFlags::ANY);
     }
 }
 
-/// Streams decisions of flows to one host, or to all (none), of one loaded controller, or of
-/// all. `each` learns of every decision, `lost` of how many did not fit the ring; it ends when
-/// `until` says so.
+/// Streams decisions of flows to one host, or to all (none), of one loaded controller, or of all.
+/// `each` is called with every decision, `lost` with the number that did not fit the ring. The
+/// trace ends when `until` returns true.
 ///
 /// # Errors
-/// None is loaded, somebody else traces, or what `each` returns.
+/// None is loaded, another process traces, or the error of `each`.
 pub fn trace(
     pin: &Path,
     name: Option<&str>,
@@ -180,7 +181,7 @@ pub fn trace(
 ) -> Result<()> {
     privileges::check()?;
     let directory = pin.join(DIRECTORY);
-    // Mends what a call that was cut short has left.
+    // Recovers from an interrupted call.
     let all = Controls::open(pin)?;
     let mut sources = Vec::new();
     for have in names(&directory)? {
@@ -229,7 +230,7 @@ pub fn trace(
                 .iter()
                 .map(|source| source.renew(remote))
                 .sum::<Result<u64>>()?;
-            // Decisions of an earlier trace, there and in the rings, are not this one's.
+            // Discards decisions of an earlier trace, here and in the rings.
             if renewed.is_none() {
                 begun.set(system::monotonic_ns());
             } else if missed > 0 {

@@ -1,4 +1,4 @@
-//! Departure times are obeyed by `fq` alone: whether it is where packets leave.
+//! Only `fq` obeys departure times: checks that it is on the devices where packets leave.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-/// Devices that packets of the cgroup may leave by have another queueing discipline.
+/// Devices by which the cgroup's packets may leave have another queueing discipline.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--edt needs the queueing discipline fq where packets leave, and it is not on {devices}; set \
@@ -29,8 +29,8 @@ struct Qdisc {
     root: bool,
 }
 
-/// Fails unless all devices that are up, or the named ones, have fq, in each network
-/// namespace that the cgroup's processes are in (in the caller's, if it has none).
+/// Fails unless all devices that are up, or the named ones, have fq. Checks each network namespace
+/// of the cgroup's processes, or the caller's if it has none.
 pub fn check(cgroup: &Path, devices: &[String]) -> Result<()> {
     let mut without = Vec::new();
     let mut named = devices.to_vec();
@@ -59,7 +59,7 @@ pub fn check(cgroup: &Path, devices: &[String]) -> Result<()> {
     .into())
 }
 
-/// A file for each network namespace of the cgroup's processes.
+/// One file per network namespace of the cgroup's processes.
 fn namespaces(cgroup: &Path) -> Vec<PathBuf> {
     let mut found = HashMap::new();
     for pid in super::Subtree::new(cgroup).processes() {
@@ -74,10 +74,10 @@ fn namespaces(cgroup: &Path) -> Vec<PathBuf> {
     found.into_values().collect()
 }
 
-/// The devices of a namespace that are up, loopback left out, and whether each has fq.
+/// The devices of a namespace that are up, except loopback, and whether each has fq.
 fn within(namespace: &Path) -> Result<Vec<(String, bool)>> {
     let file = File::open(namespace).with_context(|| format!("opening {}", namespace.display()))?;
-    // A thread of its own, so that this one stays where it is.
+    // A separate thread, so that this one stays in its namespace.
     let worker = std::thread::spawn(move || {
         nix::sched::setns(file.as_fd(), nix::sched::CloneFlags::CLONE_NEWNET)
             .context("entering a network namespace of the cgroup")?;
@@ -99,7 +99,7 @@ fn within(namespace: &Path) -> Result<Vec<(String, bool)>> {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// `ip` writes an empty object for each device that its filter leaves out.
+/// `ip` writes an empty object for each device that its filter excludes.
 #[derive(Deserialize)]
 struct Link {
     #[serde(default)]
@@ -108,7 +108,7 @@ struct Link {
     flags: Vec<String>,
 }
 
-/// Whether fq is the device's root, or below each queue of a `mq` root.
+/// Whether fq is the device's root qdisc, or below each queue of a `mq` root.
 fn obeys(device: &str, qdiscs: &[Qdisc]) -> bool {
     let own = || qdiscs.iter().filter(|qdisc| qdisc.dev == device);
     match own().find(|qdisc| qdisc.root) {

@@ -13,16 +13,16 @@ use super::{EGRESS, attached_to, maps, open};
 use crate::links::cgroup_path;
 use crate::system;
 
-/// One limit and its figures. Rates are of IP packets as on the wire.
+/// One limit and its figures. Rates count IP packets as on the wire.
 #[derive(Clone, Debug, Serialize)]
 pub struct Limit {
-    /// The cgroup's directory; none where the cgroup is gone.
+    /// The cgroup's directory; none if it was removed.
     pub cgroup: Option<PathBuf>,
     /// The cgroup's id.
     pub cgroup_id: u64,
     /// The rate that was set, bits per second.
     pub rate_bps: u64,
-    /// The rate in force; it differs where the limit is work-conserving.
+    /// The rate in force; it differs if the limit is work-conserving.
     pub present_rate_bps: u64,
     /// Work-conserving: the line's rate.
     pub line_bps: Option<u64>,
@@ -42,9 +42,9 @@ pub struct Limit {
     pub bytes: u64,
     /// Packets that passed, as on the wire.
     pub packets: u64,
-    /// Of them, those that got a CE mark.
+    /// Packets that passed with a CE mark.
     pub marked_packets: u64,
-    /// Of them, those whose sender was told to slow down.
+    /// Packets that passed and whose sender was told to slow down.
     pub notified_packets: u64,
     /// Packets that were dropped.
     pub dropped_packets: u64,
@@ -54,18 +54,18 @@ pub struct Limit {
     pub queue_us: u64,
     /// The virtual queue now, bytes.
     pub queue_bytes: u64,
-    /// Rate over the last whole second, bits per second; 0 where nothing was sent since.
+    /// Rate over the last whole second, bits per second; 0 if nothing was sent since.
     pub measured_bps: u64,
-    /// Running mean of the credit, bytes; below 0 it is a queue.
+    /// Running mean of the credit, bytes; negative for a queue.
     pub average_credit_bytes: i64,
-    /// The rate at which each TCP connection is paced now, bits per second.
+    /// The current pacing rate of each TCP connection, bits per second.
     pub share_bps: Option<u64>,
-    /// Sockets that have moved, and connections that are not paced; none where the kernel does
-    /// not tell, or the cgroup is gone.
+    /// Moved sockets, and connections that are not paced. None if the kernel does not tell, or the
+    /// cgroup was removed.
     pub sockets: Option<Moved>,
 }
 
-/// The limit on the cgroup with this id; `None` where there is none.
+/// The limit on the cgroup with this id; `None` if there is none.
 pub(super) fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Result<Option<Limit>> {
     let own = directory.join(id.to_string());
     if !own.exists() {
@@ -75,7 +75,7 @@ pub(super) fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Res
     let bytes = open(own.join("state"))?
         .lookup(&0u32.to_ne_bytes(), MapFlags::LOCK)?
         .unwrap_or_default();
-    // The lock behind the state is not read.
+    // The lock after the state is not read.
     let state: raw::thalweg_limit_state = bytes
         .get(..size_of::<raw::thalweg_limit_state>())
         .and_then(from_bytes)

@@ -1,4 +1,4 @@
-//! Settings of a limit: as they are asked for, and as the kernel has them.
+//! Settings of a limit: as requested, and in the kernel's form.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
-/// Shortest time between two looks at the rate.
+/// Shortest interval between two measurements of the rate.
 const INTERVAL_NS: u64 = 5_000_000;
-/// A look needs that many bytes at the rate to mean something: ten full packets.
+/// Bytes at the rate that a meaningful measurement needs: ten full packets.
 const INTERVAL_BYTES: u64 = 15_000;
 
 /// A length of the virtual queue.
@@ -44,9 +44,9 @@ pub struct Request {
     pub cgroup: PathBuf,
     /// Bits of IP packets per second.
     pub rate_bps: u64,
-    /// Work-conserving: what all cgroups together may send, bits per second.
+    /// Work-conserving: rate of all cgroups together, bits per second.
     pub line_bps: Option<u64>,
-    /// Give packets departure times for fq to obey.
+    /// Packets get departure times for fq to obey.
     pub edt: bool,
     /// Devices that must have fq; none: all that are up.
     pub devices: Vec<String>,
@@ -54,15 +54,15 @@ pub struct Request {
     pub pace: bool,
     /// Loopback counts too.
     pub loopback: bool,
-    /// Queue beyond which packets are marked, or senders told.
+    /// Queue beyond which packets are marked, or senders told to slow down.
     pub mark_at: Depth,
     /// Queue beyond which packets are dropped.
     pub drop_at: Depth,
-    /// Credit that an idle cgroup gathers.
+    /// Credit that an idle cgroup accumulates.
     pub burst: Depth,
 }
 
-/// What the kernel is told.
+/// The settings in the kernel's form.
 pub(super) fn of(request: &Request) -> Result<raw::thalweg_limit_settings> {
     let rate_bps = request.rate_bps;
     let [mark_ns, drop_ns, burst_ns] =
@@ -105,7 +105,7 @@ pub(super) fn of(request: &Request) -> Result<raw::thalweg_limit_settings> {
         mark_ns,
         drop_ns,
         interval_ns: INTERVAL_NS.max(Depth::Bytes(INTERVAL_BYTES).ns(rate_bps)),
-        // Limits above one another lie at different depths of the hierarchy.
+        // Nested limits have different depths of the hierarchy.
         depth: fs::canonicalize(&request.cgroup)?.components().count() as u32,
         reserved: 0,
     })
@@ -132,7 +132,7 @@ pub(super) fn read(map: &impl MapCore) -> Result<raw::thalweg_limit_settings> {
     }
 }
 
-/// The settings that are pinned in a limit's directory, if they can be read.
+/// The settings pinned in a limit's directory, if they can be read.
 pub(super) fn pinned(own: &Path) -> Option<raw::thalweg_limit_settings> {
     let map = MapHandle::from_pinned_path(own.join("settings")).ok()?;
     read(&map).ok()

@@ -1,6 +1,6 @@
-//! Sockets of other processes: who holds which, and where each was made.
+//! Sockets of other processes: their holders, and the cgroup of their creation.
 //!
-//! The kernel binds a socket to the cgroup of the process that makes it, and accepted connections
+//! The kernel binds a socket to the cgroup of the process that creates it, and accepted connections
 //! to the listener's. Moving a process moves none of its sockets (net/core/sock.c,
 //! `cgroup_sk_alloc`). So a limit marks sockets that have changed hands in a map of socket storage,
 //! by a copy of each (`pidfd_getfd`, Linux 5.6). That needs no kernel BTF.
@@ -18,41 +18,41 @@ use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 
 use crate::{diag, system};
 
-/// "No limit", as the kernel reads it from a 32-bit option.
+/// "No limit", in a 32-bit option of the kernel.
 const UNLIMITED: u32 = u32::MAX;
 
-/// Sockets that are not where their cgroup is, and connections that are older than the limit.
+/// Sockets outside the cgroup of their creation, and connections older than the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
-    /// Processes of the cgroup that hold sockets made elsewhere.
+    /// Processes of the cgroup that hold sockets created elsewhere.
     pub processes: u64,
     /// Those sockets.
     pub sockets: u64,
-    /// Of them those that the limit does not reach.
+    /// Sockets among those that the limit does not reach.
     pub not_reached: u64,
-    /// Sockets made in the cgroup that only processes elsewhere hold, and that the limit holds.
+    /// Sockets created in the cgroup, under the limit, that only processes elsewhere hold.
     pub left: u64,
     /// TCP connections of the cgroup that are not paced.
     pub not_paced: u64,
 }
 
-/// A socket that processes hold.
+/// A socket held by processes.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// Id of the cgroup that it was made in.
+    /// Id of the cgroup in which it was created.
     pub made_in: u64,
-    /// A TCP connection, and not one of the machine with itself.
+    /// A TCP connection to another machine.
     pub is_connection: bool,
-    /// A TCP connection of the machine with itself.
+    /// A TCP connection of the machine to itself.
     pub is_local: bool,
-    /// Processes that hold it, each with its descriptor there.
+    /// Processes that hold it, each with its descriptor.
     pub holders: Vec<(i32, i32)>,
 }
 
-/// All sockets of TCP and UDP that processes hold, in all network namespaces that can be entered.
+/// All TCP and UDP sockets that processes hold, in all network namespaces that can be entered.
 ///
 /// # Errors
-/// [`anyhow::Error`] where the kernel does not tell, or not where they were made.
+/// [`anyhow::Error`] if the kernel does not list them, or not the cgroup of their creation.
 pub(super) fn survey() -> Result<Vec<Socket>> {
     let mut sockets: HashMap<u64, Socket> = HashMap::new();
     for namespace in system::in_namespaces(|_| true, || Some(in_this_namespace())) {
@@ -107,7 +107,7 @@ fn in_this_namespace() -> Result<Vec<(u64, Socket)>> {
             };
             sockets.push((socket.inode, known));
         });
-        // A kernel may tell of TCP alone (CONFIG_INET_UDP_DIAG).
+        // Some kernels list TCP only (CONFIG_INET_UDP_DIAG).
         if protocol == libc::IPPROTO_TCP {
             asked?;
         }
@@ -115,7 +115,7 @@ fn in_this_namespace() -> Result<Vec<(u64, Socket)>> {
     Ok(sockets)
 }
 
-/// A cgroup and all below it: ids, and processes.
+/// A cgroup and its descendants: ids, and processes.
 pub(super) struct Subtree {
     ids: HashSet<u64>,
     processes: HashSet<i32>,
@@ -156,7 +156,7 @@ impl Subtree {
         pids.filter(|pid| self.processes.contains(pid))
     }
 
-    /// Where a socket belongs, and whether the limit is to hold for it.
+    /// The place of a socket, and whether the limit should apply to it.
     fn place(&self, socket: &Socket) -> (raw::thalweg_limit_place, bool) {
         let is_held = self.holders(socket).next().is_some();
         let place = match (self.ids.contains(&socket.made_in), is_held) {
@@ -167,31 +167,32 @@ impl Subtree {
         (place, is_held)
     }
 
-    /// Whether its processes hold sockets that were made elsewhere.
+    /// Whether its processes hold sockets created elsewhere.
     pub fn holds_others(&self, sockets: &[Socket]) -> bool {
         let mut places = sockets.iter().map(|socket| self.place(socket).0);
         places.any(|place| place == raw::THALWEG_LIMIT_IN)
     }
 
-    /// Whether a socket is no affair of this cgroup: made elsewhere, and held elsewhere.
+    /// Whether a socket does not concern this cgroup: created elsewhere, and held elsewhere.
     fn is_foreign(&self, socket: &Socket) -> bool {
         !self.ids.contains(&socket.made_in) && self.holders(socket).next().is_none()
     }
 }
 
-/// The maps of a limit that know sockets, and what of its settings matters here.
+/// The maps of a limit with entries per socket, and the settings they need.
 pub(super) struct Maps {
-    /// Of all limits.
+    /// Shared by all limits.
     pub pacing: MapHandle,
     /// Of this limit.
     pub flows: MapHandle,
-    /// The limit's place in a record of `pacing`.
+    /// Index of the limit in a record of `pacing`.
     pub slot: usize,
     /// TCP is paced.
     pub pace: bool,
     /// Loopback counts.
     pub loopback: bool,
-    /// Sockets made elsewhere are marked as the limit's; else none has to be looked at.
+    /// Whether sockets created elsewhere are marked as the limit's; otherwise none has to be
+    /// checked.
     pub some_are_in: bool,
 }
 
@@ -215,7 +216,7 @@ impl Maps {
         record.map_or(0, |record| record.shares[slot])
     }
 
-    /// The sockets that are the limit's affair, each with a copy and what the limit knows of it.
+    /// The sockets that concern the limit, each with a copy and its record.
     fn own<'a>(
         &self,
         subtree: &Subtree,
@@ -231,7 +232,7 @@ impl Maps {
         })
     }
 
-    /// Counts what is not where its cgroup is.
+    /// Counts sockets outside the cgroup of their creation.
     pub fn count(&self, subtree: &Subtree, sockets: &[Socket]) -> Moved {
         let mut moved = Moved::default();
         let mut processes = HashSet::new();
@@ -251,8 +252,8 @@ impl Maps {
         moved
     }
 
-    /// Marks where sockets belong, and paces those that no program has paced yet at equal parts of
-    /// the rate. `follow` then has their share follow the limit's.
+    /// Marks the places of sockets. Paces those that no program has paced yet, at equal parts of
+    /// the rate. `follow` then makes their share follow the limit's.
     pub fn reach(
         &self,
         subtree: &Subtree,
@@ -280,8 +281,8 @@ impl Maps {
                 old.push((copy, slot));
             }
         }
-        // Not all of the rate: TCP paces without IP's headers. A fixed share would keep a queue, by
-        // which the share of all others falls to nothing.
+        // Less than the whole rate, because TCP paces without IP's headers. A fixed share would
+        // keep a queue, which would drive the share of all others to zero.
         let part = rate_bps / 8 * 15 / 16 / old.len().max(1) as u64;
         for (copy, slot) in &old {
             self.hold(copy, *slot, u32::try_from(part.max(1)).unwrap_or(0))?;
@@ -290,7 +291,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Takes the limit's shares out of what its sockets are paced at.
+    /// Removes the limit's shares from the pacing rates of its sockets.
     pub fn give_back(&self, subtree: &Subtree, sockets: &[Socket]) -> Result<()> {
         for (_, copy, known) in self.own(subtree, sockets) {
             self.release(&copy, self.slot_of(known.place))?;
@@ -319,7 +320,7 @@ impl Maps {
         }
     }
 
-    /// Paces a socket as its record says.
+    /// Paces a socket by its record.
     fn apply(&self, copy: &OwnedFd, mut record: raw::thalweg_pacing) -> Result<()> {
         let key = copy.as_raw_fd().to_ne_bytes();
         let shares = record.shares.iter().copied().filter(|share| *share > 0);
@@ -341,7 +342,7 @@ fn record<T: Pod>(map: &MapHandle, copy: &OwnedFd) -> Option<T> {
     from_bytes(&bytes.ok()??)
 }
 
-/// A descriptor of our own for a socket of other processes.
+/// A copy of another process's descriptor.
 fn copy(socket: &Socket) -> Option<OwnedFd> {
     socket.holders.iter().find_map(|&(pid, fd)| {
         // SAFETY: integers are passed; a non-negative answer is a descriptor of our own.
@@ -357,8 +358,8 @@ fn copy(socket: &Socket) -> Option<OwnedFd> {
     })
 }
 
-/// Has TCP call the pacer for a connection (`limit_follow` in `limit.bpf.c`). The kernel may
-/// not be able to; then its share stays what it is.
+/// Makes TCP call the pacer for a connection (`limit_follow` in `limit.bpf.c`). If the kernel
+/// cannot, its share stays unchanged.
 pub(super) fn follow(copy: &OwnedFd) {
     let nothing = 0u32;
     // SAFETY: the option is a 32-bit integer, which lives through the call.

@@ -12,10 +12,10 @@ use thalweg_bpf_types::{from_bytes, raw};
 use super::pins::Pins;
 use crate::system;
 
-/// One report of one flow; counts are since it began.
+/// One report of one flow; counts are since the flow's start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlowStatistics {
-    /// When, ms since 1970.
+    /// Time, ms since 1970.
     pub time_ms: i64,
     /// The kernel's number of the socket.
     pub connection: u64,
@@ -27,7 +27,7 @@ pub struct FlowStatistics {
     pub remote: IpAddr,
     /// The peer's port.
     pub remote_port: u16,
-    /// Place of its rule in the policy, from 0.
+    /// Index of its rule in the policy, from 0.
     pub rule: u32,
     /// Number of the policy.
     pub policy: u32,
@@ -37,21 +37,21 @@ pub struct FlowStatistics {
     pub bytes_received: u64,
     /// Segments delivered.
     pub delivered: u32,
-    /// Those of them that a router marked (ECN).
+    /// Segments delivered with an ECN mark of a router.
     pub delivered_ce: u32,
     /// Segments retransmitted.
     pub retransmitted: u32,
-    /// Segments that the peer had twice.
+    /// Segments that the peer received twice (D-SACK).
     pub dsack_dups: u32,
     /// Smoothed round-trip time, us.
     pub srtt_us: u32,
-    /// Least round-trip time, us.
+    /// Minimum round-trip time, us.
     pub min_rtt_us: u32,
     /// Congestion window, segments.
     pub snd_cwnd: u32,
     /// Slow-start threshold, segments.
     pub snd_ssthresh: u32,
-    /// Value of the peer's header option, if its rule reads it and it came.
+    /// Value of the peer's header option, if its rule reads it and it arrived.
     pub received_option: Option<u32>,
 }
 
@@ -87,11 +87,11 @@ fn address(bytes: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 
-/// Calls `each` with statistics as they come, until it fails or `until` says so; between two
-/// looks at the ring at most 200 ms pass. One reader at a time: each report is read once.
+/// Calls `each` with statistics as they arrive, until it fails or `until` returns true. The ring is
+/// read at least every 200 ms. One reader at a time: each report is read once.
 ///
 /// # Errors
-/// No policy is in force; whatever `each` fails with.
+/// No policy is in force, or the error of `each`.
 pub fn watch(
     pin: &Path,
     until: impl Fn() -> bool,

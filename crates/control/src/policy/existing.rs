@@ -1,4 +1,4 @@
-//! Connections that were open before a policy: visited by a TCP iterator, once.
+//! Connections that were open before a policy. A TCP iterator visits them once.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -13,21 +13,21 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use super::Prepared;
 use crate::system;
 
-/// In the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
+/// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
 const ATTACHED: u64 = 1 << 32;
 
-/// How many open connections were looked at. Those that were given a rule are counted with it.
+/// Numbers of visited connections. Those that got a rule are counted with the rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reached {
     /// Network namespaces that were visited.
     pub namespaces: u64,
     /// Connections in the cgroup of the policy.
     pub open: u64,
-    /// Of them, those for which no rule holds.
+    /// Open connections that match no rule.
     pub unmatched: u64,
-    /// Of them, those that came after the policy, and were given their rule then.
+    /// Open connections that started after the policy, and got their rule then.
     pub newer: u64,
-    /// Connections in other cgroups: not touched.
+    /// Connections in other cgroups: not changed.
     pub outside: u64,
     /// Namespaces that could not be visited, and why.
     pub notes: Vec<String>,
@@ -43,7 +43,7 @@ impl Existing {
     /// Loads the iterator for a policy, and pins its counters with those of the policy.
     ///
     /// # Errors
-    /// A kernel without BTF, or one that refuses the program.
+    /// The kernel has no BTF, or refuses the program.
     pub fn load(prepared: &Prepared) -> Result<Self> {
         check_kernel(system::has_kernel_btf())?;
         let mut object = ObjectBuilder::default()
@@ -78,13 +78,13 @@ impl Existing {
         Ok(Self { object, link })
     }
 
-    /// Visits the open connections of all network namespaces. The policy is in force, so what
-    /// goes wrong from here on is told, and stops nothing.
+    /// Visits the open connections of all network namespaces. The policy is in force, so later
+    /// faults are reported and stop nothing.
     pub fn run(&self) -> Reached {
         let mut reached = Reached::default();
         for (number, (path, namespace)) in system::network_namespaces().enumerate() {
             let link = self.link.as_fd();
-            // The first is this process's own, which needs no privilege to enter.
+            // The first namespace is this process's own, which needs no privilege to enter.
             let visited = match number {
                 0 => visit(link),
                 _ => system::run_in_namespace(&namespace, || visit(link)),
@@ -155,7 +155,7 @@ fn handle(object: &Object, name: &str) -> Result<MapHandle> {
     Ok(MapHandle::try_from(&map)?)
 }
 
-/// Reads the iterator to its end: once over all sockets of the thread's network namespace.
+/// Reads the iterator to its end, once over all sockets of the thread's network namespace.
 fn visit(link: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: the descriptor is open for the whole call.
     let fd = unsafe { libbpf_rs::libbpf_sys::bpf_iter_create(link.as_raw_fd()) };

@@ -1,9 +1,9 @@
-//! Policies that were in force: their texts, who followed whom, and the way back.
+//! Policies that were in force: their texts, their order, and rollback.
 //!
 //! In the state directory, `policy/NUMBER.toml` is a policy as it was applied and
-//! `policy/NUMBER.json` its description. `policy/in-force` holds the number of the one to apply
+//! `policy/NUMBER.json` its description. `policy/in-force` has the number of the policy to apply
 //! after a restart of the machine. The kernel's state is the truth: after a kill between kernel and
-//! files, the next look corrects the files.
+//! files, the next call corrects the files.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -21,10 +21,10 @@ use super::{Applied, How, Place};
 use crate::pins::remove_file;
 use crate::system;
 
-/// Policies kept.
+/// Number of policies kept.
 const KEPT: usize = 20;
 const IN_FORCE: &str = "in-force";
-/// How names of files begin that are not yet written.
+/// Prefix of files that are not completely written.
 const DRAFT: &str = ".draft-";
 
 /// Description of a policy that was applied.
@@ -36,16 +36,16 @@ pub struct Entry {
     pub name: String,
     /// The file it came from.
     pub file: PathBuf,
-    /// When, ms since 1970.
+    /// Time of application, ms since 1970.
     pub applied_ms: i64,
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
-    /// The one that `rollback` returns to.
+    /// The policy that `rollback` returns to.
     pub previous: Option<u32>,
 }
 
 impl Entry {
-    /// How it is applied again.
+    /// Options for applying it again.
     fn how(&self) -> How {
         How {
             dry_run: self.dry_run,
@@ -58,19 +58,19 @@ impl Entry {
 #[derive(Debug)]
 pub struct History {
     directory: PathBuf,
-    /// The text that was compiled last, and its result: the agent asks for the policy in force
-    /// often, and many rules take a part of a second.
+    /// The text compiled last, and its result. The agent often needs the policy in force, and many
+    /// rules take a part of a second.
     compiled: Mutex<Option<(Vec<u8>, Arc<Compiled>)>>,
 }
 
-/// A policy that has come into force.
+/// A policy that was put in force.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its description.
     pub entry: Entry,
     /// Notes for the operator.
     pub applied: Applied,
-    /// Its rules, as far as the file has them.
+    /// Its rules, if the file has them.
     pub rules: usize,
 }
 
@@ -83,10 +83,10 @@ impl History {
         }
     }
 
-    /// Puts a policy in force and remembers it; `bytes` is its text.
+    /// Puts a policy in force and records it; `bytes` is its text.
     ///
     /// # Errors
-    /// The kernel refuses; a state directory that cannot be written to. Nothing is changed.
+    /// The kernel refuses it, or the state directory cannot be written to. Nothing is changed.
     pub fn apply(
         &self,
         place: &Place,
@@ -100,7 +100,7 @@ impl History {
         self.put(place, bytes, compiled, file, how, previous)
     }
 
-    /// Puts the policy before the present one in force again.
+    /// Puts the previous policy in force again.
     ///
     /// # Errors
     /// None is in force, or there was none before it.
@@ -131,7 +131,7 @@ impl History {
         )
     }
 
-    /// Takes the policy out of the kernel; false if there was none. It stays away after a
+    /// Removes the policy from the kernel; false if there was none. It stays removed after a
     /// restart of the machine.
     ///
     /// # Errors
@@ -143,14 +143,14 @@ impl History {
             return Ok(false);
         }
         let _lock = Pins::lock(&place.pin)?;
-        // First: what the kernel has can be seen, what it had cannot.
+        // The file comes first: the kernel's present policy can be read, its former one cannot.
         self.set_in_force(None)?;
         fail_point!("policy::unwanted");
         pins.remove()
     }
 
-    /// Puts the policy in force that was in force before the machine was restarted. Nothing
-    /// is done where the kernel has one, or none was.
+    /// Puts the policy in force that was in force before the machine was restarted. Does nothing if
+    /// the kernel has one, or none was in force.
     ///
     /// # Errors
     /// As [`History::apply`].
@@ -160,7 +160,7 @@ impl History {
             return Ok(None);
         }
         let _lock = Pins::lock(&place.pin)?;
-        // Another process may have been here meanwhile.
+        // Another process may have done it meanwhile.
         let Some(number) = self.wanted()? else {
             return Ok(None);
         };
@@ -178,7 +178,7 @@ impl History {
         }))
     }
 
-    /// Puts right what a process that was killed has left, if any has.
+    /// Recovers from a killed process, if needed.
     ///
     /// # Errors
     /// Pins or files that cannot be read or written.
@@ -193,7 +193,7 @@ impl History {
         Ok(())
     }
 
-    /// The same under the lock; returns the number of the policy in force.
+    /// As [`History::attend`], under the lock; returns the number of the policy in force.
     fn settle(&self, place: &Place) -> Result<Option<u32>> {
         let pins = Pins::at(&place.pin);
         let Some(running) = pins.running()? else {
@@ -203,7 +203,7 @@ impl History {
         pins.keep_only(running)?;
         place.put_before_learner()?;
         let number = running.generation;
-        // Another state directory's policy is none of this one's.
+        // A policy of another state directory is not recorded here.
         if self.entry(number).is_ok() {
             for later in self.numbers()?.into_iter().filter(|other| *other > number) {
                 self.forget(later)?;
@@ -251,7 +251,7 @@ impl History {
             .and_then(|()| self.draft(format!("{}\n", entry.number).as_bytes()))
             .and_then(|draft| Ok((draft, place.apply(compiled, entry.number, how)?)));
         let (in_force, applied) = written.inspect_err(|_| {
-            // A policy that never was in force is no history.
+            // A policy that was never in force is not part of the history.
             let _ = self.forget(entry.number);
         })?;
         fail_point!("policy::applied");
@@ -266,8 +266,8 @@ impl History {
         })
     }
 
-    /// Description of the policy that the kernel has; of one that another state directory knows,
-    /// its number alone.
+    /// Description of the kernel's policy. For a policy of another state directory it has the
+    /// number only.
     ///
     /// # Errors
     /// Pins that cannot be read.
@@ -316,7 +316,7 @@ impl History {
         Some(compiled)
     }
 
-    /// Numbers of all that are kept, in order.
+    /// Numbers of all kept policies, in order.
     fn numbers(&self) -> Result<Vec<u32>> {
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -360,7 +360,7 @@ impl History {
         }
     }
 
-    /// Writes a policy and what is known of it.
+    /// Writes a policy and its description.
     fn write(&self, entry: &Entry, text: &[u8]) -> Result<()> {
         let about = serde_json::to_vec_pretty(entry)?;
         let (text, about) = (self.draft(text)?, self.draft(&about)?);
@@ -369,7 +369,7 @@ impl History {
         self.sync()
     }
 
-    /// A file on disk that is nobody else's, to take another's place.
+    /// A synced file under a temporary name, to replace another.
     fn draft(&self, bytes: &[u8]) -> Result<NamedTempFile> {
         tempfile::Builder::new()
             .prefix(DRAFT)
@@ -394,7 +394,7 @@ impl History {
             .with_context(|| format!("writing {}", self.directory.display()))
     }
 
-    /// Removes what processes that were killed have left. Under the lock nobody else writes.
+    /// Removes the drafts of killed processes. Under the lock nobody else writes.
     fn remove_drafts(&self) -> Result<()> {
         let entries = fs::read_dir(&self.directory)
             .with_context(|| format!("reading {}", self.directory.display()))?;
@@ -416,7 +416,7 @@ impl History {
     }
 }
 
-/// Puts a draft in the place of a file.
+/// Replaces a file by a draft.
 fn name(draft: NamedTempFile, path: &Path) -> Result<()> {
     draft
         .persist(path)

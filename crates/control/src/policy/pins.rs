@@ -15,8 +15,8 @@ use crate::{learner, links, system};
 /// Name of the directory below the agent's pins.
 pub const DIRECTORY: &str = "policy";
 const LINK: &str = "link";
-/// Version of what this Thalweg pins. Each has a directory of its own for the shared maps, so that
-/// a policy can be loaded beside one that another Thalweg has pinned.
+/// Version of the pins of this Thalweg. Each version has its own directory for the shared maps, so
+/// that a policy can be loaded beside one that another Thalweg has pinned.
 const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
 
 /// The policy in force: the one whose program the link runs.
@@ -24,7 +24,7 @@ const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
 pub(super) struct Running {
     /// Its number.
     pub generation: u32,
-    /// `None` where another version of Thalweg has pinned it.
+    /// `None` if another version of Thalweg has pinned it.
     pub head: Option<raw::thalweg_policy_head>,
 }
 
@@ -43,7 +43,7 @@ impl Pins {
         }
     }
 
-    /// The same, made if need be.
+    /// As [`Pins::at`], created if needed.
     pub fn create(agent: &Path) -> Result<Self> {
         let pins = Self::at(agent);
         system::ensure_bpffs(agent)?;
@@ -69,13 +69,13 @@ impl Pins {
         self.shared_directory().join(name)
     }
 
-    /// Makes sure that one process at a time changes what is pinned.
+    /// Locks the pins: one process at a time changes them.
     pub fn lock(agent: &Path) -> Result<Locked> {
         system::ensure_bpffs(agent)?;
         Locked::create(&agent.join(DIRECTORY))
     }
 
-    /// The learner's map of sockets that it leaves alone.
+    /// The learner's map of sockets that it does not touch.
     pub fn owned(&self) -> PathBuf {
         self.agent.join(learner::OWNED)
     }
@@ -90,14 +90,14 @@ impl Pins {
         self.generation(generation).join("existing")
     }
 
-    /// Makes the directory of a policy; what an application that was cut short left goes.
+    /// Creates the directory of a policy, and removes the rest of an interrupted application.
     pub fn start_generation(&self, generation: u32) -> Result<()> {
         self.remove_generation(generation)?;
         let path = self.generation(generation);
         fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))
     }
 
-    /// Makes the directory of the shared maps.
+    /// Creates the directory of the shared maps.
     pub fn start_shared(&self) -> Result<()> {
         let path = self.shared_directory();
         match fs::create_dir(&path) {
@@ -117,14 +117,14 @@ impl Pins {
         remove_tree(&self.generation(generation))
     }
 
-    /// Removes what is pinned, but for a policy and what it shares with others.
+    /// Removes all pins except those of a policy and its shared ones.
     pub fn keep_only(&self, running: Running) -> Result<()> {
         let mut kept = vec![self.link(), self.generation(running.generation)];
         if running.head.is_some() {
             kept.push(self.shared_directory());
         }
         for path in self.entries()? {
-            // Where the shared maps of another version lie is not known.
+            // The path of another version's shared maps is unknown.
             let foreign = running.head.is_none() && !is_number(&path);
             if !kept.contains(&path) && !foreign {
                 remove_tree(&path)?;
@@ -133,7 +133,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes what is pinned but not in force; the directory stays.
+    /// Removes pins that are not in force; the directory stays.
     pub fn clear(&self) -> Result<()> {
         self.entries()?
             .iter()
@@ -157,7 +157,7 @@ impl Pins {
                 return Ok(Some(Running { generation, head }));
             }
         }
-        // Pins that another version names otherwise.
+        // Pins with other names, of another version.
         Ok(Some(Running {
             generation: 0,
             head: None,
@@ -190,7 +190,7 @@ impl Pins {
         Ok(entries.flatten().map(|entry| entry.path()).collect())
     }
 
-    /// Kernel memory of the policies that are loaded and of what they share, bytes.
+    /// Kernel memory of the loaded policies and the shared maps, bytes.
     pub fn memory(&self) -> u64 {
         let own = self.generations().unwrap_or_default();
         let directories = own.iter().map(|number| self.generation(*number));
@@ -202,14 +202,14 @@ impl Pins {
         super::memory(maps)
     }
 
-    /// Removes everything, the link first; false where no policy was in force.
+    /// Removes everything, the link first; false if no policy was in force.
     pub fn remove(&self) -> Result<bool> {
         let path = self.link();
         let link = links::open(&path)?;
         let running = link.is_some();
         if let Some(link) = link {
-            // A link that nobody holds is detached by the kernel, but some time later. The pin goes
-            // first: one of a link that does nothing would look like a policy in force.
+            // The kernel detaches a closed link, but with a delay. The pin goes first: the pin of a
+            // detached link would look like a policy in force.
             remove_file(&path)?;
             fail_point!("policy::unpinned");
             link.detach()
@@ -221,14 +221,14 @@ impl Pins {
             .with_context(|| format!("removing {}", self.directory.display()))?;
         if !learner::is_attached(&self.agent) {
             remove_file(&self.owned())?;
-            // Where it is not empty something else lives in it.
+            // If it is not empty, other objects are in it.
             let _ = fs::remove_dir(&self.agent);
         }
         Ok(running)
     }
 }
 
-/// The head of a policy; `None` where it is of another version.
+/// The head of a policy; `None` if it has another version.
 fn read_head(path: &Path) -> Result<Option<raw::thalweg_policy_head>> {
     let map = MapHandle::from_pinned_path(path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;

@@ -22,28 +22,28 @@ pub struct Report {
     pub number: u32,
     /// The file it came from.
     pub file: String,
-    /// When it came into force, ms since 1970.
+    /// Time when it came into force, ms since 1970.
     pub applied_ms: i64,
     /// Matches are counted, and nothing is set.
     pub dry_run: bool,
-    /// Kernel memory of its maps and of those that all policies share, bytes.
+    /// Kernel memory of its maps and of the shared maps, bytes.
     pub map_bytes: u64,
-    /// Connections and events that could not be remembered, reported or counted.
+    /// Connections and events that could not be recorded, reported or counted.
     pub missed: Missed,
     /// Its rules, in the order of the file.
     pub rules: Vec<RuleReport>,
 }
 
-/// Overflows of the kernel program's tables since the policy came.
+/// Overflows of the kernel program's tables since the policy was applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
-    /// Connections that were forgotten in their handshake, because too many others were in
-    /// theirs. One that ends it all the same is looked up again then.
+    /// Connections whose record was evicted during the handshake, because too many others were in
+    /// theirs. If the handshake completes, the rule is looked up again.
     pub handshakes: u64,
     /// Events of `statistics` that found the ring full.
     pub statistics: u64,
-    /// Failures that `failures` of the rules lack, though their rules count them: 4096 kinds
-    /// are told apart.
+    /// Failures missing from the rules' `failures`, though their rules count them: only 4096 kinds
+    /// are distinguished.
     pub failures: u64,
 }
 
@@ -52,9 +52,9 @@ pub struct Missed {
 pub struct RuleReport {
     /// Its name.
     pub name: String,
-    /// It protects.
+    /// Whether it is a `never` rule.
     pub never: bool,
-    /// Flows that were given this rule.
+    /// Flows that got this rule.
     pub matched: u64,
     /// Operations that succeeded.
     pub done: u64,
@@ -62,46 +62,45 @@ pub struct RuleReport {
     pub failed: u64,
     /// Answers given to the kernel.
     pub asked: u64,
-    /// Outcome for connections that were open before the policy; `None` where they were not looked
-    /// at.
+    /// Outcome for connections that were open before the policy; `None` if they were not visited.
     pub existing: Option<ExistingReport>,
     /// Settings that failed.
     pub failures: Vec<Failure>,
 }
 
-/// Connections that were open before the policy and were given a rule of it, and what was done
-/// to them. They are not in the rule's other counters.
+/// Connections that were open before the policy and got a rule of it, and the outcome. The rule's
+/// other counters exclude them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExistingReport {
     /// Connections.
     pub matched: u64,
-    /// Operations that changed something.
+    /// Operations that changed a value.
     pub done: u64,
-    /// Operations whose value the connection had already.
+    /// Operations whose value the connection already had.
     pub unchanged: u64,
-    /// Operations left out because the application has chosen for itself.
+    /// Operations left out because the application made its own choice.
     pub left: u64,
     /// Operations that failed; they are among `failures`, at stage `existing`.
     pub failed: u64,
 }
 
-/// Operations that failed alike.
+/// Operations that failed in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Failure {
     /// Key in the file.
     pub key: String,
     /// The kernel's name of the option.
     pub option: String,
-    /// When.
+    /// Stage.
     pub stage: String,
     /// Name of the error, such as EINVAL.
     pub error: String,
-    /// How many.
+    /// Number of failures.
     pub count: u64,
 }
 
 impl Report {
-    /// The kernel's counters of the policy in force; `None` where there is none.
+    /// The kernel's counters of the policy in force; `None` if there is none.
     ///
     /// # Errors
     /// Pins that cannot be read.
@@ -113,7 +112,7 @@ impl Report {
         let Some(entry) = history.in_force(pin)? else {
             return Ok(None);
         };
-        // Names of rules and operations, as far as the history has the policy.
+        // Names of rules and operations, if the history has the policy.
         let compiled = history.compiled(head.generation);
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
         let counters =
@@ -186,7 +185,7 @@ fn existing_of(map: &MapHandle, id: u32) -> Result<ExistingReport> {
     })
 }
 
-/// Failures that were told already.
+/// Failures that were already reported.
 #[derive(Debug, Default)]
 pub struct FailureLog {
     policy: u32,
@@ -194,7 +193,7 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// A line for each kind of failure that was not told before.
+    /// A line for each kind of failure that was not reported before.
     ///
     /// # Errors
     /// As [`Report::read`].
@@ -268,7 +267,7 @@ fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u3
     Ok(found)
 }
 
-/// The name of a negative errno; the kernel's own numbers beyond those of user space too.
+/// The name of a negative errno, including the kernel's own numbers beyond those of user space.
 fn errno_name(error: i32) -> String {
     /// include/linux/errno.h
     const ENOTSUPP: i32 = 524;

@@ -1,4 +1,4 @@
-//! From a compiled policy to the maps of a program instance.
+//! Fills the maps of a program instance from a compiled policy.
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
@@ -15,7 +15,7 @@ const OPS_MAX: usize = raw::THALWEG_POLICY_MAX_OPS as usize;
 /// Content of the maps.
 pub(super) struct Tables<'c> {
     compiled: &'c Compiled,
-    /// By id of a rule; operations that refer to texts still use the policy's own numbers.
+    /// By id of a rule; operations with texts still have the policy's own numbers.
     actions: Vec<raw::thalweg_policy_flow>,
     /// For the head.
     pub flags: u32,
@@ -24,7 +24,7 @@ pub(super) struct Tables<'c> {
 }
 
 impl<'c> Tables<'c> {
-    /// The tables of a policy; of a dry run all actions are empty.
+    /// The tables of a policy; a dry run has no actions.
     pub fn new(compiled: &'c Compiled, dry_run: bool) -> Self {
         let mut tables = Self {
             compiled,
@@ -59,7 +59,7 @@ impl<'c> Tables<'c> {
     }
 
     fn give(&mut self, rule: &raw::thalweg_policy_rule) {
-        // Copies of a rule differ in prefixes alone.
+        // Copies of a rule differ only in prefixes.
         let Some(action) = self.actions.get_mut(rule.id as usize) else {
             return;
         };
@@ -87,7 +87,7 @@ impl<'c> Tables<'c> {
                 raw::THALWEG_OP_REFLECT_TOS => {
                     self.flags |= raw::THALWEG_POLICY_SAVE_SYN;
                 }
-                // Asked for once the handshake is over.
+                // The kernel asks for it after the handshake.
                 raw::THALWEG_OP_BASE_RTT => flags |= raw::THALWEG_FLOW_KEEPS,
                 raw::THALWEG_OP_READ_OPTION => {
                     flags |= raw::THALWEG_FLOW_READS | raw::THALWEG_FLOW_KEEPS;
@@ -110,7 +110,7 @@ impl<'c> Tables<'c> {
         action.flags = flags as u8;
     }
 
-    /// Size of a map that is this policy's own.
+    /// Size of one of this policy's own maps.
     pub fn entries(&self, map: &str) -> Option<u32> {
         let entries = match map {
             "prefixes4" => self.compiled.prefixes4.len(),
@@ -173,7 +173,7 @@ fn fill_trie<K: Pod>(map: &MapHandle, prefixes: &[(K, u32)]) -> Result<()> {
     fill(map, &keys, &values, prefixes.len())
 }
 
-/// One system call for all of a table.
+/// One system call fills a whole table.
 fn fill(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
@@ -182,8 +182,8 @@ fn fill(map: &MapHandle, keys: &[u8], values: &[u8], count: usize) -> Result<()>
         .with_context(|| format!("filling map {:?}", map.name()))
 }
 
-/// Numbers of texts in the shared map, which flows of earlier policies still refer to: a
-/// text keeps its place for good.
+/// Numbers of texts in the shared map. Flows of earlier policies still refer to them, so a text
+/// keeps its number for good.
 pub(super) fn place_texts(map: &MapHandle, texts: &[raw::thalweg_policy_text]) -> Result<Vec<u16>> {
     let mut placed = Vec::new();
     let mut have: Vec<raw::thalweg_policy_text> = Vec::new();

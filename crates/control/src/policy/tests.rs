@@ -12,7 +12,7 @@ use thalweg_policy::{Compiled, Flow, FlowKind, Namespace, Policy};
 
 use super::tables::Tables;
 
-/// Policies and flows that `tests/vectors/policy.py` makes, with its own evaluator's answers.
+/// Policies and flows from `tests/vectors/policy.py`, with the results of its own evaluator.
 #[derive(Deserialize)]
 struct Vectors {
     policies: Vec<VectorPolicy>,
@@ -38,7 +38,7 @@ struct VectorFlow {
     rule: Option<String>,
 }
 
-/// False where BPF programs cannot be loaded, after saying so.
+/// Whether BPF programs can be loaded; reports it if not.
 fn privileged() -> bool {
     let missing = crate::privileges::missing().unwrap();
     if missing.is_empty() {
@@ -52,7 +52,7 @@ fn privileged() -> bool {
     false
 }
 
-/// The program that only finds, with the tables of a policy.
+/// The program that only finds rules, with the tables of a policy.
 fn finder(compiled: &Compiled) -> Object {
     let tables = Tables::new(compiled, false);
     let mut object = ObjectBuilder::default()
@@ -72,7 +72,7 @@ fn finder(compiled: &Compiled) -> Object {
     object
 }
 
-/// A query as policy.bpf.c has it (struct query).
+/// A query in the form of policy.bpf.c (struct query).
 fn query(flow: &Flow, netns: u64, compiled: &Compiled) -> Vec<u8> {
     let six = |address: IpAddr| match address {
         IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -200,7 +200,7 @@ fn a_policy_is_compiled_once_until_its_text_changes() {
         &first,
         &history.compiled(1).unwrap()
     ));
-    // A state directory that was emptied counts from 1 again.
+    // An emptied state directory counts from 1 again.
     write("two");
     assert_eq!(history.compiled(1).unwrap().name, "two");
     assert!(history.compiled(2).is_none());
