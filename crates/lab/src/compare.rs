@@ -13,7 +13,8 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::measure::{Better, Measure, Unit};
+use crate::figure::{Better, Unit};
+use crate::measure::Measure;
 use crate::outcome::Connection;
 use crate::stats;
 use crate::table::Table;

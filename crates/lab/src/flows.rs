@@ -12,8 +12,8 @@ use thalweg_process::Process;
 
 use crate::error::Error;
 use crate::host::{Pair, Side};
-use crate::outcome::{Connection, INCUMBENT};
-use crate::scenario::{INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+use crate::outcome::Connection;
+use crate::scenario::{INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
 

@@ -2,54 +2,10 @@
 //! tables, the page, `results.json`, `lab compare` and the expectations read it.
 
 use serde::Serialize;
-use thalweg_units::figures::{rate, time};
 
+use crate::figure::{Better, Unit};
 use crate::outcome::{Connection, ModeOutcome};
 use crate::stats::{self, Weighted};
-
-/// The unit of a figure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Unit {
-    /// Bits per second.
-    #[serde(rename = "bit/s")]
-    BitsPerSecond,
-    /// Microseconds.
-    #[serde(rename = "us")]
-    Microseconds,
-    /// A part of a whole, 0 to 1.
-    #[serde(rename = "share")]
-    Share,
-    /// A number of things, or a plain number.
-    #[serde(rename = "number")]
-    Number,
-}
-
-impl Unit {
-    /// A figure for a reader, with its unit. One that was never reached is
-    /// infinite.
-    pub fn show(self, value: f64) -> String {
-        if value.is_infinite() {
-            return "not reached".into();
-        }
-        match self {
-            Self::BitsPerSecond => rate(value),
-            Self::Microseconds => time(value),
-            Self::Share => format!("{:.2}%", value * 100.0),
-            Self::Number if value.fract() == 0.0 => format!("{value:.0}"),
-            Self::Number => format!("{value:.3}"),
-        }
-    }
-}
-
-/// Which of two values one would rather have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// The larger.
-    Higher,
-    /// The smaller.
-    Lower,
-}
 
 /// A quantity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -225,19 +181,6 @@ mod tests {
         // (1 + 3)² / (2 · (1 + 9)) = 0.8
         assert_eq!(jain(&[1.0, 3.0]), Some(0.8));
         assert_eq!((jain(&[]), jain(&[0.0])), (None, None));
-    }
-
-    #[test]
-    fn times_keep_three_figures() {
-        for (us, text) in [
-            (0.0, "0.00 µs"),
-            (48.0, "48.0 µs"),
-            (999.7, "1.00 ms"),
-            (12_345.0, "12.3 ms"),
-            (2_500_000.0, "2.50 s"),
-        ] {
-            assert_eq!(time(us), text);
-        }
     }
 
     #[test]

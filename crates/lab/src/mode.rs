@@ -3,7 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::scenario::{PolicyFile, Scenario};
 use crate::units::grammar::is_congestion_control;
 
 /// One thing to measure. Each gets its own pair of namespaces and cgroup.
@@ -44,14 +43,6 @@ impl Mode {
     /// Whether something of Thalweg is in the kernel in this mode.
     pub(crate) fn pins(&self) -> bool {
         self.learns() || matches!(self, Self::Policy(_))
-    }
-
-    /// The policy of a scenario that it runs under.
-    pub(crate) fn policy<'a>(&self, scenario: &'a Scenario) -> Option<&'a PolicyFile> {
-        match self {
-            Self::Policy(name) => scenario.policies.iter().find(|one| one.name == *name),
-            _ => None,
-        }
     }
 
     /// The name as a part of a file name: "fixed:bbr" becomes "fixed-bbr".

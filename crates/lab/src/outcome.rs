@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use thalweg_report::Verdict;
 
 use crate::agent::LearnedHost;
-use crate::expect::{self, Check, Verdict};
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::options::Place;
-use crate::scenario::Scenario;
+use crate::scenario::{Expectation, INCUMBENT, Scenario};
 use crate::stats::{self, Weighted};
 use crate::ticks::Timers;
 
@@ -92,10 +92,50 @@ impl ScenarioOutcome {
         self.modes.iter().find(|outcome| outcome.mode == *mode)
     }
 
-    /// The fixed mode with the highest median goodput.
-    pub fn best_fixed(&self) -> Option<&ModeOutcome> {
-        expect::best_fixed(&self.modes)
+    /// The outcome towards each of several hosts, as of a scenario of its own;
+    /// empty where there is but one. Expectations stay with the whole.
+    pub fn by_host(&self) -> Vec<Self> {
+        self.scenario
+            .hosts
+            .iter()
+            .map(|host| {
+                let mut scenario = self.scenario.clone();
+                scenario.name.clone_from(&host.name);
+                scenario.path = host.path.clone();
+                scenario.hosts.clear();
+                scenario.changes.retain(|change| change.host == host.name);
+                Self {
+                    scenario,
+                    reference_every: self.reference_every,
+                    modes: self
+                        .modes
+                        .iter()
+                        .filter_map(|mode| mode.towards(&host.name))
+                        .collect(),
+                    checks: Vec::new(),
+                    wall_s: self.wall_s,
+                    report: self.report.clone(),
+                }
+            })
+            .collect()
     }
+}
+
+/// An expectation and what became of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    /// The expectation.
+    pub expectation: Expectation,
+    /// The expectation in words.
+    pub text: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The value that was compared (ratio, or in the statistic's unit).
+    pub value: Option<f64>,
+    /// The mode that the reference turned out to be.
+    pub reference: Option<Mode>,
+    /// Why it was not checked.
+    pub reason: Option<String>,
 }
 
 /// What one mode gave.
@@ -141,9 +181,25 @@ pub struct RemoteOutcome {
     pub last_change: Option<u32>,
 }
 
-/// The class of flows that are there to be competed with. They count only where
-/// a statistic names them.
-pub const INCUMBENT: &str = "incumbent";
+impl RemoteOutcome {
+    /// Whether an address, or a prefix such as "fd00::/64", is this host's.
+    pub fn is_at(&self, address: &str) -> bool {
+        let (address, bits) = match address.split_once('/') {
+            Some((address, bits)) => (address, bits.parse().ok()),
+            None => (address, Some(128)),
+        };
+        let (Ok(theirs), Some(bits)) = (address.parse(), bits) else {
+            return false;
+        };
+        match (self.address, theirs) {
+            (std::net::IpAddr::V6(ours), std::net::IpAddr::V6(theirs)) => {
+                let differ = u128::from(ours) ^ u128::from(theirs);
+                differ.leading_zeros() >= bits
+            }
+            (ours, theirs) => ours == theirs,
+        }
+    }
+}
 
 /// One connection. Fields that a kind of traffic does not have are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -223,6 +279,33 @@ impl ModeOutcome {
         self.connections
             .iter()
             .filter(|connection| connection.class != INCUMBENT)
+    }
+
+    /// What the mode gave towards one of several hosts, as if that were the only
+    /// one; none where it has no such host.
+    pub fn towards(&self, host: &str) -> Option<Self> {
+        let remote = self.remotes.iter().find(|remote| remote.name == host)?;
+        Some(Self {
+            mode: self.mode.clone(),
+            rounds: self.rounds,
+            connections: self
+                .connections
+                .iter()
+                .filter(|connection| connection.host == host)
+                .cloned()
+                .collect(),
+            forward: remote.forward,
+            reverse: remote.reverse,
+            hosts: self
+                .hosts
+                .iter()
+                .filter(|learned| remote.is_at(&learned.address))
+                .cloned()
+                .collect(),
+            least_rtt_us: remote.least_rtt_us,
+            last_change: remote.last_change,
+            remotes: Vec::new(),
+        })
     }
 
     /// The classes of its connections, in alphabetical order.

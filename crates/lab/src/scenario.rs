@@ -6,6 +6,7 @@
 
 mod arm;
 mod change;
+mod expect;
 mod host;
 mod path;
 pub(crate) mod policy;
@@ -22,18 +23,18 @@ use thalweg_units::reader::{self, Table, whole};
 use toml::de::DeValue;
 
 use crate::error::Error;
-use crate::expect::{self, Expectation};
+use crate::mode::Mode;
 use crate::ticks::Timers;
 use crate::units::Size;
 use crate::units::grammar::{CONGESTION_CONTROL, is_congestion_control};
 
 pub use arm::Arm;
 pub use change::Change;
+pub use expect::{Expectation, Reference};
 pub use host::Host;
-pub(crate) use host::check_name;
 pub use path::{Aqm, DEFAULT_QUEUE, Drop, Family, GilbertElliott, PathModel};
 pub use policy::PolicyFile;
-pub use traffic::{Against, INCAST, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
+pub use traffic::{Against, INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic};
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -156,6 +157,14 @@ impl Scenario {
             .iter()
             .map(|host| (host.name.as_str(), &host.path))
             .collect()
+    }
+
+    /// The policy that a mode runs under.
+    pub(crate) fn policy(&self, mode: &Mode) -> Option<&PolicyFile> {
+        match mode {
+            Mode::Policy(name) => self.policies.iter().find(|one| one.name == *name),
+            _ => None,
+        }
     }
 
     /// Its first end that is a stack, by the key that says so.

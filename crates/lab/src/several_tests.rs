@@ -1,8 +1,10 @@
 use super::*;
 use crate::host::loss::LossCounters;
 use crate::measure::Measure;
-use crate::outcome::Connection;
+use crate::outcome::{Connection, ModeOutcome, RemoteOutcome};
+use crate::query::Query;
 use crate::scenario::Scenario;
+use crate::statistic::Statistic;
 use crate::{table, words};
 
 const TEXT: &str = r#"

@@ -4,12 +4,12 @@ use thalweg_report::PUBLISHED_HOSTS;
 pub use thalweg_report::Table;
 use thalweg_units::figures::{rate, three};
 
-use crate::expect::Check;
-use crate::measure::Unit;
+use crate::figure::Unit;
 use crate::mode::Mode;
-use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
+use crate::query::Query;
 use crate::several;
-use crate::statistic::{Query, Statistic};
+use crate::statistic::Statistic;
 use crate::words;
 
 fn header<const N: usize>(words: [&str; N]) -> Vec<String> {

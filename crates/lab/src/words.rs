@@ -1,11 +1,13 @@
 //! What a run says, in sentences made from its figures.
 
-use crate::expect::Verdict;
+use thalweg_report::Verdict;
+
 use crate::mode::Mode;
-use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::outcome::{Check, ModeOutcome, ScenarioOutcome};
+use crate::query::Query;
 use crate::scenario::{Kind, SHORT};
 use crate::several;
-use crate::statistic::{Query, Statistic};
+use crate::statistic::Statistic;
 
 /// The sentences about a scenario: what learned, how it compares, what of the
 /// expectations became.
@@ -200,7 +202,7 @@ fn competition(outcome: &ScenarioOutcome) -> Vec<String> {
 
 fn checks(outcome: &ScenarioOutcome) -> Option<String> {
     let count = |verdict| {
-        let of = |check: &&crate::expect::Check| check.verdict == verdict;
+        let of = |check: &&Check| check.verdict == verdict;
         outcome.checks.iter().filter(of).count()
     };
     let all = outcome.checks.len();

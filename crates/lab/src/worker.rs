@@ -17,6 +17,7 @@ pub(crate) mod turns;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,10 @@ use crate::error::Error;
 pub(crate) const LISTENING: &str = "worker listening";
 /// How long a flow may stand still, milliseconds.
 pub(crate) const PATIENCE_MS: u64 = 20_000;
+/// How often a client samples its connection.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// The bytes of one write.
+static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// What a worker process is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]

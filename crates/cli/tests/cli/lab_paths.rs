@@ -6,7 +6,8 @@ use std::path::Path;
 use crate::support::THALWEG;
 use crate::support::virtual_time::in_virtual_time;
 use thalweg_lab::outcome::Connection;
-use thalweg_lab::statistic::{Query, Statistic};
+use thalweg_lab::query::Query;
+use thalweg_lab::statistic::Statistic;
 use thalweg_lab::{Backend, Mode, Options, Outcome, run, table};
 
 fn options(directory: &Path, text: &str, modes: &[&str]) -> Options {

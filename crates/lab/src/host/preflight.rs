@@ -162,7 +162,7 @@ fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<St
     });
     let defaults = senders().map(|scenario| (&scenario.system.default_cc, "`default_cc`"));
     let policies = scenarios.iter().flat_map(|scenario| {
-        let chosen = modes.iter().filter_map(|mode| mode.policy(scenario));
+        let chosen = modes.iter().filter_map(|mode| scenario.policy(mode));
         chosen.flat_map(|policy| &policy.congestion_controls)
     });
     let mut named = BTreeSet::new();

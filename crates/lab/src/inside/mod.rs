@@ -52,7 +52,7 @@ fn limits(options: &Options, scenarios: &[Scenario]) -> Limits {
 /// The modules of congestion controls that scenarios and modes name.
 fn modules<'a>(scenarios: &'a [Scenario], modes: &'a [Mode]) -> impl Iterator<Item = String> + 'a {
     let policies = scenarios.iter().flat_map(move |scenario| {
-        let of = move |mode: &'a Mode| mode.policy(scenario);
+        let of = move |mode: &'a Mode| scenario.policy(mode);
         modes.iter().filter_map(of)
     });
     let fixed = modes.iter().filter_map(|mode| match mode {

@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use thalweg_report::{escape, head, html_table};
+use thalweg_report::{Verdict, escape, head, html_table};
 
 use super::{plots, svg};
-use crate::expect::Verdict;
 use crate::measure::Measure;
 use crate::outcome::{Environment, ScenarioOutcome};
 use crate::several;

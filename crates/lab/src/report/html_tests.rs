@@ -146,7 +146,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
     // Competition has a picture of its own.
     for mode in &mut outcome.modes {
         for connection in &mut mode.connections[..6] {
-            connection.class = crate::outcome::INCUMBENT.into();
+            connection.class = crate::scenario::INCUMBENT.into();
             connection.round += 6;
         }
     }

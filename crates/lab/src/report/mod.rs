@@ -16,9 +16,9 @@ pub use finished::Finished;
 use crate::error::Error;
 use crate::measure::Measure;
 use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, SCHEMA, ScenarioOutcome};
+use crate::query::{self, Query};
 use crate::scenario::Scenario;
-use crate::several;
-use crate::statistic::{Query, Scope, Statistic};
+use crate::statistic::{Scope, Statistic};
 use crate::words;
 
 /// Where reports go unless the caller says otherwise.
@@ -97,7 +97,7 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
             Ok((view.scenario.name.clone(), mode))
         });
         document["best_fixed_by_host"] = Value::Object(best.collect::<Result<_, Error>>()?);
-        let best = several::best_setting(&outcome.modes);
+        let best = query::best_setting(&outcome.modes);
         document["best_fixed"] = value(best.map(|(best, _)| &best.mode))?;
     }
     for (index, mode) in outcome.modes.iter().enumerate() {

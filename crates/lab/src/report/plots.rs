@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 use thalweg_report::{COLOURS, LEFT, RIGHT, Shape, TOP, WIDTH, escape, open};
 
-use crate::outcome::{INCUMBENT, ModeOutcome, ScenarioOutcome};
-use crate::statistic::{Query, Statistic, WINDOW, running_median};
+use crate::outcome::{ModeOutcome, ScenarioOutcome};
+use crate::query::{Query, WINDOW, running_median};
+use crate::scenario::INCUMBENT;
+use crate::statistic::Statistic;
 
 /// Into how many parts a run is cut to show the shares of the arms.
 pub(crate) const PARTS: u32 = 10;

@@ -8,7 +8,8 @@ use std::fmt::Write;
 
 use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
 
-use crate::measure::{Measure, Unit};
+use crate::figure::Unit;
+use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
 use crate::stats::{self, Weighted};

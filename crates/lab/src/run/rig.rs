@@ -76,7 +76,7 @@ impl Rig {
             }
             _ => None,
         };
-        let policy = match (&places, mode.policy(scenario)) {
+        let policy = match (&places, scenario.policy(mode)) {
             (Some(places), Some(policy)) => {
                 Some(PolicyInForce::apply(&options.agent_binary, policy, places)?)
             }

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use thalweg_units::reader::Table;
 
 use super::congestion_control;
-use crate::outcome::INCUMBENT;
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
 
@@ -91,6 +90,9 @@ pub struct Against {
     pub flows: u32,
 }
 
+/// The class of flows that are there to be competed with. They count only where
+/// a statistic names them.
+pub const INCUMBENT: &str = "incumbent";
 /// The classes of the flows of incast, in the order in which senders take them,
 /// with the bytes of a call; none: a stream.
 pub const INCAST: [(&str, Option<u64>); 3] = [

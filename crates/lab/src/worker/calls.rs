@@ -8,8 +8,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::client::{CHUNK, SAMPLE};
-use super::{Flow, PATIENCE_MS, Receipt, Sender, now_ns, tcp};
+use super::{CHUNK, Flow, PATIENCE_MS, Receipt, SAMPLE, Sender, now_ns, tcp};
 
 /// Bytes of a call's length, little-endian.
 pub(super) const HEAD: usize = 8;

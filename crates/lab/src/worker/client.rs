@@ -8,13 +8,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use super::calls::calls;
-use super::{Flow, Load, PATIENCE_MS, Plan, Receipt, Sender, now_ns, tcp};
+use super::{CHUNK, Flow, Load, PATIENCE_MS, Plan, Receipt, SAMPLE, Sender, now_ns, tcp};
 use crate::error::Error;
-
-/// How often the connection is looked at.
-pub(super) const SAMPLE: Duration = Duration::from_millis(100);
-/// What is handed to the kernel at once.
-pub(super) static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// Reads the plan, sends, writes the result.
 pub(super) fn run(result: &Path) -> Result<(), Error> {

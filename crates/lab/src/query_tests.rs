@@ -50,21 +50,6 @@ fn value(
 }
 
 #[test]
-fn keys_are_those_of_files_and_none_is_missing_or_twice() {
-    let mut keys = std::collections::BTreeSet::new();
-    for statistic in Statistic::ALL {
-        assert_eq!(serde_json::to_value(statistic).unwrap(), statistic.key());
-        assert!(keys.insert(statistic.key()), "{}", statistic.key());
-        assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
-    }
-    // The page for users has a row for each.
-    let page = include_str!("../../../docs/reference/lab.md");
-    for key in keys {
-        assert!(page.contains(&format!("| `{key}` |")), "{key}");
-    }
-}
-
-#[test]
 fn convergence_is_the_end_of_the_first_good_window() {
     let best = outcome("fixed:bbr", &[100.0; 12]);
     let learner = outcome(
