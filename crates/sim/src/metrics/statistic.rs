@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::Outcome;
-use crate::scenario::Workload;
 
 /// Heading of a column, with the unit; unit behind a number; and value in a run, none if nothing
 /// was measured.
@@ -50,20 +49,6 @@ impl Statistic {
     /// Its value in a run; none if nothing was measured.
     pub fn of(self, outcome: &Outcome) -> Option<f64> {
         self.definition().2(outcome)
-    }
-
-    /// Whether runs of a workload have it.
-    pub fn applies(self, workload: &Workload) -> bool {
-        match self {
-            Self::Fairness | Self::HostFairness => !matches!(workload, Workload::Poisson { .. }),
-            Self::Recovery | Self::LongRate => matches!(workload, Workload::LongShort { .. }),
-            Self::SlowdownP50 | Self::SlowdownP99 => match workload {
-                Workload::Poisson { .. } => true,
-                Workload::Flows(list) => list.iter().any(|flow| flow.bytes.is_some()),
-                _ => false,
-            },
-            _ => true,
-        }
     }
 }
 

@@ -7,28 +7,19 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
-use thalweg_units::file::{ReadError, read_text};
+use thalweg_units::file::read_text;
 use thalweg_units::reader::{self, Table, describe};
 use thalweg_units::{Faults, Probability, Rate, Size, Span};
 use toml::Spanned;
 use toml::de::{DeValue, ValueDeserializer};
 
 use super::check::{self, Tables};
-use super::{Ecn, Expectation, Hosts, Link, Network, Pause, Recovery, Scenario, Topology, kinds};
+use super::{
+    Ecn, Expectation, Hosts, Link, LoadError, Network, Pause, Recovery, Scenario, Topology, kinds,
+};
 use crate::Time;
 use crate::cc::Spec;
 use crate::metrics::Statistic;
-
-/// Why a file gives no scenario.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The file cannot be read.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The file is not a valid scenario.
-    #[error(transparent)]
-    Scenario(#[from] Faults),
-}
 
 impl Scenario {
     /// Reads and checks a scenario file.
@@ -238,7 +229,7 @@ impl Expectation {
             table.fault_here("no bound", "`at_least` or `at_most` in this table");
         }
         let statistic = statistic?;
-        if workload.is_some_and(|workload| !statistic.applies(workload)) {
+        if workload.is_some_and(|workload| !workload.gives(statistic)) {
             let expected = "a statistic that this workload has";
             table.wrong("statistic", statistic.key(), expected);
         }

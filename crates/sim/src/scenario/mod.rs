@@ -9,12 +9,25 @@ mod kinds;
 mod tests;
 
 use serde::Serialize;
+use thalweg_units::Faults;
+use thalweg_units::file::ReadError;
 
 use crate::Time;
+use crate::metrics::Statistic;
 
 pub use crate::expect::Expectation;
 pub use crate::workload::Sizes;
-pub use file::LoadError;
+
+/// Why a file gives no scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file is not a valid scenario.
+    #[error(transparent)]
+    Scenario(#[from] Faults),
+}
 
 /// A whole scenario.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -220,4 +233,20 @@ pub struct FlowPlan {
     pub bytes: Option<u64>,
     /// Time of its start; none: a random moment of [`Hosts::start_spread`].
     pub start: Option<Time>,
+}
+
+impl Workload {
+    /// Whether its runs have a statistic.
+    pub fn gives(&self, statistic: Statistic) -> bool {
+        match statistic {
+            Statistic::Fairness | Statistic::HostFairness => !matches!(self, Self::Poisson { .. }),
+            Statistic::Recovery | Statistic::LongRate => matches!(self, Self::LongShort { .. }),
+            Statistic::SlowdownP50 | Statistic::SlowdownP99 => match self {
+                Self::Poisson { .. } => true,
+                Self::Flows(list) => list.iter().any(|flow| flow.bytes.is_some()),
+                _ => false,
+            },
+            _ => true,
+        }
+    }
 }

@@ -64,7 +64,7 @@ pub fn passed(runs: &Runs) -> bool {
 /// The statistics that a scenario's runs have.
 pub fn statistics(runs: &Runs) -> Vec<Statistic> {
     (Statistic::ALL.iter().copied())
-        .filter(|statistic| statistic.applies(&runs.scenario.workload))
+        .filter(|statistic| runs.scenario.workload.gives(*statistic))
         .collect()
 }
 
@@ -126,7 +126,7 @@ pub fn tables(runs: &Runs) -> Vec<Table> {
         header,
         rows,
     }];
-    if Statistic::SlowdownP50.applies(&runs.scenario.workload) {
+    if runs.scenario.workload.gives(Statistic::SlowdownP50) {
         tables.push(slowdowns(runs));
     }
     tables
