@@ -6,7 +6,7 @@ use thalweg_bpf_types::{key_from_raw, raw};
 use thalweg_control::system;
 use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
 
-use crate::kernel::ArmTable;
+use crate::kernel::{ArmTable, error_text};
 use crate::view::{Event, Measurement};
 
 /// Turns numbers of the kernel into names and wall-clock time.
@@ -86,15 +86,6 @@ pub fn metric(mode: Mode, cost: u64) -> u64 {
         Mode::Classic => cost,
         Mode::Thalweg => (u128::from(cost) * 1_000_000 / u128::from(ONE_Q16)) as u64,
     }
-}
-
-/// Text of a negative errno.
-pub fn error_text(errno: i32) -> String {
-    // ENOTSUPP, which the kernel keeps to itself.
-    if errno == -524 {
-        return "not supported (os error 524)".to_string();
-    }
-    std::io::Error::from_raw_os_error(-errno).to_string()
 }
 
 fn reason(number: u32) -> &'static str {

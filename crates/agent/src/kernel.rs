@@ -27,7 +27,7 @@ use thalweg_control::{links, object, policy, system};
 use thalweg_learner::{Host, HostKey, Mode, Params};
 use thalweg_policy::Prefix;
 
-pub use arms::{ArmEntry, ArmSpec, ArmTable};
+pub use arms::{ArmEntry, ArmSpec, ArmTable, error_text};
 pub use maps::HostBatch;
 
 use carried::Carried;

@@ -7,8 +7,8 @@ use thalweg_learner::{
     Host, HostKey, Mode, ONE_Q16, Params, best_arm, forget, judged_q16, propensities_q16,
 };
 
-use crate::events::{error_text, metric};
-use crate::kernel::ArmTable;
+use crate::events::metric;
+use crate::kernel::{ArmTable, error_text};
 use crate::view;
 
 /// Everything that turns a record into its view.

@@ -12,7 +12,6 @@ use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
 use thalweg_learner::{ArmState, Host, MAX_ARMS, Mode};
 
 use super::Kernel;
-use crate::events::error_text;
 
 /// The four arms of the published program, in its order.
 const CLASSIC_ARMS: [&str; 4] = ["cubic", "bbr", "htcp", "dctcp"];
@@ -428,6 +427,15 @@ impl Kernel {
         };
         Ok((differing(&current, &next), differing(&next, &current)))
     }
+}
+
+/// Text of a negative errno.
+pub fn error_text(errno: i32) -> String {
+    // ENOTSUPP, which the kernel keeps to itself.
+    if errno == -524 {
+        return "not supported (os error 524)".to_string();
+    }
+    std::io::Error::from_raw_os_error(-errno).to_string()
 }
 
 #[cfg(test)]
