@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -98,8 +99,19 @@ def bed(tmp_path, monkeypatch):
     return Bed(tmp_path)
 
 
-def result(modes, **more):
-    scenario = {"modes": [{"mode": mode, "connections": of} for mode, of in modes.items()]}
+def result(modes, rounds=None, **more):
+    """A document with these connections of modes, and figures of rounds by mode."""
+    scenario = {"modes": []}
+    for mode, of in modes.items():
+        goodputs = [one["goodput_bps"] for one in of]
+        summary = {"median": statistics.median(goodputs)}
+        summary["median-last-half"] = statistics.median(goodputs[len(goodputs) // 2 :])
+        by_round = [
+            {"round": number, "statistics": classes.pop("", {}), "classes": classes}
+            for number, classes in enumerate((rounds or {}).get(mode, []))
+        ]
+        entry = {"mode": mode, "connections": of, "summary": {"statistics": summary}}
+        scenario["modes"].append(entry | {"by_round": by_round})
     return {"format": 1, "environment": {"kernel": "Linux 0.0"}, "scenarios": [scenario]} | more
 
 
@@ -133,9 +145,8 @@ def test_a_page_is_made_of_results_and_made_again_without_runs(bed, capsys):
 
 
 def test_what_a_scenario_names_is_part_of_the_run(bed):
-    flow = {"round": 0, "class": "rpc-10kb", "part_bps": 2e6, "flow_bytes": 10, "fct_us": 7e3}
-    flow |= {"retransmits": 1, "sent_segments": 4, "goodput_bps": 2e6}
-    of = result({"policy:p": [flow]})
+    figures = {"": {"total": 2e6, "retransmission-share": 0.25}, "rpc-10kb": {"fct-p99": 7e3}}
+    of = result({"policy:p": [{"goodput_bps": 2e6}]}, {"policy:p": [figures]})
     of["scenarios"][0]["scenario"] = {"path": {"rate": None}}
     bed.gives(of)
     bed.write(
@@ -232,8 +243,10 @@ options = ["--early", "10"]
 
 
 def test_the_laboratory_stands_beside_the_simulator_with_targets(bed):
-    flows = [{"round": 0, "part_bps": one, "goodput_bps": one} for one in (4e6, 5e6)]
-    of = result({"fixed:a": flows, "fixed:b": flows[:1]})
+    flow, rounds = {"goodput_bps": 4e6}, {}
+    rounds["fixed:a"] = [{"": {"total": 9e6, "fairness": 0.8}}]
+    rounds["fixed:b"] = [{"": {"total": 4e6}}]
+    of = result({"fixed:a": [flow], "fixed:b": [flow]}, rounds)
     of["environment"]["backend"] = {"name": "link"}
     # 10 Mbit/s, of which 90 % are payload.
     path = {"rate": 10e6, "mtu": 520, "family": "ipv4"}
@@ -463,21 +476,16 @@ def test_lists_that_were_damaged_end_in_one_line(tmp_path):
 
 
 def of_streams(backend):
-    def flow(number, mbits, srtt_us):
-        return {"round": number, "goodput_bps": mbits * 1e6, "part_bps": mbits * 1e6} | {
-            "srtt_us": srtt_us
-        }
-
-    flows = [
-        flow(0, 60, [3000, 3000, 3000]),
-        flow(0, 30, [3000, 3000, 3000]),
-        flow(1, 40, [1000, 5000, 6000]),
-        flow(1, 40, [5000, 5000, 6000]),
+    figures = [
+        {"": {"total": 90e6, "fairness": 0.5, "queue-delay-median": 2e3}},
+        {"": {"total": 80e6, "fairness": 1.0, "queue-delay-median": 4e3, "fct-p99": None}},
+        {"": {"fct-p99": 5e4}, "rpc-1mb": {"total": 1e8}},
     ]
+    of = result({"fixed:cubic": [{"goodput_bps": 1.0}]}, {"fixed:cubic": figures})
+    of["environment"] = {"backend": {"name": backend}}
     path = {"rate": 100_000_000, "mtu": 1500, "family": "ipv4"}
-    modes = [{"mode": "fixed:cubic", "least_rtt_us": 1000.0, "connections": flows}]
-    scenario = {"scenario": {"path": path}, "modes": modes}
-    return {"environment": {"backend": {"name": backend}}, "scenarios": [scenario]}
+    of["scenarios"][0]["scenario"] = {"name": "s", "path": path}
+    return of
 
 
 def text(document, figure, mode="fixed:cubic", class_=None, digits=1):
@@ -486,53 +494,28 @@ def text(document, figure, mode="fixed:cubic", class_=None, digits=1):
 
 
 def test_figures_are_of_rounds_in_the_units_of_the_page():
-    # 30 of 60 and 40 of 40.
     assert text(of_streams("host"), "fairness") == "75.0 [50.0 … 100.0]"
     # 90 and 80 of 100 x 1448/1514 = 95.64 Mbit/s; of 96.53 without Ethernet.
     assert text(of_streams("host"), "utilisation") == "88.9 [83.6 … 94.1]"
     assert text(of_streams("link"), "utilisation") == "88.1 [82.9 … 93.2]"
-    # 2 ms in the first, 4 in the second.
     assert text(of_streams("host"), "queue-delay-median", digits=2) == "3.00 [2.00 … 4.00]"
     assert text(of_streams("host"), "total") == "85.0 [80.0 … 90.0]"
     assert text(of_streams("host"), "total", mode="fixed:bbr") is None
-    assert text(of_streams("host"), "total", class_="long") is None
+    # Of a class, in the rounds that have it.
+    assert text(of_streams("host"), "total", class_="rpc-1mb", digits=0) == "100 [100 … 100]"
+    assert text(of_streams("host"), "total", class_="stream") is None
+    # What a round did not reach, a flow that failed, takes for ever.
+    assert text(of_streams("host"), "fct-p99") == "inf [50.0 … inf]"
+    without_rate = of_streams("host")
+    without_rate["scenarios"][0]["scenario"] = {"path": {}}
+    assert text(without_rate, "utilisation") is None
 
 
-def test_figures_of_calls_are_of_their_class():
-    def flow(number, class_, mbits, again, ms):
-        return {"round": number, "class": class_, "part_bps": mbits * 1e6, "goodput_bps": 0.0} | {
-            "retransmits": again,
-            "sent_segments": 1000,
-            "flow_bytes": None if class_ == "stream" else 10_000,
-            "fct_us": None if ms is None else ms * 1e3,
-            "error": "timed out" if ms is None and class_ != "stream" else None,
-        }
-
-    of = result(
-        {
-            "baseline": [
-                flow(0, "rpc-1mb", 100, 30, 50),
-                flow(0, "rpc-10kb", 5, 0, 2),
-                flow(0, "rpc-10kb", 5, 0, 4),
-                flow(0, "stream", 40, 10, None),
-                flow(1, "rpc-1mb", 300, 0, 50),
-                flow(1, "rpc-10kb", 1, 0, 9),
-                flow(1, "rpc-1mb", 0, 0, None),
-            ]
-        }
-    )
-    of["scenarios"][0]["scenario"] = {"path": {}}
-    assert text(of, "total", "baseline", None, 0) == "226 [150 … 301]"
-    assert text(of, "total", "baseline", "rpc-1mb", 0) == "200 [100 … 300]"
-    assert text(of, "total", "baseline", "rpc-10kb") == "5.5 [1.0 … 10.0]"
-    # The second round has no stream.
-    assert text(of, "total", "baseline", "stream", 0) == "40 [40 … 40]"
-    # 40 of 4000 segments, none of 3000.
-    assert text(of, "retransmission-share", "baseline", None, 3) == "0.500 [0.000 … 1.000]"
-    assert text(of, "fct-median", "baseline", "rpc-10kb") == "6.0 [3.0 … 9.0]"
-    # A call that failed takes for ever; without a rate there is no utilisation.
-    assert text(of, "fct-p99", "baseline", "rpc-1mb") == "inf [50.0 … inf]"
-    assert text(of, "utilisation", "baseline") is None
+def test_a_result_without_figures_of_rounds_is_refused():
+    older = of_streams("host")
+    del older["scenarios"][0]["modes"][0]["by_round"]
+    with pytest.raises(ValueError, match="s: a result without figures of rounds; remove it and"):
+        rounds(older)
 
 
 def test_quantiles_are_those_of_the_laboratory():

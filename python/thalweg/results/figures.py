@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Figures of laboratory runs, a round at a time.
+"""Figures of laboratory runs: read from the document, put side by side for the pages.
 
-Each is the statistic of ``thalweg lab`` by the same name, with its words and its unit (see
-``definitions.statistics`` of a result); utilisation alone is of the pages.
+The laboratory computes them (``definitions.statistics`` of a document). Two are of the pages alone:
+utilisation, and the interval of a ratio.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,6 @@ import numpy as np
 
 Result = dict[str, Any]
 Flow = dict[str, Any]
-
-#: The class of flows that are there to be competed with.
-INCUMBENT = "incumbent"
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -38,6 +34,8 @@ def median(values: Sequence[float]) -> float | None:
     return quantile(values, 0.5)
 
 
+# `lab compare` has the same interval, for the same mode in two documents. Tables also set two modes
+# of one document beside each other, and the last halves of their connections.
 def interval(base: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the ratio of two medians, ours / base: percentiles of 10,000 draws of
     both with replacement (Efron 1979). Neither may be empty."""
@@ -60,49 +58,73 @@ def interval(base: Sequence[float], ours: Sequence[float]) -> tuple[float, float
     return quantile(ratios, 0.025) or 0.0, quantile(ratios, 0.975) or 0.0
 
 
+def _mode(result: Result, mode: str) -> dict[str, Any]:
+    """A mode's part of the document; empty where it was not run."""
+    modes = result["scenarios"][0]["modes"]
+    return next((dict(entry) for entry in modes if entry["mode"] == mode), {})
+
+
 def flows(result: Result, mode: str) -> list[Flow]:
     """The connections of a mode, in order."""
-    for entry in result["scenarios"][0]["modes"]:
-        if entry["mode"] == mode:
-            return list(entry["connections"])
-    return []
+    return list(_mode(result, mode).get("connections", []))
 
 
 def goodputs(result: Result, mode: str) -> list[float]:
-    """Of a mode's connections in order, bit/s."""
+    """Goodput of a mode's connections in order, bit/s."""
     return [flow["goodput_bps"] for flow in flows(result, mode)]
+
+
+def statistic(result: Result, mode: str, key: str) -> float | None:
+    """A statistic of a whole run, in its unit; None where the mode does not have it."""
+    summary = _mode(result, mode).get("summary") or {}
+    return _reached(summary.get("statistics", {}), key)
+
+
+def _reached(statistics: dict[str, float | None], key: str) -> float | None:
+    """A value, None where there is none; the document's null is a value that was not reached."""
+    if key not in statistics:
+        return None
+    value = statistics[key]
+    return math.inf if value is None else value
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of all modes. ``least_rtt_us``: the scenario's. ``capacity_bps``: of payload."""
+    """One round of all modes, as ``by_round`` of a document has it. ``capacity_bps``: payload that
+    the bottleneck can carry."""
 
-    modes: dict[str, list[Flow]]
-    least_rtt_us: float | None
+    modes: dict[str, dict[str, Any]]
     capacity_bps: float | None
 
-    def chosen(self, mode: str, class_: str | None) -> list[Flow]:
-        """The flows of a class, or all but incumbents."""
-        return [
-            flow
-            for flow in self.modes.get(mode, [])
-            if (flow.get("class", "") == class_ if class_ else flow.get("class", "") != INCUMBENT)
-        ]
+    def figure(self, key: str, mode: str, class_: str | None) -> float | None:
+        """A figure of the flows of a class, or of all but incumbents, in its unit; None where the
+        round does not have it."""
+        of = self.modes.get(mode, {})
+        found = of.get("classes", {}).get(class_, {}) if class_ else of.get("statistics", {})
+        if key != "utilisation":
+            return _reached(found, key)
+        total = _reached(found, "total")
+        return total / self.capacity_bps if total is not None and self.capacity_bps else None
 
 
 def rounds(result: Result) -> list[Round]:
-    """The rounds of a result, in order."""
+    """The rounds of a result, in order. Raises ValueError for one of a build that did not give
+    figures of rounds."""
     modes = result["scenarios"][0]["modes"]
-    least = [entry["least_rtt_us"] for entry in modes if entry.get("least_rtt_us") is not None]
-    numbers = sorted({flow["round"] for entry in modes for flow in entry["connections"]})
+    if not all("by_round" in entry for entry in modes):
+        name = result["scenarios"][0]["scenario"]["name"]
+        raise ValueError(f"{name}: a result without figures of rounds; remove it and run again")
+    capacity = capacity_bps(result)
+    numbers = sorted({one["round"] for entry in modes for one in entry["by_round"]})
     return [
         Round(
             {
-                entry["mode"]: [flow for flow in entry["connections"] if flow["round"] == number]
+                entry["mode"]: one
                 for entry in modes
+                for one in entry["by_round"]
+                if one["round"] == number
             },
-            min(least, default=None),
-            capacity_bps(result),
+            capacity,
         )
         for number in numbers
     ]
@@ -119,93 +141,13 @@ def capacity_bps(result: Result) -> float | None:
     return float(path["rate"] * (path["mtu"] - header) / frame)
 
 
-def _median(of: Round, mode: str, class_: str | None) -> float | None:
-    return median([flow["goodput_bps"] for flow in of.chosen(mode, class_)])
-
-
-def _parts(of: Round, mode: str, class_: str | None) -> list[float]:
-    parts = [flow.get("part_bps") for flow in of.chosen(mode, class_)]
-    return [part for part in parts if part is not None]
-
-
-def _total(of: Round, mode: str, class_: str | None) -> float | None:
-    parts = _parts(of, mode, class_)
-    return sum(parts) if parts else None
-
-
-def _utilisation(of: Round, mode: str, class_: str | None) -> float | None:
-    total = _total(of, mode, class_)
-    return total / of.capacity_bps if total is not None and of.capacity_bps else None
-
-
-def _fairness(of: Round, mode: str, class_: str | None) -> float | None:
-    parts = _parts(of, mode, class_)
-    return min(parts) / max(parts) if len(parts) > 1 and max(parts) > 0 else None
-
-
-def _retransmitted(of: Round, mode: str, class_: str | None) -> float | None:
-    known = [one for one in of.chosen(mode, class_) if one.get("sent_segments") is not None]
-    sent = sum(one["sent_segments"] for one in known)
-    return min(sum(one["retransmits"] for one in known) / sent, 1.0) if sent else None
-
-
-def _queue_delay(of: Round, mode: str, class_: str | None) -> float | None:
-    least = of.least_rtt_us
-    if least is None:
-        return None
-    samples = (us for one in of.chosen(mode, class_) for us in one.get("srtt_us", []))
-    return median([max(us - least, 0.0) for us in samples])
-
-
-def _completion(share: float) -> Callable[[Round, str, str | None], float | None]:
-    def of(of: Round, mode: str, class_: str | None) -> float | None:
-        times = []
-        for flow in of.chosen(mode, class_):
-            # A failed flow is the worst of all, not one that may be left out.
-            if flow.get("flow_bytes") is not None and flow.get("error") is not None:
-                times.append(math.inf)
-            elif flow.get("fct_us") is not None:
-                times.append(flow["fct_us"])
-        return quantile(times, share)
-
-    return of
-
-
-def _incumbents(of: Round, mode: str) -> list[Flow]:
-    return of.chosen(mode, INCUMBENT)
-
-
-def _share(of: Round, mode: str, class_: str | None) -> float | None:
-    old = sum(flow["goodput_bps"] for flow in _incumbents(of, mode))
-    new = sum(flow["goodput_bps"] for flow in of.chosen(mode, None))
-    return new / (old + new) if _incumbents(of, mode) and old + new > 0 else None
-
-
-def _jain(of: Round, mode: str, class_: str | None) -> float | None:
-    """Jain, Chiu, Hawe 1984."""
-    rates = [flow["goodput_bps"] for flow in of.modes.get(mode, [])]
-    squares = sum(rate * rate for rate in rates)
-    known = _incumbents(of, mode) and squares > 0
-    return sum(rates) ** 2 / (len(rates) * squares) if known else None
-
-
-def _harm(of: Round, mode: str, class_: str | None) -> float | None:
-    there = _incumbents(of, mode)
-    arm = next((flow["arm"] for flow in there if flow["arm"]), None)
-    same = _incumbents(of, f"fixed:{arm}")
-    if not there or not same:
-        return None
-    mean = [statistics.fmean(flow["goodput_bps"] for flow in some) for some in (there, same)]
-    return 1 - mean[0] / mean[1] if mean[1] > 0 else None
-
-
 @dataclass(frozen=True)
 class Figure:
-    """What is computed of a mode's flows in a round. ``unit``: as results have it."""
+    """A figure of rounds that tables can show. ``words``, ``unit``: as documents have them, for
+    tables of runs that could not be made."""
 
     words: str
     unit: str
-    of: Callable[[Round, str, str | None], float | None]
 
     @property
     def shown(self) -> tuple[float, int]:
@@ -215,24 +157,24 @@ class Figure:
 
 
 FIGURES = {
-    "utilisation": Figure("utilisation", "share", _utilisation),
-    "median": Figure("median goodput", "bit/s", _median),
-    "total": Figure("goodput of a round's flows together", "bit/s", _total),
-    "fairness": Figure("least goodput over the greatest", "share", _fairness),
-    "retransmission-share": Figure("share of segments retransmitted", "share", _retransmitted),
-    "queue-delay-median": Figure("median queue delay", "us", _queue_delay),
-    "fct-median": Figure("median flow-completion time", "us", _completion(0.5)),
-    "fct-p95": Figure("95th percentile of flow-completion time", "us", _completion(0.95)),
-    "fct-p99": Figure("99th percentile of flow-completion time", "us", _completion(0.99)),
-    "share": Figure("share of the bottleneck", "share", _share),
-    "jain": Figure("Jain's fairness index", "number", _jain),
-    "harm": Figure("harm to the incumbents", "number", _harm),
+    "utilisation": Figure("utilisation", "share"),
+    "median": Figure("median goodput", "bit/s"),
+    "total": Figure("goodput of a round's flows together", "bit/s"),
+    "fairness": Figure("least goodput over the greatest", "share"),
+    "retransmission-share": Figure("share of segments retransmitted", "share"),
+    "queue-delay-median": Figure("median queue delay", "us"),
+    "fct-median": Figure("median flow-completion time", "us"),
+    "fct-p95": Figure("95th percentile of flow-completion time", "us"),
+    "fct-p99": Figure("99th percentile of flow-completion time", "us"),
+    "share": Figure("share of the bottleneck", "share"),
+    "jain": Figure("Jain's fairness index", "number"),
+    "harm": Figure("harm to the incumbents", "number"),
 }
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Over the rounds."""
+    """A figure over the rounds."""
 
     median: float
     least: float
@@ -246,8 +188,8 @@ class Spread:
 
 def spread(of: Sequence[Round], mode: str, figure: str, class_: str | None = None) -> Spread | None:
     """A figure over the rounds that have it, in the unit of pages; None where none has."""
-    one = FIGURES[figure]
-    found = [one.of(each, mode, class_) for each in of]
-    values = [value * one.shown[0] for value in found if value is not None]
+    factor, _ = FIGURES[figure].shown
+    found = [each.figure(figure, mode, class_) for each in of]
+    values = [value * factor for value in found if value is not None]
     middle = median(values)
     return None if middle is None else Spread(middle, min(values), max(values))

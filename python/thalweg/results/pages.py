@@ -20,6 +20,7 @@ from thalweg.results.figures import (
     median,
     rounds,
     spread,
+    statistic,
 )
 from thalweg.results.markdown import NOTHING
 from thalweg.results.pictures import Line, Panel, panels
@@ -153,10 +154,10 @@ def _tuned(table: lists.Tuned, results: Iterator[Result | None]) -> Iterator[str
         if result is None:
             cells += [NOT_RUN] * len(ours)
         else:
-            default, classic, thalweg = (goodputs(result, mode) for mode in MODES)
-            shown = (default, classic, thalweg, _last_half(thalweg))
-            cells += [_median_mbits(values) for values in shown]
-            cells += [_own_ratio(_last_half(thalweg), _last_half(default))]
+            cells += [_shown(result, mode) for mode in MODES]
+            cells += [_shown(result, "thalweg", "median-last-half")]
+            halves = (_last_half(goodputs(result, mode)) for mode in ("thalweg", "baseline"))
+            cells += [_own_ratio(*halves)]
             cells += [_most_frequent_arm(result, "thalweg")]
         yield markdown.row([row.condition, *cells])
 
@@ -280,10 +281,10 @@ def _simulated(table: lists.Simulated, results: Iterator[Result | None]) -> Iter
         linux, simulated = next(results), next(results)
         of = [] if linux is None else rounds(linux)
         cells = []
-        for _, figure, statistic, factor in SIMULATED:
+        for _, figure, simulated_figure, factor in SIMULATED:
             digits = FIGURES[figure].shown[1]
             ours = spread(of, row.mode, figure)
-            theirs = _mean(simulated, statistic, factor)
+            theirs = _mean(simulated, simulated_figure, factor)
             cells += [
                 NOTHING if ours is None else ours.text(digits),
                 NOTHING if theirs is None else f"{theirs:.{digits}f}",
@@ -344,13 +345,12 @@ def _mbits(value: float | None) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _median_mbits(values: Sequence[float]) -> str:
-    middle = median(values)
-    return _mbits(None if middle is None else middle / 1e6)
-
-
-def _shown(result: Result | None, mode: str) -> str:
-    return NOT_RUN if result is None else _median_mbits(goodputs(result, mode))
+def _shown(result: Result | None, mode: str, key: str = "median") -> str:
+    """A goodput of a mode in Mbit/s."""
+    if result is None:
+        return NOT_RUN
+    value = statistic(result, mode, key)
+    return _mbits(None if value is None else value / 1e6)
 
 
 def _ratio(value: float | None, base: float | None) -> str:

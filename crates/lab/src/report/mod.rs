@@ -3,6 +3,7 @@
 mod finished;
 mod html;
 mod plots;
+mod rounds;
 mod svg;
 
 use std::fs;
@@ -107,6 +108,12 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
             hosts_json(outcome, mode, &views)?
         };
     }
+    // Figures of several hosts' paths are not mixed.
+    if views.is_empty() {
+        for (index, of) in rounds::by_round(&outcome.modes).into_iter().enumerate() {
+            document["modes"][index]["by_round"] = of.into();
+        }
+    }
     Ok(document)
 }
 
@@ -136,9 +143,15 @@ fn definitions() -> Value {
 }
 
 /// The statistics that a mode has; one that was not reached is null.
-fn statistics(outcome: &ScenarioOutcome, mode: &ModeOutcome, class: Option<&str>) -> Value {
-    let all: serde_json::Map<String, Value> = Statistic::ALL
-        .into_iter()
+fn statistics(
+    wanted: &[Statistic],
+    modes: &[ModeOutcome],
+    mode: &ModeOutcome,
+    class: Option<&str>,
+) -> Value {
+    let all: serde_json::Map<String, Value> = wanted
+        .iter()
+        .copied()
         .filter(|statistic| class.is_none() || statistic.takes_class())
         .filter(|statistic| *statistic != Statistic::ArmShare)
         // Figures of several hosts' paths are not mixed.
@@ -148,11 +161,26 @@ fn statistics(outcome: &ScenarioOutcome, mode: &ModeOutcome, class: Option<&str>
                 class,
                 ..statistic.into()
             };
-            let value = query.value(mode, &outcome.modes).ok()?;
+            let value = query.value(mode, modes).ok()?;
             Some((statistic.key().to_owned(), value.into()))
         })
         .collect();
     all.into()
+}
+
+/// The statistics of each class of a mode's connections.
+fn classes(
+    wanted: &[Statistic],
+    modes: &[ModeOutcome],
+    mode: &ModeOutcome,
+) -> serde_json::Map<String, Value> {
+    let classes = mode.classes().into_iter().filter(|class| !class.is_empty());
+    classes
+        .map(|class| {
+            let of = statistics(wanted, modes, mode, Some(class));
+            (class.to_owned(), of)
+        })
+        .collect()
 }
 
 /// The figures of a mode towards several hosts: a summary each, and what can be said
@@ -169,7 +197,7 @@ fn hosts_json(
         }
     }
     Ok(json!({
-        "statistics": statistics(outcome, mode, None),
+        "statistics": statistics(&Statistic::ALL, &outcome.modes, mode, None),
         "failures": mode.failures(),
         "hosts": hosts,
     }))
@@ -178,13 +206,8 @@ fn hosts_json(
 fn summary_json(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Result<Value, Error> {
     let mut summary = value(mode.summary())?;
     if summary.is_object() {
-        summary["statistics"] = statistics(outcome, mode, None);
-        let classes: serde_json::Map<String, Value> = mode
-            .classes()
-            .into_iter()
-            .filter(|class| !class.is_empty())
-            .map(|class| (class.to_owned(), statistics(outcome, mode, Some(class))))
-            .collect();
+        summary["statistics"] = statistics(&Statistic::ALL, &outcome.modes, mode, None);
+        let classes = classes(&Statistic::ALL, &outcome.modes, mode);
         if !classes.is_empty() {
             summary["classes"] = classes.into();
         }
