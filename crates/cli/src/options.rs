@@ -60,7 +60,7 @@ where
 pub struct Global {
     /// Configuration file; it must exist.
     ///
-    /// Default: /etc/thalweg/thalweg.toml, or the built-in defaults if that does not exist.
+    /// Default: /etc/thalweg/thalweg.toml if it exists.
     #[arg(long, value_name = "FILE", global = true, help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     /// Unix socket of the agent.
@@ -68,7 +68,7 @@ pub struct Global {
     /// Default: paths.socket of the configuration.
     #[arg(long, value_name = "PATH", global = true, help_heading = GLOBAL)]
     pub socket: Option<PathBuf>,
-    /// Answer in JSON, units and names as in the local API.
+    /// Answer in JSON.
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub json: bool,
 }
@@ -165,9 +165,7 @@ pub enum Command {
     Run(commands::run::Options),
     /// Show how the agent is doing: mode, counters, memory, problems.
     Status,
-    /// List the agent's arms: the congestion controls that it chooses from, and refusals.
-    ///
-    /// `thalweg cc list` shows all that this machine has, with or without an agent.
+    /// List the agent's arms: the congestion controls that it chooses from.
     Arms,
     /// List what is known of remote hosts.
     Hosts(commands::hosts::Options),
@@ -183,8 +181,8 @@ pub enum Command {
     Import(commands::import::Options),
     /// Remove the programs from the kernel and end the agent.
     ///
-    /// Connections keep the congestion control they have; what was learned stays in the store.
-    /// It works without a running agent too.
+    /// Connections keep their congestion control, the store keeps what was learned. Works without a
+    /// running agent too.
     Detach,
     /// Check and show the configuration.
     #[command(subcommand)]
@@ -196,7 +194,7 @@ pub enum Command {
     Policy(commands::policy::What),
     /// Look into model files of the learned rate controller: show, check.
     ///
-    /// Needs no agent and no privilege. docs/reference/model.md describes the format.
+    /// docs/reference/model.md describes the format.
     #[command(subcommand)]
     Model(commands::model::What),
     /// Measure congestion controls on this machine's own TCP stack.
@@ -204,28 +202,25 @@ pub enum Command {
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
     ///
     /// The path leads to the command of --far alone; addresses are in THALWEG_LINK_NEAR and
-    /// THALWEG_LINK_FAR (IPv6: _NEAR6 and _FAR6). The exit code is the command's; 126 and 127 mean
-    /// that it cannot be started or found.
+    /// THALWEG_LINK_FAR (IPv6: _NEAR6 and _FAR6).
     Link(commands::link::Options),
     /// Run a command on the TCP of a Linux kernel that is a process, on this machine's network.
     ///
-    /// User-mode Linux has what this machine's kernel may lack, as bbr. The command runs unmodified,
-    /// with this machine's files, environment, user, standard streams and signals; its connections
-    /// leave by this machine's address (NAT). Needs root, or once `stack setup` by root; --wire
-    /// link:SPEC needs neither. The exit code is the command's; 126 and 127 mean that it cannot be
-    /// started or found. docs/guide/stack.md has the rest.
+    /// User-mode Linux has what this machine's kernel may lack, as bbr. The command runs
+    /// unmodified; its connections leave by this machine's address (NAT). Needs root, or once
+    /// `stack setup` by root; --wire link:SPEC needs neither. See docs/guide/stack.md.
     Stack(Box<commands::stack::Options>),
     /// Limit what a cgroup sends: set, change, list, show and remove.
     ///
-    /// A limit needs no process: it stays until it is removed, or the machine restarts. Setting
-    /// it again changes the one that is there, at once. docs/guide/limit.md tells what to expect.
+    /// A limit stays until it is removed, or the machine restarts. Setting it again changes it at
+    /// once. See docs/guide/limit.md.
     Limit(commands::limit::Options),
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]
     Sim(commands::sim::What),
     /// Load congestion controls in BPF, replace and remove them while connections use them.
     ///
-    /// The learner takes up what is loaded as one more choice. docs/guide/cc.md has the details.
+    /// The learner takes up what is loaded as one more choice. See docs/guide/cc.md.
     Cc(commands::cc::Options),
     /// Load sockops programs of your own: load, unload, list, trace.
     Sockops(commands::sockops::Options),

@@ -261,8 +261,8 @@ impl Key {
 
 /// The table of `docs/reference/policy.md`.
 pub fn markdown() -> String {
-    let mut text = "| Key | Accepts | Set at | Also at | Kernel option | Since | Effect |\n\
-                    |---|---|---|---|---|---|---|\n"
+    let mut text = "| Key | Accepts | Stages | Kernel option | Since | Effect |\n\
+                    |---|---|---|---|---|---|\n"
         .to_owned();
     let names = |mask: u8| {
         let names: Vec<&str> = stages(mask).map(Stage::name).collect();
@@ -273,12 +273,17 @@ pub fn markdown() -> String {
             "" => String::new(),
             option => format!("`{option}`"),
         };
+        let (set, on) = (names(key.set), names(key.on & !key.set));
+        // The stages of most keys; the page explains the word.
+        let at = match (set.as_str(), on.as_str()) {
+            ("connect, established", "listen, retransmission, rto, rtt") => "any".to_owned(),
+            (_, "") => set,
+            _ => format!("{set}; {on}"),
+        };
         text.push_str(&format!(
-            "| `{}` | `{}` | {} | {} | {option} | {} | {} |\n",
+            "| `{}` | `{}` | {at} | {option} | {} | {} |\n",
             key.name,
             key.expected(),
-            names(key.set),
-            names(key.on & !key.set),
             key.since,
             key.effect,
         ));

@@ -23,18 +23,16 @@ pub struct Options {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List all congestion controls of this machine, loaded or not, and their users.
-    ///
-    /// `thalweg arms` shows those that the agent chooses from.
     List,
     /// Load one and register it with TCP.
     ///
-    /// It stays, without any process, until it is unloaded or the machine restarts.
+    /// It stays until it is unloaded or the machine restarts.
     Load(Load),
     /// Remove a loaded one; refused while sockets use it.
     Unload(Unload),
     /// Replace a loaded one while it is in use.
     ///
-    /// Connections that have the old version keep it until they end; new ones get the new one.
+    /// Connections keep the old version until they end.
     Swap(Swap),
     /// Show the decisions of learned rate controllers as they are made, until interrupted.
     Trace(Trace),
@@ -53,17 +51,15 @@ struct Load {
 /// A congestion control.
 #[derive(Debug, Args)]
 struct What {
-    /// htcp or dctcp, which come with Thalweg; a model of the learned rate controller
-    /// (.safetensors); or a BPF object with a struct tcp_congestion_ops in section
-    /// ".struct_ops.link" or ".struct_ops".
+    /// htcp or dctcp; a model (.safetensors); or a BPF object with a struct tcp_congestion_ops in
+    /// section ".struct_ops.link" or ".struct_ops".
     #[arg(value_name = "NAME|MODEL|FILE")]
     program: PathBuf,
-    /// Of a model: the rate that counts as 1, the same wherever flows share a bottleneck; best
-    /// that of the fastest link (kbit, mbit, gbit). Default: 10gbit.
+    /// Of a model: the rate that counts as 1, as of the fastest link; the same on all hosts (kbit,
+    /// mbit, gbit). Default: 10gbit.
     #[arg(long, value_name = "RATE")]
     reference_rate: Option<Rate>,
-    /// Of a model: the minimum base round-trip time; shorter ones count as this (us, ms, s).
-    /// Default: 2ms.
+    /// Of a model: the minimum base round-trip time (us, ms, s). Default: 2ms.
     #[arg(long, value_name = "TIME")]
     reference_rtt: Option<Delay>,
 }
@@ -96,7 +92,7 @@ struct Unload {
     /// Name it is registered by.
     #[arg(value_name = "NAME")]
     name: String,
-    /// Give it to no more connections at once, and wait for the end of those that have it.
+    /// Give it to no more connections, and wait for the end of those that have it.
     ///
     /// Ctrl-C ends the wait; the same command takes it up again.
     #[arg(long)]
@@ -114,10 +110,10 @@ struct Swap {
 
 #[derive(Debug, Args)]
 struct Trace {
-    /// Only flows to this host: an address, or a name that has one.
+    /// Only flows to this host.
     #[arg(value_name = "HOST|ADDRESS")]
     host: Option<String>,
-    /// Only the congestion control registered by this name. Default: all that run a model.
+    /// Only the congestion control of this name.
     #[arg(long, value_name = "N")]
     name: Option<String>,
 }

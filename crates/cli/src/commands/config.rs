@@ -13,12 +13,11 @@ use crate::options::Global;
 pub enum What {
     /// Check configuration files; exit code 1 if one has a fault.
     ///
-    /// Every fault is told with file, line and column. Needs no agent and no privilege.
+    /// Every fault has file, line and column. Needs no privilege.
     Check(check::Options),
     /// Show the configuration in force: every key with its value, and where that is from.
     ///
-    /// What is printed is a configuration itself. A running agent has the configuration that it
-    /// began with.
+    /// The output is a configuration itself. A running agent has that of its start.
     Show,
 }
 

@@ -12,7 +12,7 @@ use crate::output;
 /// Where to.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// File to write; it is replaced whole or not at all. Default: standard output.
+    /// File to write. Default: standard output.
     file: Option<PathBuf>,
 }
 

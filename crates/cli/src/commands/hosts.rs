@@ -21,14 +21,13 @@ pub struct Options {
     sort: Order,
     /// Only hosts of this address or prefix, or only this arm; may be given several times.
     ///
-    /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32` or `bbr`. Several addresses: any of them;
-    /// several arms: any of them.
+    /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32` or `bbr`.
     #[arg(long, value_name = "WHAT")]
     filter: Vec<Filter>,
     /// Show at most this many hosts. Default: all.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
-    /// The columns of the published connection tuner first, in its units: µs, and bytes per µs.
+    /// The columns of the published tuner first, in its units.
     #[arg(long)]
     classic: bool,
 }

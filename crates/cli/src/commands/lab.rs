@@ -30,9 +30,8 @@ pub struct Options {
 enum Lab {
     /// Run scenarios; exit code 5 if one of their expectations is not met.
     ///
-    /// Each mode gets a pair of network namespaces of its own, so that neither the machine's
-    /// connections nor its agent are touched. Needs iproute2 and iperf3, and root or
-    /// one of Debian's packages user-mode-linux and qemu-system-x86.
+    /// The machine's connections and its agent are not touched. Needs iproute2 and iperf3, and root
+    /// or one of Debian's packages user-mode-linux and qemu-system-x86.
     Run(Run),
     /// List scenarios.
     List {
@@ -42,11 +41,10 @@ enum Lab {
     },
     /// Build the kernel for `--backend virtual`, unless that is done, and print its path.
     ///
-    /// From Debian's package linux-source-6.1; needs no privilege, 2 GB of disk meanwhile, and some
-    /// ten minutes on two CPUs. It is kept below $XDG_CACHE_HOME/thalweg.
+    /// From Debian's package linux-source-6.1, in some ten minutes on two CPUs; needs 2 GB of disk,
+    /// and no privilege. It is kept below $XDG_CACHE_HOME/thalweg.
     BuildKernel {
-        /// Ticks a second: 100, 250 or 1000. One that is not 100 is for scenarios that say so
-        /// (`hz`), with `--backend uml` as well.
+        /// Ticks a second: 100, 250 or 1000; 250 and 1000 for scenarios with that `hz`.
         #[arg(long, value_name = "N", default_value_t = thalweg_guest::ticks::DEFAULT)]
         hz: u32,
     },
@@ -63,9 +61,8 @@ enum Lab {
     /// Compare two runs; exit code 6 if B is worse than A.
     ///
     /// A and B are results.json files, directories that hold one, or directories of such
-    /// directories. For each scenario, mode and measure that both have: the medians, what B's is
-    /// to A's, and a bootstrap interval of that. B is better or worse where the whole interval
-    /// says so. Needs no privilege.
+    /// directories. For each scenario, mode and measure that both have: the medians, their ratio,
+    /// and a bootstrap interval of that. B is better or worse where the whole interval says so.
     Compare(Compare),
     /// Measure how late timers are, for a page of `python -m thalweg.results`.
     #[command(hide = true)]
@@ -112,17 +109,16 @@ struct Compare {
     a: PathBuf,
     /// The run that may be better or worse.
     b: PathBuf,
-    /// A difference within this is none: 0.05 is 5 % of A's median, or of shares 5 percentage
-    /// points.
+    /// Difference to ignore: 0.05 is 5 % of A's median, or of shares 5 percentage points.
     #[arg(long, value_name = "PART", default_value_t = 0.0)]
     tolerance: f64,
-    /// Part of the intervals that hold the true value.
+    /// Confidence of the intervals.
     #[arg(long, value_name = "PART", default_value_t = 0.95)]
     confidence: f64,
-    /// How often the samples are drawn again.
+    /// Resamples of the bootstrap.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     resamples: u32,
-    /// Seed of the draws.
+    /// Seed of the bootstrap.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Only this measure (goodput, retransmission-share, rtt, srtt, queue-delay, fct); may be
@@ -136,12 +132,12 @@ struct Compare {
 
 #[derive(Debug, Args)]
 struct Run {
-    /// Scenario files, run one after the other.
+    /// Scenario files.
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
-    /// What to measure: baseline, fixed (each congestion control on its own), fixed:NAME,
-    /// classic, thalweg, policy:NAME (a policy of the scenario); may be given several times.
-    /// Default: baseline, fixed, classic, thalweg.
+    /// What to measure: baseline, fixed (each congestion control), fixed:NAME, classic, thalweg,
+    /// policy:NAME (a policy of the scenario); may be given several times. Default: baseline,
+    /// fixed, classic, thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.
@@ -153,28 +149,24 @@ struct Run {
     /// Directory of the report. Default: a new one below lab-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// The kernel to use: host (this machine's own, needs root), link (the same over a path that
-    /// this program forwards), uml (user-mode Linux, an
-    /// ordinary process), virtual (user-mode Linux in simulated time), qemu (a distribution's
-    /// kernel in virtual time, see `lab kernels`), auto (host where it has all that the scenarios
-    /// need, otherwise uml).
+    /// The kernel: host (this machine's, needs root), link (the same, over an emulated path), uml
+    /// (user-mode Linux), virtual (user-mode Linux in virtual time), qemu (a distribution's in
+    /// virtual time, see `lab kernels`), auto (host, link or uml, by what the scenarios need).
     #[arg(long, value_name = "NAME", default_value_t = Backend::Auto)]
     backend: Backend,
-    /// With qemu: the kernel, by its name in `lab kernels list` or its file; the newest of the list
-    /// unless given. For ends that are stacks: a user-mode kernel's file, as `lab build-kernel`
-    /// makes; linux.uml of the package user-mode-linux unless given.
+    /// With qemu: a name of `lab kernels list`, or a file; default: the newest of the list. For
+    /// ends that are stacks: a user-mode kernel, as of `lab build-kernel`; default: that of the
+    /// package user-mode-linux.
     #[arg(long, value_name = "NAME|FILE")]
     kernel: Option<OsString>,
-    /// With qemu: the speed of the guest's processor, which takes 2^N nanoseconds for an
-    /// instruction; 0 is a processor of 10⁹ instructions a second, each more halves it.
+    /// With qemu: an instruction takes 2^N ns. 0 is 10⁹ instructions a second.
     #[arg(long, value_name = "N", value_parser = whole::<u8>(0..=10))]
     shift: Option<u8>,
-    /// Memory of a kernel of its own (uml, virtual, qemu, an end that is a stack), as "512mib"; 128mib to 4000mb. Default:
-    /// the largest that the scenarios say, or 1 GiB.
+    /// Memory of a guest (uml, virtual, qemu, stack), 128mib to 4000mb. Default: the largest of the
+    /// scenarios, or 1 GiB.
     #[arg(long, value_name = "SIZE", alias = "uml-mem")]
     memory: Option<Size>,
-    /// Seconds that a kernel of its own may take to boot before it is ended and its console
-    /// shown. Default: 60, with qemu 300.
+    /// Seconds that a guest may take to boot. Default: 60, with qemu 300.
     #[arg(long, value_name = "SECONDS", value_parser = whole::<u64>(1..=3600))]
     boot_limit: Option<u64>,
 }

@@ -47,10 +47,10 @@ struct Which {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct Remove {
-    /// cgroup whose limit goes: system.slice, or its directory.
+    /// cgroup: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// All limits of this machine.
+    /// All limits.
     #[arg(long)]
     all: bool,
 }
@@ -62,16 +62,15 @@ struct Remove {
 /// that are moved in later, once it is set again. `list` and `show` say how many pass it by.
 #[derive(Debug, Args)]
 struct Set {
-    /// cgroup, as system.slice or its directory: what its processes send, and those of all
-    /// cgroups below it.
+    /// cgroup, as system.slice or its directory; those below it are included.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
-    /// Bits of IP packets per second, together (kbit, mbit, gbit).
+    /// Bits of IP packets per second (kbit, mbit, gbit).
     #[arg(long, value_name = "RATE")]
     rate: Rate,
-    /// Give packets departure times, so that fq spreads them out exactly.
+    /// Give packets departure times, by which fq spreads them out.
     ///
-    /// The queueing discipline fq must be on the devices that packets leave by.
+    /// Needs fq on the devices that packets leave by.
     #[arg(long)]
     edt: bool,
     /// With --edt: the device that must have fq; may be given several times.
@@ -85,7 +84,7 @@ struct Set {
     /// With --work-conserving: what all cgroups together may send.
     #[arg(long, value_name = "RATE", requires = "work_conserving")]
     line_rate: Option<Rate>,
-    /// Virtual queue beyond which packets get a CE mark, and TCP without ECN slows down: a time at
+    /// Virtual queue beyond which packets are marked (CE) and TCP without ECN slows down: a time at
     /// the rate (us, ms, s), or bytes (B, kB, …).
     ///
     /// Default: 5ms; with --edt 20ms.
@@ -95,15 +94,13 @@ struct Set {
     /// least 30 kB, and 10s at most.
     #[arg(long, value_name = "TIME|SIZE")]
     drop_at: Option<Threshold>,
-    /// Credit that an idle cgroup gathers and may then send at once.
+    /// What an idle cgroup may send at once.
     #[arg(long, value_name = "TIME|SIZE", default_value = "10ms")]
     burst: Threshold,
     /// Do not pace TCP at its share of the rate.
-    ///
-    /// Where round trips are short, TCP then stalls after each drop.
     #[arg(long)]
     no_pacing: bool,
-    /// Count what goes over loopback as well.
+    /// Count loopback, too.
     #[arg(long)]
     loopback: bool,
 }

@@ -20,17 +20,17 @@ use crate::output;
 pub struct Options {
     #[command(flatten)]
     path: PathOptions,
-    /// A line for `sh -c` at the far end. It is started first, and ended after the command.
+    /// A line for `sh -c` at the far end; starts first, ends last.
     #[arg(long, value_name = "LINE")]
     far: Option<OsString>,
-    /// Starts the command once something at the far end listens on this TCP or UDP port,
-    /// within 10 s. Default: at once.
+    /// Start the command once this TCP or UDP port is open at the far end, within 10 s. Default: at
+    /// once.
     #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
-    /// Writes the report to a file. Default: standard error.
+    /// File of the report. Default: standard error.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// The command to run at the near end, with its arguments.
+    /// The command at the near end, with its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -38,10 +38,10 @@ pub struct Options {
 /// What the path does to packets.
 #[derive(Debug, Args)]
 pub struct PathOptions {
-    /// One-way delay of each direction (us, ms, s): the round-trip time grows by twice this.
+    /// One-way delay of each direction (us, ms, s).
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     delay: Delay,
-    /// The delay varies uniformly by up to this much either way, without reordering.
+    /// Uniform variation of the delay, up to this much either way, without reordering.
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     jitter: Delay,
     /// Rate of each direction in bits of IP packets per second (kbit, mbit, gbit).
@@ -61,14 +61,14 @@ pub struct PathOptions {
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reverse_loss: Probability,
     /// Buffer before --rate or --trace: 1500 bytes or more (B, kB, MB, KiB, MiB), or a multiple of
-    /// rate × 2 × delay, at least 15000 bytes. Default: 1bdp.
+    /// rate × 2 × delay. Default: 1bdp.
     #[arg(long, value_name = "SIZE|Nbdp")]
     queue: Option<QueueLimit>,
-    /// Share of packets that skip --delay and so overtake others.
+    /// Share of packets that skip --delay.
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     reorder: Probability,
-    /// Marks ECN-capable packets beyond this queue: bytes (B, kB, …), or queueing delay (us, ms,
-    /// s). Default: never.
+    /// Mark ECN-capable packets beyond this queue: bytes (B, kB, …), or queueing delay (us, ms, s).
+    /// Default: never.
     #[arg(long, value_name = "SIZE|TIME")]
     ecn: Option<Threshold>,
     /// Seed of loss, jitter and reordering.

@@ -29,7 +29,7 @@ use crate::output::{self, count};
 pub enum What {
     /// Check policy files; exit code 1 if one has a fault.
     ///
-    /// Faults and warnings are told with file, line and column. Needs no agent and no privilege.
+    /// Faults and warnings have file, line and column. Needs no privilege.
     Check(check::Options),
     /// Say which rule of a policy a flow gets, what that sets, and why no other rule.
     Test(test::Options),
@@ -37,9 +37,8 @@ pub enum What {
     Diff(diff::Options),
     /// Put the policy of a file in force, in place of the present one, in one step.
     ///
-    /// Connections that are open keep what they were given. It works with and without a
-    /// running agent, and outlives both it and, where the agent starts at boot, the machine's
-    /// restart.
+    /// Open connections keep what they were given. It needs no running agent; one that starts at
+    /// boot applies it again.
     Apply(apply::Options),
     /// Show the policy in force: matches, successes and failures of each rule.
     Show,

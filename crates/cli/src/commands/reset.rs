@@ -18,7 +18,7 @@ pub struct Options {
     /// Default: all hosts.
     #[arg(value_parser = host)]
     host: Option<String>,
-    /// Do not ask. Needed where standard input is not a terminal.
+    /// Do not ask; needed without a terminal.
     #[arg(long, short)]
     yes: bool,
 }

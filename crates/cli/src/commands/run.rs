@@ -13,13 +13,13 @@ use crate::options::{Global, cgroup};
 /// Options that override the configuration.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// cgroup whose connections are reached: system.slice, or its directory; "auto" is the whole
+    /// cgroup whose connections are reached: system.slice, or its directory; "auto": the whole
     /// machine.
     ///
     /// Overrides `cgroup` of the configuration.
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// The algorithm: thalweg, or classic, the published one.
+    /// The algorithm: thalweg or classic.
     ///
     /// Overrides `mode` of the configuration.
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]

@@ -23,8 +23,7 @@ use crate::output;
 pub enum What {
     /// Simulate scenarios; exit code 5 if one of their expectations is not met.
     ///
-    /// Every scenario is run with every controller and every seed. The same scenario, controller
-    /// and seed give the same figures on any number of threads.
+    /// Every scenario runs with every controller and every seed.
     Run(run::Options),
     /// List scenarios.
     List {

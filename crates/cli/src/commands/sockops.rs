@@ -24,7 +24,7 @@ pub struct Options {
 enum Command {
     /// Load a compiled object and attach its sockops programs to a cgroup.
     ///
-    /// They stay, without any process, until they are unloaded.
+    /// They stay until they are unloaded.
     Load(Load),
     /// Remove what was loaded under a name: programs, then maps.
     Unload(Name),
@@ -38,13 +38,13 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Load {
-    /// Object file: what clang -target bpf makes of a program with SEC("sockops").
+    /// Object file, made by clang -target bpf of a program with SEC("sockops").
     #[arg(value_name = "OBJ")]
     object: PathBuf,
     /// cgroup whose sockets the programs see: system.slice, or its directory.
     #[arg(long, value_name = "PATH")]
     cgroup: PathBuf,
-    /// Name to list and unload it by. Default: that of the file, up to the first dot.
+    /// Its name. Default: that of the file, up to the first dot.
     #[arg(long, value_name = "N")]
     name: Option<String>,
 }

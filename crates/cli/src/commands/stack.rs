@@ -33,39 +33,37 @@ pub struct Options {
     /// A setting of the kernel, as net.ipv4.tcp_ecn=1; may be given several times.
     #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = setting)]
     sysctls: Vec<(String, String)>,
-    /// A TCP port of this machine and the server's inside that it leads to, as 8080:80; with ADDR
+    /// A TCP port of this machine, and the port inside that it leads to, as 8080:80; with ADDR
     /// (IPv6 in brackets) at this address only. May be given several times.
     #[arg(long = "publish", value_name = "[ADDR:]PORT:PORT")]
     publish: Vec<Publish>,
-    /// Memory of the kernel and all that runs on it, 128mib to 4000mb (B, kB, MB, KiB, MiB).
-    /// Default: 1 GiB.
+    /// Memory of the kernel, 128mib to 4000mb. Default: 1 GiB.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// A user-mode kernel, as `thalweg lab build-kernel` makes. Default: linux.uml of Debian's
-    /// package user-mode-linux.
+    /// A user-mode kernel, as of `thalweg lab build-kernel`. Default: that of Debian's package
+    /// user-mode-linux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Have an agent choose congestion controls for the command's connections, and learn from them
-    /// per remote host. What it learns is kept from one call to the next.
+    /// Have an agent choose congestion controls for the command's connections, and learn from them.
+    /// The next call knows what it learned.
     #[arg(long)]
     learn: bool,
-    /// What was learned: a document as `thalweg export` writes. One call at a time may use it.
-    /// Default: $XDG_STATE_HOME/thalweg/stack.json, or ~/.local/state/thalweg/stack.json.
+    /// What was learned, as `thalweg export` writes it; for one call at a time. Default:
+    /// $XDG_STATE_HOME/thalweg/stack.json, or ~/.local/state/thalweg/stack.json.
     #[arg(long, value_name = "FILE", requires = "learn")]
     store: Option<PathBuf>,
-    /// Give the command's connections the TCP parameters that this policy says (`thalweg policy`).
+    /// Apply a policy to the command's connections.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// A path to a far end in place of this machine's network, without root:
-    /// link:KEY=VALUE,... with the options of `thalweg link`, as link:rate=100mbit,delay=20ms.
+    /// A path to a far end instead of this machine's network: link:KEY=VALUE,... with the options
+    /// of `thalweg link`, as link:rate=100mbit,delay=20ms.
     #[arg(long, value_name = "link:SPEC", value_parser = wire, conflicts_with = "publish")]
     wire: Option<Settings>,
-    /// A line for `sh -c` at the far end of --wire. It is started first, and ended after the
-    /// command.
+    /// A line for `sh -c` at the far end of --wire; starts first, ends last.
     #[arg(long, value_name = "LINE", requires = "wire")]
     far: Option<OsString>,
-    /// Starts the command once something at the far end listens on this TCP or UDP port,
-    /// within 10 s. Default: at once.
+    /// Start the command once this TCP or UDP port is open at the far end, within 10 s. Default: at
+    /// once.
     #[arg(long, value_name = "PORT", requires = "far", value_parser = whole(1..=u16::MAX))]
     far_port: Option<u16>,
     /// The command to run, with its arguments.
@@ -77,14 +75,14 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Prepares the network for a user, as root, once: then that user runs stacks without root,
-    /// four at a time, until `remove` or until the machine is restarted.
+    /// Prepare the network, as root: the user then runs stacks without root, four at a time, until
+    /// `remove` or a restart of the machine.
     Setup {
         /// The user, by name or number.
         #[arg(long, value_name = "NAME")]
         user: String,
     },
-    /// Removes what `setup` prepared for a user.
+    /// Remove what `setup` prepared for a user.
     Remove {
         /// The user, by name or number.
         #[arg(long, value_name = "NAME")]

@@ -10,15 +10,14 @@ use crate::output;
 /// What to do with kernels for `lab run --backend qemu`.
 #[derive(Debug, Subcommand)]
 pub enum Kernels {
-    /// List them, the newest last: it is used where none is named.
+    /// List them, the newest last, which is the default.
     List,
     /// Add the kernel of a Debian package; nothing is installed.
     ///
-    /// It is unpacked below $XDG_CACHE_HOME/thalweg/kernels. Needs no privilege; apt-get, dpkg and
-    /// kmod.
+    /// It is unpacked below $XDG_CACHE_HOME/thalweg/kernels. Needs apt-get, dpkg and kmod.
     Add {
-        /// Name of a package, which apt downloads and checks, as linux-image-6.12-cloud-amd64; or
-        /// a file .deb.
+        /// A package, which apt downloads and checks, as linux-image-6.12-cloud-amd64; or a .deb
+        /// file.
         #[arg(value_name = "PACKAGE|FILE")]
         package: String,
     },

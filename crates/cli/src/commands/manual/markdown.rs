@@ -9,15 +9,15 @@ use crate::options::EXIT_CODES;
 const HEAD: &str = "\
 # The command line
 
-Written by `make docs` from the words of `thalweg COMMAND --help`; not to be edited. `man thalweg` has the same.
-[Conventions](conventions.md) has what commands have in common: files, tables, events.
+Written by `make docs` from `thalweg COMMAND --help`; not to be edited. `man thalweg` has the same.
+[Conventions](conventions.md): files, tables, events.
 ";
 
 /// The page of a built command and all its sub-commands.
 pub(super) fn page(command: &Command) -> String {
     let mut text = HEAD.to_owned();
     text.push_str("\n## Options of every command\n\n");
-    text.push_str(&table(command.get_arguments().filter(|it| listed(it))));
+    text.push_str(&list(command.get_arguments().filter(|it| listed(it))));
     text.push_str("\n## Exit codes\n\n| Code | Meaning |\n|---|---|\n");
     for line in EXIT_CODES.lines().skip(1) {
         match line.trim_start().split_once("  ") {
@@ -52,7 +52,7 @@ fn section(command: &Command, text: &mut String) {
     }
     if own().next().is_some() {
         text.push('\n');
-        text.push_str(&table(own()));
+        text.push_str(&list(own()));
     }
     for sub in shown(command) {
         section(sub, text);
@@ -63,14 +63,10 @@ fn listed(argument: &Arg) -> bool {
     !argument.is_hide_set() && argument.get_id() != "help" && argument.get_id() != "version"
 }
 
-fn table<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
-    let mut text = "| Argument | Effect |\n|---|---|\n".to_owned();
+fn list<'a>(arguments: impl Iterator<Item = &'a Arg>) -> String {
+    let mut text = String::new();
     for argument in arguments {
-        let name = argument.to_string().replace('|', "\\|");
-        text.push_str(&format!(
-            "| `{name}` | {} |\n",
-            effect(argument).replace('|', "\\|")
-        ));
+        text.push_str(&format!("- `{argument}`: {}\n", effect(argument)));
     }
     text
 }

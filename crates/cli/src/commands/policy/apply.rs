@@ -16,8 +16,8 @@ pub struct Options {
     /// Count what would match, and set nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Reach open connections too: each gets its rule's settings for established connections.
-    /// Needs Linux 5.15 with /sys/kernel/btf/vmlinux; elsewhere nothing is changed.
+    /// Reach open connections, too. Needs Linux 5.15 with /sys/kernel/btf/vmlinux; elsewhere
+    /// nothing is changed.
     #[arg(long)]
     existing: bool,
 }

@@ -28,13 +28,13 @@ pub struct Options {
     remote: Option<IpAddr>,
     /// Address of this machine, of the same family.
     ///
-    /// Needed where the policy has conditions on it; a listener without one takes all.
+    /// Needed where the policy has conditions on it.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     local: Option<IpAddr>,
-    /// Port of the peer. Default: not known; conditions on it do not hold.
+    /// Port of the peer. Default: not known.
     #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     remote_port: Option<u16>,
-    /// Port of this machine. Default: not known; conditions on it do not hold.
+    /// Port of this machine. Default: not known.
     #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     local_port: Option<u16>,
     /// Port of the service: the peer's if this machine opens the flow, else its own.
@@ -43,7 +43,7 @@ pub struct Options {
     /// Who opens the flow.
     #[arg(long, value_enum, default_value_t = Direction::Active)]
     direction: Direction,
-    /// cgroup of the socket: /system.slice/nginx.service, or its directory below /sys/fs/cgroup.
+    /// cgroup of the socket: /system.slice/nginx.service, or its directory.
     #[arg(long, value_name = "PATH", value_parser = cgroup)]
     cgroup: Option<String>,
     /// Network namespace, as the policy names it: name, path or cookie.

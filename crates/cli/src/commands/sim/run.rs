@@ -22,8 +22,8 @@ pub struct Options {
     scenarios: Vec<PathBuf>,
     #[command(flatten)]
     common: Common,
-    /// Directory for results.json and report.html; of several scenarios, each below it in one
-    /// of its name. Default: neither is written.
+    /// Directory for results.json and report.html; several scenarios have one each below it.
+    /// Default: none.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
