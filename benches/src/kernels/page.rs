@@ -17,35 +17,32 @@ const NOT_LOADED: &str = "not loaded";
 const HEAD: &str = "\
 # Kernels
 
-What works on which kernel, and what each thing needs. The page is written by
+Written by
 
 ```
 make kernels
 ```
 
-which boots Debian's stock kernels in QEMU ([lab.md](lab.md#stock-kernels-in-virtual-time)), tries everything on each
-and on the machine's own (three minutes). `make test-all` says where the page no longer holds. *works* stands for
-something that was done there. Learning scored connections, in the first row with the kernel's types hidden from the agent. Options
-of a policy were seen on a socket. An older and a new connection neither exceeded a limit of 10 Mbit/s by 5 % nor missed it by 20 %.
-htcp, dctcp and adpg-plus carried a connection each, and each path a transfer. Anything else is the line of
-the refusal. `thalweg-bench kernels --kernel NAME` tries another kernel of `thalweg lab kernels list`, `--feature NAME` one row. What
-the machine's own kernel does is told on the terminal (and by `--json`), not here: it is another on each machine.
-`thalweg doctor` reads the same table of needs, and looks for them on the running kernel.
+which tries every feature on Debian's stock kernels in QEMU ([lab.md](lab.md#stock-kernels-in-virtual-time)) and on the
+machine's own (three minutes). `make test-all` says where the page no longer holds. *works*: it was done there. Learning
+scored connections, in the first row with the kernel's types hidden from the agent. Settings of a policy were seen on a
+socket. An older and a new connection kept a limit of 10 Mbit/s within +5 and −20 %. htcp, dctcp, adpg-plus and each path
+carried a transfer. *refused*: the line of the refusal. `thalweg-bench kernels --kernel NAME` tries another kernel of
+`thalweg lab kernels list`, `--feature NAME` one row. `thalweg doctor` checks the same needs on the running kernel.
 
 ";
 const SINCE: &str = "
 ## Other kernels
 
-Expected by reading the kernel's history, not tried: the oldest kernel of each row, and what it brought. None older than
-6.1 has been run.
+Expected from the kernel's history, not tried: the oldest kernel of each row, and the reason. None older than 6.1 has been
+run.
 
 ";
 const VERIFIER: &str = "
 ## The verifier
 
-Instructions that the verifier looked at per program (`bpf_prog_info.verified_insns`), global functions included. It refuses
-a program beyond a million; the last column is what is left of that where most is used. What is not loaded belongs to a
-feature that is refused.
+Instructions that the verifier looked at per program (`bpf_prog_info.verified_insns`), global functions included. It
+refuses a program beyond a million; the last column is what is left of that on the worse kernel.
 
 ";
 
