@@ -1,7 +1,7 @@
 //! The local API: HTTP and JSON over a Unix socket. `docs/reference/api.md` lists it.
 //!
-//! One thread answers. Walks of all hosts and queries of the store run beside it. A slow client
-//! holds nothing up: lists are made a page at a time, once the page before has been read.
+//! One thread answers requests. Walks of all hosts and queries of the store run beside it. A slow
+//! client delays nobody: a page of a list is made only when the previous page has been read.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -33,14 +33,14 @@ mod work;
 use answer::{Address, Answer, Failure, Query};
 use work::Api;
 
-/// Events a request gets unless it asks for a number.
+/// Default number of events per request.
 const EVENTS_DEFAULT: u32 = 100;
-/// Most events of one request.
+/// Largest number of events per request.
 const EVENTS_MAX: u32 = 10_000;
-/// Events in an explanation.
+/// Number of events in an explanation.
 const RECENT: u32 = 10;
 
-/// Answers on a socket, without end.
+/// Answers requests on a socket, forever.
 pub async fn serve(listener: UnixListener, shared: Arc<Shared>) -> ! {
     connections::serve(listener, router(shared)).await
 }
@@ -66,8 +66,8 @@ fn router(shared: Arc<Shared>) -> Router {
         .with_state(Api::new(shared))
 }
 
-/// Refuses requests that change something to everybody but root: members of the socket's group
-/// may read. Goes by the method, so that no route can be forgotten.
+/// Refuses changes by anyone but root: members of the socket's group may only read. It checks the
+/// method, so that no route can be forgotten.
 async fn may_change(
     Extension(peer): Extension<connections::Peer>,
     request: Request,
@@ -98,7 +98,7 @@ async fn arms(State(api): State<Api>) -> Answer<Json<Vec<view::Arm>>> {
     .await
 }
 
-/// The records that an address means, or the prefix that it is kept under, in every namespace.
+/// The records of an address, or of the prefix that contains it, in every namespace.
 fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learner::Host)>> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
@@ -139,7 +139,7 @@ fn find_hosts(shared: &Shared, text: &str) -> Answer<Vec<(HostKey, thalweg_learn
             format!("nothing is known of {text}"),
         ));
     }
-    // The agent's own namespace first.
+    // The agent's own namespace comes first.
     found.sort_by_key(|(key, _)| (key.netns != shared.own_netns, key.netns));
     Ok(found)
 }
@@ -202,7 +202,7 @@ async fn events(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
     list::events(api, query.since, limit, query.host).await
 }
 
-/// Events as they come, one JSON object a line, until the client goes.
+/// Live events, one JSON object a line, until the client disconnects.
 async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Answer<Response> {
     let mut live = api.shared.live.subscribe();
     let stream = async_stream::stream! {
@@ -229,8 +229,8 @@ async fn stream(State(api): State<Api>, Query(query): Query<EventsQuery>) -> Ans
         .into_response())
 }
 
-/// Saves, removes everything from the kernel, and ends the agent. What cannot be saved keeps
-/// nothing in the kernel: `unsaved` says why.
+/// Saves, removes everything from the kernel, and ends the agent. A failed save does not stop the
+/// removal: `unsaved` has the reason.
 async fn detach(State(api): State<Api>) -> Answer<Json<serde_json::Value>> {
     api.always(|shared| {
         let unsaved = shared.save_snapshot().err();

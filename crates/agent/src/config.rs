@@ -1,7 +1,8 @@
 //! The configuration: one TOML file, parsed into types; absent keys have their defaults.
 //!
-//! `docs/reference/configuration.md` explains each key. A fault names file, line and column, what was
-//! found and what was expected, all of them are told, and nothing of the file takes effect.
+//! `docs/reference/configuration.md` explains each key. A fault has file, line and column, the
+//! value found and the expected one. All faults are reported, and then nothing of the file takes
+//! effect.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use reader::{Section, Source};
 use thalweg_units::Faults;
 use thalweg_units::reader::text;
 
-/// Where the configuration is looked for if no file is named.
+/// Default configuration file.
 pub const DEFAULT_FILE: &str = "/etc/thalweg/thalweg.toml";
 
 /// Longest path of a Unix socket (`sun_path` less the closing NUL).
@@ -31,7 +32,7 @@ const SOCKET_PATH_MAX: usize = 107;
 const PATH_MAX: usize = 4095;
 /// Most arms of one agent.
 const ARMS_MAX: usize = thalweg_learner::MAX_ARMS;
-/// Most prefixes for arms that need ECN.
+/// Largest number of prefixes for arms that need ECN.
 const ECN_PREFIXES_MAX: usize = thalweg_bpf_types::raw::THALWEG_ECN_PREFIXES as usize;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -40,11 +41,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Everything an operator can set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// `mode`: which algorithm learns.
+    /// `mode`: the learning algorithm.
     pub mode: Mode,
     /// `dry_run`: decide, log and score, but set nothing.
     pub dry_run: bool,
-    /// `cgroup`: cgroup v2 directory whose connections are reached; `None` = `auto`, the root.
+    /// `cgroup`: cgroup v2 directory whose connections are covered; `None` = `auto`, the root.
     pub cgroup: Option<PathBuf>,
     /// `[paths]`.
     pub paths: Paths,
@@ -60,7 +61,7 @@ pub struct Config {
     pub snapshot: Snapshot,
 }
 
-/// `[paths]`: where things are kept.
+/// `[paths]`: files and directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// `pin`: directory on a bpf file system for programs, links and maps.
@@ -69,7 +70,7 @@ pub struct Paths {
     pub state: PathBuf,
     /// `socket`: Unix socket of the local API.
     pub socket: PathBuf,
-    /// `socket_group`: group whose members may read what the agent knows; `None`: root alone.
+    /// `socket_group`: group whose members may read the agent's state; `None`: root only.
     pub socket_group: Option<String>,
 }
 
@@ -80,12 +81,12 @@ pub struct Arms {
     pub allow: Option<Vec<String>>,
     /// `deny`: names never chosen, whatever `allow` says.
     pub deny: Vec<String>,
-    /// `load`: kernel modules `tcp_NAME` to load at start, where the kernel has them.
+    /// `load`: kernel modules `tcp_NAME` to load at start, if the kernel has them.
     pub load: Vec<String>,
     /// `needs_ecn`: names chosen only within `ecn_prefixes`, for connections that negotiated
     /// ECN.
     pub needs_ecn: Vec<String>,
-    /// `ecn_prefixes`: remote prefixes, of datacenters, where those may be chosen.
+    /// `ecn_prefixes`: remote prefixes, of datacenters, where `needs_ecn` arms may be chosen.
     pub ecn_prefixes: Vec<Prefix>,
 }
 
@@ -100,13 +101,13 @@ impl Arms {
 /// `[hosts]`: the records of remote hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// `max`: most records; beyond, the least recently used goes.
+    /// `max`: largest number of records; beyond it the least recently used is evicted.
     pub max: u32,
-    /// `ipv4_prefix`: bits of an IPv4 address that tell hosts apart.
+    /// `ipv4_prefix`: bits of an IPv4 address that distinguish hosts.
     pub ipv4_prefix: u32,
-    /// `ipv6_prefix`: bits of an IPv6 address that tell hosts apart.
+    /// `ipv6_prefix`: bits of an IPv6 address that distinguish hosts.
     pub ipv6_prefix: u32,
-    /// `user_namespaces`: learn for network namespaces that ordinary users made, too.
+    /// `user_namespaces`: learn also for network namespaces that ordinary users created.
     pub user_namespaces: bool,
 }
 
@@ -119,9 +120,9 @@ pub struct Learning {
     pub gap_scale: u32,
     /// `memory`: length of an arm's memory, measurements of full weight.
     pub memory: f64,
-    /// `staleness_shift`: a measurement takes 1/2^this of the evidence of the other arms.
+    /// `staleness_shift`: a measurement removes 1/2^this of the other arms' evidence.
     pub staleness_shift: u32,
-    /// `half_life`: evidence halves in this time; zero = never.
+    /// `half_life`: half-life of evidence; zero = never halved.
     pub half_life: Duration,
     /// `latency_weight`: bits of cost for a doubled RTT.
     pub latency_weight: f64,
@@ -129,7 +130,7 @@ pub struct Learning {
     pub latency_guard: Duration,
     /// `score_min`: transfers of fewer bytes are not scored.
     pub score_min_bytes: u64,
-    /// `score_full`: from here on a transfer has full weight, bytes.
+    /// `score_full`: transfers of at least this many bytes have full weight.
     pub score_full_bytes: u64,
     /// `loss_shift`: a path is lossy above segments / 2^this retransmissions.
     pub loss_shift: u32,
@@ -144,9 +145,9 @@ pub struct Learning {
 pub struct Events {
     /// `ring`: buffer between kernel and agent, bytes; a power of two.
     pub ring_bytes: u32,
-    /// `retention`: events older than this leave the store.
+    /// `retention`: age at which events are removed from the store.
     pub retention: Duration,
-    /// `retention_max`: beyond this many, the oldest events leave the store.
+    /// `retention_max`: number beyond which the oldest events are removed from the store.
     pub retention_max: u64,
     /// `log`: which events are also logged.
     pub log: EventLog,
@@ -157,15 +158,15 @@ pub struct Events {
 /// Which events go to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventLog {
-    /// Those that changed a connection, and refusals.
+    /// Changes of a connection, and refusals.
     Changes,
-    /// Every one.
+    /// All events.
     All,
     /// None.
     None,
 }
 
-/// `[snapshot]`: how host records reach the store.
+/// `[snapshot]`: saving host records to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// `interval`: time between two snapshots.
@@ -178,8 +179,8 @@ impl Config {
         Self::parse_bytes(&file::read(file, MAX_FILE_BYTES)?, file)
     }
 
-    /// Reads the named file, which must exist, or else [`DEFAULT_FILE`], whose absence means
-    /// that every key has its default.
+    /// Reads the named file, which must exist, or else [`DEFAULT_FILE`]. If that does not exist,
+    /// every key has its default.
     pub fn load_or_default(named: Option<&Path>) -> Result<Self, ConfigError> {
         match (named, Self::load(named.unwrap_or(Path::new(DEFAULT_FILE)))) {
             (None, Err(ConfigError::Read(error))) if error.is_absent() => Ok(Self::default()),
@@ -187,12 +188,12 @@ impl Config {
         }
     }
 
-    /// Parses what a file holds; `file` serves for messages alone.
+    /// Parses the bytes of a file; `file` is for messages only.
     pub fn parse_bytes(bytes: &[u8], file: &Path) -> Result<Self, ConfigError> {
         Ok(Self::parse(text(bytes, file)?, file)?)
     }
 
-    /// Parses a text; `file` serves for messages alone.
+    /// Parses a text; `file` is for messages only.
     ///
     /// # Errors
     /// All faults of the text.
@@ -200,8 +201,8 @@ impl Config {
         Ok(Self::describe(text, file)?.0)
     }
 
-    /// The same, and for every key, in the order of the documentation, what it accepts, what it
-    /// has, and from where.
+    /// As [`Config::parse`], with a description of every key in the order of the documentation:
+    /// accepted values, value, and origin.
     ///
     /// # Errors
     /// As [`Config::parse`].
@@ -216,8 +217,8 @@ impl Config {
         described.map(|(_, keys)| keys).unwrap_or_default()
     }
 
-    /// The parameters of the learner. `rescue_arm` stays `None`: which slot
-    /// `learning.rescue` has is known only once the kernel's arms have been discovered.
+    /// The parameters of the learner. `rescue_arm` stays `None`: the slot of `learning.rescue` is
+    /// known only when the kernel's arms have been discovered.
     pub fn params(&self) -> Params {
         let learning = &self.learning;
         let q16 = |value: f64| (value * f64::from(thalweg_learner::ONE_Q16)).round() as u32;
@@ -388,7 +389,7 @@ impl Events {
         ];
         let ring = section.size("ring", 64 << 10..=1 << 30, true, 4 << 20);
         Self {
-            // The range ends far below 2^32.
+            // The range is far below 2^32.
             ring_bytes: u32::try_from(ring.value).unwrap_or(u32::MAX),
             retention: section.duration("retention", MINUTE..=3650 * DAY, None, 7 * DAY),
             retention_max: section.integer("retention_max", 1000..=100_000_000, 1_000_000),

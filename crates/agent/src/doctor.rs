@@ -8,13 +8,13 @@ use thalweg_control::{privileges, system};
 use crate::config::Config;
 use crate::features::{FEATURES, Feature, Found};
 
-/// How a check went.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckState {
-    /// As it should be.
+    /// The feature works.
     Ok,
-    /// Works, with less.
+    /// The feature works with restrictions.
     Degraded,
     /// The agent cannot run without it.
     Missing,
@@ -25,7 +25,7 @@ pub enum CheckState {
 pub struct Check {
     /// The subject of the check.
     pub name: String,
-    /// How it went.
+    /// Its result.
     pub state: CheckState,
     /// The finding.
     pub found: String,
@@ -63,8 +63,8 @@ impl Check {
     }
 }
 
-/// Runs all checks. Nothing of the machine is changed; queueing disciplines are tried in a
-/// network namespace that goes with the trial.
+/// Runs all checks. They change nothing on the machine; queueing disciplines are tried in a
+/// temporary network namespace.
 pub fn doctor(config: &Config) -> Vec<Check> {
     let mut checks = vec![privileges(), cgroup(config), bpffs(config)];
     let release = release();
@@ -117,7 +117,7 @@ fn release() -> String {
         .unwrap_or_default()
 }
 
-/// Whether the kernel has what a feature needs.
+/// Whether the kernel meets a feature's needs.
 fn feature_of(feature: &Feature, release: &str) -> Check {
     let without = format!("without it: {}", feature.means);
     match feature.look(release) {

@@ -9,7 +9,7 @@ use thalweg_learner::{Mode, ONE_Q16, rate_bytes_per_second};
 use crate::kernel::{ArmTable, error_text};
 use crate::view::{Event, Measurement};
 
-/// Turns numbers of the kernel into names and wall-clock time.
+/// Converts the kernel's numbers to names and wall-clock time.
 pub struct Decoder {
     mode: Mode,
     /// Wall clock minus monotonic clock, ns.
@@ -27,12 +27,12 @@ impl Decoder {
         decoder
     }
 
-    /// Takes up a wall clock that was set in the meantime.
+    /// Updates the offset after the wall clock was set.
     pub fn adjust_clock(&mut self) {
         self.clock_offset_ns = i128::from(system::wall_ns()) - i128::from(system::monotonic_ns());
     }
 
-    /// The readable form of an event; `arms` as of now.
+    /// The readable form of an event; `arms` is the current table.
     pub fn decode(&self, event: &raw::thalweg_event, arms: &ArmTable) -> Event {
         let name = |index: u8| arms.name(usize::from(index)).map(str::to_string);
         let flag = |flag: raw::thalweg_conn_flag| u32::from(event.flags) & flag != 0;
@@ -80,7 +80,7 @@ impl Decoder {
     }
 }
 
-/// A cost for people: the published scale of 1,000,000, in thalweg for one bit.
+/// A cost for people: the published scale of 1,000,000; in thalweg 1,000,000 is one bit.
 pub fn metric(mode: Mode, cost: u64) -> u64 {
     match mode {
         Mode::Classic => cost,

@@ -1,4 +1,4 @@
-//! Features of Thalweg and what each needs of the kernel: the one table for `thalweg doctor` and
+//! Features of Thalweg and their needs of the kernel: the one table for `thalweg doctor` and
 //! docs/reference/kernels.md.
 
 use std::os::unix::process::CommandExt;
@@ -10,37 +10,37 @@ use libbpf_rs::btf::types::Struct;
 use thalweg_control::system;
 use thalweg_policy::Version;
 
-/// A thing that Thalweg does on some kernels, and not on others.
+/// A feature that Thalweg has on some kernels only.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
-    /// Which one it is.
+    /// Its identity.
     pub id: Id,
     /// Its name, in the doctor's table and on the page.
     pub name: &'static str,
     /// Its use.
     pub means: &'static str,
-    /// Oldest kernel that has what it uses.
+    /// Oldest kernel that meets its needs.
     pub since: Version,
     /// The feature of that kernel that it needs.
     pub because: &'static str,
     /// Options or modules that the kernel must have.
     pub needs: &'static [Need],
-    /// The agent cannot run without it.
+    /// Whether the agent cannot run without it.
     pub required: bool,
 }
 
-/// A feature, for those who do something with each.
+/// Identity of a feature, for code that handles each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id {
     /// The agent.
     Learning,
-    /// The agent, which reads the kernel's own structures.
+    /// The agent's variant that reads the kernel's own structures.
     BusyTime,
     /// `thalweg policy apply`.
     Policies,
     /// `thalweg policy apply --existing`.
     OpenConnections,
-    /// The same, and settings of stages that are yet to come.
+    /// `--existing`, with settings of later stages.
     LaterStages,
     /// `thalweg limit`.
     Limits,
@@ -48,28 +48,28 @@ pub enum Id {
     DepartureTimes,
     /// `thalweg cc load`.
     CongestionControls,
-    /// Programs run as machine code.
+    /// Programs compiled to machine code.
     MachineCode,
-    /// The laboratory's namespaces and its losses.
+    /// The laboratory's namespaces and packet loss.
     Laboratory,
-    /// Its delays.
+    /// The laboratory's delays.
     Delays,
-    /// Its marks.
+    /// The laboratory's ECN marks.
     Marks,
     /// `thalweg link`.
     Link,
 }
 
-/// Something that a kernel has or has not.
+/// A capability that a kernel may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Programs at callbacks of TCP.
+    /// Programs at TCP callbacks.
     SockOps,
     /// Programs at setsockopt(2).
     CgroupSockopt,
-    /// Programs at packets that leave a cgroup.
+    /// Programs on packets that leave a cgroup.
     CgroupSkb,
-    /// Its own types.
+    /// Its own type information (BTF).
     KernelBtf,
     /// Iterators over TCP sockets.
     TcpIterator,
@@ -79,9 +79,9 @@ pub enum Need {
     StructOps,
     /// A queueing discipline.
     Qdisc(&'static str),
-    /// Programs at packets of a device.
+    /// Programs on packets of a device.
     TcFilter,
-    /// Namespaces of users, and devices that a process forwards for.
+    /// User namespaces, and devices whose packets a process forwards.
     Tun,
 }
 
@@ -209,11 +209,11 @@ pub const FEATURES: [Feature; 13] = [
 /// Result of a check of the running kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is there.
+    /// It is present.
     Yes,
-    /// It is not: what is missing, and what to do.
+    /// It is missing: which part, and the remedy.
     No(String, String),
-    /// Who asks may not know: why, and what to do.
+    /// The caller lacks the privilege to know: why, and the remedy.
     Unknown(String, String),
 }
 
@@ -234,7 +234,7 @@ impl Need {
         }
     }
 
-    /// The options of the kernel's configuration that bring it, built in or as modules.
+    /// The kernel's options that provide it, built in or as modules.
     pub fn options(self) -> &'static [&'static str] {
         match self {
             Self::SockOps | Self::CgroupSockopt | Self::CgroupSkb => {
@@ -264,8 +264,8 @@ impl Need {
         }
     }
 
-    /// Looks at the running kernel. Nothing of the machine is changed; queueing disciplines are
-    /// tried in a network namespace that goes with the trial.
+    /// Checks the running kernel. This changes nothing on the machine; queueing disciplines are
+    /// tried in a temporary network namespace.
     pub fn look(self) -> Found {
         match self {
             Self::SockOps => self.program(ProgramType::SockOps),
@@ -343,7 +343,7 @@ impl Need {
 }
 
 impl Feature {
-    /// Options of a kernel's configuration that it needs, each once.
+    /// Options of the kernel that it needs, each once.
     pub fn options(&self) -> Vec<&'static str> {
         let mut options = Vec::new();
         for option in self.needs.iter().flat_map(|need| need.options()) {
@@ -354,7 +354,7 @@ impl Feature {
         options
     }
 
-    /// Whether the running kernel, of a release, has what it needs: the first that it lacks.
+    /// Whether the running kernel, of this release, meets all needs; else the first missing one.
     pub fn look(&self, release: &str) -> Found {
         for need in self.needs {
             let found = need.look();
@@ -381,7 +381,7 @@ fn version(release: &str) -> Version {
     Version(numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Tries a queueing discipline on the loopback device of a throw-away network namespace.
+/// Tries a queueing discipline on the loopback device of a temporary network namespace.
 fn try_qdisc(kind: &str) -> Found {
     let mut command = Command::new("tc");
     command.args(["qdisc", "add", "dev", "lo"]);

@@ -1,5 +1,5 @@
-//! The keeper: one thread that hands the ring's events to the writer of the store, and keeps the
-//! tables of arms and of namespace defaults up to date.
+//! The keeper: one thread that passes the ring's events to the store's writer, and updates the
+//! tables of arms and of namespace defaults.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -20,23 +20,23 @@ use crate::silence::Silence;
 use crate::view::Event;
 use crate::writer::Writer;
 
-/// Longest wait for events. The programs wake the keeper only when much has gathered, so
-/// that establishing a connection never pays for a wake-up.
+/// Longest wait for events. The programs wake the keeper only when many are pending, so that
+/// establishing a connection never pays for a wake-up.
 const TICK: Duration = Duration::from_millis(200);
-/// Between two looks at what the kernel offers.
+/// Interval of checks for new congestion controls of the kernel.
 const DISCOVER: Duration = Duration::from_secs(10);
-/// After this time an arm that the kernel refused is given another chance.
+/// Time after which an arm that the kernel refused is allowed again.
 const FORGIVE: Duration = Duration::from_secs(600);
-/// Between two looks at all namespaces, unless an unknown one shows up.
+/// Interval of checks of all namespaces, unless an unknown one appears.
 const NAMESPACES: Duration = Duration::from_secs(60);
-/// Between two looks for unknown ones, and after one that found them to be left alone.
+/// Interval of checks for unknown namespaces, and the longer one after a check in vain.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_IN_VAIN: Duration = Duration::from_secs(10);
-/// Namespaces remembered as left alone.
+/// Largest number of remembered namespaces outside the agent's scope.
 const UNREACHABLE_MAX: usize = 10_000;
 
-/// The arms that the kernel offers and the operator permits; the system default is always
-/// among them, since it is what connections run anyway.
+/// The arms that the kernel offers and the operator permits. The system default is always among
+/// them, since connections use it anyway.
 pub fn wanted_arms(shared_config: &crate::config::Config) -> Result<Vec<ArmSpec>> {
     let default = system::default_cc()?;
     let arms = &shared_config.arms;
@@ -56,11 +56,11 @@ pub struct Keeper {
     shared: Arc<Shared>,
     writer: Writer,
     decoder: Decoder,
-    /// Default arm of each namespace that is not left alone; `None`: one that is no arm.
+    /// Default arm of each namespace in scope; `None`: the default is not an arm.
     defaults: HashMap<u64, Option<usize>>,
-    /// Namespaces that were looked for in vain: they are not worth another look.
+    /// Namespaces that were searched in vain: they are not searched again.
     unreachable: HashSet<u64>,
-    /// When a namespace that is left alone and had a connection is looked for.
+    /// Time of the next search for an out-of-scope namespace that had a connection.
     look: Instant,
     discovered: Instant,
     forgave: Instant,
@@ -73,7 +73,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// A keeper that has not run yet, and the running thread that writes to the store.
+    /// A keeper that has not run yet, and the running writer thread.
     pub fn new(shared: Arc<Shared>) -> Result<Self> {
         let now = Instant::now();
         let desk = shared.take_desk();
@@ -96,7 +96,7 @@ impl Keeper {
         })
     }
 
-    /// Runs until the end is asked for, then takes what is left and saves.
+    /// Runs until it is asked to end, then handles the remaining events and saves.
     pub fn run(mut self) -> Result<()> {
         let outcome = self.attend();
         outcome.and(self.writer.end())
@@ -116,8 +116,8 @@ impl Keeper {
         let ring = builder.build().context("opening the event ring")?;
         self.read_namespaces();
         loop {
-            // Poll returns on a wake-up by the programs or after a tick; what has gathered
-            // without a wake-up is taken too.
+            // Poll returns on a wake-up by the programs or after a tick. Events without a wake-up
+            // are taken, too.
             match ring.poll(TICK) {
                 Ok(()) => {}
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::Interrupted => {}
@@ -137,7 +137,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Has events stored, publishes and logs them.
+    /// Stores, publishes and logs events.
     fn take(&mut self, raw_events: &[raw::thalweg_event]) {
         if raw_events.is_empty() {
             return;
@@ -155,7 +155,8 @@ impl Keeper {
         }
         if self.shared.live.receiver_count() > 0 {
             for event in &events {
-                // No receiver is no error: the last one may just have gone.
+                // Without a receiver this fails, which is no error: the last one may just have
+                // gone.
                 let _ = self.shared.live.send(Arc::new(event.clone()));
             }
         }
@@ -168,7 +169,7 @@ impl Keeper {
         }
     }
 
-    /// Work that is due by the clock.
+    /// Periodic work.
     fn upkeep(&mut self) {
         self.log.flush();
         if self.discovered.elapsed() >= DISCOVER {
@@ -197,14 +198,14 @@ impl Keeper {
         }
     }
 
-    /// A policy may have come, and arms with it.
+    /// There may be a new policy with new arms.
     fn refresh_arm_sets(&self) -> Result<()> {
         let pin = &self.shared.kernel.setup().pin;
         let arms = self.shared.kernel.arms()?;
         policy::refresh_arm_sets(pin, &self.policies, |name| arms.index(name))
     }
 
-    /// Logs settings that a policy could not make, each kind of failure once.
+    /// Logs a policy's failed settings, each kind of failure once.
     fn report_policy(&mut self) {
         let pin = &self.shared.kernel.setup().pin;
         match self.policy_failures.look(pin, &self.policies) {
@@ -213,7 +214,7 @@ impl Keeper {
         }
     }
 
-    /// Named cgroups come and go, like the services that they belong to.
+    /// Named cgroups come and go with their services.
     fn refresh_cgroups(&self) {
         let setup = self.shared.kernel.setup();
         let place = policy::Place {
@@ -256,7 +257,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// A namespace that had its first connection may be one that is not to be left alone.
+    /// A namespace outside the scope that had its first connection may belong in it.
     fn look_for_strangers(&mut self) {
         let strangers = match self.shared.kernel.take_strangers() {
             Ok(strangers) => strangers,
@@ -277,7 +278,7 @@ impl Keeper {
         if wanted.is_empty() {
             return;
         }
-        // Whoever makes namespaces without end must not keep the agent busy.
+        // A process that creates namespaces without end must not keep the agent busy.
         self.look = Instant::now() + LOOK_IN_VAIN;
         if self.unreachable.len() > UNREACHABLE_MAX {
             self.unreachable.clear();
@@ -285,7 +286,7 @@ impl Keeper {
         self.unreachable.extend(wanted);
     }
 
-    /// Learns the default congestion control of every namespace that is not left alone.
+    /// Reads the default congestion control of every namespace in scope.
     fn read_namespaces(&mut self) {
         self.namespaces_read = Some(Instant::now());
         let found = system::namespace_defaults(self.shared.config.hosts.user_namespaces);
@@ -322,7 +323,7 @@ impl Keeper {
     }
 }
 
-/// At most so many lines of events a second; what is left out is counted.
+/// Limits log lines of events per second, and counts suppressed ones.
 struct LogLimit {
     rate: u32,
     second: Instant,
@@ -370,7 +371,7 @@ impl LogLimit {
         }
     }
 
-    /// Begins a new second if the last is over, and owns up to what was left out.
+    /// Starts a new second if the last is over, and logs the number of suppressed lines.
     fn flush(&mut self) {
         if self.second.elapsed() < Duration::from_secs(1) {
             return;

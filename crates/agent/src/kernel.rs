@@ -1,10 +1,10 @@
-//! The kernel side: programs loaded, attached and pinned, or taken over where an earlier
-//! agent left them; reading and writing of their maps.
+//! The kernel side. It loads, attaches and pins programs, or takes over those of an earlier agent,
+//! and reads and writes their maps.
 //!
-//! Everything lives under one directory of a bpffs: a map or link a file. Programs keep
-//! running when the agent dies. A restarted agent loads its own program with the maps that
-//! are there, and swaps it into the pinned links, so that no connection is missed in between.
-//! Maps that programs write are kept; those that the agent writes are new with each program.
+//! All pins are in one directory of a bpffs, a file per map or link. Programs keep running when the
+//! agent dies. A restarted agent loads its own program with the existing maps, and swaps it into
+//! the pinned links, so that no connection is missed in between. Maps written by programs are kept;
+//! those written by the agent are new with each program.
 
 mod arms;
 mod carried;
@@ -41,53 +41,53 @@ const FORGET: &str = "forget_arms";
 pub struct Setup {
     /// Directory on a bpffs.
     pub pin: PathBuf,
-    /// cgroup v2 directory whose sockets are reached.
+    /// cgroup v2 directory whose sockets are covered.
     pub cgroup: PathBuf,
-    /// Parameters of the learner; `rescue_arm` is filled in from `rescue`.
+    /// Parameters of the learner; `rescue` sets `rescue_arm`.
     pub params: Params,
-    /// Name of the arm that the loss rule falls back on.
+    /// Name of the arm that the loss rule chooses.
     pub rescue: Option<String>,
-    /// Decide, log and score, set nothing.
+    /// Decide, log and score, but set nothing.
     pub dry_run: bool,
-    /// Prefix lengths of the host key.
+    /// IPv4 prefix length of the host key.
     pub ipv4_prefix: u32,
-    /// Prefix lengths of the host key.
+    /// IPv6 prefix length of the host key.
     pub ipv6_prefix: u32,
-    /// Most host records.
+    /// Largest number of host records.
     pub hosts_max: u32,
     /// Size of the event ring, bytes.
     pub ring_bytes: u32,
-    /// Congestion controls to choose from, system default included.
+    /// Congestion controls to choose from, including the system default.
     pub arms: Vec<ArmSpec>,
-    /// Congestion controls that something is known of, whether or not they are there now.
+    /// Congestion controls with saved records, whether present or not.
     pub remembered: Vec<String>,
     /// Remote prefixes where arms that need ECN may be chosen.
     pub ecn_prefixes: Vec<Prefix>,
-    /// Default congestion control by network namespace cookie; others are left alone.
+    /// Default congestion control by network namespace cookie; other namespaces are not touched.
     pub defaults: Vec<(u64, String)>,
-    /// Use the variant that reads the kernel's own structures.
+    /// Whether to use the variant that reads the kernel's own structures.
     pub kernel_btf: bool,
 }
 
-/// Records of another mode that were in the kernel when this agent took over.
+/// Records of another mode that were in the kernel at take-over.
 #[derive(Debug)]
 pub struct Previous {
-    /// The mode they belong to.
+    /// Their mode.
     pub mode: Mode,
-    /// Names of arms by index.
+    /// Names of their arms by index.
     pub arms: ArmTable,
     /// The records.
     pub hosts: Vec<(HostKey, Host)>,
 }
 
-/// An earlier agent's state that is not in the new maps yet.
+/// State of an earlier agent that is not in the new maps yet.
 #[derive(Debug, Default)]
 pub struct Left {
     /// Records of another mode.
     pub previous: Option<Previous>,
     /// Records for the new map.
     pub hosts: Vec<(HostKey, Host)>,
-    /// All that was known is in the maps or in `hosts`; otherwise the store may know more.
+    /// Whether all records are in the maps or in `hosts`; otherwise the store may have more.
     pub is_whole: bool,
 }
 
@@ -101,18 +101,18 @@ pub struct Kernel {
     /// Why the variant that reads the kernel's own structures is not in use.
     without_btf: Option<String>,
     map_bytes: u64,
-    /// The program that forgets arms in a record, under its lock.
+    /// The program that clears arms of a record, under its lock.
     forget: OwnedFd,
-    // The order matters: what is unfinished goes after the programs.
+    // The order matters: `unfinished` is dropped after the programs.
     object: Object,
     unfinished: Unfinished,
 }
 
-/// Takes away what a start that fails has pinned. The error that stopped it is what matters;
-/// what cannot be taken away is settled by the next start.
+/// Removes the pins of a failed start. Only the first error matters; the next start removes what
+/// remains.
 struct Unfinished {
     pin: PathBuf,
-    /// Nothing was attached before.
+    /// Whether nothing was attached before.
     first: bool,
     in_force: AtomicBool,
 }
@@ -130,15 +130,15 @@ impl Drop for Unfinished {
 }
 
 impl Kernel {
-    /// Loads the programs and fills their maps, with what is there as far as it can be used.
-    /// `setup.pin` exists. Nothing comes into force before [`Kernel::attach`]; dropped before
-    /// that, nothing is left.
+    /// Loads the programs and fills their maps, from existing state as far as it is usable.
+    /// `setup.pin` exists. Nothing is in force before [`Kernel::attach`]; dropping it before that
+    /// leaves nothing.
     ///
     /// # Errors
-    /// State of a newer version or of somebody else under the pins, a refusal of the kernel.
+    /// The pins have state of a newer version or of another program, or the kernel refuses.
     pub fn prepare(mut setup: Setup) -> Result<(Self, Left)> {
         let pin = setup.pin.clone();
-        // Before anything is touched: all this may be a newer agent's.
+        // This comes before any change: the pins may be a newer agent's.
         carried::check_version(&pin)?;
         pins::check_names(&pin)?;
         let policy_lock = policy::lock_existing(&pin)?;
@@ -195,7 +195,7 @@ impl Kernel {
             kernel.set_default(*netns, kernel.arms()?.index(name))?;
         }
         kernel.bind_meta()?;
-        // An agent that was killed while it emptied a slot may have left something in it.
+        // An agent that was killed while it emptied a slot may have left records in it.
         let renamed = kernel.arms()?.renamed(&carried_arms);
         if reused.contains_key("hosts") && renamed != 0 {
             kernel.forget_arms(renamed)?;
@@ -206,16 +206,16 @@ impl Kernel {
         Ok((kernel, left))
     }
 
-    /// Puts the programs and their maps in force, in one step. Before that a failure leaves
-    /// what was there as it was.
+    /// Puts the programs and their maps in force, in one step. A failure before that leaves the
+    /// existing state unchanged.
     ///
     /// # Errors
-    /// A refusal of the kernel, pins that cannot be written.
+    /// A refusal of the kernel, or pins that cannot be written.
     pub fn attach(&self) -> Result<()> {
         let pin = &self.setup.pin;
         let cgroup = File::open(&self.setup.cgroup)
             .with_context(|| format!("opening cgroup {}", self.setup.cgroup.display()))?;
-        // Whoever starts after us takes a set with this record for whole.
+        // A later agent treats a set with this record as complete.
         self.write_meta()?;
         fail_point!("start::version");
         pins::prepare(pin, &self.object)?;
@@ -234,7 +234,7 @@ impl Kernel {
         pins::promote(pin)
     }
 
-    /// Makes the version record one of the program's maps, by which it can be found again.
+    /// Binds the version record to the program as one of its maps, so that it can be found again.
     fn bind_meta(&self) -> Result<()> {
         let program = self
             .object
@@ -269,7 +269,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether pinned state of an earlier agent was taken up.
+    /// Whether pinned state of an earlier agent was taken over.
     pub fn took_over(&self) -> bool {
         self.took_over
     }
@@ -289,7 +289,7 @@ impl Kernel {
         self.map_bytes
     }
 
-    /// Why the programs do without the kernel's own structures although it describes them.
+    /// Why the programs do not use the kernel's own structures although it has BTF.
     pub fn without_btf(&self) -> Option<&str> {
         self.without_btf.as_deref()
     }
@@ -301,8 +301,8 @@ impl Kernel {
     }
 }
 
-/// The loaded objects are only read through file descriptors, which are safe to share; the
-/// one libbpf object kept alive is never touched after `attach`.
+/// The loaded objects are only read through file descriptors, which are safe to share. The one
+/// libbpf object kept alive is never used after `attach`.
 // SAFETY: see above: `object` is only dropped, everything else is `Send + Sync`.
 unsafe impl Send for Kernel {}
 // SAFETY: as for Send.
@@ -315,8 +315,8 @@ fn mode_number(mode: Mode) -> u32 {
     }
 }
 
-/// Loads the programs, with these maps in place of new ones. Where the kernel refuses the variant
-/// that reads its own structures, it is asked for the other; then it says why, too.
+/// Loads the programs, with these maps in place of new ones. If the kernel refuses the variant that
+/// reads its own structures, the other is loaded, and the reason is returned, too.
 fn load(
     setup: &mut Setup,
     params: &Params,
@@ -426,7 +426,7 @@ fn put_in_force(program: &mut ProgramMut<'_>, cgroup: &File, path: &Path) -> Res
             .with_context(|| format!("swapping the program of {}", path.display()));
     }
     let beside = learner::beside(path);
-    // Its pin keeps it.
+    // Its pin keeps it attached.
     drop(links::attach_and_pin(program, cgroup, &beside)?);
     fail_point!("start::beside");
     fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
@@ -436,22 +436,22 @@ fn policy_directory(pin: &Path) -> PathBuf {
     pin.join(policy::DIRECTORY)
 }
 
-/// Whether a map must stay because the policy program uses it too.
+/// Whether a map must stay because the policy program also uses it.
 fn is_lent(pin: &Path, map: &str) -> bool {
     map == learner::OWNED && policy_directory(pin).exists()
 }
 
-/// Removes everything that an agent pinned under `pin` and so, once no agent holds it,
-/// everything from the kernel, but for a policy, which stays in force. Returns the names of what was removed. Connections keep the
-/// congestion control they have.
+/// Removes all pins of an agent under `pin`, except for a policy, which stays in force. Once no
+/// agent holds the objects, they are gone from the kernel. Returns the names of the removed pins.
+/// Connections keep their congestion control.
 pub fn detach(pin: &Path) -> Result<Vec<String>> {
     let removed = pins::clear(pin, |map| is_lent(pin, map))?;
     if policy_directory(pin).exists() {
         return Ok(removed);
     }
     match fs::remove_dir(pin) {
-        // Limits and other people's programs live below and are not the agent's; nor is a BPF file
-        // system that was mounted here.
+        // Limits and programs of others are below it and not the agent's. Nor is a BPF file system
+        // that was mounted here.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,4 +1,4 @@
-//! The agent: loads the kernel programs, keeps what they learn, answers questions.
+//! The agent: loads the kernel programs, stores their records, answers queries.
 //!
 //! `docs/guide` has a page a task; ARCHITECTURE.md has the map.
 

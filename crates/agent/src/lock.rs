@@ -11,21 +11,21 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use thalweg_control::pins;
 
-/// How long a start waits for an agent that is ending; its last snapshot takes a second or two.
+/// Longest wait of a start for an ending agent, whose last snapshot takes a second or two.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks whether it has ended.
+/// Interval of checks whether it has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Follows the pid of an agent that is ending.
+/// Suffix after the pid of an agent that is ending.
 const ENDING: &str = " ending";
 
 /// A locked file with the pid of the agent that holds it.
 pub struct Lock(Flock<File>);
 
 impl Lock {
-    /// Takes the lock. Where the agent that holds it is ending, its end is waited for.
+    /// Takes the lock. If the agent that holds it is ending, waits for its end.
     ///
     /// # Errors
-    /// Another agent runs, or has not ended after ten seconds; a file that cannot be used.
+    /// Another agent runs, or has not ended after ten seconds; or the file cannot be used.
     pub fn take(path: &Path) -> Result<Self> {
         let shown = path.display();
         let held = wait(open(path)?, path, |file| {
@@ -43,13 +43,13 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Tells whoever wants the lock that it will be free soon.
+    /// Announces to waiting agents that the lock will be free soon.
     pub fn note_end(&self) {
-        // On a disk without room the next start is refused instead of waiting.
+        // If the disk is full, the next start is refused instead of waiting.
         let _ = self.write(ENDING);
     }
 
-    /// Replaces the text in one step, but for lines after the first.
+    /// Replaces the first line in one step.
     fn write(&self, word: &str) -> std::io::Result<()> {
         let text = format!("{}{word}\n", std::process::id());
         self.0.write_all_at(text.as_bytes(), 0)?;
@@ -66,27 +66,27 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Tells whoever wants one of them that it will be free soon.
+    /// Announces to waiting agents that the locks will be free soon.
     pub fn note_end(&self) {
         self.state.note_end();
         self.pins.note_end();
     }
 }
 
-/// The locked directory of an agent's pins. No file there can name the holder: an agent that runs
-/// holds the lock exclusively, one that is ending shares it.
+/// The locked directory of an agent's pins. No file there can name the holder. A running agent
+/// holds the lock exclusively; an ending one shares it.
 pub struct PinLock(Flock<File>);
 
 impl PinLock {
-    /// Makes the directory if need be and takes its lock. Where the agent that holds it is ending,
-    /// its end is waited for.
+    /// Creates the directory if needed and takes its lock. If the agent that holds it is ending,
+    /// waits for its end.
     ///
     /// # Errors
-    /// Another agent runs with these pins, or has not ended after ten seconds; a directory that
+    /// Another agent runs with these pins, or has not ended after ten seconds; or the directory
     /// cannot be used.
     pub fn take(path: &Path) -> Result<Self> {
         let shown = path.display();
-        // An agent that was detached takes the directory away.
+        // A detached agent removes the directory.
         loop {
             pins::make(path, true)?;
             let file = match File::open(path) {
@@ -109,15 +109,14 @@ impl PinLock {
         }
     }
 
-    /// Tells whoever wants the lock that it will be free soon.
+    /// Announces to waiting agents that the lock will be free soon.
     pub fn note_end(&self) {
-        // Where that fails, the next start is refused instead of waiting.
+        // If that fails, the next start is refused instead of waiting.
         let _ = self.0.relock(FlockArg::LockSharedNonblock);
     }
 }
 
-/// Locks a file. `holder` names who holds the lock where that one is ending, and refuses where it
-/// is not.
+/// Locks a file. `holder` returns the holder's name if it is ending, and an error if it is not.
 fn wait(
     mut file: File,
     path: &Path,

@@ -1,4 +1,4 @@
-//! Host records in words: what the API answers about them.
+//! Host records in the form of the API.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use crate::events::metric;
 use crate::kernel::{ArmTable, error_text};
 use crate::view;
 
-/// Everything that turns a record into its view.
+/// Converts a record to its view.
 pub struct Presenter<'a> {
-    /// Arm table as of now.
+    /// The current arm table.
     pub arms: &'a ArmTable,
     /// Parameters of the learner.
     pub params: &'a Params,
     /// The default of the agent's own network namespace, if it is in the table.
     pub system_arm: Option<usize>,
-    /// The default of each network namespace that is known, by cookie.
+    /// The default of each known network namespace, by cookie.
     pub defaults: HashMap<u64, Option<usize>>,
 }
 
@@ -60,7 +60,7 @@ impl Presenter<'_> {
         }
     }
 
-    /// Probabilities for the next connection, which is counted before it is decided on.
+    /// Probabilities for the next connection, which is counted before the decision.
     fn shares(&self, host: &Host, system_arm: Option<usize>) -> [u32; thalweg_learner::MAX_ARMS] {
         let mut next = host.clone();
         next.connections = next.connections.saturating_add(1);
@@ -70,7 +70,7 @@ impl Presenter<'_> {
         propensities_q16(&next, system_arm, allowed, self.params, now_ns)
     }
 
-    /// The arm that the system gives connections to a host.
+    /// The system's arm for connections to a host.
     fn system_arm(&self, key: &HostKey) -> Option<usize> {
         let known = self.defaults.get(&key.netns).copied();
         known.unwrap_or(self.system_arm)
@@ -123,7 +123,7 @@ impl Presenter<'_> {
         Some((index, self.arms.name(index)?))
     }
 
-    /// One sentence: what the next connection will run, and why.
+    /// One sentence: what the next connection will use, and why.
     pub fn summary(&self, key: &HostKey, host: &Host) -> String {
         let system_arm = self.system_arm(key);
         let shares = self.shares(host, system_arm);
@@ -200,7 +200,7 @@ impl Presenter<'_> {
     }
 }
 
-/// Whether an arm gains at the expense of others. Classic knows no such thing.
+/// Whether an arm gains at the expense of others. Classic has no such judgement.
 fn is_harmful(host: &Host, index: usize, system_arm: Option<usize>) -> bool {
     host.harmful & (1 << index) != 0 && Some(index) != system_arm
 }

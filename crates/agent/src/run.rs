@@ -23,7 +23,7 @@ use crate::lock::{Lock, Locks, PinLock};
 use crate::shared::Shared;
 use crate::store::{HostRow, Moment, Snapshot, Store};
 
-/// Makes the directory of the store, which is the agent's alone.
+/// Creates the directory of the store, which belongs to the agent only.
 fn make_state_directory(path: &Path) -> Result<()> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -34,17 +34,16 @@ fn make_state_directory(path: &Path) -> Result<()> {
     Ok(Store::make_private(path)?)
 }
 
-/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached
-/// when it ends, unless they were detached.
+/// Runs the agent until SIGTERM, SIGINT or a request to detach. The programs stay attached when it
+/// ends, unless they were detached.
 ///
 /// # Errors
-/// Anything that keeps it from starting. What was in force before then still is, and where nothing
-/// was, nothing is left.
+/// Any failure of the start. Programs in force before still are; otherwise nothing is left.
 pub fn run(config: Config) -> Result<()> {
     check_privileges()?;
-    // Files of the agent are its own; those for others are given to them.
+    // Files of the agent are private; files for others get their group explicitly.
     umask(Mode::from_bits_truncate(0o077));
-    // First of all: a signal that comes during the start ends the agent once it has started.
+    // This comes first: a signal during the start ends the agent once it has started.
     let ends = Ends::new()?;
     let cgroup = match &config.cgroup {
         Some(path) => path.clone(),
@@ -52,7 +51,7 @@ pub fn run(config: Config) -> Result<()> {
     };
     system::check_cgroup2(&cgroup).context("`cgroup` of the configuration")?;
     make_state_directory(&config.paths.state)?;
-    // Before the lock: a child has it, too, until it is modprobe, and may outlive an agent.
+    // Before the lock: a child inherits it until it execs modprobe, and may outlive an agent.
     system::load_modules(&config.arms.load);
     let state = Lock::take(&config.paths.state.join("agent.lock"))?;
     let own_netns = system::netns_cookie()?;
@@ -62,7 +61,7 @@ pub fn run(config: Config) -> Result<()> {
     let pins = PinLock::take(&config.paths.pin)?;
     check_private(&config.paths.pin)?;
     let locks = Arc::new(Locks { state, pins });
-    // From here on the agent makes its threads, and reads what others have written.
+    // From here on the agent creates its threads, and reads data of others.
     privileges::give_up()?;
     check_reachable(&config.paths.state)?;
     check_reachable(&config.paths.pin)?;
@@ -78,7 +77,7 @@ pub fn run(config: Config) -> Result<()> {
         fail_point!("mode::kept");
     }
     fail_point!("start::prepared");
-    // The table is whole before the programs see it: no snapshot can be of less.
+    // The table is complete before the programs use it, so no snapshot can have less.
     if !left.is_whole {
         restore(&shared)?;
     }
@@ -87,7 +86,7 @@ pub fn run(config: Config) -> Result<()> {
     drop(left);
     shared.kernel.attach()?;
     fail_point!("start::attached");
-    // Arms that found no slot beside those that are gone.
+    // Arms without a slot beside the missing ones.
     shared
         .kernel
         .refresh_arms(&shared.kernel.setup().arms, false)?;
@@ -128,7 +127,7 @@ fn without_btf_in_words(why: &str) -> String {
     )
 }
 
-/// Fails unless a directory is the agent's own: what others may change there, it would obey.
+/// Fails unless a directory belongs to the agent: it would obey changes by others.
 fn check_private(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let found = fs::metadata(directory).with_context(|| format!("looking at {shown}"))?;
@@ -149,8 +148,8 @@ fn check_private(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails unless a directory can be used with the capabilities that are left: root, too, passes
-/// only where its user may.
+/// Fails unless a directory is accessible with the remaining capabilities: even root passes only
+/// where its user may.
 fn check_reachable(directory: &Path) -> Result<()> {
     let shown = directory.display();
     let usable = nix::unistd::access(directory, AccessFlags::W_OK | AccessFlags::X_OK);
@@ -196,7 +195,7 @@ fn setup(config: &Config, cgroup: PathBuf, remembered: Vec<String>) -> Result<Se
     })
 }
 
-/// Saves records of the other mode that were in the kernel.
+/// Saves the other mode's records that were in the kernel.
 fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
     let moment = Moment::now();
     let hosts = previous
@@ -221,7 +220,7 @@ fn keep_previous(shared: &Shared, previous: &Previous) -> Result<()> {
     Ok(())
 }
 
-/// Puts the last snapshot back into a kernel that holds nothing.
+/// Restores the last snapshot into an empty kernel.
 fn restore(shared: &Shared) -> Result<()> {
     let Some(result) = shared.restore_stored()? else {
         return Ok(());
@@ -240,8 +239,8 @@ fn restore(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// Puts the policy back in force that a restart of the machine has taken away. Where that
-/// fails the agent runs without, and says so.
+/// Puts the policy back in force after a restart of the machine. If that fails, the agent runs
+/// without it, and reports the failure.
 fn restore_policy(shared: &Shared) {
     let setup = shared.kernel.setup();
     let place = Place {
@@ -291,7 +290,7 @@ fn log_start(shared: &Shared) -> Result<()> {
     Ok(())
 }
 
-/// The signals that concern the agent, and the runtime that waits for them.
+/// The agent's signals, and the runtime that waits for them.
 struct Ends {
     runtime: Runtime,
     terminate: Signal,
@@ -318,7 +317,7 @@ impl Ends {
     }
 }
 
-/// Answers requests and watches for signals until the end is asked for.
+/// Answers requests and watches for signals until asked to end.
 fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, locks: &Locks) -> Result<()> {
     let Ends {
         runtime,
@@ -341,13 +340,13 @@ fn serve(shared: &Arc<Shared>, socket: Socket, ends: Ends, locks: &Locks) -> Res
                 ),
                 _ = stopped.wait_for(|stop| *stop) => {
                     locks.note_end();
-                    // The answer to the request that asked for the end is still on its way.
+                    // The response to the request for the end is still being sent.
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                     break;
                 }
             }
         }
-        // Before the socket goes, by which others tell that the agent ends.
+        // Before the socket is removed, by which others see that the agent ends.
         locks.note_end();
         Ok(())
     })

@@ -17,10 +17,10 @@ use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
 
-/// Events a slow follower may lag behind before it misses some (and is told so).
+/// Events that a slow follower may lag behind before it misses some (and is told so).
 const LIVE_EVENTS: usize = 1024;
 
-/// The agent's state, but for the event ring.
+/// The agent's state, except the event ring.
 pub struct Shared {
     /// The kernel side.
     pub kernel: Kernel,
@@ -28,17 +28,17 @@ pub struct Shared {
     pub config: Config,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
-    /// Events as they come.
+    /// Live events.
     pub live: broadcast::Sender<Arc<Event>>,
-    /// Host records when they were last counted.
+    /// Last count of the host records.
     hosts: AtomicU64,
-    /// The way to the thread that writes to the store.
+    /// Jobs for the thread that writes to the store.
     pub mailbox: Mailbox,
     /// That thread's state, until it starts.
     desk: Mutex<Option<Desk>>,
-    /// For what is asked of the store, and for what people have it forget.
+    /// For queries, and for removals on request.
     store: Mutex<Store>,
-    /// Documents that were imported.
+    /// Number of imported documents.
     imports: AtomicU64,
     boot_id: String,
     started: Instant,
@@ -48,18 +48,18 @@ pub struct Shared {
     stop: watch::Sender<bool>,
 }
 
-/// Outcome of putting records back into the kernel.
+/// Outcome of restoring records into the kernel.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// Records that are in the kernel now.
+    /// Records that are now in the kernel.
     pub restored: u64,
-    /// Records that are not: of namespaces that cannot be told apart any more, or pushed out
-    /// because the table is full.
+    /// Records that are not, because their namespace cannot be identified any more or the table is
+    /// full.
     pub left_out: u64,
 }
 
-/// A poisoned lock means that another thread panicked; its data is whole all the same,
-/// because every guarded value is replaced or changed in one step.
+/// A poisoned lock means that another thread panicked. Its data is still consistent, because every
+/// guarded value is replaced or changed in one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -88,18 +88,17 @@ impl Shared {
         })
     }
 
-    /// State of the thread that writes to the store; once.
+    /// State of the thread that writes to the store; only once.
     pub fn take_desk(&self) -> Option<Desk> {
         lock(&self.desk).take()
     }
 
-    /// How many documents were imported: what they brought is in no counter of the programs.
+    /// Number of imported documents: no counter of the programs includes their records.
     pub fn imports(&self) -> u64 {
         self.imports.load(Ordering::SeqCst)
     }
 
-    /// Uses the store. What is written here waits for one transaction of the thread that writes
-    /// to it, and for no more.
+    /// Uses the store. A write here waits for at most one transaction of the writer thread.
     pub fn store<T>(&self, action: impl FnOnce(&mut Store) -> Result<T, StoreError>) -> Result<T> {
         Ok(action(&mut lock(&self.store))?)
     }
@@ -116,13 +115,13 @@ impl Shared {
             arms,
             params: self.kernel.params(),
             system_arm,
-            // Without them every host is shown as if it were in the agent's own namespace.
+            // Without the defaults, every host is shown as if it were in the agent's own namespace.
             defaults: self.kernel.defaults().unwrap_or_default(),
         }
     }
 
-    /// States or (with `None`) withdraws a problem that `status` shows until it is gone. It is
-    /// logged when it appears and when it goes.
+    /// Sets or (with `None`) clears a problem, which `status` shows until it is cleared. It is
+    /// logged when it appears and when it ends.
     pub fn problem(&self, topic: &'static str, text: Option<String>) {
         let mut problems = lock(&self.problems);
         match text {
@@ -140,22 +139,21 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::problem`], for what is tried again and again: logged once, whatever is said of
-    /// it later.
+    /// As [`Shared::problem`], for repeated attempts: logged once, whatever the later texts.
     pub fn trouble(&self, topic: &'static str, text: String) {
         if lock(&self.problems).insert(topic, text.clone()).is_none() {
             tracing::error!(topic, "{text}");
         }
     }
 
-    /// Withdraws what [`Shared::trouble`] has stated, if it has, and logs how it ended.
+    /// Clears a problem of [`Shared::trouble`], if there is one, and logs how it ended.
     pub fn trouble_ends(&self, topic: &'static str, how: &str) {
         if lock(&self.problems).remove(topic).is_some() {
             tracing::info!(topic, "{how}");
         }
     }
 
-    /// A snapshot of now without records.
+    /// A snapshot of the present moment, without records.
     pub fn snapshot_header(&self, mode: Mode) -> Snapshot {
         Snapshot {
             mode,
@@ -176,21 +174,21 @@ impl Shared {
         *lock(&self.snapshot_at) = Some(Instant::now());
     }
 
-    /// Begins to put the records of a document into the kernel; those of the namespace of the
-    /// agent that wrote it go to this agent's. [`Shared::note_import`] belongs to its end.
+    /// Starts to put the records of a document into the kernel. Records of the namespace of the
+    /// agent that wrote it go to this agent's namespace. Call [`Shared::note_import`] at the end.
     pub fn importing<'a>(&'a self, header: &'a Snapshot) -> Result<Restoring<'a>> {
         let now_ms = (system::wall_ns() / 1_000_000) as i64;
         let elapsed_ms = u64::try_from(now_ms - header.saved_at_ms).unwrap_or(0);
         self.restoring(header, true, Moment::now(), elapsed_ms)
     }
 
-    /// Notes that records were put into the kernel which the store has not seen.
+    /// Notes that the kernel got records that the store lacks.
     pub fn note_import(&self) {
         self.imports.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Puts the records of the store back into the kernel, if there are any. After a reboot only
-    /// those of the agent's own namespace can be told: cookies are given out anew.
+    /// Restores the store's records into the kernel, if there are any. After a reboot only those of
+    /// the agent's own namespace can be identified: cookies are new.
     pub fn restore_stored(&self) -> Result<Option<Restored>> {
         let mut store = lock(&self.store);
         let Some(header) = store.header(self.mode())? else {
@@ -240,7 +238,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The answer of `GET /v1/status`; it waits for nobody.
+    /// The response to `GET /v1/status`; it never waits.
     pub fn status(&self) -> Result<view::Status> {
         let setup = self.kernel.setup();
         Ok(view::Status {
@@ -276,30 +274,30 @@ impl Shared {
     /// Asks all threads to end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        // Nobody listens any more: all have ended already.
+        // Without receivers this fails: all threads have ended already.
         let _ = self.stop.send(true);
     }
 
-    /// Whether the end was asked for.
+    /// Whether the threads were asked to end.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Resolves when the end is asked for.
+    /// Resolves when the threads are asked to end.
     pub fn stopped(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
 }
 
-/// Records on their way into the kernel.
+/// A restoration of records into the kernel.
 pub struct Restoring<'a> {
     shared: &'a Shared,
-    /// Whose records they are.
+    /// Origin of the records.
     header: &'a Snapshot,
-    /// The agent's own network namespace may have another cookie now.
+    /// Whether the agent's own network namespace may have another cookie now.
     anew: bool,
     now_ns: u64,
-    /// Time since the ages of the records were taken.
+    /// Time since the ages of the records were computed.
     elapsed_ms: u64,
     arms: ArmTable,
     system_arm: Option<usize>,
@@ -308,11 +306,11 @@ pub struct Restoring<'a> {
 }
 
 impl Restoring<'_> {
-    /// Puts one into the kernel.
+    /// Puts one record into the kernel.
     pub fn put(&mut self, row: &HostRow) -> Result<()> {
         let mut key = row.key;
         if key.netns != self.header.own_netns {
-            // Cookies mean something within one boot alone.
+            // Cookies are valid only within one boot.
             if self.header.boot_id != self.shared.boot_id {
                 self.left_out += 1;
                 return Ok(());
@@ -334,8 +332,8 @@ impl Restoring<'_> {
         Ok(())
     }
 
-    /// Looks what has stayed: a full table pushes out what has not been seen for longest, and
-    /// begins with that a little before it is full.
+    /// Counts the records that stayed. A full table evicts those not seen for longest, and starts
+    /// to do so a little before it is full.
     pub fn finish(self) -> Result<Restored> {
         let mut restored = 0;
         for key in &self.put {

@@ -1,5 +1,5 @@
-//! Programs of others that silence the learner: one that overwrites a connection's callback flags
-//! clears the learner's, and no end is seen any more.
+//! Programs of others that silence the learner. A program that overwrites a connection's callback
+//! flags clears the learner's, and the learner never sees the connection's end.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -12,13 +12,13 @@ use thalweg_control::privileges;
 
 use crate::view::Counters;
 
-/// Between two looks at the counters.
+/// Interval of checks of the counters.
 const LOOK: Duration = Duration::from_secs(1);
-/// Connections that are established without one end seen, before that is strange.
+/// Connections established without any end that count as a problem.
 const STRANGE: u64 = 100;
-/// cgroups that are looked at, the agent's own first.
+/// Largest number of inspected cgroups, the agent's own first.
 const CGROUPS: usize = 1000;
-/// Programs of Thalweg's, which leave each other's flags alone.
+/// Thalweg's programs, which keep each other's flags.
 const OWN: [&str; 3] = ["learn_sockops", "policy_sockops", "limit_sockops"];
 
 /// The counters when an end was last seen.
@@ -29,7 +29,7 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// From now on.
+    /// Starts now.
     pub fn new() -> Self {
         Self {
             looked: Instant::now(),
@@ -38,12 +38,13 @@ impl Silence {
         }
     }
 
-    /// Whether the counters are due to be looked at.
+    /// Whether the counters should be checked.
     pub fn is_due(&self) -> bool {
         self.looked.elapsed() >= LOOK
     }
 
-    /// The problem, if connections come and none ends, and somebody else's program may be why.
+    /// The problem, if connections are established, none ends, and another sockops program may be
+    /// the cause.
     pub fn look(&mut self, counters: &Counters, cgroup: &Path) -> Option<String> {
         self.looked = Instant::now();
         if counters.closed != self.closed {
@@ -66,7 +67,7 @@ impl Silence {
     }
 }
 
-/// The sockops programs of others on a cgroup, above and below it, in words.
+/// The sockops programs of others on a cgroup, its ancestors and its descendants, in words.
 fn others(cgroup: &Path) -> Vec<String> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     let mut note = |cgroup: &Path, flags| {
@@ -98,8 +99,8 @@ fn others(cgroup: &Path) -> Vec<String> {
     });
     found
         .into_iter()
-        // One without a name is gone by now; or no name may be asked for (CAP_SYS_ADMIN), and
-        // then it may be one of Thalweg's.
+        // A program without a name is gone by now. Or names are hidden (CAP_SYS_ADMIN), and it may
+        // be one of Thalweg's.
         .filter_map(|(id, cgroup)| {
             let (_, name) = names.iter().find(|(known, _)| *known == id)?;
             Some((id, name.as_str(), cgroup))
@@ -109,12 +110,12 @@ fn others(cgroup: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Numbers of the sockops programs on a cgroup; none where they cannot be asked for.
+/// Numbers of the sockops programs on a cgroup; none if the kernel refuses.
 fn attached(cgroup: &Path, flags: u32) -> Vec<u32> {
     let Ok(cgroup) = File::open(cgroup) else {
         return Vec::new();
     };
-    // The kernel takes 64 programs a cgroup at most (BPF_CGROUP_MAX_PROGS), above come others.
+    // The kernel allows 64 programs per cgroup (BPF_CGROUP_MAX_PROGS), plus those of ancestors.
     let mut ids = [0u32; 256];
     let mut count = ids.len() as u32;
     let mut attach_flags = 0u32;

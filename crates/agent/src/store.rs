@@ -1,10 +1,10 @@
-//! The store: what has been learned and what was decided, in one SQLite file.
+//! The store: learned records and decisions, in one SQLite file.
 //!
-//! One column a field and arms by name, so a store outlives changes of the kernel interface
-//! and of the arm table. Every change is one transaction: after a crash the store holds the
-//! state before it or the state after it.
+//! It has a column per field and arms by name, so a store outlives changes of the kernel interface
+//! and of the arm table. Every change is one transaction: after a crash the store has the state
+//! before it or after it.
 //!
-//! Unsigned 64-bit values are stored as the signed integer of the same bits.
+//! Unsigned 64-bit values are stored as the signed integer with the same bits.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,27 +33,27 @@ pub use snapshot::Saved;
 /// Name of the store's file in the state directory.
 pub const FILE_NAME: &str = "thalweg.db";
 
-/// Why the store cannot be used. Causes are sources: `{:#}` of [`anyhow::Error`] tells them.
+/// Why the store cannot be used. Causes are sources: `{:#}` of [`anyhow::Error`] prints them.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The state directory or a file in it cannot be made, moved or opened.
+    /// The state directory or a file in it cannot be created, moved or opened.
     #[error("{}: cannot {action}", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
         /// The action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// SQLite refused.
+    /// SQLite returned an error.
     #[error("{}: cannot {action}", path.display())]
     Sql {
         /// The store's file.
         path: PathBuf,
         /// The action.
         action: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: rusqlite::Error,
     },
     /// The file was written by a newer version of Thalweg.
@@ -67,10 +67,10 @@ pub enum StoreError {
         path: PathBuf,
         /// Version of the file.
         found: i64,
-        /// Newest version this program knows.
+        /// Newest version that this program supports.
         known: i64,
     },
-    /// Records were removed on request since it was looked what there is.
+    /// Records were removed on request since the store was last read.
     #[error("{}: records were removed meanwhile", path.display())]
     Removed {
         /// The store's file.
@@ -83,14 +83,14 @@ pub enum StoreError {
 pub struct Opened {
     /// The store.
     pub store: Store,
-    /// The damaged file that was in its place, if there was one. The caller must report it.
+    /// The damaged file that was there before, if any. The caller must report it.
     pub set_aside: Option<SetAside>,
 }
 
 /// A damaged store, renamed and kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// Where it is now.
+    /// Its present path.
     pub path: PathBuf,
     /// Its fault.
     pub reason: String,
@@ -110,7 +110,7 @@ impl std::fmt::Display for SetAside {
 /// The open store.
 #[derive(Debug)]
 pub struct Store {
-    // Goes before the lease, which looks at what closing it has left.
+    // Dropped before the lease, which inspects the files after the close.
     connection: Connection,
     path: PathBuf,
     clock: clock::Clock,
@@ -119,19 +119,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a state directory; makes both where they are absent.
+    /// Opens the store in a state directory; creates both if they are absent.
     ///
-    /// A store of an older schema is migrated, one of a newer schema refused
-    /// ([`StoreError::Newer`]), a damaged one set aside and replaced by an empty one.
+    /// A store of an older schema is migrated. One of a newer schema is refused
+    /// ([`StoreError::Newer`]). A damaged one is set aside and replaced by an empty one.
     ///
-    /// A store that its last user has closed in good order is not read; any other is checked
-    /// whole.
+    /// A store that its last user closed in good order is not checked; any other is checked whole.
     pub fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Opened, StoreError> {
         open::open(directory, boot_id, moment)
     }
 
-    /// Makes a state directory and the files in it the agent's alone, whatever they were: they
-    /// tell whom this machine talks to.
+    /// Makes a state directory and its files private to the agent, whatever they were: they show
+    /// whom this machine talks to.
     ///
     /// # Errors
     /// A file that belongs to somebody else, or whose mode cannot be set.
@@ -139,13 +138,13 @@ impl Store {
         open::make_private(directory)
     }
 
-    /// Another connection to the same file: neither waits for what the other reads, and writes
-    /// wait for one transaction of the other at most.
+    /// Another connection to the same file. Neither waits for the other's reads, and a write waits
+    /// for at most one transaction of the other.
     pub fn again(&self) -> Result<Self, StoreError> {
         open::again(self)
     }
 
-    /// How often records were removed on request, by any connection.
+    /// Number of removals on request, by any connection.
     pub fn resets(&self) -> u64 {
         self.lease.resets()
     }

@@ -1,5 +1,5 @@
-//! Answers of the local API, one type a resource. The command line, and whatever else
-//! reads the agent, uses these and no other description of the same figures.
+//! Responses of the local API, one type per resource. The command line and every other client use
+//! only these descriptions of the figures.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Status {
     pub mode: String,
     /// Decides, logs and scores, but sets nothing.
     pub dry_run: bool,
-    /// cgroup v2 directory whose connections are reached.
+    /// cgroup v2 directory whose connections are covered.
     pub cgroup: String,
     /// Directory of pinned programs, links and maps.
     pub pin: String,
@@ -30,9 +30,9 @@ pub struct Status {
     pub kernel_busy_time: bool,
     /// Host records now in the kernel.
     pub hosts: u64,
-    /// Most host records the kernel keeps; beyond, the least recently used goes.
+    /// Largest number of host records in the kernel; beyond it the least recently used is evicted.
     pub hosts_max: u64,
-    /// Memory the kernel holds for the maps, bytes.
+    /// Kernel memory of the maps, bytes.
     pub map_bytes: u64,
     /// Resident memory of the agent, bytes.
     pub resident_bytes: u64,
@@ -49,7 +49,7 @@ pub struct Status {
     pub problems: Vec<String>,
 }
 
-/// Counters kept in the kernel, exact whatever the load.
+/// Counters kept in the kernel, exact at any load.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Counters {
     /// Connections established.
@@ -75,10 +75,10 @@ pub struct Counters {
     pub skipped_timeout: u64,
     /// Connections moved mid-flow by the loss rule.
     pub switched: u64,
-    /// Connections taken back to the system default mid-flow.
+    /// Connections returned to the system default mid-flow.
     #[serde(default)]
     pub withdrawn: u64,
-    /// Connections left to the application's own choice.
+    /// Connections whose application chose its own congestion control.
     pub app_owned: u64,
     /// Events handed to the ring buffer.
     pub events: u64,
@@ -86,11 +86,11 @@ pub struct Counters {
     pub events_dropped: u64,
     /// Host records created.
     pub hosts_created: u64,
-    /// Connections for which no host record could be had.
+    /// Connections without a host record, because none could be created.
     pub hosts_missed: u64,
-    /// Connections that lost their slot to a newer one, and were not scored.
+    /// Connections whose slot was reused for a newer one, and which were not scored.
     pub conns_missed: u64,
-    /// Connections of network namespaces that are left alone.
+    /// Connections of network namespaces outside the scope.
     #[serde(default)]
     pub outside: u64,
 }
@@ -102,7 +102,7 @@ pub struct Arm {
     pub index: u8,
     /// Name of the congestion control.
     pub name: String,
-    /// The kernel offers it and the configuration allows it.
+    /// Whether the kernel offers it and the configuration allows it.
     pub present: bool,
     /// Chosen only for connections that negotiated ECN.
     pub needs_ecn: bool,
@@ -139,7 +139,7 @@ pub struct Host {
     /// Base RTT: the lowest of this half-life and of the one before, µs; 0 = none (thalweg).
     #[serde(default)]
     pub base_rtt_us: u32,
-    /// How much longer the RTT is under the system default, bits (thalweg).
+    /// log2 of the RTT under the system default over the base RTT, bits (thalweg).
     #[serde(default)]
     pub queue_bits: f64,
     /// Highest rate seen, bytes per second.
@@ -148,11 +148,11 @@ pub struct Host {
     pub idle_s: u64,
     /// Name of the arm with the lowest estimated cost, if any has been measured.
     pub best: Option<String>,
-    /// Arms with any record, by index.
+    /// Arms with any data, by index.
     pub arms: Vec<HostArm>,
 }
 
-/// One arm towards one host. The first six are the published columns.
+/// One arm for one host. The first six are the published columns.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct HostArm {
     /// Name of the congestion control ("CongAlg").
@@ -161,7 +161,7 @@ pub struct HostArm {
     pub metric: u64,
     /// "Count": decisions for this arm.
     pub count: u32,
-    /// "Greedy": those that took the lowest cost.
+    /// "Greedy": decisions for this arm because of its lowest cost.
     pub greedy: u32,
     /// "MinRtt", µs.
     pub min_rtt_us: u32,
@@ -179,29 +179,29 @@ pub struct HostArm {
     pub rate_bytes_per_s: f64,
     /// Typical smoothed RTT at the end of connections, µs (thalweg).
     pub srtt_us: u32,
-    /// Share of the segments that were retransmissions, lately (thalweg).
+    /// Share of recent segments that were retransmissions (thalweg).
     #[serde(default)]
     pub retransmitted: f64,
-    /// It gains at the expense of others, so that it is not chosen (thalweg).
+    /// Whether it gains at the expense of others, so that it is not chosen (thalweg).
     #[serde(default)]
     pub harmful: bool,
-    /// Probability that the next connection runs it.
+    /// Probability that the next connection uses it.
     pub next_probability: f64,
 }
 
-/// `GET /v1/hosts/{address}`: why the next connection will run what it will.
+/// `GET /v1/hosts/{address}`: why the next connection will use its arm.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Explanation {
     /// The record.
     pub host: Host,
-    /// One sentence that says what is chosen and why.
+    /// One sentence on the choice and its reason.
     pub summary: String,
     /// The latest events of the host, newest first.
     pub recent: Vec<Event>,
 }
 
-/// One event of `GET /v1/events`: a decision, or the end of a stretch that was scored. Where
-/// nothing is known of a host (warm-up) and for what is not scored there are counters alone.
+/// One event of `GET /v1/events`: a decision, or the end of a scored stretch. Decisions without
+/// evidence (warm-up) and unscored stretches only have counters.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
 pub struct Event {
     /// Number in the store, rising; 0 before it is stored.
@@ -214,7 +214,7 @@ pub struct Event {
     pub connection: u64,
     /// Network namespace cookie.
     pub netns: u64,
-    /// Key of the host record: address, `/length` unless a whole host.
+    /// Key of the host record: the address, with `/length` unless it is a whole host.
     pub host: String,
     /// Remote address.
     pub remote: String,
@@ -222,28 +222,28 @@ pub struct Event {
     pub remote_port: u16,
     /// Local port.
     pub local_port: u16,
-    /// Arm the connection runs from now on (decision) or ran (close); `None`: unknown CC.
+    /// Arm that the connection uses from now on (decision) or used (close); `None`: unknown CC.
     pub arm: Option<String>,
-    /// Arm the learner chose: differs from `arm` in a dry run or where it was refused.
+    /// Arm that the learner chose: differs from `arm` in a dry run or after a refusal.
     pub chosen: Option<String>,
     /// Arm the system had given it.
     pub system_arm: Option<String>,
     /// `warm-up`, `greedy`, `explore`, `untried`, `application`, `foreign`, `loss`,
     /// `withdrawn`.
     pub reason: String,
-    /// Probability with which `chosen` was chosen.
+    /// Probability of the choice.
     pub propensity: f64,
-    /// Accepted from the peer, not opened by this machine.
+    /// Whether it was accepted from the peer, not opened by this machine.
     pub passive: bool,
-    /// ECN was negotiated.
+    /// Whether ECN was negotiated.
     pub ecn: bool,
-    /// Nothing was set.
+    /// Whether nothing was set.
     pub dry_run: bool,
-    /// Moved to another arm mid-flow at some point.
+    /// Whether it was moved to another arm mid-flow.
     pub switched: bool,
-    /// Error text where the kernel refused the arm.
+    /// Error text if the kernel refused the arm.
     pub error: Option<String>,
-    /// Close only.
+    /// Only for close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Measurement>,
 }
@@ -253,11 +253,11 @@ pub struct Event {
 pub struct Measurement {
     /// `fin-local`, `fin-remote`, `reset`, `timeout`, `switch`.
     pub end: String,
-    /// `scored`: what is not scored makes no event.
+    /// `scored`: unscored stretches make no event.
     pub outcome: String,
     /// Acknowledged bytes.
     pub bytes: u64,
-    /// Busy time where the kernel tells it, else wall time, µs.
+    /// Busy time if the kernel reports it, else wall time, µs.
     pub duration_us: u64,
     /// Mean rate, bytes per second.
     pub rate_bytes_per_s: u64,

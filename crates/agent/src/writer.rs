@@ -1,4 +1,4 @@
-//! The thread that writes to the store: nobody else waits for the disk.
+//! The thread that writes to the store, so that no other thread waits for the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -13,27 +13,27 @@ use crate::shared::Shared;
 use crate::store::{HostRow, Moment, PRUNE_STEP, Saved, Store};
 use crate::view::Event;
 
-/// Records of one transaction: others that write wait for no longer than that takes.
+/// Records per transaction: other writers wait no longer than one takes.
 const ROWS: usize = 256;
-/// Events that may wait for the disk, some ten MiB; what comes beyond is lost, and counted.
+/// Limit of pending events, some ten MiB; more are lost, and counted.
 const EVENTS_MAX: u64 = 16_384;
-/// Between two prunings of the store.
+/// Interval of pruning the store.
 const PRUNE: Duration = Duration::from_secs(60);
 
 /// A job of the thread.
 enum Job {
-    /// To store events.
+    /// Store events.
     Events(Vec<Event>),
-    /// To save what was learned, and say how that went.
+    /// Save the records, and report the outcome.
     Save(mpsc::Sender<Result<()>>),
-    /// To take what is left, save, and end.
+    /// Finish pending work, save, and end.
     End,
 }
 
-/// The way to the thread.
+/// Jobs for the thread.
 pub struct Mailbox {
     jobs: mpsc::Sender<Job>,
-    /// Events on their way.
+    /// Pending events.
     waiting: AtomicU64,
     /// Events written to the store.
     pub stored: AtomicU64,
@@ -47,7 +47,7 @@ pub struct Desk {
     store: Store,
 }
 
-/// The way to a thread that does not run yet, and what it needs.
+/// The mailbox of a thread that does not run yet, and its state.
 pub fn prepare(store: Store) -> (Mailbox, Desk) {
     let (sender, receiver) = mpsc::channel();
     let mailbox = Mailbox {
@@ -64,7 +64,7 @@ pub fn prepare(store: Store) -> (Mailbox, Desk) {
 }
 
 impl Mailbox {
-    /// Has events stored; never waits. False where too many wait already: these are lost.
+    /// Queues events to be stored; never waits. False if too many are pending: then these are lost.
     pub fn store(&self, events: Vec<Event>) -> bool {
         let count = events.len() as u64;
         let waiting = self.waiting.fetch_add(count, Ordering::Relaxed) + count;
@@ -76,7 +76,7 @@ impl Mailbox {
         false
     }
 
-    /// Saves all host records, and waits until that is done.
+    /// Saves all host records, and waits for completion.
     pub fn save(&self) -> Result<()> {
         let (reply, answer) = mpsc::channel();
         let ended = || anyhow!("the thread that writes to the store has ended");
@@ -92,8 +92,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. To be called when the kernel holds all that the store has: from now on
-    /// what the kernel has no more leaves the store.
+    /// Starts the thread. Call it when the kernel has all records of the store: from then on,
+    /// records missing in the kernel are removed from the store.
     pub fn start(shared: Arc<Shared>, desk: Desk) -> Result<Self> {
         let state = State::new(Arc::clone(&shared), desk);
         let thread = std::thread::Builder::new()
@@ -102,9 +102,9 @@ impl Writer {
         Ok(Self { shared, thread })
     }
 
-    /// Has it take what is left, save, and end.
+    /// Makes it finish pending work, save, and end.
     pub fn end(self) -> Result<()> {
-        // It may have ended by itself; joining tells why.
+        // It may have ended by itself; joining shows why.
         let _ = self.shared.mailbox.jobs.send(Job::End);
         self.thread
             .join()
@@ -116,18 +116,18 @@ impl Writer {
 struct State {
     shared: Arc<Shared>,
     jobs: mpsc::Receiver<Job>,
-    /// Jobs that came while records were being saved.
+    /// Jobs that arrived while records were being saved.
     later: Vec<Job>,
     store: Store,
-    /// The store's state; `None`: to be read from it.
+    /// The store's state; `None`: it must be read.
     saved: Option<Saved>,
-    /// `established + closed` at the last snapshot: nothing new, nothing to save.
+    /// `established + closed` at the last snapshot: if unchanged, there is nothing to save.
     activity: u64,
     /// [`Shared::imports`] at the last snapshot.
     imports: u64,
     tried: Instant,
     pruned: Instant,
-    /// Events lost since storing them began to fail.
+    /// Events lost since storing them started to fail.
     failing: Option<u64>,
 }
 
@@ -160,7 +160,7 @@ impl State {
             };
             match job {
                 Ok(Job::Events(events)) => self.store_events(&events),
-                // Whoever asked may have gone.
+                // The requester may be gone.
                 Ok(Job::Save(reply)) => drop(reply.send(self.save())),
                 Ok(Job::End) | Err(mpsc::RecvTimeoutError::Disconnected) => return self.save(),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -178,7 +178,7 @@ impl State {
         }
     }
 
-    /// One line when something begins to fail, one when it works again.
+    /// Logs one line when something starts to fail, and one when it works again.
     fn report(&self, topic: &'static str, what: &str, outcome: Result<()>) {
         match outcome {
             Ok(()) => self.shared.trouble_ends(topic, &format!("no more: {what}")),
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// Stores the events that have come meanwhile; everything else waits.
+    /// Stores the events that arrived meanwhile; other jobs wait.
     fn attend(&mut self) {
         while let Ok(job) = self.jobs.try_recv() {
             match job {
@@ -230,7 +230,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes what has changed since the last time, and removes what the kernel has no more.
+    /// Saves the changes since the last time, and removes records that the kernel no longer has.
     fn save(&mut self) -> Result<()> {
         let imports = self.shared.imports();
         let outcome = loop {
@@ -246,7 +246,7 @@ impl State {
                 saved.distrust();
             }
             let outcome = self.save_changes(&mut saved);
-            // Records that somebody has had forgotten meanwhile: from the beginning.
+            // If records were removed on request meanwhile, it starts over.
             let is_over = outcome.is_ok() || self.store.is_current(&saved);
             self.saved = Some(saved);
             if is_over {
@@ -278,7 +278,7 @@ impl State {
             self.attend();
             Ok(())
         })?;
-        // A host that the walk has not found is looked up by its key before it is given up: a table
+        // A host that the walk did not find is looked up by its key before it is removed: a table
         // that is read short must not empty the store.
         let mut gone: Vec<HostKey> = Vec::new();
         for id in saved.missing() {
@@ -309,7 +309,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes records and empties the list; returns how many they were.
+    /// Writes records and empties the list; returns their number.
     fn write(&mut self, saved: &mut Saved, changed: &mut HostBatch) -> Result<usize> {
         let arms = self.shared.kernel.arms()?;
         for some in changed.chunks(ROWS) {

@@ -1,4 +1,4 @@
-//! Errors of requests, and what turns faults of requests into them.
+//! Errors of requests, and conversions to them.
 
 use axum::Json;
 use axum::extract::{FromRequestParts, Path};
@@ -25,7 +25,7 @@ impl From<anyhow::Error> for Failure {
 
 pub(super) type Answer<T> = Result<T, Failure>;
 
-/// The values after the question mark.
+/// The query string.
 pub(super) struct Query<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {

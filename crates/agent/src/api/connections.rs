@@ -1,7 +1,7 @@
-//! Connections of the local API: how many there are, and how long each may be silent.
+//! Connections of the local API: their number, and how long each may be silent.
 //!
-//! Where all are taken, a new one takes the place of the one that was silent the longest, among
-//! those of the user who has most. So nobody is kept out by another, root least of all.
+//! If all slots are taken, a new connection replaces another. It is the longest silent connection
+//! of the user who has most. So nobody is locked out by another user, least of all root.
 
 use std::io;
 use std::pin::Pin;
@@ -20,21 +20,21 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep};
 
-/// Most connections at a time.
+/// Largest number of connections at a time.
 const CONNECTIONS: usize = 64;
-/// Within this time a request's head must have come whole, and the next one after an answer.
+/// Time limit for a whole request head, also for the next one after a response.
 const HEAD: Duration = Duration::from_secs(5);
-/// So long a client may read nothing of an answer that is on its way.
+/// Time for which a client may leave a pending response unread.
 const UNREAD: Duration = Duration::from_secs(30);
-/// Memory of a connection for what is read and written, bytes.
+/// Buffers of a connection, bytes.
 const BUFFER: usize = 64 << 10;
-/// Pause after a connection could not be taken, for want of descriptors as a rule.
+/// Pause after a failed accept, usually for want of descriptors.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Who asks, as the kernel tells.
+/// The client, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
-    /// The user when the connection was made.
+    /// Its user when the connection was made.
     pub(super) uid: u32,
 }
 
@@ -45,7 +45,7 @@ struct Held {
     task: AbortHandle,
 }
 
-/// Answers on a socket, without end.
+/// Answers requests on a socket, forever.
 pub(super) async fn serve(listener: UnixListener, router: Router) -> ! {
     let mut held: Vec<Held> = Vec::with_capacity(CONNECTIONS);
     loop {
@@ -84,8 +84,8 @@ impl Held {
     }
 }
 
-/// Which of the connections, given as user and time of the last progress, gives way to another
-/// one of user `newcomer`.
+/// The connection to close for a new one of user `newcomer`. The connections are given as user and
+/// time of the last progress.
 fn gives_way(held: &[(u32, u64)], newcomer: u32) -> usize {
     let count = |uid: u32| {
         held.iter().filter(|(other, _)| *other == uid).count() + usize::from(uid == newcomer)
@@ -111,12 +111,12 @@ async fn answer(stream: UnixStream, progress: Arc<Progress>, router: Router) {
         .serve_connection(TokioIo::new(watched), TowerToHyperService::new(router))
         .await;
     if let Err(error) = served {
-        // The client's fault or choice; nothing the operator could mend.
+        // This is the client's fault or choice; the operator cannot mend it.
         tracing::debug!("a connection of the API ended: {error}");
     }
 }
 
-/// When a connection last read or wrote anything, ns of CLOCK_MONOTONIC.
+/// Time of a connection's last read or write, ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
 struct Progress(AtomicU64);
 
@@ -130,11 +130,11 @@ impl Progress {
     }
 }
 
-/// A stream that notes its progress, and fails where an answer stays unread.
+/// A stream that records its progress, and fails if a response stays unread.
 struct Watched {
     stream: UnixStream,
     progress: Arc<Progress>,
-    /// Runs while the client's end is full.
+    /// Runs while the client's receive buffer is full.
     unread: Option<Pin<Box<Sleep>>>,
 }
 
@@ -208,7 +208,7 @@ mod tests {
         let held = [(7, 30), (7, 10), (7, 20), (0, 1), (8, 5)];
         assert_eq!(held[gives_way(&held, 0)], (7, 10));
         assert_eq!(held[gives_way(&held, 7)], (7, 10));
-        // Root is the last to give way to others, and then gives way to itself alone.
+        // Root is the last to give way to others, and then gives way only to itself.
         let held = [(0, 1), (7, 2), (8, 3), (9, 4)];
         assert_eq!(held[gives_way(&held, 10)], (7, 2));
         assert_eq!(held[gives_way(&held, 9)], (9, 4));

@@ -1,4 +1,4 @@
-//! Documents of host records that come in.
+//! Imported documents of host records.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
@@ -26,15 +26,15 @@ use crate::store::{
     HOST_MAX_BYTES, HostRow, ImportError, check_document, each_host, export_host, import_host,
 };
 
-/// Within this time a document must have come.
+/// Time limit for a whole document.
 const WHOLE: Duration = Duration::from_secs(120);
-/// So long nothing of it may come.
+/// Longest time without any data.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Bytes written at once.
+/// Bytes per write.
 const PART: usize = 1 << 20;
 
-/// Puts the records of a document into the kernel. All of it is checked before any is used; until
-/// then it lies in a file without a name beside the store.
+/// Puts the records of a document into the kernel. All of it is checked before any record is used.
+/// Until then it is in an unnamed file beside the store.
 pub(super) async fn import(State(api): State<Api>, body: Body) -> Answer<Json<serde_json::Value>> {
     let Ok(only) = Arc::clone(&api.importing).try_acquire_owned() else {
         let text = "another import is going on; try again when it is over".to_string();
@@ -54,7 +54,7 @@ fn too_slow(limit: Duration) -> Failure {
     Failure(StatusCode::REQUEST_TIMEOUT, text)
 }
 
-/// The body as a file that goes with its last user.
+/// The body as a file that is removed with its last user.
 async fn receive(api: &Api, mut body: Body) -> Answer<File> {
     let most = u64::from(api.shared.kernel.setup().hosts_max) * HOST_MAX_BYTES;
     let too_large = || {
@@ -126,7 +126,7 @@ fn put(shared: &Shared, file: &File) -> Answer<Json<serde_json::Value>> {
     let document = reader().context("reading the document again")?;
     let sorted = Sorted::of(document, &shared.config.paths.state)?;
     let mut importing = shared.importing(&header)?;
-    // Those longest not seen first: where there is no room for all, they are what goes.
+    // Longest not seen first: if there is no room for all, these are evicted.
     let outcome = sorted.each(|row| importing.put(&row));
     shared.note_import();
     outcome?;
@@ -137,11 +137,10 @@ fn put(shared: &Shared, file: &File) -> Answer<Json<serde_json::Value>> {
     ))
 }
 
-/// The hosts of a document in a file, and their order: by the time since they were last seen,
-/// the longest first.
+/// The hosts of a document in a file, ordered by the time since they were last seen, longest first.
 struct Sorted {
     file: File,
-    /// Age in milliseconds, place and length in the file.
+    /// Age in milliseconds, position and length in the file.
     places: Vec<(u64, u64, u32)>,
 }
 

@@ -1,5 +1,5 @@
-//! Answers that are lists: made and sent a page at a time, so that neither a long list nor a
-//! client that reads slowly takes memory, or holds up others.
+//! Responses that are lists. They are made and sent a page at a time. So neither a long list nor a
+//! slow client takes memory or delays others.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use super::work::Api;
 use crate::shared::Shared;
 use crate::store::{HostRow, export_head, export_host};
 
-/// Events of a page.
+/// Events per page.
 const EVENTS_PAGE: u32 = 100;
 
-/// A part of a list: items in JSON, and where the next part begins, if there is one.
+/// A part of a list: items in JSON, and the start of the next part, if there is one.
 type Page<P> = (Vec<String>, Option<P>);
 
 /// Layout of a list.
@@ -30,7 +30,7 @@ struct Form {
 
 /// The list of the pages from `first` on.
 ///
-/// A fault in a later page breaks the answer off: the client sees an incomplete answer, not a
+/// A fault in a later page breaks the response off: the client sees an incomplete response, not a
 /// short list.
 async fn listing<P: Send + 'static>(
     api: Api,
@@ -76,7 +76,7 @@ async fn listing<P: Send + 'static>(
         .into_response())
 }
 
-/// All hosts with what is known of them.
+/// All hosts with their estimates.
 pub(super) async fn hosts(State(api): State<Api>) -> Answer<Response> {
     let form = Form {
         head: "{\"hosts\":[".to_string(),
@@ -117,8 +117,7 @@ pub(super) async fn export(State(api): State<Api>) -> Answer<Response> {
     .await
 }
 
-/// At most `limit` events: after the number `since`, oldest first, or else the latest, newest
-/// first.
+/// At most `limit` events: oldest first after the number `since`, or else the latest, newest first.
 pub(super) async fn events(
     api: Api,
     since: Option<i64>,

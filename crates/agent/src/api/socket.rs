@@ -10,20 +10,20 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr};
 
-/// The API's socket, which goes with this.
+/// The API's socket, removed with this value.
 pub struct Socket {
     path: PathBuf,
     descriptor: OwnedFd,
 }
 
 impl Socket {
-    /// Binds the socket; the locks say that no agent of this state is alive, so a socket file
-    /// in the way is stale, unless somebody answers on it. Nobody can connect yet. Its user may
+    /// Binds the socket. The locks ensure that no other agent uses this state, so an existing
+    /// socket file is stale, unless somebody answers on it. Nobody can connect yet. Its user may
     /// use it, and a group, if one is named.
     ///
     /// # Errors
-    /// Something at the path is no socket, or somebody listens on it; there is no such group; or
-    /// the system's own.
+    /// The path is not a socket, or somebody listens on it; there is no such group; or a system
+    /// error.
     pub fn bind(path: &Path, group: Option<&str>) -> Result<Self> {
         let shown = path.display();
         let group = group.map(group_number).transpose()?;
@@ -39,7 +39,7 @@ impl Socket {
             path: path.to_owned(),
             descriptor,
         };
-        // Nobody can connect yet, so it matters to nobody which comes first.
+        // Nobody can connect yet, so the order does not matter.
         if let Some((name, number)) = group {
             std::os::unix::fs::lchown(path, None, Some(number))
                 .with_context(|| format!("giving {shown} to the group {name}"))?;
@@ -50,7 +50,7 @@ impl Socket {
         Ok(bound)
     }
 
-    /// From now on it can be connected to.
+    /// Starts to accept connections.
     pub fn listen(&self) -> Result<std::os::unix::net::UnixListener> {
         socket::listen(&self.descriptor, Backlog::MAXCONN)
             .with_context(|| format!("listening on {}", self.path.display()))?;
@@ -60,13 +60,13 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // One that is gone is as good as removed.
+        // A file that is gone needs no removal.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Makes a directory that everybody may pass, whatever the process's umask is; one that is there
-/// stays as it is.
+/// Creates a directory that everybody may traverse, whatever the umask; an existing one is
+/// unchanged.
 fn make_public(directory: &Path) -> std::io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -92,7 +92,7 @@ fn unconnected() -> Result<OwnedFd> {
     socket::socket(AddressFamily::Unix, SockType::Stream, flags, None).context("making a socket")
 }
 
-/// Takes a stale socket away, and nothing else.
+/// Removes a stale socket, and nothing else.
 fn clear(path: &Path, address: &UnixAddr) -> Result<()> {
     let shown = path.display();
     match fs::symlink_metadata(path) {

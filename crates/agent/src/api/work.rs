@@ -1,4 +1,4 @@
-//! State that handlers share, and work beside the thread that answers.
+//! State that handlers share, and work outside of the answering thread.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use tokio::time::timeout;
 use super::answer::{Answer, Failure};
 use crate::shared::Shared;
 
-/// Pieces of work at a time: with more, clients would fight over the same processors and store.
+/// Concurrent work items: more would compete for the same processors and store.
 const AT_A_TIME: usize = 2;
-/// So long a piece of work waits for its turn.
+/// Longest wait of a work item for its turn.
 const TURN: Duration = Duration::from_secs(10);
-/// So long `status` waits for the number of hosts before it takes the last one.
+/// Longest wait of `status` for the number of hosts; then it uses the last one.
 const COUNT_WAIT: Duration = Duration::from_millis(100);
-/// Hosts are counted at most one part in this many of the time.
+/// Counting hosts takes at most one part in this many of the time.
 const COUNT_SHARE: u32 = 20;
 
 /// State that handlers share.
 #[derive(Clone)]
 pub(super) struct Api {
     pub(super) shared: Arc<Shared>,
-    /// One permit: an import.
+    /// One permit, for an import.
     pub(super) importing: Arc<Semaphore>,
     turns: Arc<Semaphore>,
     counted: Arc<Mutex<Option<Counted>>>,
 }
 
-/// The last count of the hosts.
+/// The last count of hosts.
 struct Counted {
     at: Instant,
     took: Duration,
@@ -46,8 +46,8 @@ impl Api {
         }
     }
 
-    /// Does what may take long, [`AT_A_TIME`] at a time. Once begun it is done, whether the client
-    /// is still there or not.
+    /// Runs work that may take long, [`AT_A_TIME`] at a time. Started work is finished, even if the
+    /// client disconnects.
     pub(super) async fn work<T: Send + 'static>(
         &self,
         action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
@@ -64,7 +64,7 @@ impl Api {
         .await
     }
 
-    /// Does what must not wait for others.
+    /// Runs work that must not wait for others.
     pub(super) async fn always<T: Send + 'static>(
         &self,
         action: impl FnOnce(&Shared) -> Answer<T> + Send + 'static,
@@ -76,10 +76,10 @@ impl Api {
         }
     }
 
-    /// Sees to it that the number of hosts is not old, but waits only [`COUNT_WAIT`] for it.
+    /// Refreshes the number of hosts, but waits only [`COUNT_WAIT`] for it.
     pub(super) async fn recount(&self) {
         let Ok(mut counted) = Arc::clone(&self.counted).try_lock_owned() else {
-            // Another request counts.
+            // Another request is counting.
             let _ = timeout(COUNT_WAIT, self.counted.lock()).await;
             return;
         };
@@ -88,7 +88,7 @@ impl Api {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        // Goes on where the wait is over first.
+        // Continues if the wait ends first.
         let counting = spawn_blocking(move || {
             let begin = Instant::now();
             let counted_now = shared.count_hosts();

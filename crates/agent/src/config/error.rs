@@ -3,7 +3,7 @@
 use thalweg_units::Faults;
 use thalweg_units::file::ReadError;
 
-/// A configuration that cannot be used.
+/// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -14,7 +14,8 @@ pub enum ConfigError {
     Invalid(Faults),
 }
 
-// Not as its source: an error is told with its sources, and this one tells its first fault itself.
+// Not as its source: errors are printed with their sources, and this one prints its first fault
+// itself.
 impl From<Faults> for ConfigError {
     fn from(faults: Faults) -> Self {
         Self::Invalid(faults)

@@ -1,7 +1,7 @@
-//! Takes the keys of a configuration out of TOML, each with its type, range and place.
+//! Takes the keys of a configuration out of TOML, each with its type, range and position.
 //!
-//! Every key is read exactly once, so the keys, their accepted values, defaults and values are
-//! recorded on the way. `docs/reference/configuration.md` is tested against that record.
+//! Every key is read exactly once. So the keys, their accepted values, defaults and values are
+//! recorded on the way. A test compares `docs/reference/configuration.md` with that record.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -27,19 +27,19 @@ pub struct KeyDescription {
     pub default: String,
     /// Its value, as TOML.
     pub value: String,
-    /// The line of the file that gives the value; `None`: it is the default.
+    /// The line of the file that sets the value; `None`: it is the default.
     pub line: Option<usize>,
 }
 
-/// The text of a configuration, and what was asked of it.
+/// The text of a configuration, and a record of the keys taken.
 pub(super) struct Source<'a> {
     document: Document<'a>,
     keys: RefCell<Vec<KeyDescription>>,
 }
 
-/// A value and its place in the text; no place where it is not there.
+/// A value and its position in the text; no position if it is absent.
 pub(super) struct Read<T> {
-    /// The default where there is a fault.
+    /// The default if the value is faulty.
     pub value: T,
     pub at: Option<usize>,
     pub is_sound: bool,
@@ -60,7 +60,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The value that `read` makes of the root table, and the keys that it asked for.
+    /// The result of `read` for the root table, and the keys that it took.
     pub fn read<T>(
         self,
         read: impl FnOnce(&mut Section<'_>) -> T,
@@ -84,7 +84,7 @@ impl<'a> Source<'a> {
 }
 
 impl<'s> Section<'s> {
-    /// Reads a table; one that is absent is empty.
+    /// Reads a table; an absent one is empty.
     pub fn section<T>(
         &mut self,
         name: &'static str,
@@ -100,7 +100,7 @@ impl<'s> Section<'s> {
         value
     }
 
-    /// A fault of a key's value that is found by comparing it with another.
+    /// Reports a fault of a key's value in comparison with another.
     pub fn conflict(&self, key: &str, at: usize, found: String, expected: String) {
         self.table.fault(at, Some(key), found, expected);
     }
@@ -141,7 +141,7 @@ impl<'s> Section<'s> {
         read.value
     }
 
-    /// A duration; `zero` says what 0 means where it is allowed besides the range.
+    /// A duration; `zero` is the meaning of 0 if it is allowed outside the range.
     pub fn duration(
         &mut self,
         key: &'static str,
@@ -191,7 +191,7 @@ impl<'s> Section<'s> {
         })
     }
 
-    /// One of a few words.
+    /// One of several words.
     pub fn word<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
@@ -355,7 +355,7 @@ impl<'s> Section<'s> {
             let mut read = Vec::new();
             let mut wrong = Vec::new();
             for item in items {
-                // Not a text: the message names the texts that are accepted.
+                // Not a text: the message lists the accepted texts.
                 match (list.item)(text(item.get_ref()).unwrap_or_default()) {
                     Ok(it) if read.contains(&it) => wrong.push(Wrong::new(item, list.once)),
                     Ok(it) => read.push(it),
@@ -384,7 +384,7 @@ impl<'s> Section<'s> {
         self.take_with_hint(key, (expected, ""), default, show, parse)
     }
 
-    /// The same with a hint that is a part of the error alone.
+    /// As above, with a hint that appears only in the error.
     fn take_with_hint<T>(
         &mut self,
         key: &'static str,
@@ -399,7 +399,7 @@ impl<'s> Section<'s> {
         })
     }
 
-    /// Takes one key: records it, and parses its value if there is one.
+    /// Takes one key: records it, and parses its value if present.
     fn read<T>(
         &mut self,
         key: &'static str,
@@ -441,7 +441,7 @@ impl<'s> Section<'s> {
     }
 }
 
-/// A value that is not accepted.
+/// A refused value.
 struct Wrong {
     at: usize,
     found: String,
@@ -461,12 +461,12 @@ impl Wrong {
 /// A list whose elements are texts, each once.
 struct List<T> {
     expected: String,
-    /// The words for an element that comes twice.
+    /// The message for an element that occurs twice.
     once: &'static str,
     count: RangeInclusive<usize>,
-    /// Whether "auto" is accepted instead.
+    /// Whether "auto" is accepted instead of a list.
     auto: bool,
-    /// One element, or what was expected.
+    /// Parses one element, or returns the expected form.
     item: fn(&str) -> Result<T, String>,
 }
 
@@ -487,13 +487,13 @@ fn arm_list(count: RangeInclusive<usize>, auto: bool) -> List<String> {
     }
 }
 
-/// A text as TOML; those that are accepted have no control characters.
+/// A text as TOML; accepted texts have no control characters.
 fn string(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Whether a text can be the name of a group (useradd(8), with capitals and dots as in names of
-/// directory services).
+/// Whether a text can be the name of a group (useradd(8), plus capitals and dots as in directory
+/// services).
 fn is_group_name(text: &str) -> bool {
     (1..=32).contains(&text.len())
         && !text.starts_with('-')

@@ -13,7 +13,7 @@ mod generate;
 
 use generate::{FULL, Random, malformed, valid};
 
-/// Malformed and valid configurations to try.
+/// Number of malformed and of valid configurations.
 const GENERATED: usize = 1000;
 
 fn parse(text: &str) -> Result<Config, Faults> {
@@ -218,7 +218,7 @@ fn all_faults_are_told_at_once() {
 fn the_sample_has_every_key_with_its_default() {
     let sample = include_str!("../../../../packaging/thalweg.toml");
     assert_eq!(parse(sample).unwrap(), Config::default());
-    // Without the marks it sets every key, to the default.
+    // Without the comment marks it sets every key to its default.
     let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
     let set: String = sample
         .lines()
@@ -320,7 +320,7 @@ fn malformed_configurations_are_refused_at_the_right_line() {
             "{message}"
         );
     }
-    // Every way to break a file took part.
+    // Every kind of malformed file occurred.
     assert_eq!(kinds.len(), generate::KINDS, "{kinds:?}");
     assert!(kinds.values().all(|&count| count >= 6), "{kinds:?}");
 }

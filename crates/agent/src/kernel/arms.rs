@@ -1,7 +1,7 @@
-//! The arm table: which congestion control has which number.
+//! The arm table: the number of each congestion control.
 //!
-//! Numbers are stable while a name stays in the table, because host records and open
-//! connections refer to arms by number.
+//! A number is stable while its name stays in the table, because host records and open connections
+//! refer to arms by number.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::Kernel;
 /// The four arms of the published program, in its order.
 const CLASSIC_ARMS: [&str; 4] = ["cubic", "bbr", "htcp", "dctcp"];
 
-/// The first slot that may be given to any name.
+/// The first slot that any name may use.
 fn first_slot(mode: Mode) -> usize {
     match mode {
         Mode::Classic => CLASSIC_ARMS.len(),
@@ -38,17 +38,17 @@ pub struct ArmSpec {
 pub struct ArmEntry {
     /// Name of the congestion control.
     pub name: String,
-    /// The kernel offers it and the configuration allows it.
+    /// Whether the kernel offers it and the configuration allows it.
     pub present: bool,
     /// Only for connections that negotiated ECN.
     pub needs_ecn: bool,
-    /// Negative errno with which the kernel says that it does not have it; 0 = not refused.
+    /// Negative errno of the kernel's last "no such" refusal; 0 = not refused.
     pub refused_errno: i32,
-    /// Connections that could not be given it, ever, whatever the reason.
+    /// Connections that could not get it, ever, for any reason.
     pub refusals: u64,
 }
 
-/// The arm table as the kernel has it.
+/// The arm table in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ArmTable {
     slots: [Option<ArmEntry>; MAX_ARMS],
@@ -75,8 +75,8 @@ impl ArmTable {
             .filter_map(|(i, slot)| Some((i, slot.as_ref()?)))
     }
 
-    /// Mask of the arms that a connection may be given; classic takes its four whether the
-    /// kernel has them or not, as published.
+    /// Mask of the arms allowed for a connection. Classic uses its four whether the kernel has them
+    /// or not, as published.
     pub fn allowed(&self, mode: Mode, ecn: bool) -> u16 {
         if mode == Mode::Classic {
             return 0xf;
@@ -143,8 +143,8 @@ impl ArmTable {
     }
 
     /// The table for `wanted` arms, keeping the numbers of `old`. An arm that appears (again) loses
-    /// its refusal. One that is gone keeps its slot until it is needed; `spare` are slots for
-    /// others, best first. Arms that find no slot are left out.
+    /// its refusal. A missing arm keeps its slot until the slot is needed; `spare` has slots for
+    /// reuse, best first. Arms without a slot are left out.
     pub(super) fn layout(
         mode: Mode,
         old: &Self,
@@ -171,8 +171,8 @@ impl ArmTable {
             .filter_map(|(i, s)| Some((i, s.as_mut()?)))
         {
             let spec = wanted.iter().find(|spec| spec.name == arm.name);
-            // "No such" says nothing of one that is there now: it went and came back since the
-            // last look.
+            // A refusal of a present arm is obsolete: the arm was removed and came back since the
+            // last check.
             let was_gone = arm.refused_errno == -libc::ENOENT;
             if spec.is_some() && (!arm.present || was_gone) {
                 arm.refused_errno = 0;
@@ -197,8 +197,7 @@ impl ArmTable {
         Ok(table)
     }
 
-    /// Gives names that are not there slots that are free, so that what is known of them has a
-    /// place until they come.
+    /// Gives free slots to missing names, so that their records have a place until they appear.
     pub(super) fn remember(&mut self, mode: Mode, names: &[String]) {
         for name in names {
             if self.index(name).is_none()
@@ -216,14 +215,14 @@ impl ArmTable {
         (first_slot(mode)..MAX_ARMS).find(|&index| self.slots[index].is_none())
     }
 
-    /// Mask of the slots that have a name which they do not have in `old`.
+    /// Mask of the slots whose name differs from that in `old`.
     pub(super) fn renamed(&self, old: &Self) -> u16 {
         self.entries()
             .filter(|(index, arm)| old.name(*index) != Some(&arm.name))
             .fold(0, |mask, (index, _)| mask | 1 << index)
     }
 
-    /// Slots of arms that are not wanted any more.
+    /// Slots of arms that are no longer wanted.
     fn gone(&self, mode: Mode, wanted: &[ArmSpec]) -> Vec<usize> {
         self.entries()
             .filter(|(index, arm)| {
@@ -243,7 +242,7 @@ impl ArmTable {
         (!refused.is_empty()).then(|| format!("the kernel refuses {}", refused.join(", ")))
     }
 
-    /// Forgets all refusals: a new agent gives every arm a new chance.
+    /// Clears all refusals: a new agent tries every arm again.
     pub(super) fn forgive(&mut self) {
         for arm in self.slots.iter_mut().flatten() {
             arm.refused_errno = 0;
@@ -251,7 +250,7 @@ impl ArmTable {
     }
 }
 
-/// Forgets what is known of some arms in a record that nobody else writes.
+/// Clears some arms of a record that nobody else writes.
 pub(super) fn forget(host: &mut Host, arms: u16) {
     for (index, state) in host.arms.iter_mut().enumerate() {
         if arms >> index & 1 != 0 {
@@ -261,29 +260,29 @@ pub(super) fn forget(host: &mut Host, arms: u16) {
     host.harmful &= !arms;
 }
 
-/// Whether a record holds anything of some arms.
+/// Whether a record has any data on some arms.
 fn knows(host: &Host, arms: u16) -> bool {
     let mut without = host.clone();
     forget(&mut without, arms);
     without != *host
 }
 
-/// Waits until the programs have ended that run now, on any CPU: they run under RCU.
+/// Waits until all programs now running on any CPU have ended: they run under RCU.
 fn wait_for_programs() {
     /// MEMBARRIER_CMD_GLOBAL: a grace period of RCU (linux/membarrier.h).
     const GLOBAL: libc::c_int = 1;
-    // SAFETY: three numbers and no pointer. Where the kernel refuses, one that takes longer than
-    // the walk that follows may be missed.
+    // SAFETY: three numbers and no pointer. If the kernel refuses, a program that runs longer than
+    // the following walk may be missed.
     let _ = unsafe { libc::syscall(libc::SYS_membarrier, GLOBAL, 0, 0) };
 }
 
 impl Kernel {
-    /// The arm table, refusals as of now.
+    /// The arm table with current refusals.
     pub fn arms(&self) -> Result<ArmTable> {
         ArmTable::read(self.map("arms"))
     }
 
-    /// Writes the table of `start`; refusals of an earlier agent are forgiven.
+    /// Writes the table of `start`; refusals of an earlier agent are cleared.
     pub(super) fn write_arms(&self) -> Result<()> {
         let mut table = self
             .arms
@@ -311,7 +310,7 @@ impl Kernel {
         Ok(slots.fold(0, |mask, slot| mask | 1 << slot))
     }
 
-    /// Those of the slots that nothing refers to, those that hold the least evidence first.
+    /// The slots among `gone` without references, those with the least evidence first.
     fn spare_slots(&self, gone: &[usize]) -> Result<Vec<usize>> {
         let used = self.used_slots()?;
         let mut scored = [0u64; MAX_ARMS];
@@ -329,8 +328,8 @@ impl Kernel {
         Ok(spare)
     }
 
-    /// Forgets what is known of the slots that get another name. The old names go first: from then
-    /// on no connection takes them up, and those that did meanwhile are seen.
+    /// Clears the records of slots that get another name. The old names are removed first. From
+    /// then on no connection starts to use them, and those that did meanwhile are seen.
     ///
     /// Returns the mask of slots that are in use after all; then nothing has changed.
     fn empty_slots(&self, current: &ArmTable, next: &ArmTable) -> Result<u16> {
@@ -367,7 +366,7 @@ impl Kernel {
         Ok(0)
     }
 
-    /// Forgets what is known of some arms, given by their mask. Programs may write at the same time.
+    /// Clears some arms of all records, given by their mask. Programs may write at the same time.
     pub(super) fn forget_arms(&self, arms: u16) -> Result<()> {
         self.walk_hosts(|batch| {
             fail_point!("arms::emptying");
@@ -380,8 +379,8 @@ impl Kernel {
         })
     }
 
-    /// Brings the table up to date with what the kernel offers now, refusals forgiven if
-    /// `forgive`. Returns the names that appeared and those that went.
+    /// Updates the table to the kernel's present offer; `forgive` clears refusals. Returns the
+    /// names that appeared and those that disappeared.
     pub fn refresh_arms(
         &self,
         wanted: &[ArmSpec],
@@ -505,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_refused_arm_comes_back_only_when_it_appears_anew() {
-        // ENOTSUPP of the kernel, which user space does not have.
+        // The kernel's ENOTSUPP, which user space lacks.
         let refused = -524;
         let mut table =
             ArmTable::layout(Mode::Thalweg, &ArmTable::default(), &specs(&["bbr"]), &[]).unwrap();
@@ -557,7 +556,7 @@ mod tests {
         assert_eq!(table.name(2), Some("cc0"));
         assert_eq!(table.entries().count(), MAX_ARMS);
         assert_eq!(table.allowed(Mode::Thalweg, true), 0b11);
-        // One that comes has its place.
+        // A new arm gets its slot.
         let came = ArmTable::layout(Mode::Thalweg, &table, &specs(&["cubic", "cc0"]), &[]).unwrap();
         assert_eq!(came.allowed(Mode::Thalweg, true), 0b101);
     }

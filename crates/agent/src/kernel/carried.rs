@@ -1,4 +1,4 @@
-//! State that an earlier agent left under the pins, as far as it can be used.
+//! Usable state that an earlier agent left pinned.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,17 +14,17 @@ use super::{ArmTable, Left, Previous, Setup, maps, pins};
 /// State that an earlier agent left.
 #[derive(Default)]
 pub(super) struct Carried {
-    /// Whether pinned state was taken up.
+    /// Whether pinned state was taken over.
     pub took_over: bool,
     /// Its arms.
     pub arms: ArmTable,
-    /// Maps that the new program goes on with.
+    /// Maps that the new program reuses.
     pub reused: BTreeMap<&'static str, MapHandle>,
-    /// The part that goes into new maps, or into the store.
+    /// The part for new maps, or for the store.
     pub left: Left,
 }
 
-/// The version record of pinned state; `None` where there is none or no agent has completed it.
+/// The version record of pinned state; `None` if there is none or no agent has completed it.
 fn read_meta(directory: &Path) -> Result<Option<Vec<u8>>> {
     let Some(map) = pins::open(&directory.join("meta"))? else {
         return Ok(None);
@@ -33,13 +33,13 @@ fn read_meta(directory: &Path) -> Result<Option<Vec<u8>>> {
     Ok(bytes.filter(|bytes| version(bytes) != 0))
 }
 
-/// The version, which every version writes first.
+/// The version, the first field in every version.
 fn version(meta: &[u8]) -> u32 {
     let first = meta.first_chunk().copied();
     first.map_or(0, u32::from_ne_bytes)
 }
 
-/// Fails where what is pinned is of a newer version.
+/// Fails if the pins are of a newer version.
 pub(super) fn check_version(pin: &Path) -> Result<()> {
     for directory in [pin.to_owned(), pins::next(pin)] {
         let found = read_meta(&directory)?.map_or(0, |meta| version(&meta));
@@ -58,11 +58,11 @@ pub(super) fn check_version(pin: &Path) -> Result<()> {
 }
 
 impl Carried {
-    /// Looks at what is pinned. Its version is known not to be newer.
+    /// Reads the pins. Their version is known not to be newer.
     pub fn collect(setup: &Setup) -> Result<Self> {
         let pin = &setup.pin;
         let Some(running) = pins::running(pin)? else {
-            // Nothing, or what was left by an end that was cut short: the store knows more.
+            // Nothing, or the rest of an interrupted removal: the store has more.
             pins::clear(pin, |map| map == learner::OWNED)?;
             return Ok(Self::default());
         };
@@ -84,7 +84,7 @@ impl Carried {
         }
     }
 
-    /// From state of the present version.
+    /// Reads state of the present version.
     fn present(setup: &Setup, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
         let Some(meta) = complete(pin, meta, lost)? else {
@@ -97,7 +97,7 @@ impl Carried {
         };
         let hosts = MapHandle::from_pinned_path(pin.join("hosts"))?;
         if let Some(mode) = other_mode(setup, meta.mode) {
-            // Arm numbers and costs mean something else now.
+            // Arm numbers and costs have another meaning now.
             carried.left.previous = Some(Previous {
                 mode,
                 arms: std::mem::take(&mut carried.arms),
@@ -128,8 +128,9 @@ impl Carried {
 }
 
 impl Carried {
-    /// Version 4: its records fit no map of today and are converted; the store may know more than
-    /// an agent of that version had in the kernel. Connections that are open now are not scored.
+    /// Reads state of version 4. Its records fit no present map and are converted. The store may
+    /// have more than an agent of that version had in the kernel. Connections that are open now are
+    /// not scored.
     fn version4(setup: &Setup, meta: &[u8], lost: &[&str]) -> Result<Self> {
         let pin = &setup.pin;
         let Some(meta) = complete(pin, meta, lost)? else {
@@ -140,7 +141,7 @@ impl Carried {
         batch::walk(&map, |key, value| {
             let key: raw::thalweg_host_key =
                 from_bytes(key).context("a host's key has an unexpected size")?;
-            // One that is being written right now is as the store has it.
+            // A record that is being written is taken from the store.
             hosts.extend(version4::host(value).map(|host| (key_from_raw(&key), host)));
             Ok(())
         })?;
@@ -165,7 +166,7 @@ impl Carried {
     }
 }
 
-/// The version record, where all that is needed of the old maps is there.
+/// The version record, if all needed old maps are present.
 fn complete(pin: &Path, meta: &[u8], lost: &[&str]) -> Result<Option<raw::thalweg_meta>> {
     if lost.contains(&"hosts") || lost.contains(&"arms") {
         warn_incomplete(pin, lost);
@@ -183,7 +184,7 @@ fn warn_incomplete(pin: &Path, lost: &[&str]) {
     );
 }
 
-/// The mode of pinned state, where it is not the one that is wanted.
+/// The mode of pinned state, if it differs from the wanted one.
 fn other_mode(setup: &Setup, number: u32) -> Option<Mode> {
     let mode = if number == raw::THALWEG_MODE_CLASSIC {
         Mode::Classic

@@ -17,17 +17,17 @@ use thalweg_policy::Prefix;
 use super::Kernel;
 use crate::view::Counters;
 
-/// Records of a page, unless a bucket of the kernel's table holds more.
+/// Records per page, unless a bucket of the kernel's table has more.
 const PAGE: u32 = 64;
-/// Records handed on together: keeps a walk over a full table below a few hundred KiB.
+/// Records per batch: a walk over a full table stays below a few hundred KiB.
 const BATCH: usize = 256;
-/// A record that is being written is read again this often before it is passed over.
+/// A record that is being written is read again at most this often.
 const RETRIES: u32 = 100;
 
-/// Records read together.
+/// A batch of records.
 pub type HostBatch = Vec<(HostKey, Host)>;
 
-/// Calls `visit` with one batch of records after the other: each that is there all the time once
+/// Calls `visit` with batches of records: each record that exists all the time comes once
 /// ([`batch::walk`]).
 pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
     let mut hosts = Vec::with_capacity(BATCH);
@@ -45,7 +45,7 @@ pub(super) fn walk(map: &MapHandle, mut visit: impl FnMut(HostBatch) -> Result<(
     }
 }
 
-/// Key and record of an entry; `None`: it was evicted between two reads.
+/// Key and record of an entry; `None` if it was evicted between two reads.
 fn host_of(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<Option<(HostKey, Host)>> {
     let key: raw::thalweg_host_key =
         from_bytes(key).context("a host's key has an unexpected size")?;
@@ -63,7 +63,7 @@ pub(super) fn read_all(map: &MapHandle) -> Result<HostBatch> {
     Ok(all)
 }
 
-/// A record that is whole, reading again while a program writes it; `None`: it is gone.
+/// A consistent record, read again while a program writes it; `None` if it is gone.
 fn untorn(map: &MapHandle, key: &HostKey, first: &[u8]) -> Result<Option<Host>> {
     let raw_key = key_to_raw(key);
     settled(key, first, READS_IN_ORDER, || {
@@ -71,13 +71,13 @@ fn untorn(map: &MapHandle, key: &HostKey, first: &[u8]) -> Result<Option<Host>> 
     })
 }
 
-/// Whether this machine reads memory in program order. Where it does not, the kernel may have
-/// copied a record's sequence numbers after its data; then a copy counts once the next is the same.
-/// A program writes the first number before anything else, so after a partial copy the next one has
+/// Whether this machine reads memory in program order. Otherwise the kernel may have copied a
+/// record's sequence numbers after its data. Then a copy counts only if the next one is equal. A
+/// program writes the first number before anything else, so after a partial copy the next one has
 /// another number.
 const READS_IN_ORDER: bool = cfg!(any(target_arch = "x86", target_arch = "x86_64"));
 
-/// A record that is whole, of the first copy or one that comes `again`.
+/// A consistent record, from the first copy or a later one from `again`.
 fn settled(
     key: &HostKey,
     first: &[u8],
@@ -106,14 +106,14 @@ fn settled(
 }
 
 impl Kernel {
-    /// Calls `visit` with the host records, a batch at a time.
+    /// Calls `visit` with the host records, in batches.
     pub fn walk_hosts(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
         walk(self.map("hosts"), visit)
     }
 
-    /// The host records of the page that begins at a cursor (`None`: the first), and where the
-    /// next one begins (`None`: nowhere); for readers that come back later. Together the pages
-    /// hold what a walk does.
+    /// The host records of the page at a cursor (`None`: the first), and the cursor of the next
+    /// page (`None`: the end). For readers that return later. The pages together have the records
+    /// of a walk.
     pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
         let map = self.map("hosts");
         let mut hosts = Vec::with_capacity(PAGE as usize);
@@ -134,7 +134,7 @@ impl Kernel {
         }
     }
 
-    /// Calls `visit` with the connections that are being measured.
+    /// Calls `visit` with the measured connections.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
         batch::walk(self.map("conns"), |_, value| {
             let conn: raw::thalweg_conn =
@@ -156,7 +156,7 @@ impl Kernel {
         Ok(count)
     }
 
-    /// Writes a record, new or in place of an old one.
+    /// Writes a record, new or replacing an old one.
     pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
         let raw_host = host_to_raw(key, host);
         self.map("hosts").update(
@@ -167,7 +167,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Writes records that an earlier agent left, but not over one that knows more.
+    /// Writes records of an earlier agent, but not over one with more data.
     pub fn insert_left(&self, hosts: &[(HostKey, Host)]) -> Result<()> {
         for (key, host) in hosts {
             let known = self.host(key)?.map_or(0, |known| known.scored);
@@ -179,8 +179,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets what is known of some arms towards a host, given by their mask; under the lock of
-    /// the record, which only programs can take.
+    /// Clears some arms of a host's record, given by their mask, under the record's lock, which
+    /// only programs can take.
     pub(super) fn forget_arms_of(&self, key: &HostKey, arms: u16) -> Result<()> {
         let forget = raw::thalweg_forget {
             key: key_to_raw(key),
@@ -209,7 +209,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets one host; false if there was no record.
+    /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
         match self.map("hosts").delete(bytes_of(&key_to_raw(key))) {
             Ok(()) => Ok(true),
@@ -218,7 +218,7 @@ impl Kernel {
         }
     }
 
-    /// Forgets all hosts; returns how many there were.
+    /// Removes all hosts; returns their number.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
         for key in batch::keys(self.map("hosts"))? {
@@ -278,8 +278,8 @@ impl Kernel {
         Ok(sum)
     }
 
-    /// Tells the programs which arm a namespace gives by default (`None`: one that is no arm),
-    /// and that its connections are theirs to decide on.
+    /// Sets a namespace's default arm (`None`: the default is not an arm). The programs then decide
+    /// on its connections.
     pub fn set_default(&self, netns: u64, arm: Option<usize>) -> Result<()> {
         let arm = arm.map_or(raw::THALWEG_NO_ARM, |arm| arm as u32);
         self.map("defaults")
@@ -287,7 +287,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The default arm of each network namespace that is not left alone; `None`: no arm.
+    /// The default arm of each network namespace in scope; `None`: the default is not an arm.
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
         let map = self.map("defaults");
         let mut defaults = HashMap::new();
@@ -303,7 +303,7 @@ impl Kernel {
         Ok(defaults)
     }
 
-    /// Namespaces that are left alone and had a connection since this was last asked.
+    /// Namespaces outside the scope that had a connection since the last call.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
         let map = self.map("strangers");
         let keys = batch::keys(map)?;
@@ -319,7 +319,7 @@ impl Kernel {
         Ok(strangers)
     }
 
-    /// Tells the programs towards which prefixes arms that need ECN may be chosen.
+    /// Sets the prefixes for which arms that need ECN may be chosen.
     pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
         let map = self.map("ecn_prefixes");
         let wanted: Vec<raw::thalweg_policy_key6> = prefixes
@@ -340,7 +340,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets the default of a namespace: its connections are left alone.
+    /// Removes the default of a namespace: its connections are not touched any more.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
         match self.map("defaults").delete(&netns.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.into()),
@@ -360,7 +360,8 @@ mod tests {
 
     use super::*;
 
-    /// Copies of a record with so many connections, during the write with this number.
+    /// Copies of a record with this number of connections, during the write with this sequence
+    /// number.
     fn copy(key: &HostKey, connections: u32, head: u32, tail: u32) -> Vec<u8> {
         let host = Host {
             connections,
@@ -374,7 +375,7 @@ mod tests {
     #[test]
     fn where_reads_are_out_of_order_a_copy_counts_once_the_next_is_the_same() {
         let key = HostKey::new(1, IpAddr::from([10, 0, 0, 1]), 32, 64).unwrap();
-        // The second number of the first copy was read before the write, the rest during it.
+        // The tail number of the first copy was read before the write, the rest during it.
         let copies = [
             copy(&key, 8, 1, 1),
             copy(&key, 9, 2, 1),

@@ -1,8 +1,8 @@
-//! The pins of the learner: their names, and how a new set takes the place of an old one.
+//! The pins of the learner: their names, and the replacement of a set.
 //!
-//! A new set of maps is pinned in the directory `next`, beside it the program that uses them. One
-//! step puts it in force: the pinned link gets that program. Then the maps move to their names.
-//! After a kill in between, the link's program tells whether the set in `next` is in force; the
+//! A new set of maps is pinned in the directory `next`, together with the program that uses them.
+//! One step puts it in force: the pinned link gets that program. Then the maps move to their names.
+//! After a kill in between, the link's program shows whether the set in `next` is in force. The
 //! next agent finishes the move or removes the set.
 
 use std::fs;
@@ -58,18 +58,18 @@ pub(super) fn next(pin: &Path) -> PathBuf {
 }
 
 impl PinnedMap {
-    /// Whether a map is one that some version of the learner has made.
+    /// Whether some version of the learner created the map.
     fn made(&self, map: &MapHandle) -> bool {
         map.name() == self.name && map.map_type() == self.kind && map.key_size() == self.key_bytes
     }
 
-    /// The pinned map; `None` where there is none.
+    /// The pinned map; `None` if there is none.
     fn open(&self, directory: &Path) -> Result<Option<MapHandle>> {
         open(&directory.join(self.name))
     }
 }
 
-/// A pinned map; `None` where nothing is pinned.
+/// A pinned map; `None` if nothing is pinned.
 pub(super) fn open(path: &Path) -> Result<Option<MapHandle>> {
     if !path.exists() {
         return Ok(None);
@@ -79,7 +79,7 @@ pub(super) fn open(path: &Path) -> Result<Option<MapHandle>> {
         .with_context(|| format!("opening pinned map {}", path.display()))
 }
 
-/// Fails where something that is not the learner's lies at a name of its maps.
+/// Fails if an object of another program has the name of one of the learner's maps.
 pub(super) fn check_names(pin: &Path) -> Result<()> {
     for map in &MAPS {
         let Some(found) = map.open(pin)? else {
@@ -99,7 +99,7 @@ pub(super) fn check_names(pin: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Number of the program that the pinned main link runs; `None` where there is no link.
+/// Number of the program of the pinned main link; `None` if there is no link.
 pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
     let link = links::open(&pin.join(MAIN_LINK))?;
     Ok(link
@@ -108,7 +108,7 @@ pub(super) fn running(pin: &Path) -> Result<Option<u32>> {
         .map(|info| info.prog_id))
 }
 
-/// Finishes or undoes what an agent that was killed had begun.
+/// Finishes or undoes the work of a killed agent.
 pub(super) fn settle(pin: &Path) -> Result<()> {
     for (_, link) in LINKS {
         remove_file(&beside(&pin.join(link)))?;
@@ -125,8 +125,8 @@ pub(super) fn settle(pin: &Path) -> Result<()> {
     }
 }
 
-/// Pins a set that is to come into force: its maps, but for the one that is never replaced, and
-/// last the program.
+/// Pins a set that is not yet in force: its maps, except the one that is never replaced, and last
+/// the program.
 pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
     let next = next(pin);
     make(&next, false)?;
@@ -157,7 +157,7 @@ pub(super) fn promote(pin: &Path) -> Result<()> {
     discard(pin)
 }
 
-/// Takes away a set that is not in force.
+/// Removes a set that is not in force.
 pub(super) fn discard(pin: &Path) -> Result<()> {
     let next = next(pin);
     for name in MAPS.iter().map(|map| map.name).chain([PROGRAM]) {
@@ -171,8 +171,8 @@ pub(super) fn discard(pin: &Path) -> Result<()> {
     }
 }
 
-/// Pins anew what somebody has removed while the program that uses it runs. Returns the names
-/// of what could not be had again (opening a map by its number takes CAP_SYS_ADMIN).
+/// Restores pins that were removed while their program runs. Returns the names that could not be
+/// restored (opening a map by its number needs CAP_SYS_ADMIN).
 pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
     let missing: Vec<&PinnedMap> = MAPS
         .iter()
@@ -205,8 +205,8 @@ pub(super) fn mend(pin: &Path, running: u32) -> Result<Vec<&'static str>> {
     Ok(lost)
 }
 
-/// Removes the links, and then every map but those that are somebody else's, or lent. Returns the
-/// names of what was removed.
+/// Removes the links, and then every map except those of others and lent ones. Returns the names of
+/// the removed pins.
 pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<String>> {
     for (_, link) in LINKS {
         remove_file(&beside(&pin.join(link)))?;
@@ -221,12 +221,12 @@ pub(super) fn clear(pin: &Path, is_lent: impl Fn(&str) -> bool) -> Result<Vec<St
         }
         Ok(())
     };
-    // Links first: the programs stop before their maps go.
+    // Links first: the programs stop before their maps are removed.
     for (_, link) in LINKS {
         remove(link)?;
     }
     for map in MAPS.iter().filter(|map| !is_lent(map.name)) {
-        // A map that may not be looked at (no CAP_BPF) goes by its name.
+        // A map that may not be inspected (no CAP_BPF) is removed by its name.
         if !matches!(map.open(pin), Ok(Some(found)) if !map.made(&found)) {
             remove(map.name)?;
         }

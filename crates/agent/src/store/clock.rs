@@ -1,9 +1,9 @@
 //! The store's own clock.
 //!
-//! Wall clocks are set forth and back, and the kernel's monotonic clock restarts with each boot.
-//! The store's clock, in milliseconds, does neither. Within a boot it follows the monotonic clock;
-//! between boots it advances by the wall clock, but never back. In a new file it begins at the wall
-//! clock's time.
+//! Wall clocks are set forward and back, and the kernel's monotonic clock restarts with each boot.
+//! The store's clock, in milliseconds, does neither. Within a boot it follows the monotonic clock.
+//! Between boots it advances by the wall clock, but never goes back. In a new file it starts at the
+//! wall clock's time.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use thalweg_control::system;
@@ -18,8 +18,8 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Now, on the monotonic clock, rounded up to a full millisecond. So records that were read
-    /// before are older, and ages in milliseconds lose nothing.
+    /// Now, with the monotonic clock rounded up to a full millisecond. So records read before are
+    /// older, and ages in milliseconds lose nothing.
     pub fn now() -> Self {
         Self {
             monotonic_ns: system::monotonic_ns().div_ceil(NS_PER_MS) * NS_PER_MS,
@@ -29,7 +29,7 @@ impl Moment {
 }
 
 const NS_PER_MS: u64 = 1_000_000;
-/// The wall clock is noted anew when it has been set by so much.
+/// A change of the wall clock by this much is recorded.
 const SET_MS: u64 = 1000;
 
 /// The store's clock during one boot.
@@ -37,12 +37,12 @@ const SET_MS: u64 = 1000;
 pub(super) struct Clock {
     /// Its time minus the monotonic clock's, ms.
     offset_ms: i64,
-    /// The wall clock's time minus the monotonic clock's, ms, when it was last noted.
+    /// The wall clock's time minus the monotonic clock's, ms, when it was last recorded.
     wall_offset_ms: i64,
 }
 
 impl Clock {
-    /// Takes up the clock where the file has left it, and notes the moment.
+    /// Continues the clock from the file, and records the moment.
     pub(super) fn start(
         transaction: &Transaction<'_>,
         boot_id: &str,
@@ -69,7 +69,7 @@ impl Clock {
                 clock_ms.saturating_add(passed) - monotonic_ms(moment.monotonic_ns)
             }
             None => {
-                // A file of before there was a clock has the wall clock's times.
+                // A file from before this clock has the wall clock's times.
                 let latest: i64 = transaction.query_row(
                     "SELECT coalesce(max(saved_at_ms), 0) FROM snapshots",
                     [],
@@ -91,8 +91,7 @@ impl Clock {
         self.offset_ms.saturating_add(monotonic_ms(monotonic_ns))
     }
 
-    /// Notes the wall clock where it has been set: what passes until the next boot is counted
-    /// from there.
+    /// Records the wall clock after it was set: the time until the next boot is counted from there.
     pub(super) fn note(
         &mut self,
         connection: &Connection,

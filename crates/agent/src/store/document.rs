@@ -1,4 +1,4 @@
-//! Host records as a JSON document, to carry them from one machine to another.
+//! Host records as a JSON document, for transfer between machines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,17 +13,16 @@ use thalweg_units::one_line;
 
 use super::row::{HostRow, Snapshot, parse_key, parse_mode};
 
-/// Says what the document is.
+/// Identifies the format of the document.
 const FORMAT: &str = "thalweg-hosts";
 /// Version of the document. Version 1 had no `queue_q16`, `base_rtt_us`,
 /// `segs` and `retrans`.
 const VERSION: u32 = 2;
 
-/// Most bytes that a document may have for each host that an agent keeps at most: more than what
-/// 16 arms take.
+/// Size limit of a document, in bytes per host that an agent can keep: more than 16 arms take.
 pub const HOST_MAX_BYTES: u64 = 8 << 10;
 
-/// Why a document cannot be imported. Nothing of it has been used.
+/// Why a document cannot be imported. None of it has been used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", one_line(path), one_line(message))]
 pub struct ImportError {
@@ -33,14 +32,14 @@ pub struct ImportError {
     pub message: String,
 }
 
-/// Read first, so that a document of another version is refused as such.
+/// Read first, so that another version of the document is refused as such.
 #[derive(Deserialize)]
 struct Header {
     format: String,
     version: u32,
 }
 
-/// All of a document but the hosts themselves, whose form alone is checked.
+/// A document without its hosts, of which only the form is checked.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -69,7 +68,7 @@ impl<'de> Deserialize<'de> for Hosts {
     }
 }
 
-/// Hands on each host of a list with its number.
+/// Passes on each host of a list with its number.
 struct EachHost<F>(F);
 
 impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> Visitor<'de> for EachHost<F> {
@@ -99,7 +98,7 @@ impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> DeserializeS
     }
 }
 
-/// A document whose hosts alone are looked at.
+/// A document of which only the hosts are read.
 struct HostsOf<F>(EachHost<F>);
 
 impl<'de, F: FnMut(usize, DocumentHost) -> Result<(), ImportError>> Visitor<'de> for HostsOf<F> {
@@ -160,8 +159,8 @@ struct DocumentArm {
     retrans: u32,
 }
 
-/// The beginning of a document, up to the first host; the hosts of `header` are not looked at.
-/// After it come hosts ([`export_host`]) with commas between them, then `]}`.
+/// The start of a document, up to the first host; the hosts of `header` are ignored. Then come
+/// hosts ([`export_host`]) with commas between them, then `]}`.
 pub fn export_head(header: &Snapshot) -> Result<String, serde_json::Error> {
     let mut text = serde_json::to_string(&Document {
         format: FORMAT.to_owned(),
@@ -182,7 +181,7 @@ pub fn export_host(row: &HostRow) -> Result<String, serde_json::Error> {
     serde_json::to_string(&DocumentHost::from(row))
 }
 
-/// The record of one host of a document, as [`export_host`] writes it.
+/// The record of one host of a document, in the form of [`export_host`].
 pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
     let host: DocumentHost = parse(text)?;
     host.into_row().map_err(|message| ImportError {
@@ -191,8 +190,8 @@ pub fn import_host(text: &[u8]) -> Result<HostRow, ImportError> {
     })
 }
 
-/// A document but for its hosts, once every field of all of it has been checked. It is read three
-/// times, in bounded memory but for the hosts' addresses.
+/// A document without its hosts, after every field of it has been checked. It is read three times,
+/// in bounded memory except for the hosts' addresses.
 pub fn check_document<R: Read>(
     mut open: impl FnMut() -> std::io::Result<R>,
 ) -> Result<Snapshot, ImportError> {
@@ -280,7 +279,7 @@ fn parse<T: for<'a> Deserialize<'a>>(document: impl Read) -> Result<T, ImportErr
     let mut deserializer = serde_json::Deserializer::from_reader(document);
     let parsed = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = error.path().to_string();
-        // "." is the document itself, "?" a place in it that has no name.
+        // "." is the document itself, "?" a part without a name.
         let path = if path == "." || path == "?" {
             "document".to_owned()
         } else {

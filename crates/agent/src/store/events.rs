@@ -9,7 +9,7 @@ use super::snapshot::unsigned;
 use super::{Store, StoreError};
 use crate::view::{Event, Measurement};
 
-/// Most rows one call of [`Store::prune`] removes.
+/// Largest number of rows that one call of [`Store::prune`] removes.
 pub const PRUNE_STEP: u64 = 20_000;
 
 const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remote_port, \
@@ -18,8 +18,8 @@ const COLUMNS: &str = "id, time_ms, kind, connection, netns, host, remote, remot
      segs_out, retrans, cost, weight";
 
 impl Store {
-    /// Appends events in one transaction; their `id` is not looked at. Returns the number of
-    /// the last one, or `None` for an empty batch.
+    /// Appends events in one transaction; their `id` is ignored. Returns the number of the last
+    /// one, or `None` for an empty batch.
     pub fn append_events(
         &mut self,
         events: &[Event],
@@ -38,8 +38,8 @@ impl Store {
         self.sql("store events", appended)
     }
 
-    /// At most `limit` events with a number above `since`, oldest first; of one host record
-    /// (by [`Event::host`]) if given.
+    /// At most `limit` events with a number above `since`, oldest first; if given, of one host
+    /// record.
     pub fn events(
         &self,
         since: i64,
@@ -56,13 +56,13 @@ impl Store {
         self.sql("read events", result)
     }
 
-    /// The latest `limit` events, newest first; of one host record if given.
+    /// The latest `limit` events, newest first; if given, of one host record.
     pub fn recent(&self, host: Option<&str>, limit: u32) -> Result<Vec<Event>, StoreError> {
         self.events_before(i64::MAX, limit, host)
     }
 
-    /// At most `limit` events with a number below `before`, newest first; of one host record if
-    /// given.
+    /// At most `limit` events with a number below `before`, newest first; if given, of one host
+    /// record.
     pub fn events_before(
         &self,
         before: i64,
@@ -79,9 +79,9 @@ impl Store {
         self.sql("read events", result)
     }
 
-    /// Removes events that are older than `retention` or beyond the `max_rows` latest, the
-    /// oldest first and at most [`PRUNE_STEP`] of each kind; returns how many. Call it again
-    /// while it returns [`PRUNE_STEP`] or more.
+    /// Removes events that are older than `retention` or beyond the `max_rows` latest, oldest
+    /// first, at most [`PRUNE_STEP`] of each kind. Returns their number. Call it again while it
+    /// returns [`PRUNE_STEP`] or more.
     pub fn prune(
         &mut self,
         moment: Moment,
@@ -92,8 +92,8 @@ impl Store {
         let now_ms = self.clock.at(moment.monotonic_ns);
         let cutoff_ms = now_ms.saturating_sub(retention_ms);
         let pruned = self.transaction().and_then(|transaction| {
-            // Numbers rise with the store's clock. Events of earlier versions have the wall
-            // clock's time alone.
+            // Numbers rise with the store's clock. Events of earlier versions have only the wall
+            // clock's time.
             let by_age = transaction
                 .prepare_cached(
                     "DELETE FROM events WHERE id IN
@@ -102,8 +102,8 @@ impl Store {
                       WHERE at < ?1)",
                 )?
                 .execute(params![cutoff_ms, PRUNE_STEP.cast_signed()])?;
-            // Numbers rise without gaps but for rows that went by age, so this bounds the
-            // number of rows without counting them.
+            // Numbers rise without gaps except for rows removed by age. So this bounds the number
+            // of rows without counting them.
             let by_number = transaction
                 .prepare_cached(
                     "DELETE FROM events WHERE id IN

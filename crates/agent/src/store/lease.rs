@@ -1,30 +1,30 @@
-//! Whether the store was closed in good order: then it need not be read whole to be trusted.
+//! Whether the store was closed in good order: then it need not be checked whole.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Held by every connection of this process to the store. When the last one has gone it notes, in
-/// a file beside the store, what the store looked like.
+/// Held by every connection of this process to the store. When the last one is dropped, it records
+/// the file's state in a mark beside the store.
 #[derive(Debug)]
 pub(super) struct Lease {
     path: PathBuf,
-    /// The file is to be read whole when it is opened again.
+    /// Whether the file must be checked whole when it is opened again.
     suspect: AtomicBool,
-    /// An old mark that cannot be removed.
+    /// Whether an old mark cannot be removed.
     stuck: bool,
     resets: AtomicU64,
 }
 
 impl Lease {
-    /// Begins the use of a store, which is suspect until [`Lease::trust`]. Returns whether it is
-    /// as its last user has left it.
+    /// Starts to use a store, which is suspect until [`Lease::trust`]. Returns whether it is as its
+    /// last user left it.
     pub(super) fn begin(path: &Path) -> (Self, bool) {
         let mark = mark(path);
         let as_left = fs::read_to_string(&mark)
             .is_ok_and(|noted| fs::metadata(path).is_ok_and(|now| describe(&now) == noted));
-        // A mark that cannot be removed would vouch for what comes now.
+        // A mark that cannot be removed would vouch for later changes.
         let gone = match fs::remove_file(&mark) {
             Ok(()) => true,
             Err(error) => error.kind() == std::io::ErrorKind::NotFound,
@@ -38,22 +38,22 @@ impl Lease {
         (lease, as_left)
     }
 
-    /// The store is open, and was found to be in order.
+    /// The store is open and was found in order.
     pub(super) fn trust(&self) {
         self.suspect.store(self.stuck, Ordering::Relaxed);
     }
 
-    /// The store has turned out to be damaged.
+    /// The store was found damaged.
     pub(super) fn suspect(&self) {
         self.suspect.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that records are to be forgotten.
+    /// Counts a removal of records on request.
     pub(super) fn note_reset(&self) {
         self.resets.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often records were to be forgotten.
+    /// Number of removals on request.
     pub(super) fn resets(&self) -> u64 {
         self.resets.load(Ordering::SeqCst)
     }
@@ -62,12 +62,12 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let log = PathBuf::from(format!("{}-wal", self.path.display()));
-        // SQLite removes its log when it has closed the file in good order.
+        // SQLite removes its log when it closes the file in good order.
         if self.suspect.load(Ordering::Relaxed) || log.exists() {
             return;
         }
         if let Ok(now) = fs::metadata(&self.path) {
-            // Without it the next start reads the store whole: slower, and right.
+            // Without the mark, the next start checks the store whole: slower, but correct.
             let _ = fs::write(mark(&self.path), describe(&now));
         }
     }

@@ -1,4 +1,4 @@
-//! Opening: new, present, older, newer and damaged files.
+//! Opening of new, present, older, newer and damaged files.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -12,23 +12,23 @@ use super::clock::{Clock, Moment};
 use super::lease::Lease;
 use super::{FILE_NAME, Opened, SetAside, Store, StoreError, schema};
 
-/// How long a statement waits for another process that reads or writes the store.
+/// Longest wait of a statement for another process that reads or writes the store.
 const BUSY: Duration = Duration::from_secs(5);
-/// Page cache, KiB; the minus is SQLite's way to say KiB.
+/// Page cache; SQLite takes a negative number as KiB.
 const CACHE_KIB: i64 = -2048;
-/// Pages in the write-ahead log before they are moved into the file: a page that many events
-/// touch is then moved once for all of them.
+/// Pages in the write-ahead log before a checkpoint: a page that many events change is then written
+/// once for all of them.
 const CHECKPOINT_PAGES: i64 = 16_000;
-/// Size of a page, bytes. Records of hosts change here and there, and each change writes a page.
+/// Size of a page, bytes. Changed host records are scattered, and each change writes a page.
 const PAGE_BYTES: i64 = 1024;
 /// Size to which the write-ahead log is cut after a checkpoint, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
-/// Why an attempt gave no store.
+/// Why an attempt to open failed.
 enum Failure {
     /// The content cannot be trusted.
     Damaged(String),
-    /// Anything else.
+    /// Any other error.
     Error(StoreError),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
             set_aside: Some(SetAside { path: kept, reason }),
         }),
         Err(Failure::Error(error)) => Err(error),
-        // A file that was made a moment ago: the disk itself does not keep what it is given.
+        // The file was just created: the disk itself does not keep its data.
         Err(Failure::Damaged(reason)) => Err(StoreError::File {
             path,
             action: "make a new store",
@@ -69,11 +69,10 @@ pub(super) fn open(directory: &Path, boot_id: &str, moment: Moment) -> Result<Op
     }
 }
 
-/// Takes from others what they may do with the files of a state directory.
+/// Removes others' permissions on the files of a state directory.
 ///
 /// # Errors
-/// A file belongs to somebody else, who could read it through a descriptor of his own; or the
-/// system's own.
+/// A file belongs to another user, who could read it through an open descriptor; or a system error.
 pub(super) fn make_private(directory: &Path) -> Result<(), StoreError> {
     let refused = |path: &Path, action| {
         let path = path.to_path_buf();
@@ -127,7 +126,7 @@ fn attempt(path: &Path, boot_id: &str, moment: Moment) -> Result<Store, Failure>
         }
     };
     let mut connection = Connection::open(path).map_err(classify("open the store"))?;
-    // Questions first: nothing may be written to a file that is not ours to write.
+    // Queries come first: nothing may be written to a file of another program.
     let (found, foreign) = examine(&connection).map_err(classify("read the store"))?;
     if !(0..=schema::VERSION).contains(&found) {
         let known = schema::VERSION;
@@ -201,15 +200,15 @@ pub(super) fn again(store: &Store) -> Result<Store, StoreError> {
     })
 }
 
-/// Gives a store of an earlier version pages of today's size. Where that cannot be done, as on a
-/// full disk, it keeps those that it has: a change then writes more.
+/// Converts a store of an earlier version to the present page size. If that fails, as on a full
+/// disk, it keeps its pages: a change then writes more.
 fn shrink_pages(connection: &Connection) -> Result<(), rusqlite::Error> {
     let have: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
     if have == PAGE_BYTES {
         return Ok(());
     }
     let shrink = || {
-        // With a write-ahead log the size of pages cannot change.
+        // With a write-ahead log the page size cannot change.
         connection.pragma_update(None, "journal_mode", "DELETE")?;
         connection.pragma_update(None, "page_size", PAGE_BYTES)?;
         connection.execute_batch("VACUUM")
@@ -244,7 +243,7 @@ fn check(connection: &Connection) -> Result<Option<String>, rusqlite::Error> {
     Ok((verdict != "ok").then_some(verdict))
 }
 
-/// Renames a file and its companions to a name that is free; returns the name.
+/// Renames a file and its companions to a free name; returns the name.
 fn set_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let stamp = jiff::Timestamp::now()
         .strftime("%Y%m%dT%H%M%SZ")

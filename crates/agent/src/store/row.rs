@@ -1,26 +1,26 @@
-//! Host records as they are kept: arms by name, times as ages.
+//! Host records as stored: arms by name, times as ages.
 
 use std::net::IpAddr;
 
 use thalweg_learner::{ArmState, Host, HostKey, MAX_ARMS, Mode, Params};
 use thalweg_units::grammar::is_congestion_control;
 
-/// Most evidence any configuration allows, Q16 (`learning.memory` ends at 64).
+/// Most evidence that any configuration allows, Q16 (`learning.memory` is at most 64).
 const WEIGHT_MAX_Q16: u32 = 64 << 16;
 
-/// Most segments that a record remembers of an arm: 8,192 a stretch, and seven eighths, rounded
-/// up, of those before.
+/// Most segments in an arm's record: 8,192 a stretch, and seven eighths, rounded up, of the earlier
+/// ones.
 const SEGS_MAX: u64 = 8 * 8192 + 7;
 
-/// The logarithm of the greatest rate, bits in Q16.
+/// The logarithm of the highest rate, bits in Q16.
 const LOG_MAX_Q16: u64 = 64 << 16;
 
 /// All host records at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The algorithm that learned them; the other cannot use them.
+    /// The algorithm that learned them; the other mode cannot use them.
     pub mode: Mode,
-    /// The kernel's boot id: network namespace cookies mean something within one boot alone.
+    /// The kernel's boot id: network namespace cookies are valid only within one boot.
     pub boot_id: String,
     /// Cookie of the agent's own network namespace.
     pub own_netns: u64,
@@ -33,34 +33,34 @@ pub struct Snapshot {
 /// One host record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRow {
-    /// Whose.
+    /// Its key.
     pub key: HostKey,
     /// Connections established.
     pub connections: u32,
     /// Measurements taken.
     pub scored: u32,
-    /// Connections the loss rule moved.
+    /// Connections that the loss rule moved.
     pub switched: u32,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,
     /// Highest rate seen; unit as in [`ArmState::max_rate`].
     pub max_rate: u64,
-    /// How much longer the RTT is under the system's arm than the base RTT, Q16 bits.
+    /// log2 of the RTT under the system's arm over the base RTT, Q16 bits.
     pub queue_q16: u32,
     /// The base RTT, µs; 0 = none yet.
     pub base_rtt_us: u32,
     /// Milliseconds between the last connection or measurement and the snapshot.
     pub seen_age_ms: u64,
-    /// Milliseconds between the moment up to which forgetting has been applied and the
-    /// snapshot; `None` = not yet applied.
+    /// Milliseconds between the time up to which evidence has been discounted and the snapshot;
+    /// `None` = not yet discounted.
     pub forgot_age_ms: Option<u64>,
-    /// Arms with any record, by name.
+    /// Arms with any data, by name.
     pub arms: Vec<(String, ArmState)>,
 }
 
 impl HostRow {
-    /// The row of a record at monotonic time `now_ns`. `arm_name` tells the name in a slot;
-    /// slots without name and arms without any record are left out.
+    /// The row of a record at monotonic time `now_ns`. `arm_name` gives the name of a slot. Slots
+    /// without a name and arms without any data are left out.
     pub fn new<'a>(
         key: HostKey,
         host: &Host,
@@ -90,12 +90,11 @@ impl HostRow {
         }
     }
 
-    /// The record at monotonic time `now_ns`, `elapsed_ms` after the snapshot. `arm_slot`
-    /// tells the slot of a name; arms without slot are left out.
+    /// The record at monotonic time `now_ns`, `elapsed_ms` after the snapshot. `arm_slot` gives the
+    /// slot of a name; arms without a slot are left out.
     ///
-    /// Forgetting that is overdue since the last one happens here: after a
-    /// reboot the monotonic clock cannot express a time before it. `system_arm` is what arms are
-    /// compared with to tell which do harm.
+    /// Overdue discounting of evidence happens here: after a reboot the monotonic clock cannot
+    /// express an earlier time. `system_arm` is the reference for the judgement of harm.
     pub fn restore(
         &self,
         now_ns: u64,
@@ -122,7 +121,7 @@ impl HostRow {
             }
         }
         if let Some(age_ms) = self.forgot_age_ms {
-            // On a clock that starts at 1 at the last forgetting.
+            // On a clock that starts at 1 at the last discounting.
             let then_ns = to_ns(age_ms).saturating_add(1);
             host.forgot_ns = 1;
             thalweg_learner::forget(&mut host, params, then_ns);
@@ -132,7 +131,7 @@ impl HostRow {
         host
     }
 
-    /// The first field that no version of Thalweg writes, and why; or nothing.
+    /// The first field with a value that no version of Thalweg writes, and the reason; or none.
     pub(super) fn fault(&self, mode: Mode) -> Option<(String, String)> {
         if self.arms.len() > MAX_ARMS {
             let why = format!("{} arms, at most {MAX_ARMS} are possible", self.arms.len());
@@ -167,15 +166,14 @@ impl HostRow {
     }
 }
 
-/// The mode of a name.
+/// The mode with that name.
 pub fn parse_mode(name: &str) -> Option<Mode> {
     [Mode::Classic, Mode::Thalweg]
         .into_iter()
         .find(|mode| mode.name() == name)
 }
 
-/// The key of an address and a prefix length in the address' own family, both of which must
-/// be in canonical form.
+/// The key of an address and a prefix length in the address' own family, both in canonical form.
 pub(super) fn parse_key(netns: u64, address: &str, prefix: u32) -> Result<HostKey, String> {
     let address: IpAddr = address
         .parse()

@@ -1,4 +1,4 @@
-//! The tables, how older versions become the present one, and whether a file has them.
+//! The tables, the migrations of older versions, and the check of a file's tables.
 
 use rusqlite::{Connection, Transaction};
 
@@ -11,8 +11,8 @@ pub(super) const VERSION: i64 = MIGRATIONS.len() as i64;
 /// `MIGRATIONS[n]` turns version n into version n + 1; version 0 is an empty file.
 pub(super) const MIGRATIONS: [&str; 3] = [V1, V2, V3];
 
-/// Times of host records are the store's own, not ages at a snapshot: a record that does not
-/// change need not be written. Events leave by number, which follows that clock.
+/// Times of host records are the store's own, not ages at a snapshot, so an unchanged record need
+/// not be written. Events are removed by number, which follows that clock.
 const V3: &str = "
 UPDATE hosts SET
     seen_age_ms = coalesce((SELECT saved_at_ms FROM snapshots WHERE mode = hosts.mode), 0)

@@ -1,4 +1,4 @@
-//! Host records: what has changed is saved, all is loaded.
+//! Host records: changes are saved, and all are loaded.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,17 +11,17 @@ use super::clock::Moment;
 use super::row::{HostRow, Snapshot, parse_key};
 use super::{Store, StoreError};
 
-/// The store's state of each host, in brief: enough to tell which records have changed.
+/// The store's state of each host, in brief: enough to find changed records.
 ///
-/// Everything that a program changes in a record comes with a later time, so times and counts
-/// stand for all of it. Hosts are known by the 64-bit hash by which the kernel knows them.
+/// Every change of a record by a program comes with a later time, so times and counts represent all
+/// of it. Hosts are identified by the kernel's 64-bit hash.
 #[derive(Debug, Default)]
 pub struct Saved {
     marks: HashMap<u64, Mark>,
     walk: u32,
     /// [`Store::resets`] when this was read.
     resets: u64,
-    /// Rows that no version of Thalweg writes.
+    /// Rows with values that no version of Thalweg writes.
     unreadable: Vec<i64>,
 }
 
@@ -34,19 +34,19 @@ struct Mark {
 }
 
 impl Saved {
-    /// Begins a walk over all records of the kernel.
+    /// Starts a walk over all records of the kernel.
     pub fn begin(&mut self) {
         self.walk = self.walk.wrapping_add(1);
     }
 
-    /// Takes everything for changed.
+    /// Treats every record as changed.
     pub fn distrust(&mut self) {
         for mark in self.marks.values_mut() {
             mark.print = !mark.print;
         }
     }
 
-    /// The rows of hosts that this walk has not found.
+    /// The rows of hosts that this walk did not find.
     pub fn missing(&self) -> Vec<i64> {
         let unseen = self.marks.values().filter(|mark| mark.walk != self.walk);
         unseen.map(|mark| mark.id).collect()
@@ -77,8 +77,8 @@ impl Store {
         self.sql("save the host records", saved)
     }
 
-    /// Makes the records of a mode those of this boot. Of another boot only those of the agent's
-    /// own network namespace can be identified; they get its present cookie.
+    /// Assigns the records of a mode to this boot. Of another boot, only those of the agent's own
+    /// network namespace can be identified; they get its present cookie.
     pub fn adopt(&mut self, now: &Snapshot) -> Result<(), StoreError> {
         let adopted = self.transaction().and_then(|transaction| {
             let mode = now.mode.name();
@@ -144,12 +144,12 @@ impl Store {
         self.sql("read the host records", read)
     }
 
-    /// Whether nothing has been removed on request since this was read.
+    /// Whether nothing has been removed on request since this state was read.
     pub fn is_current(&self, saved: &Saved) -> bool {
         self.resets() == saved.resets
     }
 
-    /// Whether the store has a record as the kernel has it; notes that the kernel has it.
+    /// Whether the store's record equals the kernel's; marks it as found.
     pub fn has(&self, saved: &mut Saved, key: &HostKey, host: &Host) -> bool {
         let seen_ms = self.clock.at(host.seen_ns);
         let print = print(seen_ms, host.connections, host.scored, host.switched);
@@ -164,8 +164,8 @@ impl Store {
 
     /// Saves records of the kernel, in one transaction. `rows` have the ages of `moment`.
     ///
-    /// Fails where records were removed on request since `saved` was read
-    /// ([`Store::is_current`]): they must not come back from a walk that saw them.
+    /// Fails if records were removed on request since `saved` was read ([`Store::is_current`]): a
+    /// walk that saw them must not bring them back.
     pub fn save_hosts(
         &mut self,
         mode: Mode,
@@ -176,7 +176,7 @@ impl Store {
         let now_ms = self.clock.at(moment.monotonic_ns);
         let lease = Arc::clone(&self.lease);
         let written = self.transaction().and_then(|transaction| {
-            // Whoever removes records says so first, and then waits for this transaction.
+            // A removal is counted first, and then waits for this transaction.
             if lease.resets() != saved.resets {
                 return Ok(None);
             }
@@ -204,7 +204,7 @@ impl Store {
         Ok(())
     }
 
-    /// The host of a row; `None` where the row is gone, or is none that Thalweg writes.
+    /// The host of a row; `None` if the row is gone, or has values that Thalweg never writes.
     pub fn host_of(&self, id: i64) -> Result<Option<HostKey>, StoreError> {
         let found = self
             .connection
@@ -220,7 +220,7 @@ impl Store {
         Ok(self.sql("read the host records", found)?.flatten())
     }
 
-    /// Removes the records of hosts that the kernel has no more.
+    /// Removes the records of hosts that the kernel no longer has.
     pub fn remove_hosts(
         &mut self,
         mode: Mode,
@@ -240,7 +240,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes rows that nobody can read.
+    /// Removes unreadable rows.
     pub fn remove_unreadable(&mut self, saved: &mut Saved) -> Result<(), StoreError> {
         for id in std::mem::take(&mut saved.unreadable) {
             let removed = self
@@ -251,7 +251,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes the wall clock, where it has been set, and when the records were saved.
+    /// Records the wall clock, if it was set, and the time of saving.
     pub fn note_saved(&mut self, header: &Snapshot, moment: Moment) -> Result<(), StoreError> {
         let mut clock = self.clock.clone();
         let boot_id = self.boot_id.clone();
@@ -265,13 +265,13 @@ impl Store {
         Ok(())
     }
 
-    /// Notes the wall clock, where it has been set.
+    /// Records the wall clock, if it was set.
     pub fn note_clock(&mut self, moment: Moment) -> Result<(), StoreError> {
         let noted = self.clock.note(&self.connection, &self.boot_id, moment);
         self.sql("note the time", noted)
     }
 
-    /// The header of a mode's records, if there are any: whose they are.
+    /// The header of a mode's records, if there are any: their origin.
     pub fn header(&self, mode: Mode) -> Result<Option<Snapshot>, StoreError> {
         let header = self
             .connection
@@ -292,9 +292,8 @@ impl Store {
         self.sql("load the host records", header)
     }
 
-    /// Hands out the records of a mode one by one, those longest not seen first. Ages are those
-    /// of `moment`. Returns in words what is wrong with rows that are not valid, which are left
-    /// out.
+    /// Passes on the records of a mode one by one, longest not seen first. Ages are those of
+    /// `moment`. Returns the faults of invalid rows, which are left out.
     pub fn each_host(
         &self,
         mode: Mode,
@@ -323,7 +322,7 @@ impl Store {
         Ok(faults)
     }
 
-    /// The names of all arms that anything is known of.
+    /// The names of all arms with data.
     pub fn arm_names(&self, mode: Mode) -> Result<Vec<String>, StoreError> {
         let names = self
             .connection
@@ -358,13 +357,13 @@ impl Store {
         Ok(self.sql("remove a host record", removed)? > 0)
     }
 
-    /// Writes wait for each other here, not when the first change is made.
+    /// Writers wait here, not at the first change.
     pub(super) fn transaction(&mut self) -> Result<Transaction<'_>, rusqlite::Error> {
         self.connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
     }
 
-    /// One row with its arms; `Err` inside: a key that cannot be.
+    /// One row with its arms; `Err` inside: an invalid key.
     fn load_host(&self, id: i64, now_ms: i64) -> Result<Result<HostRow, String>, rusqlite::Error> {
         let mut statement = self.connection.prepare_cached(
             "SELECT netns, address, prefix, connections, scored, switched, min_rtt_us, max_rate,
@@ -434,7 +433,7 @@ fn delete(connection: &Connection, mode: Mode, key: &HostKey) -> Result<usize, r
         ])
 }
 
-/// Writes whose records these are, and when they were saved.
+/// Writes the records' origin and the time of saving.
 fn save_header(transaction: &Transaction<'_>, header: &Snapshot) -> Result<(), rusqlite::Error> {
     transaction.execute(
         "INSERT OR REPLACE INTO snapshots (mode, boot_id, own_netns, saved_at_ms)
@@ -449,7 +448,7 @@ fn save_header(transaction: &Transaction<'_>, header: &Snapshot) -> Result<(), r
     Ok(())
 }
 
-/// Writes a record over the one that is there; returns its id.
+/// Writes a record over the existing one; returns its id.
 pub(super) fn save_host(
     transaction: &Transaction<'_>,
     mode: Mode,
@@ -516,7 +515,7 @@ pub(super) fn save_host(
     Ok(id)
 }
 
-/// A 64-bit value without sign, kept as the signed one of the same bits.
+/// An unsigned 64-bit value, stored as the signed one with the same bits.
 pub(super) fn unsigned(row: &Row<'_>, column: usize) -> Result<u64, rusqlite::Error> {
     Ok(row.get::<_, i64>(column)?.cast_unsigned())
 }

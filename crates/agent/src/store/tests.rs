@@ -15,7 +15,7 @@ const BOOT: &str = "0f0e";
 /// An hour after that boot.
 const NOW: Moment = moment(3_600_000);
 
-/// So long after the boot.
+/// This long after the boot.
 const fn moment(ms: u64) -> Moment {
     Moment {
         monotonic_ns: ms * 1_000_000,
@@ -168,7 +168,7 @@ fn snapshots_round_trip_and_replace_each_other() {
     store.save_snapshot(&second, NOW).unwrap();
     assert_eq!(load(&store, Mode::Thalweg), Some(second));
     assert_eq!(load(&store, Mode::Classic), Some(classic));
-    // Arms go with their hosts.
+    // Arms are removed with their hosts.
     let arms: i64 = store
         .connection
         .query_row("SELECT count(*) FROM host_arms", [], |row| row.get(0))
@@ -176,7 +176,7 @@ fn snapshots_round_trip_and_replace_each_other() {
     assert_eq!(arms, 1 + 3);
 }
 
-/// A record of the kernel, seen at that time.
+/// A record of the kernel, last seen at that time.
 fn record(connections: u32, seen_ms: u64) -> Host {
     let mut host = Host {
         connections,
@@ -193,7 +193,7 @@ fn record(connections: u32, seen_ms: u64) -> Host {
 
 const NAMES: [&str; 4] = ["bbr", "cubic", "htcp", "reno"];
 
-/// Saves those of the kernel's records that have changed, as the agent does; returns how many.
+/// Saves the changed records of the kernel, as the agent does; returns their number.
 fn save(store: &mut Store, saved: &mut Saved, kernel: &[(HostKey, Host)], now: Moment) -> usize {
     saved.begin();
     let rows: Vec<HostRow> = kernel
@@ -235,8 +235,7 @@ fn only_what_has_changed_is_written() {
     assert_eq!(save(&mut store, &mut saved, &kernel, NOW), 65_536);
     assert_eq!(save(&mut store, &mut saved, &kernel, NOW), 0);
 
-    // One in a hundred, all over the table. The log begins anew, so that its size is what is
-    // written.
+    // One in a hundred, all over the table. The log restarts, so its size equals the written bytes.
     let later = moment(3_700_000);
     for (_, host) in kernel.iter_mut().skip(13).step_by(100) {
         *host = record(2, 3_650_000);
@@ -251,7 +250,7 @@ fn only_what_has_changed_is_written() {
     println!("a snapshot of 656 changed hosts of 65,536 wrote {written} bytes");
     assert!((1..=2_000_000).contains(&written), "{written} bytes");
 
-    // Evicted ones go, and an agent that is started anew knows what there is.
+    // Evicted records are removed, and a restarted agent knows the rest.
     kernel.truncate(60_000);
     assert_eq!(save(&mut store, &mut saved, &kernel, later), 0);
     drop(store);
@@ -265,7 +264,7 @@ fn only_what_has_changed_is_written() {
             let names = |slot: usize| NAMES.get(slot).copied();
             assert_eq!(row, HostRow::new(row.key, host, later.monotonic_ns, names));
             hosts += 1;
-            // A few are enough: each is looked for.
+            // A few are enough, because each is searched.
             if hosts < 500 {
                 Ok(())
             } else {
@@ -376,8 +375,8 @@ fn a_record_survives_a_reboot_with_its_age() {
     assert_eq!(same.arms[2], arm(0));
     assert!(same.forgot_ns.abs_diff(90 * minute_ns) <= 1);
 
-    // After a reboot the clock starts anew: 55 minutes down and 1 up make two half-lives of
-    // the 67 minutes, and 7 minutes of the third.
+    // After a reboot the clock restarts. 55 minutes down and 1 up make two half-lives of the 67
+    // minutes, and 7 minutes of the third.
     let rebooted = row.restore(minute_ns, 56 * 60_000, &params, None, slot);
     assert_eq!(rebooted.arms[2].weight_q16, arm(0).weight_q16 >> 2);
     assert_eq!(rebooted.arms[2].value, arm(0).value);
@@ -464,7 +463,7 @@ fn old_events_leave_by_age_and_by_number() {
     assert_eq!(store.events(0, 1, None).unwrap()[0].id, 11);
     assert_eq!(store.prune(then, day, 40).unwrap(), 50);
     assert_eq!(store.events(0, 100, None).unwrap().len(), 40);
-    // Numbers are never used twice, even when every event has gone.
+    // Numbers are never reused, even when every event has been removed.
     let much_later = moment(86_400_000);
     store.prune(much_later, Duration::from_secs(1), 1).unwrap();
     let one = [event(0, "192.0.2.7", false)];
@@ -502,7 +501,7 @@ fn a_crash_leaves_the_last_commit() {
     };
     super::snapshot::save_host(&transaction, Mode::Thalweg, &other, 0).unwrap();
     super::events::append(&transaction, &[event(2, "192.0.2.7", true)], 0).unwrap();
-    // The files as a machine that loses power now would find them.
+    // The files as a machine that loses power now would have them.
     let crashed = tempfile::tempdir().unwrap();
     for suffix in ["", "-wal"] {
         let name = format!("{FILE_NAME}{suffix}");
@@ -520,7 +519,7 @@ fn a_crash_leaves_the_last_commit() {
         assert_eq!(store.events(0, 9, None).unwrap().len(), 1);
     }
 
-    // A write-ahead log that ends in the middle of a transaction.
+    // A write-ahead log that ends within a transaction.
     store
         .append_events(&vec![event(3, "192.0.2.7", true); 1000], NOW)
         .unwrap();

@@ -1,10 +1,10 @@
-//! Makes configurations: valid ones, and ones that are malformed by construction.
+//! Generates configurations: valid ones, and ones malformed by construction.
 //!
-//! Accepted values of each key are stated here once more, apart from the code under test.
+//! The accepted values of each key are stated here again, independently of the code under test.
 
 use thalweg_units::random;
 
-/// A file that sets every key, to something other than its default.
+/// A file that sets every key to a value other than its default.
 pub const FULL: &str = r#"mode = "classic"
 dry_run = true
 cgroup = "/sys/fs/cgroup/a.slice"
@@ -47,18 +47,18 @@ log_rate = 100
 interval = "60s"
 "#;
 
-/// Ways to break a file.
+/// Number of ways to break a file.
 pub const KINDS: usize = 12;
 
 /// A malformed file.
 pub struct Case {
     pub text: Vec<u8>,
     pub kind: &'static str,
-    /// The line that was broken, from 1.
+    /// The broken line, from 1.
     pub line: usize,
 }
 
-/// What malformed files are made of.
+/// Random choices for malformed files.
 pub struct Random(pub random::Random);
 
 impl Random {
@@ -88,7 +88,7 @@ enum Accepts {
     Whole(i64, i64),
     /// Bounds in tenths.
     Number(i64, i64),
-    /// Bounds in µs; whether "0" is accepted besides.
+    /// Bounds in µs; whether "0" is also accepted.
     Duration(i64, i64, bool),
     /// Bounds in bytes; whether it must be a power of two.
     Size(i64, i64, bool),
@@ -97,7 +97,7 @@ enum Accepts {
     PathOrAuto,
     ArmOrNone,
     GroupOrNone,
-    /// Least and most names, whether "auto" is accepted.
+    /// Fewest and most names, whether "auto" is accepted.
     Arms(usize, usize, bool),
     /// IPv4 and IPv6 prefixes.
     Prefixes,
@@ -108,7 +108,7 @@ use Accepts::*;
 const SECOND: i64 = 1_000_000;
 const DAY: i64 = 86_400 * SECOND;
 
-/// Every key, by the line of [`FULL`] on which it stands.
+/// Every key, by its line in [`FULL`].
 const KEYS: &[(&str, Accepts)] = &[
     ("mode", Word(&["thalweg", "classic"])),
     ("dry_run", Boolean),
@@ -153,8 +153,8 @@ fn accepts(key: &str) -> Accepts {
         .1
 }
 
-/// A value that the key accepts. `score_min` and `score_full` and the lists of arms are
-/// kept from contradicting each other.
+/// A value that the key accepts. `score_min` and `score_full`, and the lists of arms, are kept
+/// consistent.
 fn right(key: &str, random: &mut Random) -> String {
     match accepts(key) {
         Boolean => random.pick(&["true", "false"]).to_string(),
@@ -211,10 +211,9 @@ fn decimal(tenths: i64) -> String {
     format!("{sign}{}.{}", tenths.abs() / 10, tenths.abs() % 10)
 }
 
-/// A value, correct as TOML, that the key must not accept: of another type or outside its
-/// range.
+/// A value that is valid TOML but that the key must refuse: of another type or outside its range.
 fn wrong(key: &str, random: &mut Random) -> String {
-    // No key accepts one of these.
+    // No key accepts any of these.
     if random.below(4) == 0 {
         let date = format!("19{}-05-27", random.between(10, 99));
         let table = format!("{{ {} = 1 }}", random.letters(3));
@@ -363,7 +362,7 @@ fn wrong(key: &str, random: &mut Random) -> String {
     }
 }
 
-/// A name that no congestion control can have.
+/// A name that is invalid for congestion controls.
 fn bad_arm(random: &mut Random) -> String {
     let name = random.letters(3);
     let long = random.letters(16);
@@ -447,7 +446,7 @@ fn break_key(
             "unknown key"
         }
         1 => {
-            // No key is another one with an x in it.
+            // No key is another key with an x in it.
             let mut wrong_name = name.to_owned();
             wrong_name.insert(random.below(name.len() + 1), 'x');
             lines[*at] = format!("{wrong_name} = {value}").into_bytes();

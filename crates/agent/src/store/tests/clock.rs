@@ -4,7 +4,7 @@ use super::*;
 
 const YEAR_MS: i64 = 365 * 86_400_000;
 
-/// The same moment of the monotonic clock, with the wall clock set by so much.
+/// The same moment of the monotonic clock, with the wall clock changed by this much.
 fn set(moment: Moment, by_ms: i64) -> Moment {
     Moment {
         wall_ms: moment.wall_ms + by_ms,
@@ -65,7 +65,7 @@ fn from_boot_to_boot_the_wall_clock_counts_but_never_back() {
         drop(filled(directory.path()));
         let store = open_at(directory.path(), "next", set(boot, by_ms));
         assert_eq!(age_ms(&store, set(boot, by_ms)), age, "set by {by_ms} ms");
-        // From then on time passes again.
+        // From then on time advances again.
         let later = Moment {
             monotonic_ns: 120_000_000_000,
             ..boot
@@ -74,18 +74,17 @@ fn from_boot_to_boot_the_wall_clock_counts_but_never_back() {
     }
 }
 
-/// A clock that was wrong while the machine ran is no reason to take what it said for time that
-/// has passed.
+/// The time that a wrong clock showed while the machine ran does not count as elapsed time.
 #[test]
 fn a_clock_that_was_set_before_the_machine_was_shut_down_is_known() {
     for by_ms in [-50 * YEAR_MS, 50 * YEAR_MS] {
         let directory = tempfile::tempdir().unwrap();
         let mut store = filled(directory.path());
-        // Set a minute later, and noted.
+        // Set a minute later, and recorded.
         let minute = set(moment(3_660_000), by_ms);
         store.note_clock(minute).unwrap();
         drop(store);
-        // Ten minutes later, on the same wrong clock, another boot.
+        // Ten minutes later, with the same wrong clock, another boot.
         let boot = Moment {
             monotonic_ns: 5_000_000_000,
             wall_ms: minute.wall_ms + 600_000,

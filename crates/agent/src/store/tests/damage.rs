@@ -1,4 +1,4 @@
-//! Files and documents that are not what they should be.
+//! Damaged files and documents.
 
 use rusqlite::Connection;
 
@@ -163,7 +163,7 @@ fn records_that_cannot_be_are_left_out_and_named() {
         assert_eq!((good, faults.len()), (2, 1), "{faults:?}");
         assert!(faults[0].contains(fault), "{faults:?}");
     }
-    // A host that cannot be read is in nobody's way.
+    // An unreadable host does not affect others.
     store
         .connection
         .execute_batch("UPDATE hosts SET address = 'x' WHERE id = 1")
@@ -185,7 +185,7 @@ fn a_store_that_was_closed_in_good_order_says_so_and_no_other() {
     drop(other);
     assert!(mark.exists());
 
-    // Whoever finds damage has it read whole the next time.
+    // Damage found in use makes the next start check the store whole.
     let store = open(directory.path());
     assert!(!mark.exists());
     let broken = rusqlite::Error::SqliteFailure(
@@ -274,7 +274,7 @@ fn the_cause_is_told_once() {
     assert_told_once(error, "no such table");
 }
 
-/// As the agent and the command line tell errors.
+/// Checks that the cause occurs once in the message of the agent and the command line.
 fn assert_told_once(error: StoreError, cause: &str) {
     let told = format!("{:#}", anyhow::Error::from(error));
     assert_eq!(told.matches(cause).count(), 1, "{told}");
