@@ -19,14 +19,13 @@ use tokio::runtime::Runtime;
 
 use crate::failure::{Failure, Pinned};
 
-/// How long the agent may take to begin an answer, and to go on with it.
+/// Longest wait for a response to begin, and for more of it.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to begin one that says what it has changed: an import of many hosts takes
-/// its time.
+/// Longest wait for a response that reports a change: an import of many hosts takes time.
 const LONG_PATIENCE: Duration = Duration::from_secs(300);
-/// Bytes of a file that are sent at once.
+/// Bytes of a file per part.
 const PART: usize = 64 << 10;
-/// How often it is looked whether the agent still runs.
+/// Interval of checks whether the agent still runs.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A client of one agent.
@@ -37,7 +36,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the agent on a socket; `pin` is where that agent pins its programs.
+    /// A client of the agent on a socket; `pin` is that agent's directory of pins.
     pub fn new(socket: PathBuf, pin: PathBuf) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -50,12 +49,12 @@ impl Client {
         })
     }
 
-    /// A resource as the type that describes it.
+    /// Gets a resource, as the type that describes it.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(path, &self.ask(Method::GET, path, nothing())?)
     }
 
-    /// A resource, part by part as it comes.
+    /// Gets a resource, part by part as it arrives.
     pub fn get_parts(&self, path: &str, part: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         self.runtime
             .block_on(self.receive(Method::GET, path, nothing(), part))
@@ -66,12 +65,12 @@ impl Client {
         parse(path, &self.ask(Method::DELETE, path, nothing())?)
     }
 
-    /// Asks for something to be done.
+    /// Posts a request without a body.
     pub fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         parse(path, &self.ask(Method::POST, path, nothing())?)
     }
 
-    /// Sends a file from its beginning.
+    /// Posts a file from its beginning.
     pub fn post_file<T: DeserializeOwned>(&self, path: &str, mut file: File) -> Result<T> {
         file.rewind().context("reading the file again")?;
         let left = file.metadata().context("looking at the file")?.len();
@@ -79,9 +78,9 @@ impl Client {
         parse(path, &self.ask(Method::POST, path, body)?)
     }
 
-    /// Follows a resource of lines without end. Once the agent has accepted, so that nothing
-    /// falls between the two, `first` is asked for and handed to `begin`; then each line to
-    /// `line`. It returns when the agent ends or one of them fails.
+    /// Follows a resource of endless lines. Once the agent has accepted, so that no line is missed,
+    /// `first` is requested and passed to `begin`. Then each line is passed to `line`. Returns when
+    /// the agent ends or one of them fails.
     pub fn follow<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -182,7 +181,7 @@ impl Client {
                 "no permission to use {}: run as root, or, to read, join the group of paths.socket_group",
                 self.socket.display()
             ),
-            // Its queue is full.
+            // The agent's queue is full.
             ErrorKind::WouldBlock => anyhow!(
                 "the agent takes no connections on {}; is its process stopped?",
                 self.socket.display()
@@ -219,7 +218,7 @@ impl Body for Parts {
         }
         let most = usize::try_from(self.left).map_or(PART, |left| left.min(PART));
         let mut part = vec![0; most];
-        // Regular files alone: a read that blocks blocks for the disk.
+        // Only regular files: a blocking read waits for the disk.
         let read = match self.file.read(&mut part) {
             Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
             read => read,
@@ -245,8 +244,8 @@ pub fn pinned(pin: &Path) -> Pinned {
     }
 }
 
-/// Waits for an answer of the agent with a process id, but not for ever, and not at all where
-/// that process is stopped.
+/// Waits for a response of the agent with a process id, but not forever, and not at all if that
+/// process is stopped.
 async fn answer_of<T>(
     agent: Option<i32>,
     patience: Duration,
@@ -267,15 +266,15 @@ async fn answer_of<T>(
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger.
+/// Whether a signal or a debugger has stopped a process.
 fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
     state.is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
-/// The body of an answer that is not an error.
+/// The body of a response that is not an error.
 async fn accepted(response: Response<Incoming>) -> Result<Incoming> {
     let status = response.status();
     if status.is_success() {
@@ -309,7 +308,7 @@ fn parse<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T> {
     })
 }
 
-/// Text as one segment or query value of a path.
+/// Text encoded as one segment or query value of a path.
 pub fn encode(text: &str) -> String {
     text.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {

@@ -1,4 +1,4 @@
-//! How commands fail, and what the shell learns of it.
+//! Failures of commands, and their exit codes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -9,27 +9,27 @@ use clap::error::ErrorKind;
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 use thalweg_units::{Faults, excerpt};
 
-/// State of the programs in the kernel.
+/// Whether programs are in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pinned {
     /// They are attached.
     Yes,
     /// Nothing is attached.
     No,
-    /// This user may not look.
+    /// This user may not inspect it.
     Unknown,
 }
 
-/// Failures that have an exit code of their own; every other is code 1.
+/// Failures with an exit code of their own; all others have code 1.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Options that contradict each other, or a confirmation that is missing.
+    /// Options that contradict each other, or a missing confirmation.
     #[error("{0}")]
     Usage(String),
-    /// `doctor` found that something required is missing.
+    /// `doctor` found that a requirement is missing.
     #[error("this machine lacks something that the agent needs")]
     Requirement,
-    /// This machine or user may not have a link, or a stack.
+    /// This machine or user cannot have a link, or a stack.
     #[error("{0}")]
     Missing(String),
     /// The command of `link` or `stack` cannot be started.
@@ -37,12 +37,12 @@ pub enum Failure {
     Start {
         /// The program.
         program: String,
-        /// The system's answer.
+        /// The error.
         why: String,
         /// It exists, but cannot be run.
         found: bool,
     },
-    /// The command of `link` or `stack` ended with this code: not our failure.
+    /// The command of `link` or `stack` ended with this code: not a failure of ours.
     #[error("the command ended with exit code {0}")]
     Command(u8),
     /// Nobody listens on the socket.
@@ -50,9 +50,9 @@ pub enum Failure {
     AgentDown {
         /// The socket.
         socket: PathBuf,
-        /// Where programs are pinned.
+        /// The directory of pins.
         pin: PathBuf,
-        /// Whether they are.
+        /// Whether programs are pinned.
         pinned: Pinned,
     },
     /// The laboratory missed an expectation.
@@ -61,13 +61,13 @@ pub enum Failure {
     /// The laboratory found a run worse than another.
     #[error("B is worse than A")]
     Worse,
-    /// `policy check` or `config check` found faults, or warnings that were not to be.
+    /// `policy check` or `config check` found faults, or warnings that count as faults.
     #[error("{0}")]
     Faults(String),
-    /// `model check` found files that are no models.
+    /// `model check` found files that are not models.
     #[error("{0}")]
     Model(String),
-    /// Whoever read our output has stopped: no failure at all.
+    /// The reader of our output has stopped: not a failure.
     #[error("the reader of the output has gone")]
     OutputClosed,
 }
@@ -80,7 +80,7 @@ impl Failure {
             Self::Requirement | Self::Missing(_) => 3,
             Self::AgentDown { .. } => 4,
             Self::Expectation => 5,
-            // As env(1) and the shells do.
+            // As in env(1) and the shells.
             Self::Start { found: true, .. } => 126,
             Self::Start { found: false, .. } => 127,
             Self::Command(code) => *code,
@@ -109,7 +109,7 @@ fn agent_down(socket: &std::path::Path, pin: &std::path::Path, pinned: Pinned) -
     format!("the agent is not running (nobody answers on {socket}); {state}")
 }
 
-/// Says on standard error what went wrong, as one object where answers are JSON; returns the exit code.
+/// Reports an error on standard error, as one object if output is JSON; returns the exit code.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let failure = error.downcast_ref::<Failure>();
     let code = failure.map_or(1, Failure::code);
@@ -123,13 +123,13 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         } else {
             format!("thalweg: {message}")
         };
-        // Nothing is left to do where standard error is closed too.
+        // If standard error is closed, nothing can be done.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     ExitCode::from(code)
 }
 
-/// The faults of a scenario, if that is what went wrong.
+/// The faults of a scenario, if they are the error.
 fn scenario_faults(error: &anyhow::Error) -> Option<&Faults> {
     match (error.downcast_ref(), error.downcast_ref()) {
         (Some(thalweg_lab::Error::Scenario(faults)), _)
@@ -138,7 +138,7 @@ fn scenario_faults(error: &anyhow::Error) -> Option<&Faults> {
     }
 }
 
-/// Faults, each with the line that it is in.
+/// Faults, each with its line of the file.
 fn with_excerpts(faults: &Faults) -> String {
     let mut texts = BTreeMap::new();
     let told = faults.0.iter().map(|fault| {
@@ -157,7 +157,7 @@ fn with_excerpts(faults: &Faults) -> String {
     }
 }
 
-/// The same for arguments that cannot be understood; prints `--help` and `--version`.
+/// Reports arguments that cannot be parsed; prints `--help` and `--version`.
 pub fn report_usage(error: &clap::Error) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(2);
     let json = std::env::args_os()
@@ -175,7 +175,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// clap's message in one line: the fault, its suggestions, and whose help to read.
+/// clap's message in one line: the fault, its suggestions, and the command whose help to read.
 fn usage_line(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; see --help".to_owned();

@@ -41,7 +41,7 @@ const GROUPS: [(&str, &[&str], &str); 6] = [
     ),
 ];
 
-/// The command line, whose help has groups.
+/// The command line, with grouped help.
 pub fn command() -> Command {
     let command = Cli::command();
     let template = format!(

@@ -1,11 +1,11 @@
-//! Kinds of files, to name the command that takes a file where this one does not.
+//! Kinds of files, to name the right command for a file of the wrong kind.
 
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use thalweg_units::file::{self, MAX_FILE_BYTES};
 
-/// Kinds of files that users write, or name.
+/// Kinds of files that users write or name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Configuration,
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// Names at the root of a file that only files of one kind have.
+/// Root names that only files of one kind have.
 const ROOTS: [(Kind, &[&str]); 5] = [
     (
         Kind::Configuration,
@@ -47,8 +47,8 @@ const ROOTS: [(Kind, &[&str]); 5] = [
     (Kind::Tables, &["table", "title"]),
 ];
 
-/// Refuses a file that is certainly of another kind than a command takes. What cannot be read, or
-/// told, passes: its faults are found by whoever reads it.
+/// Refuses a file that is certainly of another kind. Unreadable and ambiguous files pass: their
+/// faults are found when they are read.
 ///
 /// # Errors
 /// The kind of the file, and the command that takes it.
@@ -99,7 +99,7 @@ fn of(bytes: &[u8]) -> Option<Kind> {
     fitting.next().is_none().then_some(first)
 }
 
-/// Names at the root of TOML: of keys before the first table, and of tables.
+/// Names at the root of TOML: keys before the first table, and tables.
 fn roots(text: &str) -> impl Iterator<Item = &str> {
     let mut is_root = true;
     text.lines().filter_map(move |line| {
@@ -141,7 +141,7 @@ mod tests {
                     continue;
                 }
                 let found = of(&std::fs::read(&path).unwrap());
-                // A sample has all of its keys in comments.
+                // All keys of a sample are in comments.
                 if found.is_some() || folder != "packaging" {
                     assert_eq!(found, Some(kind), "{}", path.display());
                 }

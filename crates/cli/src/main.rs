@@ -1,4 +1,4 @@
-//! `thalweg`: the agent, the questions one can ask it, and the laboratory.
+//! `thalweg`: the agent, the commands that query it, and the laboratory.
 
 use std::process::ExitCode;
 

@@ -93,10 +93,10 @@ impl Global {
     }
 }
 
-/// An address, with brackets around it or without.
+/// An address, with or without brackets.
 ///
 /// # Errors
-/// The text is no address.
+/// The text is not an address.
 pub fn address(text: &str) -> Result<IpAddr, String> {
     let inner = text
         .strip_prefix('[')
@@ -112,10 +112,10 @@ pub fn address(text: &str) -> Result<IpAddr, String> {
     })
 }
 
-/// A host as the agent knows it: an address, with a length where it is a prefix.
+/// A host in the agent's form: an address, with a length if it is a prefix.
 ///
 /// # Errors
-/// The text is no address.
+/// The text is not an address.
 pub fn host(text: &str) -> Result<String, String> {
     let (start, length) = text.split_once('/').unwrap_or((text, ""));
     let good = address(start)?;
@@ -129,7 +129,7 @@ pub fn host(text: &str) -> Result<String, String> {
     }
 }
 
-/// The directory of a cgroup that is named as policies name it, or by a directory.
+/// The directory of a cgroup, given in the form of policies, or as a directory.
 ///
 /// # Errors
 /// There is no such cgroup.
@@ -145,7 +145,7 @@ pub fn cgroup(text: &Path) -> anyhow::Result<PathBuf> {
     };
     let directory = system::cgroup2_mount()?.join(name.trim_start_matches('/'));
     if !directory.is_dir() {
-        // A directory elsewhere is told that it is no cgroup.
+        // An existing directory elsewhere gets another message: it is not a cgroup.
         if text.is_absolute() && text.exists() {
             system::check_cgroup2(text)?;
         }

@@ -1,4 +1,4 @@
-//! Standard output: tables, figures for readers, and readers that go away.
+//! Standard output: tables, figures for readers, and closed pipes.
 
 use std::io::{ErrorKind, Write};
 
@@ -11,7 +11,7 @@ use thalweg_units::figures::{self, three};
 
 use crate::failure::Failure;
 
-/// No table is wider.
+/// Largest width of a table.
 const WIDTH: u16 = 100;
 
 /// Writes text to standard output.
@@ -38,8 +38,8 @@ pub fn print_json_line(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string(value)? + "\n"))
 }
 
-/// Draws a table without borders. Columns named in `numbers` (by position) align right; the
-/// first is not wrapped unless it would take more than half of the width.
+/// Draws a table without borders. Columns in `numbers` (by position) align right. The first column
+/// is not wrapped unless it would take more than half of the width.
 pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
     let columns = 0..header.len();
     let widest = |column: usize| {

@@ -160,7 +160,7 @@ fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
 
 fn trace(global: &Global, pin: &Path, options: &Trace) -> Result<()> {
     let remote = options.host.as_deref().map(address).transpose()?;
-    // Ctrl-C ends the process; the kernel stops telling a few seconds later.
+    // Ctrl-C ends the process; the kernel stops tracing a few seconds later.
     cc::trace(
         pin,
         options.name.as_deref(),
@@ -224,7 +224,7 @@ fn done(global: &Global, what: &str, name: &str) -> Result<()> {
     output::print(&format!("{what} {name}\n"))
 }
 
-/// Gives an error the exit code that is documented for it.
+/// Gives an error its documented exit code.
 fn classified(error: anyhow::Error) -> anyhow::Error {
     if error.is::<MissingPrivilege>() || error.is::<Unavailable>() {
         return Failure::Missing(format!("{error:#}")).into();

@@ -21,7 +21,7 @@ pub enum What {
     Show,
 }
 
-/// Does it.
+/// Runs the sub-command.
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Check(options) => check::run(global, options),

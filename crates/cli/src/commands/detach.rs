@@ -10,26 +10,26 @@ use crate::failure::Failure;
 use crate::options::Global;
 use crate::output;
 
-/// How long an agent may take to end after it has answered.
+/// Longest wait for an agent's end after its response.
 const END: Duration = Duration::from_secs(10);
 
 /// The parts that were removed.
 #[derive(Deserialize, Serialize)]
 struct Removed {
     removed: Vec<String>,
-    /// Why what was learned since the last snapshot is not in the store.
+    /// Why the records since the last snapshot are not in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unsaved: Option<String>,
 }
 
-/// The parts of an agent's status that matter here.
+/// The field of an agent's status that is needed here.
 #[derive(Deserialize)]
 struct Pid {
     pid: u32,
 }
 
-/// Has the agent remove its programs and end, and waits for its end; removes them itself where
-/// none runs.
+/// Makes the agent remove its programs and end, and waits for its end. Without an agent, it removes
+/// them itself.
 pub fn run(global: &Global) -> Result<()> {
     let client = global.client()?;
     let agent = client
@@ -56,7 +56,7 @@ pub fn run(global: &Global) -> Result<()> {
             answer.removed.join(", ")
         ))?;
     }
-    // Whoever starts another one next must not meet this one.
+    // A later start must not meet this agent.
     if agent.is_some_and(|agent| !agent.ends_within(END)) {
         bail!("the programs are gone, but the agent has not ended yet");
     }

@@ -43,7 +43,7 @@ fn user_mode_kernel() -> Result<Check> {
         Err(error) if error.is_interruption() => return Err(error.into()),
         Err(Error::Preconditions(missing)) => {
             let fix = "install the package user-mode-linux, where the system has it (Debian)";
-            // The missing part, without what to install.
+            // The missing part, without installation advice.
             let line = missing.first().map_or("", String::as_str);
             let found = line.split(": ").next().unwrap_or_default().to_owned();
             (CheckState::Degraded, found, Some(fix))
@@ -68,7 +68,7 @@ fn user_mode_kernel() -> Result<Check> {
     Ok(of_lab("user-mode kernel", state, found, means, fix))
 }
 
-/// A check of what the laboratory alone needs.
+/// A check that only the laboratory needs.
 fn of_lab(name: &str, state: CheckState, found: String, means: &str, fix: Option<String>) -> Check {
     Check {
         name: name.to_owned(),
@@ -82,7 +82,7 @@ fn of_lab(name: &str, state: CheckState, found: String, means: &str, fix: Option
     }
 }
 
-/// Whether a stock kernel can be run in virtual time; none is booted.
+/// Whether a stock kernel can run in virtual time; none is booted.
 fn virtual_time() -> Result<Check> {
     let newest = match qemu::missing() {
         missing if missing.is_empty() => kernels::find(None).map(|stock| stock.name),
@@ -100,7 +100,7 @@ fn virtual_time() -> Result<Check> {
                 .unwrap_or((line, "see docs/reference/lab.md"));
             (CheckState::Degraded, found.to_owned(), Some(fix.to_owned()))
         }
-        // A cache that another user's HOME names, for one.
+        // For example, a cache in another user's HOME.
         Err(error) => {
             let fix = "set XDG_CACHE_HOME to a directory of your own";
             (

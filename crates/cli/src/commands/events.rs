@@ -30,7 +30,7 @@ pub struct Options {
 #[serde(untagged)]
 enum Line {
     Event(Box<Event>),
-    /// The agent had to leave out so many.
+    /// Number of events that the agent had to leave out.
     Missed {
         missed: u64,
     },
@@ -57,7 +57,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         }
         return output::print(&events.iter().map(line).collect::<String>());
     }
-    // An event that came between the two requests is in both answers.
+    // An event between the two requests is in both responses.
     let seen = std::cell::RefCell::new(HashSet::new());
     client.follow(
         &format!("/v1/events/stream{}", query("?host=", host)),
@@ -83,13 +83,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     )
 }
 
-/// Identifies an event whether it has been stored or not.
+/// Identity of an event, whether stored or not.
 fn identity(event: &Event) -> (i64, u64, String) {
     (event.time_ms, event.connection, event.kind.clone())
 }
 
-/// The name of the record that covers an address, by which events are kept; the address
-/// itself where the agent knows no such host (any more).
+/// The key of the record that contains an address, under which events are stored. The address
+/// itself if the agent has no such record (any more).
 fn record(client: &Client, host: &str) -> String {
     client
         .get::<Vec<Explanation>>(&format!("/v1/hosts/{}", encode(host)))

@@ -17,7 +17,7 @@ pub struct Options {
     host: String,
 }
 
-/// Says why the next connection to a host will run what it will.
+/// Explains the congestion control of the next connection to a host.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let path = format!("/v1/hosts/{}", encode(&options.host));
     let explanations: Vec<Explanation> = global.client()?.get(&path)?;

@@ -28,7 +28,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         Some(path) if path == Path::new("-") => get(&mut output::write),
         Some(path) => {
             let context = || format!("cannot write {}", path.display());
-            // Not for all to read: it tells with whom this machine speaks.
+            // Private: it shows with whom this machine communicates.
             let mut draft = Draft::new(path, 0o600).with_context(context)?;
             get(&mut |part| draft.write(part).with_context(context))?;
             draft.persist().with_context(context)

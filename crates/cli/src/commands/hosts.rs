@@ -61,7 +61,7 @@ impl FromStr for Filter {
         if let Some(prefix) = parse_prefix(text) {
             return Ok(Self::Within(prefix));
         }
-        // Only an address has one of these.
+        // Only addresses contain one of these characters.
         if is_congestion_control(text) {
             return Ok(Self::Arm(text.to_owned()));
         }
@@ -69,7 +69,7 @@ impl FromStr for Filter {
     }
 }
 
-/// An address or a prefix; bits beyond its length do not matter.
+/// An address or a prefix; bits beyond its length are ignored.
 fn parse_prefix(text: &str) -> Option<Prefix> {
     let bare = text.strip_prefix('[').map(|rest| rest.replacen(']', "", 1));
     match Prefix::parse(bare.as_deref().unwrap_or(text)) {
@@ -78,12 +78,12 @@ fn parse_prefix(text: &str) -> Option<Prefix> {
     }
 }
 
-/// Whether a host's record and a prefix overlap: an address finds the record that covers it.
+/// Whether a host's record and a prefix overlap: an address finds the record that contains it.
 fn overlap(host: &str, prefix: Prefix) -> bool {
     parse_prefix(host).is_some_and(|host| host.covers(prefix) || prefix.covers(host))
 }
 
-/// Lists what is known of remote hosts.
+/// Lists the records of remote hosts.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut hosts: Hosts = global.client()?.get("/v1/hosts")?;
     choose(&mut hosts.hosts, options);
@@ -119,7 +119,7 @@ fn choose(hosts: &mut Vec<Host>, options: &Options) {
         }
         hosts.retain(|host| !host.arms.is_empty());
     }
-    // IPv4 lies within ::ffff:0:0/96, before all others.
+    // IPv4 is within ::ffff:0:0/96, before all others.
     hosts.sort_by_cached_key(|host| {
         let prefix = parse_prefix(&host.address);
         let key = prefix.map(|prefix| (prefix.bits(), prefix.length128()));
@@ -130,7 +130,7 @@ fn choose(hosts: &mut Vec<Host>, options: &Options) {
         Order::Recent => hosts.sort_by_key(|host| host.idle_s),
         Order::Connections => hosts.sort_by_key(|host| Reverse(host.connections)),
         Order::Rate => hosts.sort_by_key(|host| Reverse(host.max_rate_bytes_per_s)),
-        // No round-trip time yet: last.
+        // Records without a round-trip time come last.
         Order::Rtt => hosts.sort_by_key(|host| (host.min_rtt_us == 0, host.min_rtt_us)),
     }
     hosts.truncate(options.limit.unwrap_or(usize::MAX));
@@ -160,7 +160,7 @@ fn table(hosts: &[Host]) -> String {
     rows(hosts, &header, &[2, 3, 4, 5, 6, 7, 8], cells)
 }
 
-/// A row for each arm of each host; a host without one has a row, too.
+/// A row for each arm of each host; a host without arms has a row, too.
 fn rows(
     hosts: &[Host],
     header: &[&str],

@@ -19,14 +19,14 @@ pub struct Options {
     file: PathBuf,
 }
 
-/// The agent's answer.
+/// The agent's response.
 #[derive(Deserialize, Serialize)]
 struct Imported {
     imported: u64,
     left_out: u64,
 }
 
-/// Puts the host records of a document into the agent; all of it is checked first.
+/// Sends the host records of a document to the agent, which checks all of it first.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let most = u64::from(global.config()?.hosts.max) * HOST_MAX_BYTES;
     let is_input = options.file == Path::new("-");

@@ -105,7 +105,7 @@ struct Set {
     loopback: bool,
 }
 
-/// The action that was taken, for `--json`.
+/// The action, for `--json`.
 #[derive(Serialize)]
 struct Done {
     outcome: Outcome,
@@ -177,11 +177,11 @@ fn act(global: &Global, pin: &std::path::Path, options: &Options) -> Result<()> 
 
 impl Set {
     fn request(&self, cgroup: PathBuf) -> Request {
-        // With departure times the queue is real. It holds what TCP hands over at once, 64 KiB
-        // a connection, before any of it is too much.
+        // With departure times the queue is real. It holds TCP's bursts, 64 KiB a connection, which
+        // are not yet too much.
         let [mark_ms, drop_ms] = if self.edt { [20, 200] } else { [5, 50] };
         let milliseconds = |ms: u64| Depth::Time { ns: ms * 1_000_000 };
-        // Where the rate is low, a time is hardly a packet: TCP's first window must fit, twice.
+        // At a low rate a threshold in time is hardly a packet: TCP's first window must fit twice.
         let windows_ms = 30_000 * 8 * 1000 / self.rate.bps().max(1);
         let drop_ms = drop_ms.max(windows_ms.min(10_000));
         Request {
@@ -206,7 +206,7 @@ fn depth(threshold: Threshold) -> Depth {
     }
 }
 
-/// Gives an error the exit code that is documented for it.
+/// Gives an error its documented exit code.
 pub fn classified(error: anyhow::Error) -> anyhow::Error {
     if error.is::<MissingPrivilege>() || error.is::<WithoutFq>() {
         return Failure::Missing(format!("{error:#}")).into();
@@ -227,7 +227,7 @@ fn kind(limit: &Limit) -> String {
     words.join(", ")
 }
 
-/// Sockets that are not where their cgroup is, in words; none where there are none.
+/// Sockets outside the cgroup of their creation, in words; none if there are none.
 fn moved(limit: &Limit) -> Option<String> {
     let Some(sockets) = limit.sockets else {
         return limit.cgroup.as_ref().map(|_| {

@@ -104,7 +104,7 @@ fn traces(text: &str) -> Result<[PathBuf; 2], String> {
     }
 }
 
-/// Runs a command behind an emulated path; its exit code becomes ours.
+/// Runs a command behind an emulated path, and returns its exit code.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let settings = options.path.settings();
     let task = Task {
@@ -126,7 +126,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             let written = draft.replace(text.as_bytes());
             written.with_context(|| cannot(path))?;
         }
-        // Nobody is left to tell where standard error is closed.
+        // If standard error is closed, nobody can be told.
         None => drop(std::io::stderr().write_all(text.as_bytes())),
     }
     match finished.exit {
@@ -135,7 +135,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     }
 }
 
-/// Gives an error the exit code that is documented for it.
+/// Gives an error its documented exit code.
 pub fn classified(error: Error) -> anyhow::Error {
     match error {
         Error::Options(why) => Failure::Usage(why).into(),
@@ -153,7 +153,7 @@ pub fn classified(error: Error) -> anyhow::Error {
     }
 }
 
-/// The report, as it is written.
+/// The text of the report.
 pub fn text(global: &Global, report: &Report) -> Result<String> {
     Ok(if global.json {
         serde_json::to_string(report)? + "\n"

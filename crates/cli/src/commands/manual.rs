@@ -1,6 +1,6 @@
-//! `thalweg manual`: the manual pages, from the same words as `--help`.
+//! `thalweg manual`: the manual pages, from the text of `--help`.
 //!
-//! Hidden: `make install` and `make docs` call it. Nothing has to be kept in step by hand.
+//! Hidden: `make install` and `make docs` call it.
 
 mod markdown;
 
@@ -16,7 +16,7 @@ use thalweg_units::file::replace;
 
 use crate::options::{Cli, EXIT_CODES};
 
-/// Files that every page names: path, and what it is.
+/// Files in the section FILES of every page: path, and description.
 const FILES: [(&str, &str); 4] = [
     (
         "/etc/thalweg/thalweg.toml",
@@ -43,14 +43,13 @@ pub struct Options {
     markdown: bool,
 }
 
-/// Writes a page for the command and one for each sub-command: `thalweg.1`,
-/// `thalweg-policy-apply.1`, ….
+/// Writes a page for the command and one per sub-command: `thalweg.1`, `thalweg-policy-apply.1`, ….
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let directory = &options.directory;
     fs::create_dir_all(directory)
         .with_context(|| format!("cannot create {}", directory.display()))?;
     let mut command = Cli::command().disable_help_subcommand(true);
-    // Gives sub-commands their whole names and the options that go with all.
+    // Gives sub-commands their full names and the global options.
     command.build();
     if options.markdown {
         let path = directory.join("cli.md");
@@ -95,7 +94,7 @@ fn render(
     pages: &[String],
     out: &mut Vec<u8>,
 ) -> Result<(), io::Error> {
-    // The exit codes get a section of their own, on every page.
+    // Exit codes have their own section on every page.
     let command = command.clone().after_help("").after_long_help("");
     let man = Man::new(command.clone())
         .title(name)
@@ -149,7 +148,7 @@ fn render(
     out.write_all(end.render().as_bytes())
 }
 
-/// The commands above a page, and those directly below.
+/// The commands above a page, and directly below it.
 fn related(other: &str, name: &str) -> bool {
     let below = other
         .strip_prefix(name)

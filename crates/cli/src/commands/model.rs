@@ -17,7 +17,7 @@ pub enum What {
     Check(check::Options),
 }
 
-/// Does it.
+/// Runs the sub-command.
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Show(options) => show::run(global, options),

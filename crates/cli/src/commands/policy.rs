@@ -50,7 +50,7 @@ pub enum What {
     Statistics(statistics::Options),
 }
 
-/// Does it.
+/// Runs the sub-command.
 pub fn run(global: &Global, what: &What) -> Result<()> {
     match what {
         What::Check(options) => check::run(global, options),
@@ -64,7 +64,7 @@ pub fn run(global: &Global, what: &What) -> Result<()> {
     }
 }
 
-/// Where policies are applied, and where they are remembered.
+/// The paths for applying policies, and their history.
 fn place(global: &Global) -> Result<(Place, History)> {
     let config = global.config()?;
     let cgroup = match config.cgroup {
@@ -78,7 +78,7 @@ fn place(global: &Global) -> Result<(Place, History)> {
     Ok((place, History::at(&config.paths.state)))
 }
 
-/// Says what came into force; with a report where open connections were reached.
+/// Prints the policy now in force; with a report if open connections were covered.
 fn tell(global: &Global, outcome: &Outcome, report: Option<&Report>) -> Result<()> {
     let reached = outcome.applied.reached.as_ref();
     if global.json {
@@ -117,12 +117,12 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(thalweg_units::file::read(file, MAX_FILE_BYTES)?)
 }
 
-/// A policy that can be used; of several faults the first is told.
+/// A valid policy; of several faults the first is reported.
 fn load(file: &Path) -> Result<Policy> {
     Ok(load_with_text(file)?.1)
 }
 
-/// The same, behind its text.
+/// As [`load`], with its text before it.
 pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;
@@ -130,7 +130,7 @@ pub(super) fn load_with_text(file: &Path) -> Result<(Vec<u8>, Policy)> {
     Ok((bytes, policy))
 }
 
-/// The same, as the kernel takes it, and its text.
+/// A compiled policy, with its text before it.
 fn compile(file: &Path) -> Result<(Vec<u8>, Compiled)> {
     let bytes = read(file)?;
     let policy = parse(&bytes, file)?;

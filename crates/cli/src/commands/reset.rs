@@ -23,13 +23,13 @@ pub struct Options {
     yes: bool,
 }
 
-/// The agent's answer.
+/// The agent's response.
 #[derive(Deserialize, Serialize)]
 struct Removed {
     removed: u64,
 }
 
-/// Forgets what was learned.
+/// Removes records.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let what = options
         .host

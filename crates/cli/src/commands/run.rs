@@ -54,7 +54,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     thalweg_agent::run::run(config)
 }
 
-/// Logs to standard error; `RUST_LOG` chooses what, by default `info` and above.
+/// Logs to standard error; `RUST_LOG` sets the filter, by default `info` and above.
 fn log() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()

@@ -14,7 +14,7 @@ use crate::output;
 #[derive(Serialize)]
 struct Entry {
     file: PathBuf,
-    /// Null where the file has a fault.
+    /// Null if the file is faulty.
     name: Option<String>,
     /// The scenario's description, or the first fault of the file.
     description: String,

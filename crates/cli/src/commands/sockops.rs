@@ -70,7 +70,7 @@ struct Line<'a> {
     text: &'a str,
 }
 
-/// Loads, unloads, lists or listens.
+/// Loads, unloads, lists or prints output.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let pin = global.config()?.paths.pin;
     act(global, &pin, options).map_err(classified)
@@ -79,7 +79,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
 fn act(global: &Global, pin: &Path, options: &Options) -> Result<()> {
     match &options.command {
         Command::Load(load) => {
-            // A fault of the object is told first.
+            // Faults of the object are reported first.
             open(&load.object, MAX_FILE_BYTES)?;
             let cgroup = cgroup(&load.cgroup)?;
             let loaded = sockops::load(pin, &load.object, &cgroup, load.name.as_deref())?;

@@ -107,7 +107,7 @@ enum What {
     },
 }
 
-/// A name that can be one of a module.
+/// A valid name for a module.
 fn name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     if !text.is_empty() && text.bytes().all(plain) {
@@ -173,7 +173,7 @@ fn setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Takes what was learned before; a directory for it is made where nobody named a file.
+/// The file of the learned records. A directory is created for the default file.
 fn store(options: &Options) -> Result<Store> {
     let file = match &options.store {
         Some(file) => file.clone(),
@@ -194,7 +194,7 @@ fn store(options: &Options) -> Result<Store> {
     Ok(Store::take(&file, check)?)
 }
 
-/// Where programs of this user keep their state (XDG Base Directory Specification).
+/// Directory for the state of this user's programs (XDG Base Directory Specification).
 fn state_directory() -> Result<PathBuf> {
     let absolute = |name| {
         let path = std::env::var_os(name).map(PathBuf::from);
@@ -212,7 +212,7 @@ fn rules(file: &Path) -> Result<Rules> {
     Ok(Rules::new(file, text, &policy))
 }
 
-/// Runs a command on a kernel of its own; its exit code becomes ours.
+/// Runs a command on a kernel of its own, and returns its exit code.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     match &options.what {
@@ -248,13 +248,13 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
     };
     let finished = thalweg_stack::run(&task).map_err(classified)?;
     if let Some(report) = &finished.report {
-        // Nobody is left to tell where standard error is closed.
+        // If standard error is closed, nobody can be told.
         drop(std::io::stderr().write_all(link::text(global, report)?.as_bytes()));
     }
     exit(finished.exit)
 }
 
-/// Gives an error the exit code that is documented for it, the same as of a link.
+/// Gives an error its documented exit code, the same as for a link.
 fn classified(error: Error) -> anyhow::Error {
     link::classified(match error {
         Error::Link(error) => error,

@@ -6,7 +6,7 @@ use thalweg_agent::view::Status;
 use crate::options::Global;
 use crate::output::{self, bytes, span};
 
-/// Shows how the agent is doing.
+/// Shows the state of the agent.
 pub fn run(global: &Global) -> Result<()> {
     let status: Status = global.client()?.get("/v1/status")?;
     if global.json {

@@ -27,7 +27,7 @@ fn every_cpu_counts_and_no_record_is_torn() {
     let bed = Bed::running("cpus", "[events]\nring = \"16MiB\"\n");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // One scored connection, so that there is something to decide about the others.
+    // One scored connection, so that later connections have a decision.
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
     let mut clients: Vec<_> = [0, 1]
@@ -53,7 +53,7 @@ fn every_cpu_counts_and_no_record_is_torn() {
     for client in clients.drain(..) {
         client.finish();
     }
-    // Each connection is seen by both of its ends; the first one came on top.
+    // Both ends see each connection; the first one is extra.
     let ends = 2 * (2 * EACH + 1);
     bed.counter_reaches("closed", ends);
     assert_eq!(bed.counter("established"), ends);
@@ -70,9 +70,9 @@ fn every_cpu_counts_and_no_record_is_torn() {
         .iter()
         .map(|arm| arm["count"].as_u64().unwrap())
         .sum();
-    // The first one made the record when it was over: it had not been decided on.
+    // The first connection created the record at its end: it had no decision.
     assert_eq!(chosen, 2 * EACH, "lost update in the arms' records");
-    // One event a decision, and one for the connection that was scored.
+    // One event per decision, and one for the scored connection.
     assert_eq!(bed.counter("events_dropped"), 0);
     assert_eq!(bed.counter("events"), 2 * EACH + 1);
     wait_for("all events in the store", || {
@@ -90,10 +90,10 @@ fn every_kind_of_ending_is_scored() {
     let _sink = bed.sink(&address);
     let bulk = 1_000_000.to_string();
 
-    // Closed here first.
+    // Closed first on this side.
     bed.python(Side::Client, CONNECTIONS, &[&address, "5001", "1", &bulk])
         .finish();
-    // Reset from here (SO_LINGER 0) after everything was acknowledged.
+    // Reset on this side (SO_LINGER 0) after everything was acknowledged.
     let reset = r#"
 import fcntl, socket, struct, sys, termios
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -105,7 +105,7 @@ connection.close()
 "#;
     bed.python(Side::Client, reset, &[&address, "5001"])
         .finish();
-    // Closed by the peer first.
+    // Closed first by the peer.
     let closer = r#"
 import socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -209,7 +209,7 @@ fn an_application_that_chose_for_itself_is_left_alone() {
     }
     let bed = Bed::running("own", "");
     let address = bed.server_address();
-    // The listener chooses: what it accepts is its choice too.
+    // The listener chooses: the choice extends to accepted connections.
     let server = r#"
 import socket, sys
 listener = socket.socket()
@@ -226,7 +226,7 @@ for _ in range(2):
 "#;
     let mut server = bed.python(Side::Server, server, &[&address, "5002"]);
     assert_eq!(server.line(), "listening");
-    // One client chooses the very default, which no comparison of names could tell.
+    // One client chooses the default itself, which no comparison of names could show.
     let client = r#"
 import socket, sys
 for own in (b"cubic", b""):
@@ -270,7 +270,7 @@ fn ipv4_ipv6_and_mapped_addresses_have_the_right_keys() {
     }
     let bed = Bed::running("keys", "");
     let address = bed.server_address();
-    // A dual-stack listener sees IPv4 peers as mapped addresses. It sends: each side measures.
+    // A dual-stack listener sees IPv4 peers as mapped addresses. It sends, so each side measures.
     let echo = r#"
 import socket
 listener = socket.create_server(("::", 5001), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -340,8 +340,8 @@ fn ipv6_hosts_share_a_record_per_64() {
     assert!(list[0]["address"].as_str().unwrap().ends_with("/64"));
 }
 
-/// Sends until it runs another congestion control than it began with, or its time is over.
-/// Says what it begins with, waits to be told to go on, says what it ends with.
+/// Sends until its congestion control changes, or its time is over. Prints the first one, waits for
+/// a line of input, prints the last one.
 const LONG: &str = r#"
 import socket, sys, time
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -370,16 +370,16 @@ fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
         assert_eq!(traffic.line(), "cubic");
         traffic
     };
-    // Nothing is known of the host: it loses, and stays.
+    // Nothing is known of the host: the connection loses, and stays.
     let mut alone = long("2");
-    // These wait until something is.
+    // These wait until a record exists.
     let mut waiting: Vec<_> = (0..6).map(|_| long("15")).collect();
     alone.go_on();
     assert_eq!(alone.line(), "cubic");
     alone.finish();
     assert_eq!(bed.counter("switched"), 0);
 
-    // That bbr is better by four times is told, not measured: a busy machine measures what it will.
+    // The record says that bbr is better by four times; on a busy machine a measurement might not.
     bed.counter_reaches("scored", 1);
     let mut document = bed.json(&["export"]);
     let host = &mut document["hosts"][0];
@@ -398,7 +398,7 @@ fn the_loss_rule_moves_a_connection_only_where_something_better_is_known() {
     std::fs::write(&file, document.to_string()).unwrap();
     assert_eq!(bed.json(&["import", file.to_str().unwrap()])["imported"], 1);
     assert_eq!(bed.host(&address).unwrap()["best"], "bbr");
-    // Three in four are moved; that none of six is, one in four thousand.
+    // Three in four are moved; the chance that none of six is moved is one in four thousand.
     waiting.iter_mut().for_each(support::Traffic::go_on);
     let switch = wait_for("a move", || {
         let events = bed.events(1);
@@ -436,7 +436,7 @@ fn an_arm_that_loses_more_than_the_default_is_taken_back_mid_flow() {
         let mut traffic = bed.python(Side::Client, LONG, &[&address, "5001", "15"]);
         (traffic.line() == "reno").then_some(traffic)
     });
-    // From here on the path loses; nobody has told the default yet.
+    // From here on the path loses; the default's record does not show it yet.
     bed.pair
         .change(&lossy("withdrawn", 10.0).path)
         .expect("a path that changes");
@@ -496,10 +496,10 @@ fn killed_under_load_and_restarted_nothing_is_lost() {
     let mut bed = Bed::running("kill", "");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // It makes the record, which counts connections from then on.
+    // It creates the record, which counts connections from then on.
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
-    // One connection that spans it all, and many short ones.
+    // One connection throughout, and many short ones.
     let long = r#"
 import socket, sys
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -520,7 +520,7 @@ print("done")
     );
     bed.counter_reaches("established", 200);
     assert!(!bed.end(Signal::SIGKILL).success());
-    // With the agent dead, a whole connection begins and ends.
+    // A whole connection starts and ends without an agent.
     bed.connect(&address, 1, 1_000_000);
     bed.start();
     assert_eq!(bed.json(&["status"])["took_over"], true);
@@ -542,7 +542,7 @@ print("done")
         host["scored"], 3,
         "the first, the spanning one and the one without agent"
     );
-    // Events that gathered in the ring while there was no agent are not lost either.
+    // Events in the ring from the time without an agent are not lost either.
     assert_eq!(bed.counter("events_dropped"), 0);
     wait_for("every event in the store", || {
         let handed = bed.counter("events") as usize;
@@ -621,7 +621,7 @@ fn evidence_is_forgotten_with_time_before_the_next_choice() {
     let _sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
-    // A connection too small to be scored: only its choice can make the host forget.
+    // A connection too small to be scored: only its decision can discount the host's evidence.
     wait_for("three halvings of the evidence", || {
         bed.connect(&address, 1, 0);
         let host = bed.host(&address)?;

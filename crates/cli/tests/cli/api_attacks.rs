@@ -1,5 +1,5 @@
-//! Attacks of the local API's clients on the agent and on each other: hold connections, read
-//! slowly, ask without end, send documents without end, and put files in the socket's place.
+//! Attacks by the local API's clients on the agent and on each other. They hold connections, read
+//! slowly, send endless requests and documents, and put files in the socket's place.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -15,14 +15,14 @@ use crate::support::{self, Bed, plain, privileged};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-/// Most connections that the agent holds (docs/reference/api.md).
+/// Largest number of the agent's connections (docs/reference/api.md).
 const CONNECTIONS: usize = 64;
-/// A bound for machines that are slow and busy; docs/reference/api.md has what is measured.
+/// A bound for slow and busy machines; docs/reference/api.md has measurements.
 const PROMPT: Duration = Duration::from_secs(2);
 /// The agent's memory, KiB.
 const RESIDENT_KIB: u64 = 64 * 1024;
 
-/// A request without a body, and what is answered: status and body.
+/// Sends a request without a body; returns status and body.
 fn ask(bed: &Bed, request: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(bed.socket()).unwrap();
     let text = format!("{request}\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -39,7 +39,7 @@ fn answer(mut stream: UnixStream) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// A document of so many hosts, each with measurements of two arms.
+/// A document with this number of hosts, each with measurements of two arms.
 fn document(hosts: u32) -> Value {
     let arm = |value: u32| {
         json!({
@@ -71,7 +71,7 @@ fn import(bed: &Bed, hosts: u32) {
     assert_eq!(answer["imported"], hosts);
 }
 
-/// Figures of a process: a line of /proc/PID/status.
+/// A figure of a process: a line of /proc/PID/status.
 fn figure(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -82,16 +82,16 @@ fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Sends a request and reads nothing of the answer.
+/// Sends a request and reads nothing of the response.
 fn unread(bed: &Bed, request: &str) -> UnixStream {
     let mut stream = UnixStream::connect(bed.socket()).unwrap();
     let text = format!("{request}\r\nHost: localhost\r\n\r\n");
-    // It may have been closed again already.
+    // It may already be closed.
     let _ = stream.write_all(text.as_bytes());
     stream
 }
 
-/// Asks for the status again and again, many times before it reads; until told to stop.
+/// Requests the status many times before it reads; until told to stop.
 fn pipeline(bed: &Bed, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (socket, stop) = (bed.socket(), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn pipeline(bed: &Bed, stop: &Arc<AtomicBool>) -> JoinHandle<()> {
     })
 }
 
-/// Says that 400 MB come, and sends a few.
+/// Announces 400 MB, and sends a few bytes.
 fn held_import(bed: &Bed) -> UnixStream {
     let mut stream = UnixStream::connect(bed.socket()).unwrap();
     let head = "POST /v1/import HTTP/1.1\r\nHost: localhost\r\nContent-Length: 400000000\r\n\r\n";
@@ -131,7 +131,7 @@ fn held_import(bed: &Bed) -> UnixStream {
     stream
 }
 
-/// The longest of some `thalweg status` while `attack` goes on.
+/// The longest duration of several `thalweg status` during `attack`.
 fn slowest_status(bed: &Bed) -> Duration {
     (0..10)
         .map(|_| {
@@ -143,7 +143,7 @@ fn slowest_status(bed: &Bed) -> Duration {
         .unwrap()
 }
 
-/// All attacks at once on an agent that knows `hosts` hosts: it answers, stays small, and learns.
+/// All attacks at once on an agent with `hosts` hosts: it answers, stays small, and learns.
 fn attacked(label: &str, hosts: u32) {
     let bed = Bed::running(label, "");
     let address = bed.server_address();
@@ -156,7 +156,7 @@ fn attacked(label: &str, hosts: u32) {
     held.extend((0..60).map(|_| unread(&bed, "GET /v1/export HTTP/1.1")));
     held.extend((0..20).map(|_| unread(&bed, "GET /v1/events/stream HTTP/1.1")));
     held.extend((0..6).map(|_| held_import(&bed)));
-    // Slow writers: half a head.
+    // Slow writers: half a request head.
     held.extend((0..114).map(|_| {
         let mut stream = UnixStream::connect(bed.socket()).unwrap();
         let _ = stream.write_all(b"GET /v1/status HT");
@@ -176,7 +176,7 @@ fn attacked(label: &str, hosts: u32) {
     }
     assert!(slowest < PROMPT, "status took {slowest:?}");
     assert!(resident < RESIDENT_KIB, "the agent took {resident} KiB");
-    // Whoever is neither fast nor first is served all the same once the others are gone.
+    // Slow clients are served, too, once the others are gone.
     drop(held);
     assert_eq!(
         bed.json(&["hosts"])["hosts"].as_array().unwrap().len() as u32,
@@ -209,7 +209,7 @@ fn thousands_of_connections_are_not_held() {
     let mut held = Vec::new();
     for _ in 0..3000 {
         held.push(UnixStream::connect(bed.socket()).unwrap());
-        // Room in this process: the agent's own number is what counts.
+        // Enough descriptors in this process: the agent's own limit is tested.
         if held.len() > 800 {
             held.drain(..400);
         }

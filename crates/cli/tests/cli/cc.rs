@@ -1,5 +1,5 @@
-//! `thalweg cc`: congestion controls in BPF on real connections. Names are the whole machine's,
-//! so each test has names of its own.
+//! `thalweg cc`: congestion controls in BPF on real connections. Names are machine-wide, so each
+//! test has names of its own.
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -40,7 +40,7 @@ fn is_offered(name: &str) -> bool {
     offered.split_whitespace().any(|have| have == name)
 }
 
-/// The row of `cc list`, null where there is none.
+/// The row of `cc list`, null if there is none.
 fn row(bed: &Bed, name: &str) -> Value {
     let list = bed.json(&["cc", "list"]);
     let rows = list.as_array().unwrap();
@@ -66,9 +66,9 @@ fn compile(directory: &Path, file: &str, flags: &[&str]) -> String {
     object.to_str().unwrap().to_owned()
 }
 
-/// A connection with a congestion control. Arguments: address, port, name. Sends 2 MB, waits
-/// until all is acknowledged, and prints the congestion control that it then has and its
-/// window; so again for each line that it reads.
+/// A connection with a congestion control. Arguments: address, port, name. Sends 2 MB, waits until
+/// all is acknowledged, and prints its congestion control and window. Repeats this for each line
+/// that it reads.
 const FLOW: &str = r#"
 import fcntl, socket, struct, sys, termios
 connection = socket.socket()
@@ -93,7 +93,7 @@ impl Flow {
         Self(bed.python(Side::Client, FLOW, &[&address, "5001", name]))
     }
 
-    /// Its congestion control and its window once all that it sent has arrived.
+    /// Its congestion control and window once all sent data has arrived.
     fn state(&mut self) -> (String, u32) {
         let line = self.0.line();
         let (name, window) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
@@ -101,8 +101,8 @@ impl Flow {
     }
 }
 
-/// A sink whose listener has a congestion control, and so has what it accepts. DCTCP needs
-/// that: its SYN carries an ECT mark, to which other listeners answer without ECN.
+/// A sink whose listener, and so each accepted connection, has a congestion control. DCTCP needs
+/// that. Its SYN carries an ECT mark, to which other listeners answer without ECN.
 fn sink_with(bed: &Bed, name: &str) -> Traffic {
     let choose = "listener.setsockopt(socket.IPPROTO_TCP, 13, sys.argv[3].encode())";
     let program = SINK.replace("listener.listen", &format!("{choose}\nlistener.listen"));
@@ -149,7 +149,7 @@ fn each_is_loaded_used_replaced_and_unloaded() {
         );
         assert!(is_offered(&name), "the refusal must change nothing");
 
-        // A flow keeps the version it has, and the kernel that version, until the flow ends.
+        // A flow keeps its version, and the kernel keeps that version until the flow ends.
         let ops = bed.pin.join("cc").join(&name).join("struct_ops");
         let id = |path: &Path| {
             MapHandle::from_pinned_path(path)
@@ -175,8 +175,8 @@ fn each_is_loaded_used_replaced_and_unloaded() {
         let (had, window) = flow.state();
         assert_eq!(had, name);
         assert_ne!(window, 7, "an old flow keeps the old version");
-        // The listener, with the old version too, hands it on; but the new version asks for no
-        // ECN, and without that the old dctcp falls back.
+        // The listener also has the old version, and hands it on. But the new version does not
+        // request ECN, and without ECN the old dctcp falls back.
         let expected = if program == "dctcp" { 3 } else { 4 };
         assert_eq!(row(&bed, &name)["use"]["flows"], expected);
         assert!(MapHandle::from_map_id(old).is_ok());
@@ -216,7 +216,7 @@ fn an_objects_own_name_is_taken_and_cong_control_finds_its_sample() {
     let _sink = bed.sink(&address);
     let mut flow = Flow::open(&bed, "t_fixed");
     assert_eq!(flow.state(), ("t_fixed".to_owned(), 12));
-    // The counter lies in the first 8 bytes of .bss; 2 MB are more than 1300 full segments.
+    // The counter is in the first 8 bytes of .bss; 2 MB are more than 1300 full segments.
     let path = bed.pin.join("cc/t_fixed");
     let bss = fs::read_dir(&path)
         .unwrap()
@@ -258,14 +258,14 @@ fn draining_is_interrupted_and_taken_up_again() {
         assert_eq!(line, format!("{name}: waiting for 1 connection\n"));
         child
     };
-    // Not SIGINT: what a shell starts in the background ignores that, and so do its children.
+    // Not SIGINT: background commands of a shell ignore it, and so do their children.
     let mut first = drain();
     assert!(!is_offered(&name), "no more flows may get it");
     assert_eq!(row(&bed, &name)["state"], "draining");
     kill(Pid::from_raw(first.id() as i32), Signal::SIGTERM).unwrap();
     first.wait().unwrap();
     assert_eq!(row(&bed, &name)["state"], "draining");
-    // Both say the same, and what they say can be done.
+    // Both give the same advice, and it works.
     let taken = failure(&bed, &["cc", "load", "htcp", "--name", &name], 1);
     assert!(
         taken.contains("is draining: 1 connection had it"),
@@ -379,7 +379,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     }
     assert!(!bed.pin.exists());
 
-    // A swap that fails leaves the present version in place.
+    // A failed swap leaves the present version in place.
     let name = unique("k");
     success(&bed, &["cc", "load", "htcp", "--name", &name]);
     let refused = directory.join("refused.o");
@@ -387,7 +387,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     assert_eq!(row(&bed, &name)["program"], "htcp");
     assert!(is_offered(&name));
     success(&bed, &["cc", "unload", &name]);
-    // One that is a default would never drain.
+    // A default would never drain.
     let object = compile(directory, "anybody.o", &["-DANYBODY"]);
     success(&bed, &["cc", "load", &object, "--name", &name]);
     let set_default = |name: &str| {
@@ -445,7 +445,7 @@ fn a_kernel_or_user_that_cannot_is_told_what_is_missing() {
         let list: Value = serde_json::from_slice(&list.stdout).unwrap();
         let rows = list.as_array().unwrap();
         let htcp = rows.iter().find(|row| row["name"] == "htcp").unwrap();
-        // A kernel with a module of its own needs none of ours.
+        // A kernel with its own module needs none of ours.
         if !is_offered("htcp") {
             assert_eq!(htcp["state"], "unavailable", "{htcp}");
             assert!(htcp["note"].as_str().unwrap().contains(expected), "{htcp}");
@@ -528,7 +528,7 @@ fn a_thousand_flows_while_it_is_replaced_ten_times_a_second_and_the_agent_dies()
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     let fixed = compile(bed.directory.path(), "fixed.o", &[]);
-    // One that outlives the agent.
+    // A connection that outlives the agent.
     let mut long = Flow::open(&bed, &name);
     long.state();
     let storm = bed.python(Side::Client, STORM, &[&address, "5001", &name]);
@@ -595,7 +595,7 @@ fn the_learner_takes_up_what_comes_and_drops_what_goes() {
     assert!(arm(&name).is_null());
     success(&bed, &["cc", "load", "htcp", "--name", &name]);
     success(&bed, &["cc", "load", "dctcp", "--name", &ecn]);
-    // It looks every ten seconds.
+    // The agent checks every ten seconds.
     wait_for("the new arms", || {
         (arm(&name)["present"] == true).then_some(())
     });
@@ -633,8 +633,8 @@ fn the_learner_takes_up_what_comes_and_drops_what_goes() {
     });
 }
 
-/// `thalweg cc …` that the kernel kills at its first such system call; of bpf(2), at the first
-/// with this command (linux/bpf.h, enum bpf_cmd). False where it ran to its end without.
+/// `thalweg cc …`, killed by the kernel at its first such system call; for bpf(2), at the first
+/// with this command (linux/bpf.h, enum bpf_cmd). False if it completed without one.
 fn killed_at(bed: &Bed, calls: &[i64], bpf_command: Option<u32>, arguments: &[&str]) -> bool {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -678,7 +678,7 @@ fn killed_at(bed: &Bed, calls: &[i64], bpf_command: Option<u32>, arguments: &[&s
         }
         Ok(())
     };
-    // SAFETY: nothing but a system call on memory of the closure's own.
+    // SAFETY: only a system call on the closure's own memory.
     unsafe { command.pre_exec(install) };
     command.status().unwrap().signal() == Some(libc::SIGSYS)
 }
@@ -735,7 +735,7 @@ fn a_swap_that_is_killed_is_finished_or_taken_back() {
             killed_at(&bed, &calls, command, &["cc", "swap", &name, &fixed]),
             "{calls:?} {command:?} is not called"
         );
-        // The first command that looks sees what is in force, and mends.
+        // The first command that reads the pins sees the version in force, and recovers.
         let listed = row(&bed, &name);
         assert_eq!(in_force(&own.join("link")), expected);
         assert_eq!(listed["program"], expected, "{calls:?} {command:?}");
@@ -769,7 +769,7 @@ fn a_load_that_is_killed_is_finished_or_taken_back() {
             killed_at(&bed, &calls, command, &load),
             "{calls:?} {command:?} is not called"
         );
-        // The kernel forgets it a moment after the death of the process that held the link.
+        // The kernel unregisters it a moment after the death of the process that held the link.
         wait_for("what is registered", || {
             (is_offered(&name) == is_loaded).then_some(())
         });
@@ -812,7 +812,7 @@ fn a_swap_asks_nothing_of_the_kernel_that_it_would_log() {
                 of_it.extend(text.contains(&name).then_some(text));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-            // The kernel has overwritten what was to be read; the next is there.
+            // The kernel has overwritten unread lines; the next one is there.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             Err(error) => panic!("{error}"),
         }

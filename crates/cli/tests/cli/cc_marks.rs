@@ -1,4 +1,4 @@
-//! How dctcp in BPF behaves on a path: it answers marks by their share.
+//! The reaction of dctcp in BPF to marks on a path: it follows their share.
 
 use std::path::Path;
 use std::process::Command;
@@ -29,8 +29,8 @@ while time.monotonic() < end:
     connection.send(bytes(65536))
 "#;
 
-/// Sends for four seconds with a congestion control at both ends over a path that marks beyond
-/// 3 ms of queue; the report of the direction of the data.
+/// Sends for four seconds over a path that marks beyond 3 ms of queueing delay, with a congestion
+/// control at both ends. Returns the report of the data's direction.
 fn marked_path(directory: &Path, name: &str) -> Value {
     let [sink, send] = [("sink.py", SINK), ("send.py", SEND)].map(|(file, program)| {
         let path = directory.join(file);
@@ -67,10 +67,9 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
     let [(ours, our_share), (renos, reno_share)] = rates[..] else {
         unreachable!("two runs");
     };
-    // 3 ms are more than a seventh of the round trip of 20 ms, which is enough for DCTCP to keep
-    // the link busy (RFC 8257, section 4.1 of its source); halving leaves it idle at times, how
-    // long depends on when the marks fall.
-    // Four seconds of 20 Mbit/s are 10 MB.
+    // 3 ms are more than a seventh of the round-trip time of 20 ms, enough for DCTCP to keep the
+    // link busy (RFC 8257, section 4.1 of its source). Halving the window leaves the link idle for
+    // times that depend on the marks. Four seconds of 20 Mbit/s are 10 MB.
     assert!(ours > 8.5e6, "{ours} bytes");
     assert!(ours > renos, "{ours} bytes, reno {renos}");
     assert!(

@@ -1,7 +1,7 @@
-//! htcp and dctcp in BPF against the kernel's own modules, on one stock kernel in virtual time; the
-//! path is the same, `thalweg link` with the same arguments, and so are the programs that send and
-//! measure. What the module does with long bursts is measured on the laboratory's user-mode kernel, in
-//! simulated time: a Gbit/s packet by packet is too much for QEMU.
+//! htcp and dctcp in BPF against the kernel's own modules, on one stock kernel in virtual time.
+//! Path, `thalweg link` arguments, and the programs that send and measure are the same.
+//! Measurements of long bursts need the laboratory's user-mode kernel, in simulated time: a Gbit/s
+//! packet by packet is too much for QEMU.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,10 +25,10 @@ while True:
     threading.Thread(target=read, args=(listener.accept()[0],), daemon=True).start()
 "#;
 
-/// Arguments: congestion control, flows, seconds. Flows that have always
-/// something to send begin a second apart; the first third of the time does not count. A line of
-/// JSON for each: goodput in bit/s, the median of the smoothed round-trip time in ms, the shares of
-/// what was delivered with a mark and of what was retransmitted.
+/// Arguments: congestion control, flows, seconds. Flows that always have data start a second apart;
+/// the first third of the time does not count. Prints a line of JSON for each: goodput in bit/s,
+/// median of the smoothed round-trip time in ms, and shares of delivered segments with a mark and
+/// of retransmitted ones.
 const MEASURE: &str = r#"
 import json, os, socket, struct, sys, threading, time
 control, number, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
@@ -83,12 +83,12 @@ struct Result {
     rtt_ms: f64,
     marked: f64,
     again: f64,
-    /// Of the flow with the least, of what all had.
+    /// Goodput of the slowest flow, as a share of all goodput.
     least: f64,
 }
 
-/// A run in a shell's words. `control` is what the congestion control is called there, `burst` how many
-/// segments TCP may hand over at a time.
+/// A run as a shell command. `control` is the name of the congestion control there, `burst` the
+/// number of segments that TCP may hand over at a time.
 fn command(
     directory: &Path,
     link: &str,
@@ -108,7 +108,7 @@ fn command(
     )
 }
 
-/// The flows of one run, by the lines that they said: sums of goodput, means of the rest.
+/// The flows of one run, from their output: sum of goodput, means of the rest.
 fn result<'a>(lines: impl Iterator<Item = &'a str>) -> Result {
     let flows: Vec<Value> = lines
         .filter_map(|line| line.strip_prefix("RESULT "))
@@ -146,7 +146,7 @@ fn here(link: &str, control: &str, flows: u32, seconds: u32) -> Result {
     result(said.lines())
 }
 
-/// Runs the one in BPF and the module, and prints what both had, in this order.
+/// Runs the BPF version and the module; prints and returns both results, in this order.
 fn both(program: &str, link: &str, flows: u32, seconds: u32) -> [Result; 2] {
     let loaded = Loaded::new("m", program);
     let both = [loaded.name.as_str(), program].map(|name| here(link, name, flows, seconds));
@@ -176,7 +176,7 @@ fn dctcp_answers_marks_as_the_module_does() {
         assert!(near(ours.rtt_ms, module.rtt_ms, 0.02), "{what}");
         assert!(near(ours.marked, module.marked, 0.1), "{what}");
         assert_eq!(ours.again + module.again, 0.0, "{what}");
-        // Two flows come to equal parts slowly; neither is starved.
+        // Two flows converge slowly to equal shares; neither is starved.
         let fair = 0.2 / f64::from(flows);
         assert!(ours.least >= fair && module.least >= fair, "{what}");
     }
@@ -194,8 +194,9 @@ fn htcp_fills_a_queue_as_the_module_does() {
     }
 }
 
-/// The fate of the n-th packet is the same. H-TCP's growth goes by the time since the last congestion and its
-/// cut by the rate, which the module measures in another way (docs/measurements/cc.md).
+/// The fate of the n-th packet is the same. H-TCP's growth depends on the time since the last
+/// congestion. Its cut depends on the rate, which the module measures in another way
+/// (docs/measurements/cc.md).
 fn losses_cost_as_much_as_with_the_module() {
     for (program, share) in [("dctcp", 0.01), ("htcp", 0.2)] {
         for seed in 1..=3 {
@@ -214,7 +215,7 @@ in_virtual_time!(
     losses_cost_as_much_as_with_the_module,
 );
 
-/// The laboratory's kernel, built here unless it was before; none where there cannot be one.
+/// The laboratory's kernel, built here unless it exists; none if it cannot be built.
 fn kernel() -> Option<PathBuf> {
     // Ubuntu has neither user-mode Linux nor these sources.
     for needed in ["/usr/bin/linux.uml", "/usr/src/linux-source-6.1.tar.xz"] {
@@ -238,9 +239,9 @@ fn kernel() -> Option<PathBuf> {
     Some(PathBuf::from(path.trim()))
 }
 
-/// TCP hands over up to 64 KiB at a time to near hosts. At 1 Gbit/s they take 0.53 ms, so where marks
-/// begin at 0.5 ms a part of each burst is marked although the queue is short, and the kernel's own
-/// module leaves half of the link unused. In bursts of 8 segments it fills the link.
+/// TCP hands over up to 64 KiB at a time to near hosts, which take 0.53 ms at 1 Gbit/s. If marks
+/// start at 0.5 ms, a part of each burst is marked although the queue is short. The kernel's own
+/// module then leaves half of the link unused. In bursts of 8 segments it fills the link.
 #[test]
 #[ignore = "slow: ten minutes"]
 fn bursts_longer_than_the_step_cost_the_module_half_of_the_link() {

@@ -1,5 +1,5 @@
-//! The learned rate controller on real connections: a model is loaded, carries flows, tells its
-//! decisions, is replaced, and keeps its rate within limits whatever the weights.
+//! The learned rate controller on real connections. A model is loaded, carries flows, reports its
+//! decisions, is replaced, and keeps its rate within limits for any weights.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +49,7 @@ fn row(bed: &Bed, name: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// 20 Mbit/s before which 200 kB wait: 80 ms.
+/// 20 Mbit/s behind a buffer of 200 kB: 80 ms.
 fn deep(label: &str) -> PairOptions {
     let mut options = plain(label);
     options.path.rate = Some("20mbit".parse().unwrap());
@@ -57,9 +57,9 @@ fn deep(label: &str) -> PairOptions {
     options
 }
 
-/// A flow that sends as fast as it may. Arguments: address, port, congestion control, seconds.
-/// The first second does not count. Prints: bits per second that were acknowledged, the median
-/// of the smoothed round-trip time in us, the lowest and highest pacing rate in bytes/s.
+/// A flow that sends as fast as it may. Arguments: address, port, congestion control, seconds. The
+/// first second does not count. Prints: acknowledged bits per second, the median of the smoothed
+/// round-trip time in us, the lowest and highest pacing rate in bytes/s.
 const SEND: &str = r#"
 import socket, struct, sys, threading, time
 connection = socket.socket()
@@ -118,7 +118,7 @@ fn send(bed: &Bed, control: &str, seconds: &str) -> Sent {
 struct Tracer(Child);
 
 impl Tracer {
-    /// Starts one and waits until the kernel tells.
+    /// Starts one and waits until the kernel traces.
     fn new(bed: &Bed, name: &str, arguments: &[&str]) -> Self {
         let child = Command::new(THALWEG)
             .arg("--config")
@@ -140,7 +140,7 @@ impl Tracer {
         tracer
     }
 
-    /// Ends it; what it wrote, line by line, and what it complained of.
+    /// Ends it; returns its output, line by line, and its errors.
     fn finish(mut self) -> (Vec<Value>, String) {
         let mut out = self.0.stdout.take().unwrap();
         let reader = std::thread::spawn(move || {
@@ -148,8 +148,7 @@ impl Tracer {
             out.read_to_string(&mut text).unwrap();
             text
         });
-        // What the ring still holds is read within a look of a tenth of a second; its last
-        // decisions do not matter.
+        // The ring is read every tenth of a second; the last decisions do not matter.
         self.0.kill().unwrap();
         let text = reader.join().unwrap();
         let mut complaint = String::new();
@@ -194,20 +193,20 @@ fn a_model_fills_the_path_with_a_short_queue() {
         "{share} of cubic's goodput, {delay} of its {} us",
         other.rtt_us
     );
-    // Without cubic's queue there is nothing to compare with: it keeps 0.7 of 80 ms and more.
+    // Without cubic's queue there is no reference: cubic keeps 0.7 of 80 ms and more.
     assert!(other.rtt_us > 0.7 * 80e3, "{} us", other.rtt_us);
     assert!(share > 0.9, "{share} of cubic's goodput");
     assert!(delay < 0.5, "{delay} of cubic's queueing delay");
 }
 
-/// The kernel's decisions, step by step, are those of the reference for the same measurements.
+/// The kernel's decisions equal those of the reference for the same measurements, step by step.
 fn traced_decisions_are_those_of_the_reference() {
     let bed = Bed::new(&deep("rate-trace"), "");
     let forest = bed.directory.path().join("forest.safetensors");
     fs::write(&forest, tree(&Tree::ByError)).unwrap();
     let dense = bed.directory.path().join("dense.safetensors");
     let weights = |layer: usize, row: usize, column: usize| {
-        // Fixed and without a pattern that a mistake of rows or columns would keep.
+        // Fixed, without a pattern that a swap of rows or columns would preserve.
         let mixed = (layer * 131 + row * 31 + column * 17 + 7) * 2_654_435_761 % 1_000;
         mixed as f32 / 500.0 - 1.0
     };
@@ -259,7 +258,7 @@ fn traced_decisions_are_those_of_the_reference() {
             );
             assert_eq!(decision["inputs"], json!(flow.inputs()), "{decision}");
             let (floor, cap) = (number("floor"), number("cap"));
-            // At most what the rate was: a floor never raises it.
+            // At most the former rate: a floor never raises it.
             assert!(
                 (FLOOR..=measurement.rate.max(FLOOR)).contains(&floor),
                 "{decision}"
@@ -270,14 +269,15 @@ fn traced_decisions_are_those_of_the_reference() {
             compared += 1;
         }
         println!("{tag}: {compared} decisions");
-        // One in a round, of which two seconds have 24 of 82 ms at least, and at most 1000 of 2 ms.
+        // One decision per round: two seconds have at least 24 rounds of 82 ms, and at most 1000 of
+        // 2 ms.
         assert!((24..=1000).contains(&compared), "{tag}: {compared}");
     }
 }
 
-/// What arrives bounds the rates only of flows that can tell how much it is: where a base round
-/// trip has less than 16 KiB, two ACKs more or less are most of it, and a bound by it would keep
-/// the rich rich and cut the poor by chance (docs/reference/cc.md).
+/// The delivery rate bounds the rates only of flows that can measure it. With less than 16 KiB per
+/// base round trip, two ACKs more or less are most of the measurement. Such a bound would keep fast
+/// flows fast and cut slow ones by chance (docs/reference/cc.md).
 fn what_arrives_bounds_only_rates_that_it_tells() {
     let held = |rate: &str, label: &str, tag: &str| {
         let mut options = deep(label);
@@ -299,7 +299,7 @@ fn what_arrives_bounds_only_rates_that_it_tells() {
             let decision = &pair[1];
             let number = |key: &str| decision[key].as_u64().unwrap_or_else(|| panic!("{key}"));
             let (rate, base_us) = (number("rate"), number("base_rtt_ns") / 1000);
-            // Of two rounds the more; the program keeps the earlier one in KiB/s.
+            // The larger of two rounds; the program stores the earlier one in KiB/s.
             let before = pair[0]["delivered_rate"].as_u64().unwrap() >> 10 << 10;
             let arriving = number("delivered_rate").max(before);
             if rate * base_us < 16_384 * 1_000_000 {
@@ -308,7 +308,7 @@ fn what_arrives_bounds_only_rates_that_it_tells() {
                 assert!(number("cap") >= rate - rate / 8 - 1, "{decision}");
             } else {
                 others += 1;
-                // What empties the queue in four base round trips; a quarter at most.
+                // The reduction that empties the queue in four base round trips; a quarter at most.
                 let queue = (number("rtt_ns") / 1000 - base_us).clamp(base_us / 4, base_us);
                 let drained = arriving - arriving * queue / (4 * base_us);
                 assert_eq!(number("floor"), rate.min(drained).max(FLOOR), "{decision}");
@@ -324,7 +324,7 @@ fn what_arrives_bounds_only_rates_that_it_tells() {
     assert!(others > 20 && others > coarse, "{coarse}, {others}");
 }
 
-/// A trace that died leaves decisions in the kernel's ring; the next one does not tell them.
+/// A dead trace leaves decisions in the kernel's ring; the next trace does not report them.
 fn a_trace_does_not_begin_with_what_another_left() {
     let bed = Bed::new(&deep("rate-stale"), "");
     let ours = unique("rl");
@@ -334,7 +334,7 @@ fn a_trace_does_not_begin_with_what_another_left() {
     );
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // The kernel tells the dead for three seconds, and nobody reads.
+    // The kernel goes on tracing for three seconds, and nobody reads.
     let dead = Tracer::new(&bed, &ours, &["--name", &ours, &address]);
     dead.finish();
     send(&bed, &ours, "2");
@@ -344,7 +344,8 @@ fn a_trace_does_not_begin_with_what_another_left() {
     assert_eq!(decisions.first(), None, "{} decisions", decisions.len());
 }
 
-/// Any weights: the rate keeps within its limits. That the flow goes on shows cc_rate_stall.rs.
+/// The rate stays within its limits for any weights. cc_rate_stall.rs shows that the flow does not
+/// stall.
 fn no_weights_leave_the_limits_of_the_rate() {
     let bed = Bed::new(&deep("rate-wild"), "");
     let address = bed.server_address();
@@ -373,7 +374,7 @@ fn no_weights_leave_the_limits_of_the_rate() {
         .iter()
         .map(|(what, weights)| ((*what).to_owned(), network(weights)))
         .collect();
-    // What no network here says in every state: always faster, always slower.
+    // Decisions that no network here makes in every state: always faster, always slower.
     files.push(("up".into(), tree(&Tree::Always(32767))));
     files.push(("down".into(), tree(&Tree::Always(-32767))));
     for (number, (what, bytes)) in files.iter().enumerate() {
@@ -391,7 +392,7 @@ fn no_weights_leave_the_limits_of_the_rate() {
             "{what}: {}",
             sent.lowest_rate
         );
-        // It begins with ten packets in a millisecond; then it is twice what arrives.
+        // It starts with ten packets in a millisecond; then its rate is twice the delivery rate.
         assert!(
             sent.highest_rate < 15e6,
             "{what}: runs away to {}",
@@ -412,10 +413,10 @@ fn no_weights_leave_the_limits_of_the_rate() {
     }
 }
 
-/// Connections come and go while models are replaced ten times a second and the agent dies.
+/// Connections come and go while models are replaced ten times a second and the agent is killed.
 fn models_are_replaced(label: &str, tag: &str, threads: u32, each: u32, swaps: u32) {
     let ours = unique(tag);
-    // Named, because the agent takes 16 at most, and others may have loaded theirs here.
+    // Named, because the agent takes at most 16, and other tests may have loaded theirs.
     let allow = format!("[arms]\nallow = [\"cubic\", \"reno\", {ours:?}]\n");
     let mut bed = Bed::running(label, &allow);
     let forest = bed.directory.path().join("forest.safetensors");
@@ -457,7 +458,7 @@ print(sum(done))
         if number == swaps / 2 {
             bed.end(Signal::SIGKILL);
         }
-        // Ten times a second, or as fast as the machine does it.
+        // Ten times a second, or as fast as the machine allows.
         let due = Duration::from_millis(100) * (number + 1);
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
     }
@@ -528,13 +529,13 @@ fn what_is_no_model_is_refused_and_leaves_nothing() {
         "{said}"
     );
     assert!(row(&bed, &ours).is_null());
-    // A swap that fails keeps what is there.
+    // A failed swap keeps the present version.
     success(&bed, &["cc", "load", shipped, "--name", &ours]);
     failure(&bed, &["cc", "swap", &ours, bad]);
     assert_eq!(row(&bed, &ours)["model"]["name"], "proportional");
 }
 
-/// The first place of `from` becomes `to`, of the same length.
+/// Replaces the first `from` by `to`, of the same length.
 fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let at = bytes

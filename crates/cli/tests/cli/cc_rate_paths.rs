@@ -1,4 +1,4 @@
-//! The learned rate controller on paths that are long, slow, marked, shared, or change; and under
+//! The learned rate controller on long, slow, marked, shared and changing paths, and under
 //! applications that pause.
 
 use std::fs;
@@ -12,10 +12,10 @@ use thalweg_lab::scenario::{Aqm, PathModel};
 
 /// bytes/s; docs/reference/cc.md: 200 kbit/s.
 const FLOOR: f64 = 25_000.0;
-/// Flows that start in each other's queue know the path's length after the next common probe.
+/// Flows that start in each other's queue learn the base round-trip time at the next common probe.
 const PROBES_S: f64 = 5.0;
-/// What one flow carries at least, of what its link carries: a probe for the path's length halves
-/// the rate for some rounds, of which there are fewer than of others.
+/// Least goodput of one flow, as a share of its link. A probe for the base round-trip time halves
+/// the rate for some rounds, but for fewer than half of them.
 const PROBED: f64 = 0.75;
 
 fn model(tag: &str) -> Loaded {
@@ -42,11 +42,11 @@ while True:
     threading.Thread(target=read, args=(listener.accept()[0],), daemon=True).start()
 "#;
 
-/// Connects flows and samples them each 20 ms. Arguments: address, congestion control, flows, and
-/// what each does: words `send:SECONDS`, `pause:SECONDS`, `drip:SECONDS:BYTES` (so many each
-/// 20 ms), or `cap:BYTES_PER_SECOND` (SO_MAX_PACING_RATE). Prints a line of JSON for each sample:
-/// flow, seconds since the begin, number of the word, bytes acknowledged, pacing rate, smoothed
-/// round trip in us.
+/// Connects flows and samples them every 20 ms. Arguments: address, congestion control, flows, and
+/// the phases of each as words: `send:SECONDS`, `pause:SECONDS`, `drip:SECONDS:BYTES` (bytes per 20
+/// ms), or `cap:BYTES_PER_SECOND` (SO_MAX_PACING_RATE). Prints a line of JSON per sample: flow,
+/// seconds since the start, number of the word, bytes acknowledged, pacing rate, smoothed
+/// round-trip time in us.
 const FLOWS: &str = r#"
 import json, socket, struct, sys, threading, time
 address, control, number, words = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
@@ -88,7 +88,7 @@ for thread in threads: thread.join()
 for sample in said: print(json.dumps(sample))
 "#;
 
-/// What was sampled of a flow.
+/// A sample of a flow.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     flow: usize,
@@ -127,7 +127,7 @@ impl Samples {
         )
     }
 
-    /// Those of one word, from some seconds after its begin on.
+    /// Samples of one word, from some seconds after its start on.
     fn word(&self, word: usize, after_s: f64) -> Self {
         let own = self.of(|sample| sample.word == word);
         let begin = own
@@ -138,7 +138,7 @@ impl Samples {
         own.of(|sample| sample.at_s >= begin + after_s)
     }
 
-    /// Bits per second that were acknowledged, flow by flow.
+    /// Acknowledged bits per second, by flow.
     fn goodputs(&self) -> Vec<f64> {
         let flows = self.0.iter().map(|sample| sample.flow).max().unwrap() + 1;
         let goodput = |flow| {
@@ -175,7 +175,7 @@ impl Samples {
     }
 }
 
-/// A path without loss, as the words of a scenario.
+/// A path without loss, in the words of a scenario.
 fn path(rate: &str, delay: &str, queue: &str) -> PathModel {
     PathModel {
         rate: Some(rate.parse().unwrap()),
@@ -186,18 +186,17 @@ fn path(rate: &str, delay: &str, queue: &str) -> PathModel {
     }
 }
 
-/// What a link of this rate carries at most of what applications send, bits/s: of each 1514
-/// bytes 1448 are data.
+/// Largest goodput of a link with this rate, bits/s: 1448 of 1514 bytes are data.
 fn most(rate_bps: f64) -> f64 {
     rate_bps * 1448.0 / 1514.0
 }
 
-/// Flows over a path, and the packets that arrived with a mark.
+/// Flows over a path, and the number of packets that arrived with a mark.
 fn over(label: &str, path: &PathModel, control: &str, words: &str) -> (Samples, u64) {
     let mut options = plain(label);
     options.path = path.clone();
     if path.aqm == Aqm::Step {
-        // The kernel has no queueing discipline that marks from a time on.
+        // The kernel has no queueing discipline that marks above a queueing delay.
         options.wire = WireKind::Tun;
     }
     let ecn = u8::from(path.ecn).to_string();
@@ -225,11 +224,12 @@ fn flows_that_start_together_share_a_path_by_equal_parts() {
     let jain = sum * sum / (8.0 * squares);
     let rtt = settled.median_rtt_ms();
     println!("Jain {jain:.2}, {sum:.0} bit/s, {rtt:.1} ms");
-    // Flows that each take the others' queue for the path's length divide it by chance: 0.24.
+    // If each flow takes the others' queue as part of its base round-trip time, shares are a matter
+    // of chance: 0.24.
     assert!(jain > 0.95, "{jain}: {goodputs:?}");
     assert!(sum > 0.9 * most(10e6), "{sum} bit/s of 10 Mbit/s");
-    // The signal's target for 1.25 Mbit/s is a queue of 0.1 * sqrt(10 Gbit/s / 1.25 Mbit/s) * 5 ms =
-    // 45 ms; 200 kB take 160 ms.
+    // The signal's target for 1.25 Mbit/s is a queue of 0.1 * sqrt(10 Gbit/s / 1.25 Mbit/s) * 5 ms
+    // = 45 ms; 200 kB take 160 ms.
     assert!(rtt < 80.0, "{rtt} ms");
 }
 
@@ -282,7 +282,7 @@ fn a_pause_costs_rate_and_not_the_flow() {
     let (samples, _) = over("rate-pause", &path, &loaded.name, words);
     let before = samples.word(0, 2.0).median(|sample| sample.rate);
     let again = samples.word(2, 0.0);
-    // Four seconds are four halves; the first sample is up to 30 ms late, in which the start
+    // Four seconds are four halvings. The first sample is up to 30 ms late, in which the start
     // doubles once.
     let first = again.0[0].rate.min(again.0[1].rate);
     assert!(first < before / 4.0, "{first} bytes/s after {before}");
@@ -301,8 +301,8 @@ fn an_application_that_sends_little_gets_it_through_and_no_more_rate() {
     let (goodput, highest) = (limited.goodput(), limited.highest_rate());
     println!("{goodput:.0} bit/s, at most {highest} bytes/s");
     assert!((goodput / 2e6 - 1.0).abs() < 0.02, "{goodput} of 2 Mbit/s");
-    // What is never used is not asked for: the start may have gone to twice of what arrived in
-    // its fastest round, which is the link's rate.
+    // Unused capacity is not requested. The start may have reached twice the delivery rate of its
+    // fastest round, which is the link's rate.
     assert!(highest <= 2.0 * 10e6 / 8.0, "{highest} bytes/s");
     let free = samples.word(1, 2.0).goodput();
     assert!(free > PROBED * most(10e6), "{free} bit/s of 10 Mbit/s");
@@ -310,15 +310,15 @@ fn an_application_that_sends_little_gets_it_through_and_no_more_rate() {
 
 fn less_than_a_packet_in_a_round_trip_goes_on() {
     let loaded = model("jp");
-    // A full packet takes 40 ms, twice the round trip.
+    // A full packet takes 40 ms, twice the round-trip time.
     let path = path("300kbit", "10ms", "60kb");
     let (samples, _) = over("rate-packet", &path, &loaded.name, "1 send:16");
-    // The start fills the queue, which takes 1.6 s, and five at what the lowest rate leaves of the
-    // link to go.
+    // The start fills the queue, which takes 1.6 s. At the lowest rate it takes five seconds to
+    // drain.
     let settled = samples.word(0, 8.0);
     let (goodput, lowest) = (settled.goodput(), samples.lowest_rate());
     println!("{goodput:.0} bit/s, at least {lowest} bytes/s");
-    // The lowest rate is that of data.
+    // The lowest rate counts data only.
     let goodput_floor = 0.95 * FLOOR * 8.0;
     assert!(goodput > goodput_floor, "{goodput} bit/s of 300 kbit/s");
     assert!(lowest >= FLOOR, "{lowest} bytes/s");
@@ -337,9 +337,9 @@ fn the_sockets_own_limit_of_the_rate_holds() {
     assert!(settled.highest_rate() <= 5e5, "{}", settled.highest_rate());
 }
 
-/// A wire between two namespaces, 5 Mbit/s and 50 kB of queue, whose delay changes. Arguments:
-/// the namespaces, and one-way delays in ms by the second from which they are, `0:10 6:40`; time
-/// begins with the first packet. Addresses are 10.98.0.1 and 10.98.0.2.
+/// A wire between two namespaces, with 5 Mbit/s, 50 kB of queue, and a changing delay. Arguments:
+/// the namespaces, and one-way delays in ms with their start in seconds, `0:10 6:40`. Time starts
+/// with the first packet. Addresses are 10.98.0.1 and 10.98.0.2.
 const WIRE: &str = r#"
 import collections, ctypes, fcntl, os, select, struct, subprocess, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -401,8 +401,8 @@ fn a_route_that_becomes_longer_and_shorter_is_followed() {
     );
     let samples = Samples::parse(&flow.finish());
     let begin = samples.0[0].at_s;
-    // Each from a while after the change, in which the next common probe falls. A flow that took
-    // the longer way for a queue would go down to the lowest rate.
+    // Each range starts a while after the change, so that the next common probe is before it. A
+    // flow that took the longer path for a queue would go down to the lowest rate.
     for (from, to, rtt_ms) in [(2.0, 5.0, 10.0), (11.5, 16.0, 80.0), (18.0, 22.0, 10.0)] {
         let phase = samples.of(|sample| (begin + from..begin + to).contains(&sample.at_s));
         let (goodput, rtt) = (phase.goodput(), phase.median_rtt_ms());

@@ -1,6 +1,6 @@
-//! Whatever the weights of a model, a flow of the learned rate controller goes on: it is never
-//! silent for longer than one timer of TCP runs, on a clean path, under loss, and when for a while
-//! no acknowledgement comes.
+//! A flow of the learned rate controller does not stall, whatever the model's weights. It is never
+//! silent for longer than one TCP timer runs: on a clean path, under loss, and during an outage of
+//! ACKs.
 
 use std::fs;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
 
-/// A flow that always has something to send. Arguments: address, port, congestion control,
-/// milliseconds of a packet at the lowest rate. It says "sending" when data have been
-/// acknowledged, then after each line that it gets what it saw since the line before, as JSON:
+/// A flow that always has data to send. Arguments: address, port, congestion control, milliseconds
+/// of a packet at the lowest rate. It prints "sending" when data has been acknowledged. After each
+/// line of input it prints its observations since the line before, as JSON:
 ///
-/// - `silent`: the longest time since data were last sent, in units of the time-out of that
-///   moment and a packet at the lowest rate, see [`LONGEST`];
+/// - `silent`: the longest time since data was last sent. Its unit is that moment's time-out plus a
+///   packet at the lowest rate, see [`LONGEST`];
 /// - `stuck`: the longest time without anything newly acknowledged, in the same unit;
-/// - `rto_ms`, `backoff`: the longest time-out and how often it had been doubled at most;
+/// - `rto_ms`, `backoff`: the longest time-out and its largest number of doublings;
 /// - `acked`, `retransmitted`: bytes, and segments.
 ///
 /// The machine's own scheduling does not count. `silent` is the kernel's own clock
-/// (`tcpi_last_data_sent`), read together with the time-out; `stuck` runs from the first sample
-/// that shows what was acknowledged, so a sampler that is late sees less. Moments at which the
-/// application or the receiver held the flow back are left out.
+/// (`tcpi_last_data_sent`), read together with the time-out. `stuck` starts at the first sample
+/// that shows the acknowledgement, so a late sampler sees less. Moments at which the application or
+/// the receiver held the flow back are left out.
 const SEND: &str = r#"
 import json, select, socket, struct, sys, threading, time
 connection = socket.socket()
@@ -78,31 +78,31 @@ while True:
 
 /// Milliseconds of a packet at the lowest rate: 58.
 const PACKET_MS: f64 = 1448.0 * 1e3 / raw::THALWEG_RATE_FLOOR as f64;
-/// How long one timer of TCP runs at most, in the time that it is set for. That is a time-out
-/// and what pacing puts the next packet off by (`tcp_reset_xmit_timer` in include/net/tcp.h), a
-/// packet at the lowest rate at most. Timers of more than 63 ticks end up to an eighth later
+/// The longest run of one TCP timer, relative to its setting. The setting is a time-out plus the
+/// delay of the next packet by pacing (`tcp_reset_xmit_timer` in include/net/tcp.h), at most a
+/// packet at the lowest rate. Timers of more than 63 ticks end up to an eighth later
 /// (kernel/time/timer.c).
 const LONGEST: f64 = 1.125;
-/// How long nothing is newly acknowledged, in the same unit. The slowest flow, traced where no
-/// ACK comes: all that it sent is acknowledged at 0 ms; its next packets go at 58 and 116, each
-/// when its turn comes; the probe goes at 177, before the time-out of 204 is over, and sets it
-/// anew, with 58 for pacing; it ends an eighth late, at 461. By the rule the probe may take a
-/// whole timer as well. Each doubling leaves half of what was before, and adds one timer: 2.25
-/// in the end.
+/// The longest time without anything newly acknowledged, in the same unit. The slowest flow, traced
+/// without ACKs: all its data is acknowledged at 0 ms; its next packets leave at 58 and 116, each
+/// in its turn. The probe leaves at 177, before the time-out of 204 is over, and sets it anew, with
+/// 58 for pacing; it ends an eighth late, at 461. By the rule the probe may take a whole timer as
+/// well. Each doubling leaves half of the time before, and adds one timer: 2.25 in the end.
 const STUCK: f64 = PACKET_MS / (200.0 + PACKET_MS) + 2.0 * LONGEST;
 
-/// Longer than the time-out, so that it doubles: 200 ms and 80 ms of queue, at the lowest rate some
-/// more.
+/// Longer than the time-out, so that it doubles: 200 ms plus 80 ms of queue, at the lowest rate a
+/// little more.
 const WITHOUT_ACKS: Duration = Duration::from_millis(1500);
 
-/// Models by name, each on a path that is clean, loses, carries no ACK for a while, and is clean.
+/// Models by name, each on a path that is clean, loses packets, carries no ACKs for a while, and is
+/// clean again.
 fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
-    // 20 Mbit/s before which 200 kB wait: 80 ms.
+    // 20 Mbit/s behind a buffer of 200 kB: 80 ms.
     let mut options = plain(label);
     options.path.rate = Some("20mbit".parse().unwrap());
     options.path.queue = Some("200kb".parse().unwrap());
     options.path.offload = false;
-    // Neither buffer holds a flow back, whatever the model makes of its window.
+    // Neither buffer holds a flow back, whatever the model does to its window.
     for which in ["rmem", "wmem"] {
         let sizes = "4096 16777216 33554432".to_owned();
         options
@@ -131,7 +131,7 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
             println!("{what}, {name}: {line}");
             let seen: Value = serde_json::from_str(&line).unwrap();
             let number = |key: &str| seen[key].as_f64().unwrap();
-            // One each 10 ms, less what they take themselves: nothing else held the flow back.
+            // One sample per 10 ms, less their own time: nothing else held the flow back.
             let samples = 0.95 * time.as_secs_f64() / 0.01;
             assert!(number("samples") > samples, "{what}, {name}: {line}");
             for (wait, longest) in [("silent", LONGEST), ("stuck", STUCK)] {
@@ -142,23 +142,23 @@ fn goes_on(label: &str, models: &[(&str, Vec<u8>)]) {
         let second = Duration::from_secs(1);
         let clean = phase("clean", "0%", "0%", second);
         assert!(clean["acked"].as_u64() > Some(10_000), "{what}: {clean}");
-        // At the lowest rate some 27 packets go in this time, and all of them may arrive.
+        // At the lowest rate some 27 packets leave in this time, and all of them may arrive.
         let lost = (0..8).any(|_| {
             let lossy = phase("loss", "5%", "1%", second * 3 / 2);
             lossy["retransmitted"].as_u64() > Some(0)
         });
         assert!(lost, "{what}: nothing was retransmitted");
-        // The time-out doubles, or this was no pause.
+        // The time-out doubles, or this was no outage.
         let without = phase("no ACKs", "0%", "100%", WITHOUT_ACKS);
         assert!(without["backoff"].as_u64() > Some(0), "{what}: {without}");
-        // It may begin with what is left of a time-out that doubles once more.
+        // It may start with the rest of a time-out that doubles once more.
         let doubled = Duration::from_millis(2 * without["rto_ms"].as_f64().unwrap() as u64);
         let after = phase("after", "0%", "0%", doubled + 3 * second / 2);
         assert!(after["acked"].as_u64() > Some(10_000), "{what}: {after}");
     }
 }
 
-/// The one that comes closest to silence: slower, whatever happens.
+/// The model closest to silence: slower, whatever happens.
 fn a_model_that_always_slows_down_does_not_stall() {
     goes_on("rate-slow", &[("down", tree(&Tree::Always(-32767)))]);
 }
@@ -173,7 +173,7 @@ fn no_weights_make_a_flow_wait_longer_than_two_time_outs() {
         ("all +127", same(1.0)),
         ("all -127", same(-1.0)),
         ("mixed", network(&mixed)),
-        // What none of these says in every state.
+        // Decisions that none of these makes in every state.
         ("up", tree(&Tree::Always(32767))),
     ];
     goes_on("rate-stall", &models);

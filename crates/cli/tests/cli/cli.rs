@@ -1,4 +1,4 @@
-//! The command line against a small server that stands in for the agent.
+//! The command line against a small server in place of the agent.
 
 use std::io::Read;
 use std::os::unix::net::UnixListener;
@@ -77,7 +77,7 @@ fn hosts_have_the_published_columns_first() {
         ["192.0.2.10", "bbr", "39500000", "61", "55", "9800", "118"]
     );
     assert_eq!(rows[1][7..], ["490", "93.8%"]);
-    // No evidence: no estimate is shown.
+    // Without evidence no estimate is shown.
     assert_eq!(rows[2][7..], ["-", "6.2%"]);
     assert_eq!(rows[3][0], "2001:db8:aaaa:bbbb::/64");
 
@@ -103,7 +103,7 @@ fn hosts_have_the_published_columns_first() {
     }
     assert!(text.lines().nth(3).unwrap().contains(" - "), "{text}");
 
-    // The longest address leaves room for everything.
+    // The longest address leaves space for everything.
     let long = "2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff";
     let body = json!({ "hosts": [host(long, 1, &[arm("bbr", 1.0, 1.0)])] }).to_string();
     let text = Agent::new(move |_, _| (200, body.clone()))
@@ -173,7 +173,7 @@ fn events_come_oldest_first() {
          bbr (greedy, 93.8%, system cubic)"
     );
     assert!(lines[1].contains("close"), "{text}");
-    // The record that covers the address names the events.
+    // The record that contains the address names the events.
     agent
         .run(&["events", "--host", "2001:db8::1"])
         .ok_but_wide();
@@ -263,7 +263,7 @@ fn records_travel_in_files() {
         missing.contains("cannot read /nonexistent.json"),
         "{missing}"
     );
-    // A failed export leaves what was there.
+    // A failed export leaves the existing file.
     let down = Agent::absent();
     std::fs::write(&file, "kept").unwrap();
     down.run(&["export", name]).failed(4);
@@ -304,7 +304,7 @@ fn an_absent_agent_is_code_4_and_one_line() {
         assert!(error.contains("no programs are pinned in"), "{error}");
         assert!(error.contains("start it with `thalweg run`"), "{error}");
     }
-    // A socket that a killed agent left behind.
+    // A socket left behind by a killed agent.
     drop(UnixListener::bind(agent.socket()).unwrap());
     agent.run(&["status"]).failed(4);
 }

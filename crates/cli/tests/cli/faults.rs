@@ -180,7 +180,7 @@ fn the_ring_may_overflow_but_every_loss_is_counted() {
     let bed = Bed::running("ring", "[events]\nring = \"64KiB\"\n");
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // One scored connection, so that there is something to decide about the others.
+    // One scored connection, so that later connections have a decision.
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
     bed.signal(Signal::SIGSTOP);

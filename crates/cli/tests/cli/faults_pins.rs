@@ -1,7 +1,7 @@
-//! `limit`, `cc` and `policy apply --existing` killed at named points: the next command finds what
-//! was before or what was asked for, needs no hand, and leaves nothing.
+//! `limit`, `cc` and `policy apply --existing` killed at named points. The next command finds the
+//! old or the requested state, needs no manual repair, and leaves nothing.
 //!
-//! The points are in test builds alone (`crates/control/src/faults.rs`).
+//! The points are only in test builds (`crates/control/src/faults.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,8 +23,8 @@ fn dies(bed: &Bed, arguments: &[&str], point: &str) {
     assert!(was_killed(&mut child, point), "{arguments:?} {point}");
 }
 
-/// Makes a connection, says so, and answers each line with the rate at which it is paced, in
-/// bytes per second; goes into a cgroup before that or after. Arguments: address, cgroup, when.
+/// Makes a connection, reports it, and answers each line with its pacing rate, in bytes per second.
+/// Enters a cgroup before that or after. Arguments: address, cgroup, when.
 const PACED: &str = r#"
 import socket, sys
 def enter():
@@ -42,7 +42,7 @@ for line in sys.stdin:
 /// The kernel's pacing rate of a connection that is not paced.
 const UNLIMITED: &str = "-1";
 
-/// A cgroup with a connection that was made in it, and one that came along; both without a limit.
+/// A cgroup with a connection created in it, and one moved into it; both without a limit.
 struct Limited {
     bed: Bed,
     cgroup: PathBuf,
@@ -90,7 +90,7 @@ impl Limited {
         own.join(format!("link_{name}")).exists()
     }
 
-    /// The rate of the limit that is listed, if one is. What it says to hold for, it holds for.
+    /// The rate of the limit that is listed, if one is. The listed sockets are really limited.
     fn listed(&self) -> Option<u64> {
         let limits = self.bed.json(&["limit", "list"]);
         let limits = limits.as_array().unwrap();
@@ -108,7 +108,7 @@ impl Limited {
             .map(|limit| limit["rate_bps"].as_u64().unwrap())
     }
 
-    /// A limit is set and holds for both connections, is removed, and leaves nothing.
+    /// A limit is set, applies to both connections, is removed, and leaves nothing.
     fn check(&mut self, point: &str) {
         let set = self.bed.json(&self.arguments(&["--rate", "9mbit"]));
         let sockets = &set["limit"]["sockets"];
@@ -139,14 +139,14 @@ impl Limited {
             };
             let words = [&["--rate", "5mbit"], &more[..]].concat();
             dies(&self.bed, &self.arguments(&words), point);
-            // Whoever looks next finds a limit, or none, and none that half holds.
+            // The next command finds a limit or none, and none that is half in force.
             match self.listed() {
                 Some(rate) => assert_eq!(rate, 5_000_000, "{point}"),
                 None => self.check_gone(point),
             }
             self.check(point);
             dies(&self.bed, &self.arguments(&words), point);
-            // No look between.
+            // Without `list` in between.
             self.check(point);
         }
     }
@@ -165,7 +165,7 @@ impl Limited {
             self.bed.json(&self.arguments(&["--rate", "3mbit"]));
             dies(&self.bed, &self.arguments(&["remove"]), point);
             self.check_gone(point);
-            // No look between.
+            // Without `list` in between.
             self.bed.json(&self.arguments(&["--rate", "3mbit"]));
             dies(&self.bed, &self.arguments(&["remove"]), point);
             self.check(point);
@@ -175,7 +175,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Nothing of this can be reported better than by what stays behind.
+        // A failure here would show by the leftovers.
         let _ = self.bed.thalweg(&["limit", "remove", "--all"]);
     }
 }
@@ -225,7 +225,7 @@ fn a_limit_killed_at_every_point_is_there_or_not() {
     ]);
 }
 
-/// A congestion control that is killed on its way.
+/// A congestion control killed at points of its commands.
 fn control(label: &str, points: &[(&[&str], &str)]) {
     let bed = Bed::new(&plain(label), "");
     let name = format!("{label}{}", std::process::id());
@@ -255,7 +255,7 @@ fn control(label: &str, points: &[(&[&str], &str)]) {
         });
         match state().as_deref() {
             Some("loaded") => assert!(offered(), "{point}"),
-            // A load that was undone can be repeated, without a word of an earlier one.
+            // A load that was undone can be repeated, and no message mentions the earlier one.
             Some("draining") | None => assert!(bed.thalweg(&load).status.success(), "{point}"),
             other => panic!("{point}: {other:?}"),
         }

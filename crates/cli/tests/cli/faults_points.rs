@@ -1,7 +1,7 @@
-//! The agent killed at named points and at random moments: nothing that was learned is lost, no
-//! connection fails, and the next start needs no hand. `make faults` runs the long forms too.
+//! The agent killed at named points and at random moments. No record is lost, no connection fails,
+//! and the next start needs no manual repair. `make faults` also runs the long forms.
 //!
-//! The points are in test builds alone (`crates/control/src/faults.rs`).
+//! The points are only in test builds (`crates/control/src/faults.rs`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use libbpf_rs::{MapCore, MapHandle};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Known hosts beside the one that traffic goes to, and one that may go.
+/// Known hosts beside the one with traffic, and one that may be evicted.
 const HOSTS: u32 = 100;
 
-/// A bed with traffic, one host that was learned, and hosts that were imported.
+/// A bed with traffic, one learned host, and imported hosts.
 struct Field {
     bed: Bed,
     address: String,
@@ -54,7 +54,7 @@ impl Field {
         }
     }
 
-    /// Takes the record of the host that may go out of the kernel, as an eviction does.
+    /// Removes the evictable host's record from the kernel, as an eviction does.
     fn evict(&self) {
         let map = MapHandle::from_pinned_path(self.bed.pin.join("hosts")).unwrap();
         let key = map
@@ -76,7 +76,7 @@ impl Field {
         assert!(was_killed(&mut child, point), "{point}");
     }
 
-    /// The next start succeeds, all hosts are known, and the programs are in force and attended.
+    /// The next start succeeds, all hosts are known, and the programs are in force.
     fn check(&mut self, what: &str) {
         self.bed.start();
         let hosts = self.bed.hosts();
@@ -94,7 +94,7 @@ impl Field {
     }
 }
 
-/// Hosts are in the store soon; no interval matters for those that were imported once saved.
+/// Hosts are in the store soon; imported ones are saved without an interval.
 const SNAPSHOTS: &str = "[snapshot]\ninterval = \"1s\"\n";
 /// Another mode, and another size of table.
 const CLASSIC: &str = "mode = \"classic\"\n[snapshot]\ninterval = \"1s\"\n";
@@ -116,7 +116,7 @@ const POINTS: [&str; 12] = [
     "start::attached=return",
 ];
 
-/// No point is forgotten: each that the agent has is in a test.
+/// Every point of the agent is in a test.
 #[test]
 fn every_point_is_tried() {
     let mut points = BTreeSet::new();
@@ -145,7 +145,7 @@ fn every_point_is_tried() {
     assert_eq!(points, BTreeSet::new());
 }
 
-/// Kills agents that take over from one that was killed.
+/// Kills agents that take over from a killed one.
 fn take_over(label: &str, points: impl IntoIterator<Item = &'static str>) {
     let mut field = Field::new(label, 2, 20);
     for point in points {
@@ -211,7 +211,7 @@ fn change(label: &str, points: impl IntoIterator<Item = (&'static str, &'static 
         field.bed.end(Signal::SIGTERM);
         field.bed.configure(settings);
         field.bed.dies_at(point);
-        // Once more, and then as it was.
+        // Once more, and then back to the old settings.
         field.bed.dies_at("start::attached=return");
         field.bed.configure(SNAPSHOTS);
         field.check(point);
@@ -245,7 +245,7 @@ fn killed_at_every_point_of_a_change_of_mode_or_size() {
     );
 }
 
-/// Kills agents that save what they know, or detach.
+/// Kills agents that save records, or detach.
 fn save_and_detach(label: &str, points: impl IntoIterator<Item = &'static str>) {
     let mut field = Field::new(label, 2, 20);
     for point in points {
@@ -260,7 +260,7 @@ fn save_and_detach(label: &str, points: impl IntoIterator<Item = &'static str>) 
             support::wait_for("the agent", || {
                 std::os::unix::net::UnixStream::connect(field.bed.socket()).ok()
             });
-            // It gets no answer, so it says so.
+            // The command gets no response, and fails.
             assert!(!field.bed.thalweg(&["detach"]).status.success());
         }
         assert!(was_killed(&mut child, point), "{point}");
@@ -307,10 +307,10 @@ fn policy(bed: &Bed, name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Points of the first policy beside a learner: it goes before it.
+/// Points of the first policy beside a learner, which moves behind it.
 const FIRST: [&str; 2] = ["policy::beside=return", "policy::behind=return"];
 
-/// Kills `policy apply`, where there was no policy and where there was another.
+/// Kills `policy apply`, without a policy in force and with another one.
 fn apply(label: &str, points: impl IntoIterator<Item = &'static str>) {
     let mut field = Field::new(label, 2, 20);
     let [old, new] = ["old", "new"].map(|name| policy(&field.bed, name));
@@ -430,7 +430,7 @@ fn killed_while_it_puts_the_policy_back() {
     field.load.finish();
 }
 
-/// Kills the agent at moments of which some lie within its start; the seed is fixed.
+/// Kills the agent at random moments, some within its start; the seed is fixed.
 fn killed_at_random(label: &str, times: u32, threads: u32, rate: u32) -> f64 {
     let mut field = Field::new(label, threads, rate);
     let mut random = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,4 +1,4 @@
-//! Starts that fail or are cut short: nothing that was learned is lost, and nothing is left half done.
+//! Starts that fail or are interrupted: no record is lost, and nothing is left half done.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -31,7 +31,7 @@ fn error_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A memory cgroup, of either version, that goes with this.
+/// A memory cgroup, of either version, removed with this value.
 struct MemoryLimit(PathBuf);
 
 impl MemoryLimit {
@@ -52,7 +52,7 @@ impl MemoryLimit {
         None
     }
 
-    /// The command, run in here.
+    /// The command, run in this cgroup.
     fn confine(&self, command: &Command) -> Command {
         let mut shell = Command::new("sh");
         shell
@@ -117,7 +117,7 @@ fn a_listener_that_never_accepts_is_recognised_as_alive() {
     }
     let bed = Bed::new(&plain("deaf"), "");
     let listener = std::os::unix::net::UnixListener::bind(bed.socket()).unwrap();
-    // A connection more than the queue holds would wait for ever.
+    // A connection more than the queue holds would wait forever.
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open; listen only shortens its queue.
     assert_eq!(unsafe { nix::libc::listen(listener.as_raw_fd(), 0) }, 0);
@@ -137,7 +137,7 @@ fn a_restore_that_fails_leaves_nothing_attached_and_the_store_as_it_was() {
     bed.json(&["detach"]);
     bed.reap();
     let store = bed.state().join("thalweg.db");
-    // A number that cannot be: SQLite keeps it, nobody can read it.
+    // An invalid number: SQLite stores it, Thalweg cannot read it.
     let change = |by: i64| {
         let program = "import sqlite3, sys\n\
                        db = sqlite3.connect(sys.argv[1])\n\
@@ -313,11 +313,11 @@ fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
         assert!(!bed.socket().exists(), "{text}");
         text
     };
-    // A kernel without one: there is not even a directory for it.
+    // A kernel without one has not even a directory for it.
     let line = "mount --rbind /sys/fs/cgroup \"$0\" && mount -t tmpfs none /sys/fs && \
                 mkdir /sys/fs/cgroup && mount --rbind \"$0\" /sys/fs/cgroup";
     refuses(&bed, with_mounts(&bed, line));
-    // A path that is on another one. What it says helps.
+    // A path on another file system. The advice in the message works.
     bed.pin = bed.directory.path().join("not/there");
     bed.configure("");
     let text = refuses(&bed, bed.run_command());
@@ -331,7 +331,7 @@ fn without_a_bpf_file_system_it_says_how_to_have_one_and_leaves_nothing() {
     assert!(bed.running_program().is_some());
     bed.json(&["detach"]);
     bed.reap();
-    // Beside the two files that every such file system begins with.
+    // Beside the two files that every such file system has.
     let left: Vec<_> = fs::read_dir(&bed.pin)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -418,8 +418,8 @@ fn where_the_kernels_types_cannot_be_read_it_learns_without_them() {
     bed.counter_reaches("scored", 1);
 }
 
-/// As after many names: all slots taken, reno without one, and something known of each, least of
-/// the arm in slot 9. The agent is away.
+/// As after many names: all slots are taken, reno has none, and each has a record, the arm in slot
+/// 9 the smallest. The agent is stopped.
 fn take_all_slots(bed: &Bed) {
     let map = MapHandle::from_pinned_path(bed.pin.join("arms")).unwrap();
     let zero = 0u32.to_ne_bytes();
@@ -449,7 +449,7 @@ fn arm_table(bed: &Bed) -> raw::thalweg_arms {
     from_bytes(&value.unwrap()).unwrap()
 }
 
-/// Slot 9 is reno's, of which nothing is known, and what is known of others stays.
+/// Slot 9 is reno's, without a record, and the records of others stay.
 fn assert_slot_is_given(bed: &Bed, address: &str) {
     assert_eq!(arm_table(bed).arms[9].name, arm_name_bytes("reno").unwrap());
     let host = bed.host(address).unwrap();
@@ -490,7 +490,7 @@ fn an_agent_killed_while_it_gives_a_slot_away_gives_none_of_its_evidence() {
     }
 }
 
-/// A connection that is given the arm of a slot after the agent has seen that none refers to it.
+/// A connection gets the arm of a slot after the agent has checked that none refers to it.
 #[test]
 fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
     if !privileged() {
@@ -535,7 +535,7 @@ fn a_slot_that_a_connection_takes_up_meanwhile_is_not_given_away() {
     assert!(of("reno").is_none_or(|arm| arm["scored"] == 0), "{host}");
 }
 
-/// The agent takes its time between the look at a record and its change.
+/// The agent pauses between reading a record and changing it.
 #[test]
 fn what_is_learned_while_a_slot_changes_hands_is_kept() {
     if !privileged() {
@@ -555,8 +555,8 @@ fn what_is_learned_while_a_slot_changes_hands_is_kept() {
     assert_eq!(after, before + made, "connections that count");
 }
 
-/// Until it runs another program, a child has what its parent has: one of an agent that is killed
-/// would keep the next from starting.
+/// Until it runs another program, a child inherits its parent's descriptors: a child of a killed
+/// agent would block the next start.
 #[test]
 fn no_child_of_an_agent_holds_its_lock() {
     if !privileged() {
@@ -586,7 +586,7 @@ fn a_start_waits_for_an_agent_that_is_ending() {
     let (mut bed, address, _sink) = learned("ending", "");
     bed.end(Signal::SIGTERM);
     let mut command = bed.run_command();
-    // Its last snapshot takes long.
+    // Its last snapshot is slow.
     command.env("FAILPOINTS", "snapshot::begun=sleep(3000)");
     bed.start_by(command);
     bed.connect(&address, 1, 1_000_000);
@@ -714,7 +714,7 @@ fn doctor_tells_what_a_kernel_without_types_lacks() {
         .output()
         .unwrap();
     let checks: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-    // One for each feature of the table, whatever else there is.
+    // One for each feature of the table, whatever else exists.
     for feature in thalweg_agent::features::FEATURES {
         let check = checks.iter().find(|check| check["name"] == feature.name);
         let check = check.unwrap_or_else(|| panic!("no row {}", feature.name));

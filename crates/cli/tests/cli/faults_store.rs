@@ -1,5 +1,5 @@
-//! The store keeps its content: full, failing and read-only disks, clocks that are set, imports,
-//! arms that come and go.
+//! The store keeps its content: on full, failing and read-only disks, with changing clocks,
+//! imports, and arms that come and go.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -32,7 +32,7 @@ impl Disk {
         }
     }
 
-    /// Leaves no room.
+    /// Fills the disk.
     fn fill(&self) -> PathBuf {
         let ballast = self.place.join("ballast");
         let mut file = fs::File::create(&ballast).unwrap();
@@ -49,13 +49,13 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // An agent that still runs keeps it until it ends.
+        // A running agent keeps it mounted until it ends.
         let _ = umount2(&self.place, MntFlags::MNT_DETACH);
     }
 }
 
-/// A disk of its own in place of a directory, in a file; with ext4, which becomes read-only where it
-/// finds a fault.
+/// A disk of its own in place of a directory, in a file; with ext4, which becomes read-only after a
+/// fault.
 struct FailingDisk {
     place: PathBuf,
     image: PathBuf,
@@ -82,7 +82,7 @@ impl FailingDisk {
         fs::set_permissions(&self.place, fs::Permissions::from_mode(0o700)).unwrap();
     }
 
-    /// Has the file system find a fault.
+    /// Triggers a fault of the file system.
     fn fail(&self) {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let place = format!(" {} ", self.place.display());
@@ -95,17 +95,17 @@ impl FailingDisk {
         .unwrap();
     }
 
-    /// The operator mends the file system and mounts it anew.
+    /// Repairs the file system and mounts it again, as the operator would.
     fn mend(&mut self) {
         done(Command::new("umount").arg(&self.place));
-        // A copy: namespaces that other tests have made meanwhile may hold the mount, and the
-        // file system with it.
+        // A copy: namespaces that other tests created meanwhile may hold the mount, and the file
+        // system with it.
         let copy = self.image.with_extension("copy");
         fs::copy(&self.image, &copy).unwrap();
         fs::rename(copy, &self.image).unwrap();
         let mended = Command::new("e2fsck").arg("-fy").arg(&self.image).output();
         let mended = mended.unwrap();
-        // 1: there was something to mend.
+        // 1: something was repaired.
         assert!(matches!(mended.status.code(), Some(0 | 1)), "{mended:?}");
         self.mount();
     }
@@ -122,7 +122,7 @@ fn done(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// An agent on another machine, as files in its directory say.
+/// An agent on another machine, as simulated by files in its directory.
 fn machine(bed: &Bed) -> Command {
     let library = bed.directory.path().join("machine.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/machine.c");
@@ -150,7 +150,7 @@ fn problems(bed: &Bed) -> String {
     bed.json(&["status"])["problems"].to_string()
 }
 
-/// An agent with snapshots each second, a sink, and a host that something is known of.
+/// An agent with snapshots each second, a sink, and a host with a record.
 fn learned(label: &str) -> (Bed, Traffic) {
     let bed = Bed::running(label, "[snapshot]\ninterval = \"1s\"\n");
     let sink = bed.sink(&bed.server_address());
@@ -180,7 +180,7 @@ fn a_full_disk_is_said_once_and_over_when_there_is_room() {
     bed.counter_reaches("scored", 1);
     snapshot_is_saved(&bed);
     let ballast = disk.fill();
-    // Pages that the log has already may be written again; sooner or later it must grow.
+    // Pages already in the log may be rewritten; sooner or later it must grow.
     wait_for("lost events", || {
         bed.connect(&address, 100, 0);
         (lost(&bed) > 0).then_some(())
@@ -206,7 +206,7 @@ fn a_full_disk_is_said_once_and_over_when_there_is_room() {
     let end = format!("events are stored again; {} were lost", lost(&bed));
     assert_eq!(lines(&end), 1, "{end} not in: {logged}");
     assert_eq!(lines("ERROR"), 2, "events and snapshots: {logged}");
-    // Nothing is counted twice, and nothing not at all.
+    // Each is counted exactly once.
     wait_for("all events", || {
         let status = bed.json(&["status"]);
         let count = |pointer: &str| status.pointer(pointer).unwrap().as_u64().unwrap();
@@ -246,7 +246,7 @@ fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
     });
     // The kernel does it within half a minute: snapshots do not wait for the disk.
     done(Command::new("sync").arg("-f").arg(bed.state()));
-    // The store is open: whoever asks for it cannot have it read-only, a fault can.
+    // The store is open, so a plain remount as read-only is refused; a fault can do it.
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
     let refused = mount(None::<&str>, &disk.place, None::<&str>, flags, None::<&str>);
     assert_eq!(refused, Err(nix::errno::Errno::EBUSY));
@@ -279,7 +279,7 @@ fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
         bed.logged()
     );
 
-    // Its end says what could not be saved; what was learned stays in the kernel.
+    // Its end reports what could not be saved; the records stay in the kernel.
     assert!(!bed.end(Signal::SIGTERM).success());
     let before = bed.running_program();
     assert!(before.is_some());
@@ -293,7 +293,7 @@ fn on_a_disk_that_fails_it_goes_on_learning_and_detaches() {
     assert_eq!(bed.host(&address).expect("of the kernel")["scored"], 4);
     assert_eq!(problems(&bed), "[]");
 
-    // The off switch works, though what is learned now is lost.
+    // `detach` works, though the present records are lost.
     disk.fail();
     bed.connect(&address, 1, 1_000_000);
     wait_for("the measurement", || {
@@ -355,7 +355,7 @@ fn a_disk_that_can_be_written_again_is_written_again() {
 
 const DAY_S: i64 = 24 * 3600;
 
-/// Evidence of a host and how long ago it was seen, s.
+/// Evidence of a host, and the time since it was last seen, s.
 fn evidence(bed: &Bed, address: &str) -> (f64, u64) {
     let host = bed.host(address).expect("known");
     let arms = host["arms"].as_array().unwrap();
@@ -363,7 +363,7 @@ fn evidence(bed: &Bed, address: &str) -> (f64, u64) {
     (evidence.sum(), host["idle_s"].as_u64().unwrap())
 }
 
-/// There is more evidence than `least`, and it is young.
+/// Checks that the evidence exceeds `least` and is recent.
 fn assert_fresh(bed: &Bed, address: &str, least: f64, when: &str) {
     let (evidence, idle_s) = evidence(bed, address);
     assert!(evidence > least, "{when}: {evidence}, not over {least}");
@@ -377,7 +377,7 @@ fn a_wall_clock_that_is_set_ages_nothing() {
     if !privileged() {
         return;
     }
-    // One arm: what others are measured takes from its evidence.
+    // One arm: measurements of others would reduce its evidence.
     let settings = "[arms]\nallow = [\"cubic\"]\n[snapshot]\ninterval = \"1s\"\n";
     let mut bed = Bed::new(&plain("clock"), settings);
     let clock = bed.directory.path().join("clock");
@@ -385,10 +385,10 @@ fn a_wall_clock_that_is_set_ages_nothing() {
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     bed.start_by(machine(&bed));
-    // More than a connection brings: were this lost, the next would not make up for it.
+    // More than a connection adds: if this were lost, the next would not make up for it.
     bed.connect(&address, 3, 1_000_000);
     bed.counter_reaches("closed", 6);
-    // While it runs.
+    // While the agent runs.
     for (round, ahead_s) in [(1, 10 * 365 * DAY_S), (2, -DAY_S), (3, 0)] {
         let (before, _) = evidence(&bed, &address);
         assert!(before > 1.5, "{before}");
@@ -396,7 +396,7 @@ fn a_wall_clock_that_is_set_ages_nothing() {
         bed.connect(&address, 1, 1_000_000);
         bed.counter_reaches("closed", 6 + 2 * round);
         let when = format!("set by {ahead_s} s");
-        // A connection brings 1 at most, and halves what was there if it was slow.
+        // A connection adds 1 at most, and halves the old evidence if it was slow.
         assert_fresh(&bed, &address, 1.05, &when);
         let stored = bed.json(&["status"])["events_stored"].as_u64().unwrap();
         let events = bed.json(&["events", "--limit", "1000"]);
@@ -415,7 +415,7 @@ fn a_wall_clock_that_is_set_ages_nothing() {
     }
 }
 
-/// From one boot to the next the wall clock alone can tell how much time has passed.
+/// From one boot to the next, only the wall clock shows how much time has passed.
 #[test]
 fn a_wall_clock_that_is_wrong_after_a_boot_loses_no_host() {
     if !privileged() {
@@ -425,7 +425,7 @@ fn a_wall_clock_that_is_wrong_after_a_boot_loses_no_host() {
     let address = bed.server_address();
     let clock = bed.directory.path().join("clock");
     bed.start_by(machine(&bed));
-    // A host of the agent's own namespace: cookies of others mean nothing in the next boot.
+    // A host of the agent's own namespace: cookies of others are void in the next boot.
     let sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
     bed.counter_reaches("scored", 1);
@@ -443,7 +443,7 @@ fn a_wall_clock_that_is_wrong_after_a_boot_loses_no_host() {
     assert_eq!(bed.json(&["import", name])["imported"], 1);
     let (known, _) = evidence(&bed, "192.0.2.1");
     assert!(known > 0.0);
-    // A day back: none of the time has passed, and on its return one day.
+    // A day back: no time has passed; on its return, one day.
     for (boot, ahead_s, least, most) in [
         (1, -DAY_S, 0.9 * known, known),
         (2, -DAY_S, 0.9 * known, known),
@@ -499,7 +499,7 @@ fn a_store_that_cannot_be_written_is_named_and_nothing_is_attached() {
     assert!(!bed.pin.exists(), "a start that failed left pins behind");
     drop(disk);
 
-    // And one without room for a store.
+    // And a disk too small for a store.
     let disk = Disk::new(&bed.state(), "size=64k");
     disk.fill();
     let output = bed.run_command().output().unwrap();

@@ -1,4 +1,4 @@
-//! Whatever a file turns out to be, a command that reads it ends in one line that names it.
+//! A command that reads any file ends with one line that names the file.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -8,10 +8,10 @@ use std::process::{Command, Output, Stdio};
 use crate::support::{THALWEG, wait_for};
 use nix::sys::resource::{Resource, setrlimit};
 
-/// Most memory of a command, in bytes.
+/// Memory limit of a command, in bytes.
 const MEMORY: u64 = 256 << 20;
 
-/// Commands that read a text; `FILE` is the file.
+/// Commands that read a text file; `FILE` is its path.
 const TEXTS: [&[&str]; 12] = [
     &["--config", "FILE", "status"],
     &["--config", "FILE", "run"],
@@ -27,7 +27,7 @@ const TEXTS: [&[&str]; 12] = [
     &["--config", "config.toml", "import", "FILE"],
 ];
 
-/// Commands that read what is no text.
+/// Commands that read other files.
 const OTHERS: [&[&str]; 4] = [
     &["model", "check", "FILE"],
     &["model", "show", "FILE"],
@@ -43,7 +43,7 @@ const OTHERS: [&[&str]; 4] = [
     ],
 ];
 
-/// A directory with the files that the commands need besides.
+/// A directory with the other files that the commands need.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -65,7 +65,7 @@ fn run(directory: &Path, command: &[&str], file: &str) -> Output {
         .stdin(Stdio::null())
         .stdout(File::create(directory.join("stdout")).unwrap())
         .stderr(File::create(directory.join("stderr")).unwrap());
-    // SAFETY: setrlimit(2) is a system call and nothing else.
+    // SAFETY: setrlimit(2) is only a system call.
     unsafe { process.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_DATA, MEMORY, MEMORY)?)) };
     let child = std::cell::RefCell::new(process.spawn().unwrap());
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -87,7 +87,7 @@ fn run(directory: &Path, command: &[&str], file: &str) -> Output {
     }
 }
 
-/// Exit code 1, and one line that names the file and says once what it found, or was told.
+/// Exit code 1, and one line that names the file and states the fault once.
 fn assert_refused(directory: &Path, command: &[&str], file: &str, words: &str) {
     let output = run(directory, command, file);
     let said = [output.stdout, output.stderr].concat();
@@ -107,7 +107,7 @@ fn assert_refused(directory: &Path, command: &[&str], file: &str, words: &str) {
         line.is_some_and(|line| line.matches(words).count() == 1),
         "{command:?}: {said}"
     );
-    // `check` shows the line, and sums up; of two files that are the same the first is told.
+    // `check` shows the line, and a summary; of two identical files the first is reported.
     let lines = if command.contains(&"check") { 5 } else { 1 };
     assert!(
         said.lines().count() <= lines && said.len() < 600,
@@ -142,7 +142,7 @@ fn what_is_no_regular_file_is_refused() {
 #[test]
 fn what_is_too_large_is_refused() {
     let directory = directory();
-    // Larger than any kind of file may be, and takes no room.
+    // Larger than any kind of file may be, but sparse.
     let file = File::create(directory.path().join("large.o")).unwrap();
     file.set_len(1 << 40).unwrap();
     for command in all() {
@@ -155,9 +155,9 @@ fn what_is_not_utf_8_has_its_place() {
     let directory = directory();
     fs::write(directory.path().join("f"), b"1\n22\xff\n").unwrap();
     for command in TEXTS {
-        // A trace consists of digits, and `check` says that it is an error.
+        // A trace consists of digits, and `check` reports an error.
         let words = if command.contains(&"import") {
-            // Read part by part, as JSON: the number that is no document is told first.
+            // Read part by part, as JSON: a number that is not a document is reported first.
             " at line 2 column"
         } else if command.contains(&"--trace") || command.contains(&"check") {
             "f:2:3:"

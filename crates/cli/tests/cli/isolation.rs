@@ -1,5 +1,5 @@
-//! Who may teach the learner, and what about: connections that a route has locked, users in
-//! namespaces of their own, peers that come once, addresses that mean several hosts.
+//! Which connections the learner learns from, and about which hosts: connections with a CC locked
+//! by a route, users in namespaces of their own, one-time peers, addresses that mean several hosts.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn problems(bed: &Bed) -> Value {
     bed.json(&["status"])["problems"].clone()
 }
 
-/// Each arm's reason why the kernel refuses it; null where it does not.
+/// Each arm's reason why the kernel refuses it; null if it does not.
 fn refusals(bed: &Bed) -> Vec<Value> {
     let arms = bed.json(&["arms"]);
     let arms = arms.as_array().unwrap();
@@ -48,7 +48,7 @@ fn a_locked_route_takes_no_arm_from_other_connections() {
     let refused = refused.expect("an event of a refusal");
     assert_eq!(refused["arm"], "cubic", "it keeps what it has: {refused}");
 
-    // Another host is given every arm.
+    // Another host still gets every arm.
     wait_for("bbr towards the other host", || {
         bed.connect(&free, 5, 300_000);
         let host = bed.host(&free)?;
@@ -83,9 +83,9 @@ fn a_route_that_chooses_is_obeyed() {
     assert_eq!(bed.counter("changed"), 0);
 }
 
-/// Makes connections of the machine with itself in a user's own namespaces: 60 of 300 kB on a
-/// route that locks its congestion control, then as many small ones from addresses that come
-/// once as it is told. Arguments: cgroup, number.
+/// Makes connections of the machine to itself in a user's own namespaces. First 60 of 300 kB on a
+/// route that locks its congestion control, then a number of small ones from one-time addresses.
+/// Arguments: cgroup, number.
 const USER: &str = r#"
 echo $$ > "$1/cgroup.procs"
 exec setpriv --reuid=65534 --regid=65534 --clear-groups unshare -Urn sh -c '
@@ -126,7 +126,7 @@ fn user_traffic(bed: &Bed, number: u32) -> Traffic {
     Traffic::spawn(command)
 }
 
-/// Whether ordinary users may have namespaces of their own here.
+/// Whether ordinary users may create namespaces here.
 fn users_have_namespaces() -> bool {
     let tried = Command::new("setpriv")
         .args("--reuid=65534 --regid=65534 --clear-groups unshare -Urn true".split(' '))
@@ -135,7 +135,7 @@ fn users_have_namespaces() -> bool {
     tried.status.success() || skip("ordinary users may not make namespaces")
 }
 
-/// The learner's public state, but for counters of namespaces left alone.
+/// The learner's public state, without counters of namespaces outside the scope.
 fn learned(bed: &Bed) -> Value {
     let status = bed.json(&["status"]);
     let mut counters = status["counters"].clone();
@@ -188,7 +188,7 @@ fn namespaces_of_users_count_where_they_are_asked_for() {
         return;
     }
     let bed = Bed::running("rootless", "[hosts]\nuser_namespaces = true\n");
-    // The namespace is new to the agent, which looks for it once a connection was seen there.
+    // The namespace is new to the agent, which searches for it after a connection there.
     wait_for("connections of a user's namespace", || {
         let mut traffic = user_traffic(&bed, 2000);
         assert_eq!(traffic.line(), "done");
@@ -206,10 +206,10 @@ fn a_namespace_that_comes_later_is_found() {
     let address = bed.server_address();
     let sink = bed.sink(&address);
     bed.connect(&address, 1, 300_000);
-    // The agent has an event of it, so it is past its first look at the namespaces.
+    // The agent has an event of it, so its first check of the namespaces is over.
     bed.events(1);
     drop(sink);
-    // The machine's own administrator makes this one, while the agent runs.
+    // The machine's own administrator creates this one, while the agent runs.
     let other = thalweg_lab::host::Pair::new(&plain("later2")).unwrap();
     let mut server = Command::new("sh");
     // In the other pair's namespace, but in this bed's cgroup.
@@ -258,7 +258,7 @@ for n in range(first, first + number):
         connection.recv(1)
 "#;
 
-/// A web server's hour: clients that are measured, and then `number` that come once.
+/// A web server's hour: measured clients, and then `number` one-time clients.
 fn one_off_clients(label: &str, number: u32) {
     let mut bed = Bed::new(&plain(label), "[hosts]\nmax = 1024\n");
     bed.start();
@@ -271,7 +271,7 @@ fn one_off_clients(label: &str, number: u32) {
         &format!("route add 10.64.0.0/10 via {client}"),
     );
     let _sink = bed.sink(&address);
-    // The server sends to these: it is the side that has many peers.
+    // The server sends to these: it is the side with many peers.
     let sender = r#"
 import socket, sys
 listener = socket.create_server((sys.argv[1], 5002), backlog=128)
@@ -348,7 +348,7 @@ fn addresses_that_mean_several_hosts_have_the_right_keys() {
     let address = bed.server_address();
     let server = bed.device(Side::Server, &bed.pair.address(Side::Client).to_string());
     let client = bed.device(Side::Client, &address);
-    // Two hosts behind NAT64, as their only common router would have them.
+    // Two hosts behind NAT64, as seen through their only common router.
     for host in ["64:ff9b::c000:201", "64:ff9b::c000:202"] {
         bed.ip(
             Side::Server,
@@ -369,7 +369,7 @@ fn addresses_that_mean_several_hosts_have_the_right_keys() {
         assert!(bed.json(&["explain", host]).to_string().contains("cubic"));
     }
 
-    // A link-local address is another host on each interface: nothing is learned of it.
+    // A link-local address is another host on each interface: nothing is learned about it.
     bed.ip(
         Side::Server,
         &format!("address add fe80::1/64 dev {server} nodad"),
@@ -378,7 +378,7 @@ fn addresses_that_mean_several_hosts_have_the_right_keys() {
         Side::Client,
         &format!("address add fe80::2/64 dev {client} nodad"),
     );
-    // The laboratory's links do without neighbour discovery.
+    // The laboratory's links work without neighbour discovery.
     for (side, own, peer, other) in [
         (Side::Client, &client, Side::Server, &server),
         (Side::Server, &server, Side::Client, &client),
@@ -504,7 +504,8 @@ fn dctcp_stays_within_the_prefixes_that_are_named() {
         bed.connect(&datacenter, 5, 300_000);
         (chosen(&datacenter) > 0).then_some(())
     });
-    // As likely here, were it not for the prefix: less than once in a million runs it is not.
+    // Without the prefix the arm would be as likely here. By chance it would be missing less than
+    // once in a million runs.
     bed.connect(&public, 60, 300_000);
     bed.counter_reaches("scored", 60);
     let events = bed.events(60);

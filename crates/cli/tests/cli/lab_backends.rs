@@ -49,14 +49,14 @@ connections = 3
 duration = "2s"
 "#;
 
-/// Where there is user-mode Linux. One process is all of both hosts there, in real time.
+/// Whether user-mode Linux is available. One process is both hosts there, in real time.
 fn user_mode() -> bool {
     std::path::Path::new("/usr/bin/linux.uml").exists() || skip("no user-mode-linux")
 }
 
-/// Whether so many Mbit/s of data are what TCP makes of a link of that rate: 1448 of 1514 bytes, of
-/// 1500 on the forwarded path, which has no Ethernet; less the time in which it finds the rate,
-/// and more by the bucket.
+/// Whether Mbit/s of data match TCP's share of a link's rate: 1448 of 1514 bytes, or of 1500 on the
+/// forwarded path, which has no Ethernet. TCP loses time while it finds the rate, and the bucket
+/// adds a little.
 fn carries(backend: &str, mbits: f64, rate: f64) -> bool {
     let packet = if backend == "link" { 1500.0 } else { 1514.0 };
     (0.98..1.002).contains(&(mbits / (rate * 1448.0 / packet)))
@@ -80,7 +80,7 @@ fn a_bottleneck_gives_no_more_in_user_mode_linux() {
     let result = run("uml", BOTTLENECK, "fixed:cubic");
     assert_eq!(result["environment"]["backend"]["name"], "uml");
     let goodput = median_mbits(&result);
-    // A busy machine takes from it, and nothing adds to it.
+    // A busy machine reduces it, and nothing increases it.
     assert!((2.0..=19.4).contains(&goodput), "{goodput} Mbit/s");
 }
 
@@ -90,7 +90,7 @@ fn a_kernel_without_netem_still_has_delay_by_a_forwarded_path() {
     let mode = &result["scenarios"][0]["modes"][0];
     let rtt_us = mode["connections"][0]["mean_rtt_us"].as_f64().unwrap();
     println!("{rtt_us} us");
-    // Twice 20 ms, and at most a full queue of 100 kB at 20 Mbit/s: 40 ms.
+    // Twice 20 ms, plus at most a full queue of 100 kB at 20 Mbit/s: 40 ms.
     assert!((40_000.0..=81_000.0).contains(&rtt_us), "{rtt_us} us");
 }
 
@@ -173,7 +173,7 @@ fn several_hosts_have_their_own_paths_in_user_mode_linux() {
         return;
     }
     let [slow, quick] = to_each_host("uml");
-    // A busy machine makes them slower, but not alike.
+    // A busy machine makes them slower, but not equal.
     assert!(
         (1.0..=9.7).contains(&slow) && (slow * 1.2..=29.1).contains(&quick),
         "{slow} {quick} Mbit/s"

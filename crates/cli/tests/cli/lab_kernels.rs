@@ -1,5 +1,5 @@
-//! `thalweg lab kernels`: packages of kernels, unpacked into a cache. The packages are made
-//! here, of images that hold nothing but a header.
+//! `thalweg lab kernels`: packages of kernels, unpacked into a cache. The tests make the packages,
+//! of images that have only a header.
 
 use std::fs;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ impl Packages {
         self.0.path(name)
     }
 
-    /// What is in the cache.
+    /// Content of the cache.
     fn kept(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.path("cache/thalweg/kernels"));
         let entries = entries.into_iter().flatten().flatten();
@@ -49,7 +49,7 @@ impl Packages {
         finish(self.command(arguments).spawn().unwrap())
     }
 
-    /// The list, without this machine's own.
+    /// The list, without this machine's own kernels.
     fn list(&self) -> Vec<Value> {
         let output = self.run(&["list"]);
         assert_code(&output, 0);
@@ -113,7 +113,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// One line that has these words, and nothing is left.
+/// Checks that the output is one line with these words, and that nothing is left.
 fn assert_refused(place: &Packages, output: &Output, words: &str) {
     assert_code(output, 1);
     let said = said(output);

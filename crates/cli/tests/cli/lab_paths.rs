@@ -1,4 +1,4 @@
-//! What the laboratory's paths do to real connections: rates, queues, round trips, changes.
+//! Effects of the laboratory's paths on real connections: rates, queues, round-trip times, changes.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn figure(outcome: &Outcome, statistic: Statistic) -> f64 {
     Query::from(statistic).value(&modes[0], modes).unwrap()
 }
 
-/// The same of a mode, and of one class of its flows.
+/// A statistic of a mode, and of one class of its flows.
 fn value(outcome: &Outcome, mode: &str, statistic: Statistic, class: Option<&str>) -> f64 {
     let mode: Mode = mode.parse().unwrap();
     let query = Query {
@@ -50,8 +50,8 @@ fn mbps(outcome: &Outcome, mode: usize, host: &str) -> Vec<f64> {
         .collect()
 }
 
-/// Whether so many Mbit/s of data are what a link of that rate carries: of each 1514 bytes 1448 are
-/// data, 1428 with IPv6; and TCP may leave a fifth while it finds the rate.
+/// Whether Mbit/s of data match a link's rate. 1448 of 1514 bytes are data, 1428 with IPv6, and TCP
+/// may leave a fifth unused while it finds the rate.
 fn carries(measured: f64, rate: f64) -> bool {
     (0.8..0.99).contains(&(measured / rate))
 }
@@ -64,7 +64,7 @@ fn the_bottleneck_has_the_rate_that_was_asked_for() {
     let text = "[path]\nrate = \"20mbit\"\nqueue = \"200kb\"\n\
                 [traffic]\nconnections = 1\nduration = \"3s\"\n";
     let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
-    // Of each 1514 bytes on the link 1448 are data.
+    // 1448 of 1514 bytes on the link are data.
     let expected = 20.0 * 1448.0 / 1514.0;
     let measured = outcome.scenarios[0].modes[0].connections[0].goodput_bps / 1e6;
     assert!(
@@ -81,10 +81,10 @@ fn round_trip_times_are_those_of_the_queue() {
              [traffic]\nconnections = 1\nduration = \"3s\"\n"
         );
         let outcome = run(&options(directory.path(), &text, &["fixed:cubic"])).unwrap();
-        // 50 kB at 20 Mbit/s take 20 ms to leave, and nothing else takes time. Cubic goes
-        // back to 0.7 of the full queue and then fills it again, evenly as such small
-        // windows grow: 5 % of the time above 0.98 of it. Less what a packet that did not
-        // fit leaves free. The middle of a bucket is at most a 32nd from what was measured.
+        // 50 kB at 20 Mbit/s take 20 ms to leave, and there is no other delay. Cubic goes back to
+        // 0.7 of the full queue and fills it again, linearly with such small windows: 5 % of the
+        // time above 0.98 of it. A packet that did not fit leaves a little space. The middle of a
+        // bucket is at most a 32nd from the measurement.
         let p95_us = figure(&outcome, Statistic::RttP95);
         assert!((18.5e3..20.7e3).contains(&p95_us), "{family}: {p95_us} µs");
         let median_us = figure(&outcome, Statistic::RttMedian);
@@ -93,8 +93,8 @@ fn round_trip_times_are_those_of_the_queue() {
             "{family}: {median_us} µs"
         );
         let connection = &outcome.scenarios[0].modes[0].connections[0];
-        // A value of the timestamp clock a millisecond, half of them acknowledged together
-        // with another: a packet takes 0.6 ms.
+        // The timestamp clock advances each millisecond, and half of its values share an ACK with
+        // another: a packet takes 0.6 ms.
         let samples: u64 = connection.rtt_us.iter().map(|(_, count)| count).sum();
         assert!((1_500..=3_100).contains(&samples), "{family}: {samples}");
         let smoothed = figure(&outcome, Statistic::SrttMedian);
@@ -110,7 +110,7 @@ fn no_round_trip_is_shorter_than_the_path() {
     let outcome = run(&options).unwrap();
     let connection = &outcome.scenarios[0].modes[0].connections[0];
     let least = connection.rtt_us.iter().map(|(us, _)| *us).reduce(f64::min);
-    // The middle of a bucket is at most a 32nd from what was measured.
+    // The middle of a bucket is at most a 32nd from the measurement.
     assert!((29e3..32e3).contains(&least.unwrap()), "{least:?}");
     assert!(figure(&outcome, Statistic::RttMedian) > 29e3);
 }
@@ -128,7 +128,7 @@ fn the_path_changes_before_a_connection_and_within_one() {
         .map(|one| one.goodput_bps / 1e6)
         .collect();
     println!("{mbps:?}");
-    // Half of the last at 40, half at 10.
+    // The last connection is half at 40, half at 10.
     for (measured, rate) in mbps.iter().zip([10.0, 40.0, 25.0]) {
         assert!(carries(*measured, rate), "{mbps:?}");
     }
@@ -156,7 +156,7 @@ fn several_hosts_have_their_own_rates_at_the_same_time() {
             mbps(&outcome, index, "quick"),
         );
         println!("{slow:?}, {quick:?}");
-        // Half of the last at 20, half at 5; the other host's path stays as it is.
+        // The last connection is half at 20, half at 5; the other host's path is unchanged.
         let rates = slow
             .iter()
             .zip([5.0, 5.0])
@@ -173,8 +173,8 @@ fn several_hosts_have_their_own_rates_at_the_same_time() {
         assert_eq!(mode.forward.seen_packets, seen);
         assert!(first.forward.seen_packets > 100 && second.forward.seen_packets > 100);
     }
-    // Raw results are kept, one a host. Both send for 2 s and began within one: at the
-    // same time, however slow the machine is.
+    // Raw results are kept, one per host. Both send for 2 s and started within one: they overlap,
+    // however slow the machine is.
     let began = ["slow", "quick"].map(|host| {
         let name = format!("out/raw/fixed-reno-0001-{host}.json");
         let text = fs::read_to_string(directory.path().join(name)).unwrap();
@@ -200,7 +200,7 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
         assert_eq!(mode.connections.len(), 8);
         for flow in &mode.connections {
             assert_eq!(flow.error, None);
-            // 106 kB with headers at 10 Mbit/s: 85 ms, or less a bucket of 3 kB 82 ms.
+            // 106 kB with headers at 10 Mbit/s: 85 ms, or 82 ms without a bucket of 3 kB.
             let took_us = flow.fct_us.unwrap();
             println!("{took_us} µs");
             assert!((82e3..86e3).contains(&took_us), "{took_us}");
@@ -211,7 +211,7 @@ fn short_flows_take_at_least_as_long_as_the_bottleneck_does() {
         outcome.scenarios[0].modes[1].arms(),
         [("reno".to_owned(), 8)]
     );
-    // Raw results are kept, one a round.
+    // Raw results are kept, one per round.
     let raw = fs::read_dir(directory.path().join("out/raw")).unwrap();
     let names: Vec<_> = raw.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
@@ -234,13 +234,12 @@ fn competitors_share_what_there_is_and_run_what_was_asked_for() {
             .map(|flow| flow.arm.as_str())
             .collect();
         assert_eq!(arms, ["cubic", "cubic", arm]);
-        // All three together fill the bottleneck and no more: 19.1 Mbit/s of data, and the
-        // bucket.
+        // All three together fill the bottleneck and no more: 19.1 Mbit/s of data, plus the bucket.
         let sum: f64 = mode.connections.iter().map(|flow| flow.goodput_bps).sum();
         assert!((18.7e6..19.2e6).contains(&sum), "{sum}");
         let name = mode.mode.to_string();
         let share = value(&outcome, &name, Statistic::Share, None);
-        // A third but for chance: whose packets the full queue takes.
+        // A third, except for chance: whose packets the full queue takes.
         assert!((0.1..0.6).contains(&share), "{share}");
         let index = value(&outcome, &name, Statistic::Jain, None);
         println!("sum {sum}, share {share}, index {index}");
@@ -258,7 +257,7 @@ fn incast_has_all_classes_at_once() {
     assert_eq!(mode.classes(), ["rpc-10kb", "rpc-1mb", "stream"]);
     let median = |class| value(&outcome, "baseline", Statistic::FctMedian, Some(class));
     println!("{} {}", median("rpc-1mb"), median("rpc-10kb"));
-    // A call of 1 MB takes 167 ms alone, one of 10 kB waits for the queue.
+    // A call of 1 MB takes 167 ms alone; one of 10 kB waits for the queue.
     assert!(median("rpc-1mb") > 165e3);
     assert!(median("rpc-10kb") < median("rpc-1mb"));
     assert_eq!(value(&outcome, "baseline", Statistic::Failures, None), 0.0);
@@ -271,7 +270,7 @@ fn incast_has_all_classes_at_once() {
 
 fn the_loss_of_the_live_link_changes() {
     let directory = tempfile::tempdir().unwrap();
-    // The queue holds more than the receiver's window: nothing else is lost.
+    // The queue is larger than the receiver's window: nothing else is lost.
     let text = "[path]\nrate = \"50mbit\"\nqueue = \"20mb\"\n[traffic]\nconnections = 2\n\
                 [[change]]\nat = 2\nloss = \"5%\"\nreverse_loss = \"2%\"\n";
     let outcome = run(&options(directory.path(), text, &["baseline"])).unwrap();
@@ -291,8 +290,8 @@ fn the_loss_of_the_live_link_changes() {
 }
 
 fn random_early_detection_marks_before_the_queue_is_full() {
-    // Of a path: Mbit/s, the 95th percentile of its round-trip times in milliseconds, the share of
-    // segments that were retransmitted.
+    // Figures of a path: Mbit/s, the 95th percentile of its round-trip times in milliseconds, the
+    // share of retransmitted segments.
     let figures = |keys: &str| {
         let directory = tempfile::tempdir().unwrap();
         let text = format!(
@@ -311,8 +310,8 @@ fn random_early_detection_marks_before_the_queue_is_full() {
     };
     let (full, managed) = (figures(""), figures("aqm = \"red\"\necn = true"));
     println!("{full:?} {managed:?}");
-    // 200 kB at 20 Mbit/s take 80 ms to leave, counted to a 32nd. RED's average goes no higher
-    // than a quarter of that; slow start overshoots it in less than a twentieth of the time.
+    // 200 kB at 20 Mbit/s take 80 ms to leave, counted to a 32nd. RED's average stays below a
+    // quarter of that; slow start overshoots it for less than a twentieth of the time.
     assert!((77.5..82.5).contains(&full.1) && full.2 > 0.0, "{full:?}");
     assert!(managed.1 < 20.0 && managed.2 == 0.0, "{managed:?}");
     for (mbps, ..) in [full, managed] {

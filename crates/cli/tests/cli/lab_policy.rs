@@ -15,10 +15,10 @@ use serde_json::Value;
 
 /// The packets of policies/clamp.toml.
 const CLAMP: u64 = 100;
-/// Any of these runs is over long before.
+/// Each of these runs takes much less.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// 5 large flows, 0.8 MB with the clamp, at a queue of 1.5 MB. Reno, because it always begins by
+/// 5 large flows, 0.8 MB with the clamp, at a queue of 1.5 MB. Reno, because it always starts by
 /// overrunning the queue; Linux's cubic notices the queue and may not.
 fn scenario(duration: &str) -> String {
     format!(
@@ -76,7 +76,7 @@ impl Place {
             .unwrap()
     }
 
-    /// What `results.json` has of a mode.
+    /// A mode in `results.json`.
     fn mode(&self, name: &str) -> Value {
         let text = fs::read_to_string(self.path("out/results.json")).unwrap();
         let document: Value = serde_json::from_str(&text).unwrap();
@@ -88,7 +88,7 @@ impl Place {
             .clone()
     }
 
-    /// The rule of the policy, as `policy show` had it at the end.
+    /// The rule of the policy in `policy show` at the end.
     fn rule(&self) -> Value {
         let text = fs::read_to_string(self.path("out/policy-clamp.json")).unwrap();
         let shown: Value = serde_json::from_str(&text).unwrap();
@@ -100,7 +100,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32)
 }
 
-/// Names in a directory that bear a run's mark.
+/// Names in a directory that have a run's mark.
 fn of_run(directory: &Path, child: u32) -> Vec<String> {
     let mark = format!("thalweg-lab-{child}-");
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -157,7 +157,7 @@ fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
     let most = |seen: &[u64]| seen.iter().copied().max();
     assert!(clamped.len() > 10, "{clamped:?}");
     assert!(most(&clamped) <= Some(CLAMP), "{:?}", most(&clamped));
-    // Both could have had more: without the clamp they do.
+    // Both windows could be larger: without the clamp they are.
     assert!(most(&free) > Some(CLAMP), "{:?}", most(&free));
 
     let rule = place.rule();
@@ -170,8 +170,8 @@ fn the_clamp_is_in_force_and_fewer_segments_are_sent_again() {
     let after = retransmission_share(&clamp);
     // Slow start overruns the queue once, in two seconds; all clamped windows fit into it.
     assert!(before > 0.01 && after < 1e-3, "{before} {after}");
-    // The bottleneck is full all the same: 1428 of 1514 bytes are data, 188.6 Mbit/s, but for
-    // the time in which connections open.
+    // The bottleneck is still full: 1428 of 1514 bytes are data, 188.6 Mbit/s, except while
+    // connections open.
     let total = |mode: &Value| mode["summary"]["statistics"]["total"].as_f64().unwrap() / 1e6;
     println!(
         "{} windows, {:?} and {:?} at most",
@@ -263,7 +263,7 @@ fn a_signal_takes_the_policy_away() {
     }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(&format!("thalweg-lab-{}-", child.id())));
-    // The kernel frees links in its own time.
+    // The kernel frees links with a delay.
     wait_for("the link's end", || {
         (!attached().contains(&ids[0])).then_some(())
     });

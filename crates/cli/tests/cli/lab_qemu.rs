@@ -1,6 +1,6 @@
 //! `thalweg lab run --backend qemu`: whole runs on a distribution's kernel, in virtual time.
 //!
-//! Those that boot a kernel need QEMU and a kernel of a package, and no privilege.
+//! Tests that boot a kernel need QEMU and a kernel of a package, and no privilege.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +19,9 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_guest::qemu::cpio::Archive;
 
-/// Someone who owns nothing.
+/// A user who owns nothing.
 const NOBODY: u32 = 65_534;
-/// Loss, queue and delay, so that a run has something to be different in.
+/// Loss, queue and delay, so that runs can differ.
 const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
 
 /// A run of the scenario in QEMU on a kernel.
@@ -51,8 +51,8 @@ fn two_connections_in_virtual_time() {
     assert_code(&run(&mut qemu(&place, kernel, &arguments)), 0);
     let results = place.results();
     assert_delayed(&results, 2);
-    // What a machine's speed would blur: 1448 of 1514 bytes of 50 Mbit/s, less slow start; and
-    // 10 ms there and back, to the sixteenth that times are counted by.
+    // Figures that a machine's speed would blur. 1448 of 1514 bytes of 50 Mbit/s, less slow start,
+    // and 10 ms of round-trip time, to the sixteenth by which times are counted.
     let connections = results["scenarios"][0]["modes"][0]["connections"].as_array();
     for connection in connections.unwrap() {
         let goodput = connection["goodput_bps"].as_f64().unwrap() / 1e6;
@@ -84,7 +84,7 @@ fn two_connections_in_virtual_time() {
         machine.contains("shift=0,sleep=off") && machine.contains("-m 524288K"),
         "{machine}"
     );
-    // The command as it was given, less where the report goes.
+    // The command line as given, without the path of the report.
     let command = environment["command"].as_str().unwrap();
     assert!(
         command.contains("lab run") && !command.contains("--out"),
@@ -96,7 +96,7 @@ fn two_connections_in_virtual_time() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// A missed expectation is exit code 5, and the table says which.
+/// A missed expectation gives exit code 5, and the table names it.
 #[test]
 #[ignore = "slow: ninety seconds of traffic"]
 fn a_deep_queue_is_filled_as_its_scenario_says() {
@@ -120,7 +120,7 @@ fn two_runs_are_the_same_to_the_byte() {
         format!("[path]\n{PATH}seed = {seed}\n[traffic]\nconnections = 4\nduration = \"1s\"\n")
     };
     let modes = ["--mode", "baseline", "--mode", "thalweg"];
-    // Each is elsewhere, and the command is as long as that.
+    // Each has another path, and so a command line of another length.
     let measured = |seed: u32, further: &[&str]| {
         let place = Place::new(&scenario(seed));
         let deep = place.path("a-directory-with-quite-another-and-longer-name");
@@ -132,7 +132,7 @@ fn two_runs_are_the_same_to_the_byte() {
         assert_code(&run(&mut command), 0);
         let mut all = files(&place.path("out"));
         for name in ["results.json", "report.html"] {
-            // The command names the scenario's directory.
+            // The command line names the scenario's directory.
             let text = String::from_utf8(all[Path::new(name)].clone()).unwrap();
             let own = place.directory().to_str().unwrap();
             let text = text.replace(own, "PLACE").replace(" --shift 0", "");
@@ -143,7 +143,7 @@ fn two_runs_are_the_same_to_the_byte() {
     let one = measured(1, &[]);
     let same = measured(1, &["--shift", "0"]);
     assert_same(&one, &same);
-    // Nothing that would be equal whatever ran.
+    // The results are not trivially equal.
     let connections = |of: &BTreeMap<PathBuf, Vec<u8>>| {
         let results: Value = serde_json::from_slice(&of[Path::new("results.json")]).unwrap();
         results["scenarios"][0]["modes"][0]["connections"].clone()
@@ -186,9 +186,9 @@ fn a_guest_with_too_little_memory_says_so_in_one_line() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// Of QEMU, as it says, and a package's version: the nanosecond at which the first process begins,
-/// from the start of the BIOS to the end of the kernel's own boot some 1.6 thousand million
-/// instructions, as every machine counts them.
+/// By QEMU's version and the package's: the nanosecond at which the first process starts. From the
+/// start of the BIOS to the end of the kernel's boot it takes some 1.6 billion instructions, the
+/// same number on every machine.
 const COUNTS: [(&str, &str, &str); 2] = [
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",
@@ -212,7 +212,7 @@ fn the_first_process_begins_at_the_same_instruction_on_every_machine() {
     let emulator = Command::new(stock::QEMU).arg("--version").output().unwrap();
     let emulator = String::from_utf8(emulator.stdout).unwrap();
     let place = Place::new("");
-    // The run's own file system gives way to one with the program that tells.
+    // The run's own file system is replaced by one with the program that prints the time.
     let probe = place.path("probe.cpio");
     fs::write(&probe, first_process(place.directory())).unwrap();
     let script = format!(
@@ -253,7 +253,7 @@ fn first_process(directory: &Path) -> Vec<u8> {
         assert!(step.status().unwrap().success());
     }
     let code = fs::read(code).unwrap();
-    // The least that elf(5) allows: a header, and one segment that is all of the file.
+    // The minimum of elf(5): a header, and one segment for the whole file.
     let (address, begin) = (0x40_0000_u64, 0x78_u64);
     let size = begin + code.len() as u64;
     let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0\x01\0\0\0".to_vec();
@@ -276,7 +276,7 @@ fn first_process(directory: &Path) -> Vec<u8> {
     archive.finish().unwrap()
 }
 
-/// One line that has these words, a code, and nothing left.
+/// Checks one line with these words, an exit code, and that nothing is left.
 fn assert_refused(place: &Place, output: &Output, code: i32, words: &str) {
     assert_code(output, code);
     let said = said(output);
@@ -285,7 +285,7 @@ fn assert_refused(place: &Place, output: &Output, code: i32, words: &str) {
     assert!(!place.path("out").exists());
 }
 
-/// QEMU, or its place taken where there is none: nothing is started here.
+/// The output with QEMU, or with a replacement if there is none: nothing is started here.
 fn with_qemu(place: &Place, command: &mut Command) -> Output {
     let version = "echo 'QEMU emulator version 0'";
     run(command.env("PATH", place.first_on_path("qemu-system-x86_64", version)))
@@ -362,7 +362,7 @@ fn an_image_that_only_root_may_read() {
     let place = Place::new("");
     let file = stock::no_kernel(place.directory());
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    // Where this test's own binary is, others may not look.
+    // Others may not read the directory of this test's own binary.
     let program = place.path("thalweg");
     copy_of_command(&program);
     for path in [place.directory(), &program] {
@@ -384,7 +384,7 @@ fn an_image_that_only_root_may_read() {
     );
 }
 
-/// A run with a script in QEMU's place, and no kernel.
+/// A run with a script in place of QEMU, and no kernel.
 fn fake(place: &Place, script: &str, arguments: &[&str]) -> Command {
     let file = stock::no_kernel(place.directory());
     let mut command = qemu(place, file.to_str().unwrap(), arguments);
@@ -473,9 +473,9 @@ fn what_a_killed_run_leaves_is_removed_by_the_next() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// Everything that Thalweg has in a kernel: the agent, a policy, congestion controls and
-/// queueing disciplines of the kernel's modules, several hosts, and where the kernel takes
-/// congestion controls in BPF the learned rate controller.
+/// All parts of Thalweg in a kernel: the agent, a policy, congestion controls and queueing
+/// disciplines of the kernel's modules, several hosts. If the kernel supports congestion controls
+/// in BPF, also the learned rate controller.
 #[test]
 #[ignore = "slow: a minute in each kernel"]
 fn all_of_thalweg_runs_inside() {

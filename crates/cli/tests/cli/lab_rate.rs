@@ -1,5 +1,5 @@
-//! The learned rate controller in the laboratory, beside another congestion control: the run
-//! loads the model itself.
+//! The learned rate controller in the laboratory, beside another congestion control. The run loads
+//! the model itself.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::support::{THALWEG, manifest_path, privileged, unique};
 
 const MODEL: &str = "models/adpg-plus.safetensors";
 
-// The queue takes 80 ms to leave, so that reno does not lose all at once.
+// The queue takes 80 ms to drain, so that reno does not lose everything at once.
 const LINUX: &str = r#"
 name = "two"
 description = "Two flows."
@@ -63,12 +63,12 @@ fn the_learned_controller_keeps_the_queue_short_beside_reno() {
         let used = figure("total") / (20e6 * 1448.0 / 1514.0);
         let (fair, delay_ms) = (figure("fairness"), figure("queue-delay-median") / 1e3);
         println!("{mode}: {used} {fair} {delay_ms}");
-        // A bottleneck gives no more than it has; 1 % for the bucket of tbf and for when it is
-        // looked at. Two flows with room for both leave little of it.
+        // A bottleneck carries no more than its rate; 1 % is for the bucket of tbf and the time of
+        // sampling. Two flows that can fill it leave little unused.
         assert!((0.96..1.01).contains(&used), "{mode}: {statistics}");
-        // Reno halves what fits, 80 ms and the bucket's millisecond, and fills it again; in two
-        // seconds one flow may do so more often than the other. Ours share the link, and a few
-        // packets of 0.6 ms wait.
+        // Reno halves the full queue, 80 ms and the bucket's millisecond, and fills it again. In
+        // two seconds one flow may do so more often than the other. Our flows share the link, with
+        // a queue of a few packets of 0.6 ms.
         let (least, waits) = match mode.as_str() {
             "fixed:reno" => (0.25, 40.0..81.0),
             _ => (0.80, 0.0..10.0),
@@ -76,7 +76,7 @@ fn the_learned_controller_keeps_the_queue_short_beside_reno() {
         assert!((least..=1.0).contains(&fair), "{mode}: {statistics}");
         assert!(waits.contains(&delay_ms), "{mode}: {statistics}");
     }
-    // The model went with the run.
+    // The model is unloaded with the run.
     assert!(!available().contains(&arm), "{}", available());
 }
 

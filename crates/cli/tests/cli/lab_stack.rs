@@ -1,4 +1,4 @@
-//! Ends of a path whose TCP is that of a kernel that is a process.
+//! Paths whose ends are stacks: TCP of a kernel that is a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{THALWEG, privileged, skip, wait_within};
 
-/// A scenario in a directory of its own, which is that for temporary files as well.
+/// A scenario in its own directory, which also has the temporary files.
 struct Bed(tempfile::TempDir);
 
 impl Bed {
@@ -40,7 +40,7 @@ impl Bed {
             .unwrap()
     }
 
-    /// The run's result; nothing is left of the run.
+    /// The run's result; checks that nothing is left of the run.
     fn run(&self, arguments: &[&str]) -> Value {
         let output = self.end(self.start(arguments));
         let words = String::from_utf8_lossy(&output.stderr);
@@ -59,7 +59,7 @@ impl Bed {
     }
 }
 
-/// The names in a directory that begin so.
+/// The names in a directory that start with the mark.
 fn names(directory: &Path, mark: &str) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -105,7 +105,7 @@ fn a_stack_sends_through_the_path_to_the_machines_kernel() {
         let cpu = &mode["connections"][0]["cpu"];
         assert!(cpu["stack_s"].as_f64().unwrap() > 0.0, "{cpu}");
         assert!(cpu["machine_s"].as_f64().unwrap() > 0.0, "{cpu}");
-        // All of it crossed the path, not something beside it.
+        // All packets crossed the path, none bypassed it.
         let packets = mode["forward"]["seen_packets"].as_u64().unwrap();
         assert!(packets > 100, "{packets}");
     }
@@ -207,7 +207,7 @@ fn a_stack_is_refused_where_it_cannot_be() {
     }
 }
 
-/// What a run that must be refused says.
+/// The message of a run that must be refused.
 fn refusal(scenario: &str, arguments: &[&str]) -> String {
     let bed = Bed::new(scenario);
     let output = bed.end(bed.start(arguments));
@@ -237,7 +237,7 @@ fn the_timers_of_a_stack_are_measured() {
         let late: Vec<f64> = serde_json::from_value(result["timers"][whose].clone()).unwrap();
         assert_eq!(late.len(), 1001, "{whose}");
         assert!(late[0] >= 0.0 && late.is_sorted(), "{whose}: {late:?}");
-        // Most are not later than a tick: they are timers of high resolution.
+        // Most are less than a tick late: they are high-resolution timers.
         assert!(late[500] > 0.0 && late[500] < 10_000.0, "{whose}: {late:?}");
     }
     assert_eq!(names(&bed.path("tmp"), ""), Vec::<String>::new());

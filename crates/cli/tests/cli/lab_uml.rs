@@ -1,7 +1,6 @@
 //! `thalweg lab run --backend uml`: whole runs in a kernel of their own.
 //!
-//! They need Debian's package user-mode-linux, and no privilege but for the test
-//! that gives privilege away.
+//! They need Debian's package user-mode-linux. Only the test that drops privileges needs any.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Someone who owns nothing.
+/// A user who owns nothing.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -54,7 +53,7 @@ fn three_connections_under_netem() {
     let mut printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     let report = printed["scenarios"][0]["report"].take();
     assert_eq!(report, place.path("out").to_str().unwrap());
-    // The file says where it lies as seen from itself.
+    // The file's paths are relative to itself.
     printed["scenarios"][0]["report"] = ".".into();
     assert_eq!(printed, results);
     for file in ["report.html", "raw/baseline-0002.json"] {
@@ -63,8 +62,7 @@ fn three_connections_under_netem() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// The agent inside, started by someone without any privilege, who gets the
-/// other kernel without asking.
+/// The agent inside, started by an unprivileged user, who gets the other kernel automatically.
 #[test]
 fn an_ordinary_user_runs_the_agent() {
     if !available() {
@@ -75,7 +73,7 @@ fn an_ordinary_user_runs_the_agent() {
         return;
     }
     let place = Place::new(DELAYED);
-    // Where this test's own binary is, others may not look.
+    // Others may not read the directory of this test's own binary.
     let program = place.path("thalweg");
     copy_of_command(&program);
     for path in [place.directory(), &program] {
@@ -133,7 +131,7 @@ fn two_at_once_do_not_meet() {
     }
 }
 
-/// A packet that is due after 1 ms waits for a tick, and they are 10 ms apart.
+/// A packet that is due after 1 ms waits for a tick, and ticks are 10 ms apart.
 #[test]
 fn timers_that_wait_for_the_tick() {
     if !available() {
@@ -176,7 +174,7 @@ fn ticks_that_the_packaged_kernel_does_not_have() {
     }
 }
 
-/// It lacks changes of the sources without which it may not run.
+/// It lacks changes of the sources that it may need to run.
 #[test]
 fn a_kernel_that_another_version_built_is_not_taken() {
     if !available() {
@@ -356,7 +354,7 @@ fn what_cannot_be_is_refused_before_anything_starts() {
     }
 }
 
-/// What it does to a queue is seen in virtual time (`lab_paths`).
+/// Its effect on a queue is tested in virtual time (`lab_paths`).
 #[test]
 fn random_early_detection_is_there() {
     if !available() {

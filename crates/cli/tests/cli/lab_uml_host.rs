@@ -1,4 +1,4 @@
-//! The packaged user-mode kernel on machines that it was not made for.
+//! The packaged user-mode kernel on machines that it does not support by itself.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::support::place::{
 use crate::support::{THALWEG, guest, skip};
 use serde_json::Value;
 
-/// Processors with AMX have more register state than this kernel knows of. Any machine has it
-/// here, by a library that the kernel is started with.
+/// Processors with AMX have more register state than this kernel supports. A library that the
+/// kernel is started with simulates that on any machine.
 #[test]
 fn it_runs_where_the_processor_has_more_state_than_it_knows() {
     if !available() {
@@ -36,7 +36,7 @@ fn it_runs_where_the_processor_has_more_state_than_it_knows() {
         console.contains("ptrace set fp regs failed, errno = 14"),
         "{console}"
     );
-    // Two at once, and by someone who may set LD_PRELOAD for other reasons.
+    // Two at once, and by a user with another LD_PRELOAD.
     let other = Place::new(DELAYED);
     let children = [&place, &other].map(|place| {
         place
@@ -55,7 +55,7 @@ fn it_runs_where_the_processor_has_more_state_than_it_knows() {
     }
 }
 
-/// The packaged kernel in place of itself, without what the laboratory has it preload.
+/// The packaged kernel without the library that the laboratory preloads.
 fn as_packaged(place: &Place) -> std::ffi::OsString {
     let library = guest::large_state(place.directory());
     let library = library.display();
@@ -137,7 +137,7 @@ fn the_doctor_knows_whether_it_boots() {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// Hardened machines mount directories for temporary files so that no program in them runs.
+/// Hardened machines mount directories for temporary files with noexec.
 #[test]
 fn it_runs_where_temporary_files_are_no_programs() {
     if !available() {

@@ -1,5 +1,5 @@
-//! `thalweg lab run` in the kernels that `thalweg lab build-kernel` makes. It makes
-//! them here where they are not there yet, some ten minutes each.
+//! `thalweg lab run` in the kernels of `thalweg lab build-kernel`. The tests build missing ones, in
+//! some ten minutes each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::place::{assert_same, files};
 use crate::support::{self, THALWEG, guest, skip};
 use serde_json::Value;
 
-/// Loss, queue and delay, so that a run has something to be different in.
+/// Loss, queue and delay, so that runs can differ.
 const PATH: &str = "loss = \"0.5%\"\nrate = \"20mbit\"\ndelay = \"10ms\"\n";
 
 /// Ubuntu has neither the kernel nor its sources, so there it may be skipped even
@@ -47,8 +47,7 @@ fn assert_success(output: &Output) {
     );
 }
 
-/// Builds a kernel unless that was done before. One after the other, although the
-/// tests run at once.
+/// Builds a kernel unless it exists. One at a time, although the tests run concurrently.
 fn build(hz: &str) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock();
@@ -61,7 +60,7 @@ fn run(place: &Path, out: &str, scenario: &str, arguments: &[&str]) -> PathBuf {
     run_with(place, out, scenario, arguments, None)
 }
 
-/// The same with a library preloaded.
+/// As [`run`], with a preloaded library.
 fn run_with(
     place: &Path,
     out: &str,
@@ -74,7 +73,7 @@ fn run_with(
     let out = place.join(out);
     let mut command = thalweg(&["lab", "run"]);
     command.arg(file).args(arguments).arg("--out").arg(&out);
-    // Named after the report, so that the kernel's command line differs too.
+    // Named after the report, so that the kernel's command line differs, too.
     let temporary = out.with_extension("tmp");
     fs::create_dir_all(&temporary).unwrap();
     command.env("TMPDIR", &temporary);
@@ -112,7 +111,7 @@ fn two_runs_with_one_seed_are_the_same_to_the_byte() {
     let second = run(place, "another-directory", &scenario(1), &arguments);
     let (one, other) = (files(&first), files(&second));
     assert_same(&one, &other);
-    // Nothing that would be equal whatever ran.
+    // The results are not trivially equal.
     let modes = |out: &Path| results(out)["scenarios"][0]["modes"].clone();
     for mode in modes(&first).as_array().unwrap() {
         for connection in mode["connections"].as_array().unwrap() {
@@ -157,7 +156,7 @@ fn the_same_holds_for_short_flows_and_changes() {
     assert!(files(&first) == files(&second));
 }
 
-/// Processors with AMX have more register state than the sources know of.
+/// Processors with AMX have more register state than the sources support.
 #[test]
 #[ignore = "builds a kernel: some ten minutes"]
 fn the_same_holds_where_the_processor_has_more_state() {
@@ -175,8 +174,8 @@ fn the_same_holds_where_the_processor_has_more_state() {
     assert!(files(&first) == files(&second));
 }
 
-/// A path without a queue takes 1 ms there and back, or with timers that wait for ticks
-/// of 1 ms nearly 2. In real time the machine may add to that.
+/// A path without a queue has a round-trip time of 1 ms, or nearly 2 with timers that wait for
+/// ticks of 1 ms. In real time the machine may add to that.
 #[test]
 #[ignore = "builds a kernel: some ten minutes"]
 fn ticks_and_timers_are_as_asked_in_both_times() {
@@ -249,7 +248,7 @@ fn the_learner_finds_what_is_better_under_random_loss() {
     expectations_are_met(&[file], &modes);
 }
 
-/// A missed expectation is exit code 5, and the table says which.
+/// A missed expectation gives exit code 5, and the table names it.
 fn expectations_are_met(files: &[PathBuf], modes: &[&str]) {
     let place = tempfile::tempdir().unwrap();
     let output = thalweg(&["lab", "run"])

@@ -15,11 +15,11 @@ use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 use thalweg_lab::host::{PairOptions, Side};
 use thalweg_lab::scenario::Family;
 
-/// A bed whose limits go with it.
+/// A bed whose limits are removed with it.
 struct Limited(Bed);
 
 impl Limited {
-    /// On a link of 100 Mbit/s, which none of the limits comes near to.
+    /// On a link of 100 Mbit/s, far above all limits.
     fn new(options: &PairOptions) -> Self {
         let mut options = options.clone();
         options.path.rate = Some("100mbit".parse().unwrap());
@@ -59,7 +59,7 @@ impl Limited {
         assert!(output.status.success());
     }
 
-    /// Sends as fast as it may from a cgroup, in so many connections, until dropped.
+    /// Sends as fast as it may from a cgroup, in this number of connections, until dropped.
     fn send(&self, cgroup: &Path, connections: u32) -> Sender {
         let program = "import socket, sys, threading\n\
             def send():\n\
@@ -69,7 +69,7 @@ impl Limited {
         self.start(cgroup, program, &[&connections.to_string()])
     }
 
-    /// Sends datagrams of 1,000 bytes, 28 of header, 40 Mbit/s of them, until dropped.
+    /// Sends datagrams of 1,000 bytes with 28 of header, 40 Mbit/s of them, until dropped.
     fn flood(&self, cgroup: &Path) -> Sender {
         let program = "import socket, sys, time\n\
             s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
@@ -95,7 +95,7 @@ impl Limited {
         )
     }
 
-    /// Waits until something passes a limit.
+    /// Waits until traffic passes a limit.
     fn traffic(&self, cgroup: &Path) {
         let before = self.count(cgroup, "bytes");
         wait_for("traffic", || {
@@ -120,7 +120,7 @@ impl Limited {
         Sender(command.spawn().unwrap())
     }
 
-    /// Rate at which the link carries from the client, in Mbit/s, over a time that begins now.
+    /// Throughput of the link from the client, in Mbit/s, over a time that starts now.
     fn carried(&self, time: Duration) -> f64 {
         let (began, before) = (Instant::now(), self.0.pair.forward().unwrap().seen_bytes);
         std::thread::sleep(time);
@@ -131,7 +131,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Nothing of this can be reported better than by what stays behind.
+        // A failure here would show by the leftovers.
         let _ = self.0.thalweg(&["limit", "remove", "--all"]);
     }
 }
@@ -152,7 +152,7 @@ impl Sender {
     }
 }
 
-/// How many links of BPF programs a cgroup has.
+/// Number of BPF links on a cgroup.
 fn links(cgroup: &Path) -> usize {
     let id = fs::metadata(cgroup).unwrap().ino();
     LinkInfoIter::default()
@@ -160,8 +160,8 @@ fn links(cgroup: &Path) -> usize {
         .count()
 }
 
-/// Whether a rate, measured for a second or longer, is that of the limit: more by the 50 ms that
-/// may have waited before, less by what TCP's pacing leaves.
+/// Whether a rate, measured for a second or longer, is that of the limit. It may be higher by 50 ms
+/// of earlier queue, and lower because of TCP's pacing.
 fn near(measured: f64, expected: f64) -> bool {
     println!("{measured:.2} of {expected}");
     (0.93..1.06).contains(&(measured / expected))
@@ -230,7 +230,7 @@ fn udp_beyond_the_rate_is_dropped_without_an_error() {
     wait_for("drops", || {
         (bed.count(&cgroup, "dropped_packets") > 1000).then_some(())
     });
-    // 14 of the 1,014 bytes that the link counts are not the limit's.
+    // The link counts 14 of the 1,014 bytes in addition to the limit.
     let rate = bed.carried(2 * SECOND);
     assert!(near(rate, 10.14), "{rate} Mbit/s");
     assert!(
@@ -294,7 +294,7 @@ fn limits_stand_beside_one_another_and_below_one_another() {
     let share = (after[0] - before[0]) as f64 / (after[1] - before[1]) as f64;
     assert!(near(share, 0.6), "30 to 50 came out as {share}");
 
-    // The parent is the narrower one now, and its connections know.
+    // The parent is the narrower one now, and its connections adapt.
     bed.set(&parent, "8mbit", &[]);
     std::thread::sleep(2 * SECOND);
     let both = bed.carried(3 * SECOND);
@@ -328,7 +328,7 @@ fn a_work_conserving_limit_takes_and_gives_back_what_is_free() {
     wait_for("more than the rate", || {
         (bed.count(&limited, "measured_bps") > 20_000_000).then_some(())
     });
-    // The other one takes all it can get, which is more than the line has.
+    // The other one takes all it can get, which is more than the line's rate.
     let _busy = bed.send(&other, 1);
     wait_for("the rate alone", || {
         (bed.count(&limited, "present_rate_bps") == 5_000_000).then_some(())
@@ -359,7 +359,7 @@ fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
     }
     free("a limit that was set before");
 
-    // Set again, it holds; every part of it.
+    // Set again, every part of it is in force.
     let again = bed.set(&limited, "20mbit", &[]);
     assert_eq!(again["limit"]["sockets"]["not_reached"], 0);
     assert_eq!(again["limit"]["sockets"]["not_paced"], 0);
@@ -379,7 +379,7 @@ fn what_moves_with_its_process_is_limited_and_what_leaves_is_free() {
     free("after it went");
     drop(sender);
 
-    // A socket that was made in the cgroup and leaves.
+    // A socket that was created in the cgroup and leaves.
     let sender = bed.send(&limited, 1);
     bed.traffic(&limited);
     std::thread::sleep(SECOND);
@@ -442,7 +442,7 @@ fn connections_older_than_the_limit_are_paced() {
     });
     let set = bed.set(&cgroup, "20mbit", &[]);
     assert_eq!(set["limit"]["sockets"]["not_paced"], 0, "{set}");
-    // Packets under way at the moment go.
+    // Packets in flight at the moment leave.
     std::thread::sleep(SECOND);
     let counts = || ["dropped_bytes", "bytes"].map(|name| bed.count(&cgroup, name) as f64);
     let before = counts();
@@ -478,7 +478,7 @@ fn few_requests_beside_what_fills_the_limit_wait_for_a_time_out() {
     let cgroup = bed.cgroup();
     let _sink = bed.0.sink(&bed.0.server_address());
     bed.set(&cgroup, "10mbit", &[]);
-    // It keeps the queue as long as it may be, so that what a request sends is beyond that.
+    // It keeps the queue at its maximum, so that packets of a request exceed it.
     let _flood = bed.flood(&cgroup);
     wait_for("drops", || {
         (bed.count(&cgroup, "dropped_packets") > 1000).then_some(())
@@ -539,7 +539,7 @@ fn loopback_of_both_families_gets_the_rate() {
     );
 }
 
-/// A segment of TCP with data behind IP, as the stack hands it to the limit: two packets in one.
+/// A TCP segment with data behind IP, as the stack passes it to the limit: two packets in one.
 fn handed_over(ip: &[u8]) -> Vec<u8> {
     let kind: [u8; 2] = if ip[0] >> 4 == 4 {
         [8, 0]
@@ -552,8 +552,8 @@ fn handed_over(ip: &[u8]) -> Vec<u8> {
     [&[0; 12][..], &kind, ip, &tcp, &[0; 2000]].concat()
 }
 
-/// Over IPv6 loopback TCP hands over more than 64 KiB at once, behind an option of IPv6 that says
-/// so (RFC 2675).
+/// Over IPv6 loopback TCP hands over more than 64 KiB at once, behind an IPv6 option for it (RFC
+/// 2675).
 #[test]
 fn large_segments_of_both_families_are_tcp_and_counted_whole() {
     if !privileged() {
@@ -592,7 +592,7 @@ fn large_segments_of_both_families_are_tcp_and_counted_whole() {
         let rate_at = std::mem::offset_of!(raw::thalweg_limit_state, rate_bps);
         state[rate_at..rate_at + 8].copy_from_slice(&settings.rate_bps.to_ne_bytes());
         put("state", &state);
-        // Of the kernel's context, struct __sk_buff, all but the number of packets is left out.
+        // Only the number of packets of the kernel's context (struct __sk_buff) is set.
         let mut context = [0; 192];
         context[164] = 2;
         let packet = handed_over(ip);
@@ -611,7 +611,7 @@ fn large_segments_of_both_families_are_tcp_and_counted_whole() {
                 .unwrap()
                 .return_value
         };
-        // There is no queue, then there is: TCP is told.
+        // First without a queue, then with one: TCP is notified.
         assert_eq!((send(), send()), (1, 3), "{name}");
         let size = size_of::<raw::thalweg_limit_state>();
         let state: raw::thalweg_limit_state = from_bytes(&get("state")[..size]).unwrap();

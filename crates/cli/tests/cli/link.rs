@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Whether this machine and user may have a link at all.
+/// Whether this machine and user can have a link at all.
 fn available() -> bool {
     let tried = link(&["--", "true"]);
     tried.status.code() != Some(3) || skip(stderr(&tried).trim())
@@ -68,7 +68,7 @@ fn as_role(role: &str) -> String {
     )
 }
 
-/// No test: what [`as_role`] runs. Without a role there is nothing to do.
+/// Not a test: the program of [`as_role`]. Without a role it does nothing.
 #[test]
 fn role() {
     let Ok(role) = std::env::var("THALWEG_TEST_ROLE") else {
@@ -85,7 +85,7 @@ fn role() {
                 socket.send_to(&buffer[..length], from).unwrap();
             }
         }
-        // Round-trip times in µs, one a line, of packets that came back.
+        // Round-trip times in µs, one a line, of packets that returned.
         ["ping", count, gap_ms, file] => {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.connect((far(), 7)).unwrap();
@@ -117,7 +117,7 @@ fn role() {
             let listener = TcpListener::bind("0.0.0.0:80").unwrap();
             listener.incoming().for_each(drop);
         }
-        // How long it takes to connect, in µs.
+        // Time to connect, in µs.
         ["connect", file] => {
             let began = Instant::now();
             TcpStream::connect((far(), 80)).unwrap();
@@ -153,7 +153,7 @@ fn figure(report: &Value, direction: &str, name: &str) -> u64 {
 }
 
 fn iperf3_gets_the_rate_and_no_more() {
-    // TCP payload is 1448 of 1500 bytes: 19.3 Mbit/s.
+    // 1448 of 1500 bytes are TCP payload: 19.3 Mbit/s.
     let (mbps, report) = iperf(&["--rate", "20mbit", "--delay", "5ms"], "-O 1 -t 3");
     println!("{mbps} Mbit/s");
     assert!((19.0..=19.4).contains(&mbps), "{mbps} {report}");
@@ -180,7 +180,7 @@ fn the_round_trip_time_is_twice_the_delay() {
     assert_eq!(times.len(), 100);
     assert!(times[0] >= 40.0, "{}", times[0]);
     println!("{} to {} ms", times[0], times[times.len() - 1]);
-    // The link itself takes some 100,000 instructions for a packet.
+    // The link itself takes some 100,000 instructions per packet.
     assert!(times[50] < 41.0, "{} {report}", times[50]);
     let direction = &report["near_to_far"];
     assert!(
@@ -219,7 +219,7 @@ fn loss_is_counted_and_happens() {
     let lost = figure(&report, "near_to_far", "lost");
     let lost_back = figure(&report, "far_to_near", "lost");
     assert_eq!(times.len() as u64 + lost + lost_back, 500);
-    // Five standard deviations of the binomial.
+    // Five standard deviations of the binomial distribution.
     assert!(lost.abs_diff(100) <= 45, "{report}");
     assert!(lost_back.abs_diff(40) <= 30, "{report}");
     assert_eq!(figure(&report, "near_to_far", "received"), 500);
@@ -278,7 +278,7 @@ fn exit_codes_pass_through() {
         let output = link(&[&["--"], command].concat());
         assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
     }
-    // The table is the report without --json, also where the command failed.
+    // The table is the report without --json, also after a failed command.
     let output = link(&["--", "sh", "-c", "echo out; exit 7"]);
     assert_eq!(output.stdout, b"out\n");
     let text = stderr(&output);
@@ -286,7 +286,7 @@ fn exit_codes_pass_through() {
     assert!(!text.contains("exit code 7"), "{text}");
 }
 
-/// A link whose command says which namespaces it and the far end are in.
+/// A link whose commands print the namespaces of both ends.
 struct Running {
     child: Child,
     /// Inodes of the network namespaces.
@@ -294,7 +294,7 @@ struct Running {
 }
 
 impl Running {
-    /// Both ends say their namespace and then run `line`, which must not return.
+    /// Both ends print their namespace and then run `line`, which must not return.
     fn start(line: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("far");
@@ -337,7 +337,7 @@ impl Running {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Its exit code, or the signal that ended it as a negative number.
+    /// Its exit code, or as a negative number the signal that ended it.
     fn end(&mut self) -> i32 {
         let child = &mut self.child;
         let status = wait_for("the end of the link", || child.try_wait().unwrap());
@@ -373,7 +373,7 @@ fn signals_end_everything() {
     }
     for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
         let mut running = Running::start("exec sleep 1000");
-        // `mv` at the far end may not have ended yet.
+        // `mv` at the far end may still run.
         wait_for("the two commands", || {
             (running.left().len() == 2).then_some(())
         });
@@ -388,8 +388,8 @@ fn the_terminals_interrupt_reaches_the_command_once() {
     if !available() {
         return;
     }
-    // As a terminal would: to the whole process group, which only the command and
-    // the link are in.
+    // As a terminal would: to the whole process group, which contains only the command and the
+    // link.
     let mut running = Running::start("exec sleep 1000");
     let group = Pid::from_raw(-(running.child.id() as i32));
     kill(group, Signal::SIGINT).unwrap();
@@ -566,8 +566,7 @@ fn a_far_end_that_is_not_ready_is_an_error() {
 
 #[test]
 fn forbidden_user_namespaces_are_named() {
-    // A user namespace in which nobody may make another, and a process in it
-    // without capabilities.
+    // A user namespace that allows no nested ones, and a process in it without capabilities.
     let line = format!(
         "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all \
          --inh-caps=-all {THALWEG} link -- true"
@@ -588,7 +587,7 @@ fn forbidden_user_namespaces_are_named() {
 
 #[test]
 fn a_missing_tun_device_is_named() {
-    // A mount namespace in which something else is mounted on it.
+    // A mount namespace in which another file is mounted over it.
     let line = format!("mount --bind /dev/null /dev/net/tun && exec {THALWEG} link -- true");
     let output = Command::new("unshare")
         .args(["--user", "--map-root-user", "--mount", "sh", "-c", &line])

@@ -1,4 +1,4 @@
-//! `thalweg` as a user runs it: one program, so that it is linked once.
+//! `thalweg` as a user runs it. One test program, so that it is linked once.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 mod agent;

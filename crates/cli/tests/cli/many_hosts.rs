@@ -1,5 +1,5 @@
-//! A table of hosts that is as long as it may be: nothing of it is lost on the way to the store, to
-//! the command line, and back.
+//! A table of hosts of the largest size: nothing is lost on the way to the store, to the command
+//! line, and back.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ fn address(n: u32) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0000 + n)
 }
 
-/// Puts `count` records into the kernel, as if so many hosts had been learned from.
+/// Puts `count` records into the kernel, as if the hosts had been learned.
 fn learn(bed: &Bed, count: u32) {
     let hosts = MapHandle::from_pinned_path(bed.pin.join("hosts")).unwrap();
     let netns = system::netns_cookie().unwrap();
@@ -49,7 +49,7 @@ fn learn(bed: &Bed, count: u32) {
         .unwrap();
 }
 
-/// Connections by address, of a list of hosts.
+/// Connections by address, from a list of hosts.
 fn connections(list: &Value) -> BTreeMap<String, u64> {
     let hosts = list["hosts"].as_array().or_else(|| list.as_array());
     let hosts = hosts.expect("a list");
@@ -64,7 +64,7 @@ fn connections(list: &Value) -> BTreeMap<String, u64> {
     found
 }
 
-/// Everything that reads the table, with so many hosts in it.
+/// Checks every reader of the table with this number of hosts.
 fn nothing_is_lost(count: u32) {
     let settings = format!("[hosts]\nmax = {}\n", count + count / 4);
     let mut bed = Bed::running("many", &settings);
@@ -77,7 +77,7 @@ fn nothing_is_lost(count: u32) {
         assert_eq!(found.len(), expected.len(), "{what}");
         assert!(found == expected, "{what}: other hosts");
     };
-    // The agent does not count them for each who asks.
+    // The agent does not count them for each request.
     let counted = |bed: &Bed, count: u32| {
         wait_for(&format!("{count} hosts"), || {
             (bed.json(&["status"])["hosts"] == count).then_some(())
@@ -102,7 +102,7 @@ fn nothing_is_lost(count: u32) {
     assert_eq!(bed.json(&["reset", "--yes"])["removed"], count);
     counted(&bed, 0);
     if count > 65_536 {
-        // Minutes of a debug build.
+        // This takes minutes in a debug build.
         assert_eq!(bed.json(&["import", file])["imported"], count);
         counted(&bed, count);
         complete("imported", connections(&bed.json(&["hosts"])));

@@ -1,4 +1,4 @@
-//! What commands say about what they were given: files of all kinds, arguments, lists.
+//! Messages of commands about their input: files of all kinds, arguments, lists.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -47,7 +47,7 @@ fn a_configuration_shows_all_its_faults_with_their_places() {
     let reports: Value = serde_json::from_str(&told.out).unwrap();
     assert_eq!(reports[0]["faults"][1]["line"], 3);
     assert_eq!(reports[1]["faults"], serde_json::json!([]));
-    // Other commands tell the first, in one line.
+    // Other commands report only the first, in one line.
     let error = run(&["--config", &bad, "status"]).failed(1);
     assert!(
         error.contains(" (1 more: `thalweg config check "),
@@ -185,7 +185,7 @@ fn one_kind_of_fault_has_one_exit_code() {
         let error = run(arguments).failed(1);
         assert!(error.contains("No such file"), "{arguments:?}: {error}");
     }
-    // What was typed is to blame, whether an agent runs or not.
+    // The message is about the typed text, whether an agent runs or not.
     let agent = Agent::absent();
     for arguments in [
         &["explain", "notanip"][..],
@@ -242,7 +242,7 @@ fn errors_are_objects_where_answers_are_json() {
         assert!(message.contains(part), "{message}");
         assert!(!message.starts_with("error:"), "{message}");
     }
-    // What is behind -- is the other command's.
+    // Arguments after -- belong to the other command.
     let help = run(&["link", "--json", "--help"]);
     assert_eq!((help.code, &*help.error), (0, ""));
     let usage = run(&["link", "--rate", "x", "--", "true", "--json"]);
@@ -358,7 +358,7 @@ fn policies_that_ship_have_no_warning() {
     let ran = run(&arguments);
     assert_eq!((ran.code, &*ran.error), (0, ""), "{}", ran.out);
     assert!(!ran.out.contains("warning"), "{}", ran.out);
-    // What is known of a setting is told all the same.
+    // Known facts about a setting are still printed.
     assert!(
         ran.out
             .contains("policies/bufs.toml:15:25: note: rule \"across\": sndbuf: "),
@@ -427,7 +427,7 @@ fn the_help_has_groups_with_examples() {
         .filter_map(|line| line.strip_prefix("  Example: thalweg "))
         .collect();
     assert_eq!(examples.len(), 6, "{help}");
-    // Each example is understood: its command has a help.
+    // Each example is valid: its command has a help.
     for example in examples {
         let command = example.split_whitespace().next().unwrap();
         run(&[command, "--help"]).ok_but_wide();

@@ -25,7 +25,7 @@ fn run(directory: &Path, arguments: &[&str]) -> Ran {
     }
 }
 
-/// A file by hand: length of the header, header, numbers. One tree of a root and two leaves.
+/// A file by hand: length of the header, header, numbers. One tree with a root and two leaves.
 fn tree(target: f64) -> Vec<u8> {
     let document = json!({
         "name": "by hand",

@@ -1,7 +1,7 @@
-//! Commands of the pages for newcomers, run as they stand there.
+//! Commands of the pages for newcomers, run as printed.
 //!
-//! A block is run where its fence says `sh run`. The blocks of a page share one shell. `thalweg` is
-//! the command under test, on a cgroup and with files of its own.
+//! A block with the fence `sh run` is run. The blocks of a page share one shell. `thalweg` is the
+//! command under test, with its own cgroup and files.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,7 +12,7 @@ use thalweg_lab::host::Side;
 
 use crate::support::{Bed, PATIENCE, THALWEG, plain, privileged};
 
-/// Files beside a page's commands, which they print and expect.
+/// Files beside a page's commands, which read them.
 const BESIDE: [&str; 3] = ["models", "policies", "scenarios"];
 
 /// The marked blocks of a page, one after the other.

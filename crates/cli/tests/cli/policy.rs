@@ -8,7 +8,7 @@ use crate::support::{self, Bed, Traffic, plain, privileged};
 use serde_json::Value;
 use thalweg_lab::host::Side;
 
-/// Prints each TCP packet of a host's link as a line of JSON, once it has said "ready".
+/// Prints "ready", and then each TCP packet of a host's link as a line of JSON.
 const CAPTURE: &str = r#"
 import json, socket, struct, sys, time
 s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
@@ -53,7 +53,7 @@ fn capture(bed: &Bed, side: Side) -> Traffic {
     capture
 }
 
-/// Packets up to and with the one that is wanted.
+/// Packets up to and including the wanted one.
 fn until(capture: &mut Traffic, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut packets = Vec::new();
     let deadline = Instant::now() + support::PATIENCE;
@@ -100,7 +100,7 @@ fn a_lost_syn_is_sent_again_when_the_rule_says() {
     bed.apply(&policy(
         "[[rule]]\nname = \"near\"\nmatch.remote = \"10.0.0.96/28\"\nset = { timeout_init = \"60ms\" }\n",
     ));
-    // Nobody has these addresses.
+    // No host has these addresses.
     let connect = "import socket, sys\ns = socket.socket()\ns.settimeout(3)\ntry:\n    s.connect((sys.argv[1], 9))\nexcept OSError:\n    pass\n";
     let gap = |address: &str| {
         let mut capture = capture(&bed, Side::Client);
@@ -111,10 +111,10 @@ fn a_lost_syn_is_sent_again_when_the_rule_says() {
     };
     let (near, far) = (gap("10.0.0.99"), gap("10.0.0.200"));
     println!("{near} s, {far} s");
-    // A timer ends with the tick after, and ticks are 4 ms; one of more than 63 ticks with one
-    // of the eight after.
+    // A timer ends with the next tick, and ticks are 4 ms; one of more than 63 ticks is rounded to
+    // eight ticks.
     assert!((0.06..0.066).contains(&near), "{near} s");
-    // RFC 6298's second.
+    // RFC 6298's one second.
     assert!((1.0..1.037).contains(&far), "{far} s");
     assert_eq!(bed.rule("near")["matched"], 1);
 }
@@ -124,7 +124,7 @@ fn the_first_windows_are_those_of_the_rule() {
     if !privileged() {
         return;
     }
-    // Long enough that the first flight is over before its first acknowledgement.
+    // Long enough that the first flight is sent before its first ACK.
     let mut options = plain("windows");
     options.path.delay = serde_json::from_value(Value::from("40ms")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;
@@ -153,7 +153,7 @@ fn the_first_windows_are_those_of_the_rule() {
     assert_eq!(before, 10, "the kernel's own initial window");
     bed.apply(&one_rule("rwnd_init = 20, initial_window = 16"));
     let (syn, syn_ack, after) = flight();
-    // The SYN-ACK knows that the peer's timestamps take 12 bytes of each packet.
+    // The SYN-ACK accounts for the peer's timestamps, 12 bytes of each packet.
     assert_eq!((syn, syn_ack), (20 * 1460, 20 * 1448));
     assert_eq!(after, 16);
     assert_eq!(bed.rule("all")["failed"], 0);
@@ -219,7 +219,7 @@ fn further_options_have_their_values() {
     assert_eq!(client, values, "{}", bed.rule("all"));
 }
 
-/// A field of `struct tcp_info` as Python sees it: format and offset.
+/// A field of `struct tcp_info` in Python: format and offset.
 const INFO: &str = r#"
 import socket, struct, sys
 def info(connection, offset):
@@ -233,7 +233,7 @@ fn the_window_never_exceeds_its_clamp() {
     }
     let bed = bed("clamp");
     let _sink = bed.sink(&bed.server_address());
-    // snd_cwnd lies at 80.
+    // snd_cwnd is at offset 80.
     let program = format!(
         "{INFO}
 connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
@@ -254,11 +254,11 @@ print(most)
 
 fn retransmission_and_acknowledgement_times_have_their_bounds() {
     let bed = bed("minima");
-    // A reader would answer at once.
+    // A reader would acknowledge at once.
     let server = "import socket\nlistener = socket.create_server((\"\", 5001))\nprint(\"listening\")\nheld = [listener.accept() for _ in range(3)]\n";
     let mut server = bed.python(Side::Server, server, &[]);
     assert_eq!(server.line(), "listening");
-    // tcpi_rto lies at 8. One small message each 60 ms, answered by nothing but ACKs.
+    // tcpi_rto is at offset 8. One small message per 60 ms, to which only ACKs come back.
     let program = format!(
         "{INFO}
 import time
@@ -286,12 +286,12 @@ print(info(connection, 8))
             })
             .collect();
         delays.sort_by(f64::total_cmp);
-        // The first 16 are answered at once.
+        // The first 16 are acknowledged at once.
         (rto, delays[delays.len() * 3 / 4])
     };
     let (rto, delay) = run();
     println!("{rto} us, {delay} s");
-    // Delayed by TCP_DELACK_MIN and a tick; TCP_RTO_MIN and the round trip that this makes.
+    // Delayed by TCP_DELACK_MIN and a tick; TCP_RTO_MIN plus the resulting round-trip time.
     assert!((0.04..0.046).contains(&delay), "{delay} s");
     assert!((200_000..=248_000).contains(&rto), "{rto} us");
     bed.apply(&one_rule("rto_min = \"20ms\", delack_max = \"8ms\""));
@@ -389,7 +389,7 @@ fn statistics_come_each_second() {
     for pair in reports.windows(2) {
         let ms = pair[1]["time_ms"].as_i64().unwrap() - pair[0]["time_ms"].as_i64().unwrap();
         println!("{ms} ms");
-        // By the first ACK after the second; data go each 10 ms.
+        // By the first ACK after the second; data leaves every 10 ms.
         assert!((1000..=1013).contains(&ms), "{ms} ms between {pair:?}");
         let grown = |name: &str| pair[1][name].as_u64().unwrap() > pair[0][name].as_u64().unwrap();
         assert!(grown("bytes_acked") && grown("delivered"), "{pair:?}");
@@ -424,7 +424,7 @@ fn the_header_option_goes_both_ways_and_harms_nobody() {
          set = { send_option = 0x55667788, read_option = true, statistics = \"10ms\" }\n",
     ));
     const OPTION: &str = "fd085457";
-    // A listener from before the policy neither reads nor answers, and works.
+    // A listener older than the policy neither reads nor answers the option, and works.
     let mut wire = capture(&bed, Side::Client);
     bed.connect(&bed.server_address(), 1, 100_000);
     let packets = until(&mut wire, |packet| flags(packet) & 1 != 0);

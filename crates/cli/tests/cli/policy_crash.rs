@@ -1,4 +1,4 @@
-//! Policies that are applied by several at once, cut short, or pinned by another version.
+//! Policies that several processes apply, that are interrupted, or that another version has pinned.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use crate::support::{self, Bed, THALWEG, privileged};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use serde_json::Value;
 
-/// A file with a policy of the name `pMARK` that sets the mark, and more for the handshake.
+/// A file with a policy named `pMARK` that sets the mark, and further settings for the handshake.
 fn file(bed: &Bed, mark: u32) -> PathBuf {
     let path = bed.directory.path().join(format!("p{mark}.toml"));
     let rule = format!("mark = {mark}, timeout_init = \"900ms\"");
@@ -69,7 +69,7 @@ fn applies_at_once_come_one_after_the_other() {
     for mut apply in applies {
         assert!(apply.wait().unwrap().success());
     }
-    // Each followed another: the way back passes all of them.
+    // Each replaced another: rollback passes through all of them.
     let mut names = Vec::new();
     for left in (0..APPLIES).rev() {
         let report = bed.json(&["policy", "show"]);
@@ -83,7 +83,7 @@ fn applies_at_once_come_one_after_the_other() {
     assert_eq!(names, all);
 }
 
-/// Which of the two policies is in force, by every sign of it.
+/// The policy of the two that is in force, by every sign of it.
 fn in_force(bed: &Bed) -> u32 {
     let report = bed.json(&["policy", "show"]);
     let now = if report["name"] == "p1" { 1 } else { 2 };
@@ -93,7 +93,7 @@ fn in_force(bed: &Bed) -> u32 {
     now
 }
 
-/// Nothing of applies that were killed is left once another is done.
+/// Checks that nothing of killed applies is left after a complete one.
 fn assert_clean(bed: &Bed, file: &Path) {
     assert!(start_apply(bed, file).wait().unwrap().success());
     let number = bed.json(&["policy", "show"])["number"].to_string();
@@ -149,7 +149,7 @@ fn of_many_applies_that_are_killed_each_leaves_the_old_policy_or_the_new_one() {
     let both = [file(&bed, 1), file(&bed, 2)];
     let started = Instant::now();
     assert!(start_apply(&bed, &both[0]).wait().unwrap().success());
-    // The moments spread over all that an apply takes.
+    // The moments are spread over the whole duration of an apply.
     let whole = started.elapsed();
     let (mut before, mut old, mut new) = (1u32, 0, 0);
     for round in 0..ROUNDS {
@@ -172,7 +172,7 @@ fn of_many_applies_that_are_killed_each_leaves_the_old_policy_or_the_new_one() {
     assert_clean(&bed, &both[0]);
 }
 
-/// The files of a policy that was cut short between the kernel and its files.
+/// The files of a policy interrupted between the kernel and its files.
 #[test]
 fn what_the_kernel_has_is_what_the_files_say() {
     if !privileged() {
@@ -188,18 +188,18 @@ fn what_the_kernel_has_is_what_the_files_say() {
         );
     }
     let in_force = bed.state().join("policy/in-force");
-    // Killed after the swap: the files still have the one before.
+    // Killed after the swap: the files still have the former policy.
     fs::write(&in_force, "1\n").unwrap();
     assert_eq!(bed.json(&["policy", "show"])["name"], "p2");
     assert_eq!(wanted(&bed), 2);
-    // A removal that was killed before it reached the kernel has not happened.
+    // A removal killed before it reached the kernel has no effect.
     fs::remove_file(&in_force).unwrap();
     bed.start();
     support::wait_for("the agent to put it right", || {
         fs::read_to_string(&in_force).ok()
     });
     assert_eq!(wanted(&bed), 2);
-    // A damaged file does not stand in the way.
+    // A damaged file does not block it.
     fs::write(&in_force, "?").unwrap();
     assert!(start_apply(&bed, &file(&bed, 3)).wait().unwrap().success());
     assert_eq!(wanted(&bed), 3);
@@ -207,8 +207,8 @@ fn what_the_kernel_has_is_what_the_files_say() {
     assert!(!in_force.exists());
 }
 
-/// Makes the pins of the policy in force those of a Thalweg from before they had a version: the
-/// shared maps beside the link, and no version in the head.
+/// Turns the pins of the policy in force into those of a Thalweg without versions: the shared maps
+/// beside the link, and no version in the head.
 fn make_older(bed: &Bed) {
     let policy = bed.pin.join("policy");
     let number = bed.json(&["policy", "show"])["number"].to_string();
@@ -253,7 +253,7 @@ fn pins_of_an_older_version_are_named_and_replaced() {
     assert!(!shown.status.success());
     assert!(said.contains("another version of Thalweg"), "{said}");
     assert!(said.contains("policy apply"), "{said}");
-    // An agent lets it be.
+    // An agent does not touch it.
     bed.start();
     assert_eq!(mark(&bed), 1);
     assert!(start_apply(&bed, &file(&bed, 2)).wait().unwrap().success());
@@ -261,7 +261,7 @@ fn pins_of_an_older_version_are_named_and_replaced() {
     assert_eq!(pins(&bed), ["2", "link", "shared-1"]);
     assert_eq!(bed.json(&["policy", "show"])["name"], "p2");
     assert_eq!(bed.json(&["policy", "rollback"])["policy"]["name"], "p1");
-    // The way back needs no pins.
+    // Rollback needs no pins.
     assert!(start_apply(&bed, &file(&bed, 3)).wait().unwrap().success());
     make_older(&bed);
     assert_eq!(bed.json(&["policy", "rollback"])["policy"]["name"], "p1");
@@ -288,7 +288,7 @@ fn what_a_removal_that_was_killed_has_left_is_cleared() {
     }
     let bed = bed("cleared");
     assert!(start_apply(&bed, &file(&bed, 1)).wait().unwrap().success());
-    // Its link is gone, the rest is not.
+    // Its link is gone, the other pins are not.
     fs::remove_file(bed.pin.join("policy/link")).unwrap();
     assert_eq!(bed.json(&["policy", "show"]), Value::Null);
     assert!(start_apply(&bed, &file(&bed, 2)).wait().unwrap().success());

@@ -1,5 +1,5 @@
-//! Random policies on real connections: what the sockets of both ends have is what the policy says,
-//! by the library, by `thalweg policy test`, and by the words of docs/reference/policy.md.
+//! Random policies on real connections. The sockets of both ends have the settings of the policy,
+//! by the library, by `thalweg policy test`, and by the text of docs/reference/policy.md.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Which ends of connections have a setting, and of which family.
+/// The ends of connections that have a setting, and its family.
 #[derive(Clone, Copy, PartialEq)]
 enum Ends {
     All,
@@ -46,9 +46,9 @@ struct Setting {
     level: i32,
     name: i32,
     ends: Ends,
-    /// `[rule.on.listen]` may set it, and accepted connections inherit it.
+    /// Whether `[rule.on.listen]` may set it, and accepted connections inherit it.
     listen: bool,
-    /// Values as in the file, and as the socket has them.
+    /// Values as in the file, and as the socket returns them.
     values: &'static [(&'static str, &'static str)],
 }
 
@@ -200,7 +200,7 @@ const PREFIXES: &[&str] = &[
     "fd00::/8",
 ];
 
-/// A rule as it was made: what it sets, apart from what a listener gets.
+/// A generated rule: its settings, apart from those of listeners.
 struct Made {
     name: String,
     never: bool,
@@ -226,7 +226,7 @@ fn settings(random: &mut Random, listen: bool) -> Vec<(usize, usize)> {
     chosen.into_iter().collect()
 }
 
-/// A policy of random rules, as text and as it was made.
+/// A policy of random rules, as text and as generated.
 fn policy(random: &mut Random, bed: &Bed) -> (String, Vec<Made>) {
     let cgroup = bed.pair.cgroup().display().to_string();
     let below = cgroup
@@ -299,7 +299,7 @@ fn policy(random: &mut Random, bed: &Bed) -> (String, Vec<Made>) {
                 all.collect::<Vec<_>>().join(", ")
             };
             let mut set = values(&rule.set);
-            // Answers: the policy then remembers flows in their handshake.
+            // Queries: the policy then remembers flows in their handshake.
             if random.chance(20) {
                 set.push_str(", timeout_init = \"900ms\"");
             }
@@ -316,7 +316,7 @@ fn policy(random: &mut Random, bed: &Bed) -> (String, Vec<Made>) {
     (text, made)
 }
 
-/// Prints options of a connection, all in a line; the first argument names them.
+/// Prints options of a connection, in one line; the first argument names them.
 const READ: &str = r#"
 import socket, sys
 options = [tuple(map(int, o.split(","))) for o in sys.argv[1].split()]
@@ -330,8 +330,8 @@ def read(connection, six):
     return " ".join(value(*option) for option in options)
 "#;
 
-/// At each line of input, closes its listeners and opens new ones on all addresses and ports;
-/// prints what each connection has that it accepts.
+/// For each line of input, closes its listeners and opens new ones on all addresses and ports.
+/// Prints the options of each accepted connection.
 const SERVER: &str = r#"
 import select
 addresses, ports = sys.argv[2].split(), [int(p) for p in sys.argv[3].split()]
@@ -354,8 +354,8 @@ while True:
         print(read(connection, listeners[ready]))
 "#;
 
-/// Connects as each line of input says: own address, peer's address, port; prints its port and
-/// what the connection has.
+/// Connects by each line of input: own address, peer's address, port. Prints its port and the
+/// connection's options.
 const CLIENT: &str = r#"
 import errno
 for line in sys.stdin:
@@ -380,7 +380,7 @@ fn rule_of<'m>(policy: &Policy, made: &'m [Made], flow: &Flow) -> Option<&'m Mad
     made.iter().find(|rule| rule.name == *name)
 }
 
-/// Expected settings of a connection's end; `None` where nothing is said.
+/// Expected settings of a connection's end; `None` if there is no expectation.
 fn expected(
     defaults: &[String],
     rule: Option<&Made>,
@@ -388,7 +388,7 @@ fn expected(
     six: bool,
     active: bool,
 ) -> Vec<Option<String>> {
-    // The kernel tunes buffers that nobody sets.
+    // The kernel tunes buffers without a setting.
     let tuned = |setting: &Setting| matches!(setting.key, "sndbuf" | "rcvbuf");
     let defaults = SETTINGS.iter().zip(defaults);
     let mut values: Vec<Option<String>> = defaults
@@ -458,7 +458,7 @@ impl Run {
                 );
             }
             bed.ip(side, "route add fd71::/16 dev link0");
-            // The bed knows the neighbours of its own addresses alone.
+            // The bed knows only the neighbours of its own addresses.
             bed.ip(side, "link set link0 arp on");
         }
         let program = |text: &str| format!("{READ}{text}");
@@ -492,7 +492,7 @@ impl Run {
         assert_eq!(self.server.line(), "listening");
     }
 
-    /// The client's port, and what both ends have.
+    /// The client's port, and the options of both ends.
     fn connect(&mut self, own: &str, peer: &str, port: u16) -> (u16, String, String) {
         self.client.say(&format!("{own} {peer} {port}"));
         let line = self.client.line();

@@ -1,4 +1,5 @@
-//! Settings of policies that meet: each other, what the application sets, what the kernel does.
+//! Interactions of policies' settings with each other, with the application's, and with the
+//! kernel's.
 
 use serde_json::Value;
 use thalweg_lab::host::Side;
@@ -31,7 +32,7 @@ for family, address in ((socket.AF_INET, sys.argv[1]), (socket.AF_INET6, "::ffff
     let address = bed.server_address();
     let said = bed.python(Side::Server, program, &[&address]).finish();
     assert_eq!(said, "4\n4\n6\n");
-    // As `policy test` says.
+    // As in the output of `policy test`.
     let file = bed.directory.path().join("policy.toml");
     let rule = |local: &str| {
         let file = file.to_str().unwrap();
@@ -61,7 +62,7 @@ fn a_type_of_service_leaves_the_priority_that_the_rule_sets() {
         let (client, server) = options_of(&bed, &[TOS, PRIORITY]);
         assert_eq!((&client, &server), (&vec![72, 3], &vec![72, 3]), "{set}");
     }
-    // The SYN's value is the answer's, likewise.
+    // The SYN's value is also that of the answer.
     bed.apply(&policy(
         "[[rule]]\nname = \"out\"\nmatch.direction = \"active\"\nset = { tos = 72 }\n\
          [[rule]]\nname = \"in\"\nmatch.direction = \"passive\"\n\
@@ -78,7 +79,7 @@ fn what_the_application_sets_after_the_syn_stays() {
     if !privileged() {
         return;
     }
-    // Time for the application to set something before it is answered.
+    // Time for the application to set an option before the connection is accepted.
     let mut options = plain("between");
     options.path.delay = serde_json::from_value(Value::from("200ms")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;
@@ -120,13 +121,13 @@ fn the_clamp_holds_from_the_first_flight_on() {
     if !privileged() {
         return;
     }
-    // Long enough that the first flight is over before its first acknowledgement.
+    // Long enough that the first flight is sent before its first ACK.
     let mut options = plain("flight");
     options.path.delay = serde_json::from_value(Value::from("100ms")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;
     let bed = Bed::new(&options, "");
     let _sink = bed.sink(&bed.server_address());
-    // snd_cwnd lies at 80, unacked at 24, and what was sent at 120 of struct tcp_info.
+    // Offsets in struct tcp_info: snd_cwnd at 80, unacked at 24, sent bytes at 120.
     let program = r#"
 import socket, struct, sys
 connection = socket.create_connection((sys.argv[1], 5001))

@@ -21,8 +21,9 @@ while True:
         held.append(key.fileobj.accept()[0])
 "#;
 
-/// Opens a connection, says so, and at each line of input prints options of it, each a level and
-/// a name. Argument "cgroup=PATH" moves it into a cgroup first; "congestion=NAME" has it choose.
+/// Opens a connection, reports it, and for each line of input prints options of it, each a level
+/// and a name. Argument "cgroup=PATH" moves it into a cgroup first; "congestion=NAME" makes it
+/// choose a congestion control.
 const CLIENT: &str = r#"
 import socket, sys
 address, port = sys.argv[1], int(sys.argv[2])
@@ -70,7 +71,7 @@ fn rules(text: &str) -> String {
     format!("name = \"test\"\n{text}")
 }
 
-/// Applies a policy with further arguments; its answer.
+/// Applies a policy with further arguments; returns the response.
 fn apply(bed: &Bed, policy: &str, arguments: &[&str]) -> Value {
     let file = bed.directory.path().join("existing.toml");
     fs::write(&file, policy).unwrap();
@@ -118,14 +119,14 @@ fn open_connections_get_what_new_ones_would() {
              [[rule]]\nname = \"all\"\nmatch.remote_port = 5002\nset = { mark = 8 }\n",
         );
 
-        // Counted, not set.
+        // Counted, but not set.
         let said = apply(&bed, &policy, &["--existing", "--dry-run"]);
         assert_eq!(existing(&bed, "set"), [1, 0, 0, 0, 0], "{said}");
         assert_eq!(existing(&bed, "accepted"), [1, 0, 0, 0, 0], "{said}");
         assert_eq!(existing(&bed, "wrong-way"), [0; 5], "{said}");
         assert_eq!(ask(&mut matched), before);
 
-        // Without the option they keep what they have.
+        // Without the option they keep their settings.
         apply(&bed, &policy, &[]);
         assert_eq!(ask(&mut matched), before);
         assert_eq!(bed.rule("set")["existing"], Value::Null);
@@ -143,7 +144,7 @@ fn open_connections_get_what_new_ones_would() {
         assert_eq!(existing(&bed, "accepted"), [1, 1, 0, 0, 0], "{said}");
         assert_eq!(ask(&mut protected), before);
         assert_eq!(ask(&mut unmatched), before);
-        // Both ends of three connections; no rule for three ends.
+        // Both ends of three connections; three ends match no rule.
         let counts = &said["existing"];
         assert_eq!(
             (&counts["open"], &counts["unmatched"], &counts["newer"]),
@@ -158,7 +159,7 @@ fn open_connections_get_what_new_ones_would() {
             "counted apart: {rule}"
         );
 
-        // Once more: all has its value.
+        // Once more: all already have their values.
         let said = apply(&bed, &policy, &["--existing"]);
         assert_eq!(existing(&bed, "set"), [1, 0, 6, 0, 0], "{said}");
         assert_eq!(ask(&mut matched), "reno 7 10000000 16000 25000 200000");
@@ -228,7 +229,7 @@ fn cgroups_bound_what_is_reached() {
     assert_eq!(ask(&mut inside), "cubic 1", "{said}");
     assert_eq!(ask(&mut beside), "cubic 2", "{said}");
     assert_eq!(ask(&mut outside), "cubic 0", "{said}");
-    // The server's ends lie in the cgroup; other connections of the machine may lie outside.
+    // The server's ends are in the cgroup; other connections of the machine may be outside.
     assert_eq!(said["existing"]["open"], 5, "{said}");
     assert!(said["existing"]["outside"].as_u64() >= Some(1), "{said}");
     drop((inside, beside, outside));
@@ -262,7 +263,7 @@ fn what_the_application_has_chosen_stays() {
     if !privileged() {
         return;
     }
-    // The learner's program notices what applications choose.
+    // The learner's program notices choices of applications.
     let bed = Bed::running("oldown", "");
     let _holder = holder(&bed, &["5001"]);
     let mut own = client(&bed, "5001", &[MARK, "congestion=bbr"]);
@@ -277,7 +278,7 @@ fn what_the_application_has_chosen_stays() {
     assert_eq!(ask(&mut own), "bbr 6");
     assert_eq!(ask(&mut free), "reno 6");
     assert_eq!(existing(&bed, "cc"), [2, 3, 0, 1, 0]);
-    // A policy's choice is no application's choice.
+    // A policy's choice does not count as an application's.
     apply(&bed, &policy("cubic"), &["--existing"]);
     assert_eq!(ask(&mut own), "bbr 6");
     assert_eq!(ask(&mut free), "cubic 6");
@@ -340,7 +341,7 @@ for line in sys.stdin:
     let rule = bed.rule("told");
     let failed = rule["existing"]["failed"].as_u64().unwrap();
     if failed > 0 {
-        // TCP_BPF_SOCK_OPS_CB_FLAGS is younger than this kernel: told, not passed over.
+        // TCP_BPF_SOCK_OPS_CB_FLAGS is newer than this kernel: reported, not skipped.
         let failure = &rule["failures"][0];
         assert_eq!(failure["option"], "TCP_BPF_SOCK_OPS_CB_FLAGS", "{rule}");
         return;

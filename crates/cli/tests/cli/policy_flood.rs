@@ -1,4 +1,4 @@
-//! Policies while handshakes come that nobody finishes.
+//! Policies during a flood of handshakes that nobody finishes.
 
 use crate::support::policies::{bed, one_rule};
 use crate::support::{self, Bed, Traffic, privileged};
@@ -7,8 +7,8 @@ use serde_json::Value;
 use thalweg_bpf_types::raw;
 use thalweg_lab::host::Side;
 
-/// Sends SYNs from addresses that never answer, so many a second, until its input ends; then
-/// says how many there were since it said "flooded". Arguments: address, port, rate.
+/// Sends SYNs from addresses that never answer, at a rate per second, until its input ends. Then
+/// prints their number since it printed "flooded". Arguments: address, port, rate.
 const FLOOD: &str = r#"
 import select, socket, struct, sys, time
 address, port, rate = socket.inet_aton(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -37,7 +37,7 @@ while not select.select([sys.stdin], [], [], 0.001)[0]:
 print(sent - told)
 "#;
 
-/// Prints what the rule sets on each connection that it accepts. Argument: its backlog.
+/// Prints the rule's settings of each accepted connection. Argument: its backlog.
 const SERVER: &str = r#"
 import socket, sys
 listener = socket.create_server(("", 5001), backlog=int(sys.argv[1]))
@@ -47,7 +47,7 @@ while True:
     print(*[connection.getsockopt(*option) for option in ((1, 36), (1, 12), (6, 18), (6, 4))])
 "#;
 
-/// Makes connections one after the other; of each, what the rule sets. Arguments: address, number.
+/// Makes connections one by one; prints the rule's settings of each. Arguments: address, number.
 const CLIENT: &str = r#"
 import socket, sys
 for _ in range(int(sys.argv[2])):
@@ -55,7 +55,7 @@ for _ in range(int(sys.argv[2])):
         print(*[connection.getsockopt(*option) for option in ((1, 36), (1, 12), (6, 18), (6, 4), (6, 7))])
 "#;
 
-/// Connections that open while a flood comes.
+/// Number of connections opened during a flood.
 const REAL: usize = 200;
 
 /// Settings of all stages: of the SYN (`syn_count`), of the answers, of both ends.
@@ -70,7 +70,7 @@ fn server(bed: &Bed, backlog: &str) -> Traffic {
     server
 }
 
-/// Real connections, all of which have their whole policy at both ends.
+/// Real connections, all with their whole policy at both ends.
 fn assert_whole(bed: &Bed, server: &mut Traffic, connections: usize) {
     let number = connections.to_string();
     let client = bed.python(Side::Client, CLIENT, &[&bed.server_address(), &number]);
@@ -82,14 +82,14 @@ fn assert_whole(bed: &Bed, server: &mut Traffic, connections: usize) {
     }
 }
 
-/// How many handshakes the policy in force could not remember.
+/// Number of handshakes that the policy in force could not remember.
 fn forgotten(bed: &Bed) -> u64 {
     let report = bed.json(&["policy", "show"]);
     let count = report["missed"]["handshakes"].as_u64();
     count.unwrap_or_else(|| panic!("{report}"))
 }
 
-/// How many connections of this machine are remembered in their handshake.
+/// Number of this machine's connections remembered in their handshake.
 fn remembered(bed: &Bed) -> usize {
     let directory = format!("policy/shared-{}", raw::THALWEG_POLICY_VERSION);
     let map = MapHandle::from_pinned_path(bed.pin.join(directory).join("handshakes")).unwrap();
@@ -103,7 +103,7 @@ fn remembered(bed: &Bed) -> usize {
         .count()
 }
 
-/// A flood begins; then real connections open.
+/// A flood starts; then real connections open.
 fn flood(label: &str, backlog: &str) -> u64 {
     let bed = bed(label);
     let client = bed.pair.address(Side::Client);
@@ -142,7 +142,7 @@ fn a_syn_flood_leaves_policies_whole() {
     if !privileged() {
         return;
     }
-    // All of its SYNs are answered, and all are asked about.
+    // All of its SYNs are answered, and the kernel queries the policy for all.
     assert!(flood("flood", "65535") > 0, "the table was never full");
 }
 
@@ -151,7 +151,7 @@ fn a_syn_flood_that_is_answered_by_cookies_leaves_policies_whole() {
     if !privileged() {
         return;
     }
-    // Of SYNs that are answered by cookies the kernel asks nothing.
+    // For SYNs answered by cookies the kernel makes no query.
     assert_eq!(flood("cookies", "128"), 0);
 }
 
@@ -163,7 +163,7 @@ fn connections_that_nobody_answers_leave_policies_whole() {
     let bed = bed("unanswered");
     bed.apply(&one_rule(RULE));
     let mut server = server(&bed, "128");
-    // Each of them is in its handshake for longer than the test lasts.
+    // Each of them is in its handshake for longer than the test.
     let unanswered = r#"
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
@@ -192,7 +192,7 @@ fn connections_that_fail_are_forgotten_at_once() {
         return;
     }
     let bed = bed("fail");
-    // Remembered as well: those for which no rule holds, and those whose rule keeps off.
+    // Remembered as well: connections without a rule, and those with a `never` rule.
     bed.apply(&support::policies::policy(
         "[[rule]]\nname = \"quick\"\nmatch.remote_port = 5009\n\
          set = { timeout_init = \"20ms\", syn_count = 1, sndbuf = \"1MB\" }\n\
@@ -202,7 +202,7 @@ fn connections_that_fail_are_forgotten_at_once() {
         Side::Client,
         "neigh add 10.0.0.99 lladdr 02:00:00:00:00:99 dev link0 nud permanent",
     );
-    // The sockets stay open, so that it is the failure that counts.
+    // The sockets stay open, so the failure itself is tested.
     let program = r#"
 import select, socket, sys
 held = []

@@ -1,4 +1,4 @@
-//! Which flows a rule holds for, and what is told of it.
+//! Which flows a rule matches, and what is reported about it.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ fn a_protected_flow_is_let_alone_by_rules_and_learner() {
     if !privileged() {
         return;
     }
-    // The agent is there before the policy, and again after it.
+    // The agent starts before the policy, and again after it.
     let mut bed = Bed::running("never", "");
     bed.apply(&policy(
         "[[rule]]\nname = \"reno\"\nmatch.remote_port = 5001\nset = { congestion = \"reno\", cwnd_clamp = 50 }\n\
@@ -131,7 +131,7 @@ fn cgroups_are_told_apart_also_nested_ones() {
             top.join(directory).strip_prefix(&mount).unwrap().display()
         )
     };
-    // The inner cgroup's rule comes first in the file; a socket in it lies in both.
+    // The inner cgroup's rule comes first in the file; a socket in it is in both.
     bed.apply(&policy(&format!(
         "[[rule]]\nname = \"inner\"\nmatch.cgroup = {:?}\nset = {{ mark = 2 }}\n\
          [[rule]]\nname = \"outer\"\nmatch.cgroup = {:?}\nset = {{ mark = 1 }}\n\
@@ -164,7 +164,7 @@ print(connection.getsockopt(1, 36))
     assert_eq!(mark("other"), "0");
     assert_eq!(mark("."), "0");
     assert_eq!(bed.rule("whole")["matched"], 5, "the server's ends");
-    // Before the bed, which would wait for them to go.
+    // Dropped before the bed, which would wait for their removal.
     for directory in ["a/b/c", "a/b", "a", "other"] {
         let _ = fs::remove_dir(top.join(directory));
     }

@@ -1,11 +1,11 @@
-//! Policies on connections that begin in other ways: TCP Fast Open, SYN cookies, Multipath TCP, both
-//! ends at once.
+//! Policies on connections with other handshakes: TCP Fast Open, SYN cookies, Multipath TCP,
+//! simultaneous open.
 
 use crate::support::policies::{bed, policy};
 use crate::support::{Bed, privileged};
 use thalweg_lab::host::Side;
 
-/// Settings of all stages, other ones for either direction.
+/// Settings of all stages, different for each direction.
 const RULES: &str = "[[rule]]\nname = \"out\"\nmatch.direction = \"active\"\n\
      set = { timeout_init = \"300ms\", mark = 5, user_timeout = \"25s\", congestion = \"reno\" }\n\
      [[rule]]\nname = \"in\"\nmatch.direction = \"passive\"\n\
@@ -95,7 +95,7 @@ fn connections_by_syn_cookies_have_their_policy_at_once() {
         ] {
             bed.pair.set_sysctl(Side::Server, key, value).unwrap();
         }
-        // Without a policy before it, and right after it.
+        // First without an earlier policy, and then right after one.
         bed.apply(&policy(RULES));
         let server = program(
             r#"
@@ -129,7 +129,7 @@ fn subflows_of_multipath_tcp_have_their_policy() {
         bed.pair.set_sysctl(side, "net.mptcp.enabled", "1").unwrap();
     }
     bed.apply(&policy(RULES));
-    // MPTCP_INFO's flags tell of a fall-back to TCP by 1.
+    // A 1 in MPTCP_INFO's flags means a fall-back to TCP.
     const INFO: &str = r#"
 def multipath(connection):
     info = connection.getsockopt(284, 1, 64)
@@ -161,7 +161,7 @@ sys.stdin.readline()
     ));
     let mut client = bed.python(Side::Client, &client, &[&bed.server_address()]);
     assert_eq!((client.line(), server.line()), ("0".into(), "0".into()));
-    // The connection's own socket has options of its own; what runs on the path are subflows.
+    // The connection's own socket has its own options; the sockets on the path are subflows.
     let subflow = |side| {
         let output = std::process::Command::new("ip")
             .args(["netns", "exec", bed.pair.namespace(side)])
@@ -197,7 +197,7 @@ fn a_connection_that_both_ends_open_has_one_rule() {
          [[rule]]\nname = \"in\"\nmatch.direction = \"passive\"\n\
          set = { rwnd_init = 20, mark = 7, congestion = \"bbr\" }\n",
     ));
-    // A socket that connects to itself: its SYN is answered by its SYN.
+    // A socket that connects to itself: its own SYN answers its SYN.
     let itself = program(
         r#"
 connection = socket.socket()
@@ -212,7 +212,7 @@ print(connection.getsockopt(1, 9))
     assert_eq!((matched(&bed, "out"), matched(&bed, "in")), (1, 0));
 }
 
-/// ECN as negotiated, and the ECN bits of the IP header: of the SYN, of the SYN-ACK, and of data.
+/// ECN as negotiated, and the ECN bits in the IP header of the SYN, of the SYN-ACK, and of data.
 /// Then the ECN bits of IP_TOS.
 fn refused_ecn(bed: &Bed) -> Vec<String> {
     let capture = r#"
@@ -263,11 +263,11 @@ fn where_the_peer_refuses_ecn_the_marks_are_as_documented() {
              set = {{ needs_ecn = true }}\n{more}"
         ))
     };
-    // The SYN goes out with ECT(0); the congestion control begins without.
+    // The SYN goes out with ECT(0); the congestion control starts without ECN.
     bed.apply(&rule(""));
     let seen = refused_ecn(&bed);
     assert_eq!(seen, ["SYN 192 2", "SYN-ACK 0 0", "data 0 0", "IP_TOS 0"]);
-    // One that has begun before the SYN does not begin again.
+    // A congestion control set before the SYN does not start again.
     bed.apply(&rule("on.connect = { congestion = \"reno\" }\n"));
     let seen = refused_ecn(&bed);
     assert_eq!(seen, ["SYN 192 2", "SYN-ACK 0 0", "data 0 2", "IP_TOS 2"]);

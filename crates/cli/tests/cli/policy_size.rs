@@ -1,4 +1,4 @@
-//! Messages about the size of a policy, and policies as large as they may be.
+//! Messages about the size of a policy, and policies of the largest size.
 
 use std::fmt::Write;
 use std::fs;
@@ -8,12 +8,12 @@ use std::process::Command;
 use crate::support::policies::{bed, one_rule, policy};
 use crate::support::{Bed, THALWEG, privileged};
 
-/// Rules of the greatest policy.
+/// Number of rules of the largest policy.
 const RULES: usize = thalweg_bpf_types::raw::THALWEG_POLICY_MAX_RULES as usize;
-/// Most memory of a command, MiB.
+/// Memory limit of a command, MiB.
 const MEMORY_MAX: u64 = 256;
 
-/// A policy of so many rules with a prefix each.
+/// A policy with this number of rules, with a prefix each.
 fn rules(rules: usize, set: &str) -> String {
     let mut text = String::new();
     for rule in 0..rules {
@@ -51,7 +51,7 @@ sys.exit(done.returncode)
     )
 }
 
-/// Output of a command of policies.
+/// Output of a `policy` command.
 fn text(bed: &Bed, arguments: &[&str]) -> String {
     let output = bed.thalweg(&[&["policy"], arguments].concat());
     assert!(output.status.success(), "{output:?}");

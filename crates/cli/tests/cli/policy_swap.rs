@@ -1,4 +1,4 @@
-//! Policies that follow one another.
+//! Policies that replace each other.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ fn policies_come_and_go_and_come_back() {
     assert!(text.contains("no policy was in force before"), "{text}");
     assert_eq!(mark(&bed), 1, "a vain rollback changes nothing");
 
-    // A policy with a fault changes nothing.
+    // A faulty policy changes nothing.
     let file = bed.directory.path().join("fault.toml");
     fs::write(
         &file,
@@ -47,7 +47,7 @@ fn policies_come_and_go_and_come_back() {
     assert!(text.contains("fault.toml:4:"), "{text}");
     assert_eq!(mark(&bed), 1);
 
-    // As after a restart of the machine: nothing in the kernel, and an agent that starts.
+    // As after a restart of the machine: an empty kernel, and an agent that starts.
     thalweg_control::policy::remove(&bed.pin).unwrap();
     assert_eq!(mark(&bed), 0);
     bed.start();
@@ -68,14 +68,14 @@ fn place(bed: &Bed) -> Place {
     }
 }
 
-/// A policy that is one step away from being in force.
+/// A policy that is loaded and ready to be put in force.
 fn prepare(bed: &Bed, number: u32, text: &str) -> Prepared {
     let policy = Policy::parse(text.as_bytes(), "swap".as_ref()).unwrap();
     let compiled = policy.compile().unwrap();
     place(bed).prepare(compiled, number, false).unwrap()
 }
 
-/// Two policies whose settings at three stages tell them apart, swapped as fast as can be.
+/// Two policies with different settings at three stages, swapped as fast as possible.
 #[test]
 fn under_swaps_no_flow_sees_parts_of_two_policies() {
     if !privileged() {
@@ -151,8 +151,8 @@ print(sorted(seen))
     );
 }
 
-/// A connection whose handshake lasts longer than a swap of policies takes: what its client had
-/// set before the SYN and after the handshake, and whether the swap came in between.
+/// A connection whose handshake outlasts a swap of policies. Returns its client's settings from
+/// before the SYN and after the handshake, and whether the swap came in between.
 fn across_a_swap(bed: &Bed, swap: impl FnOnce()) -> (bool, Vec<i64>) {
     const PROGRAM: &str = r#"
 import select, socket, sys
@@ -180,7 +180,7 @@ fn a_policy_that_comes_in_the_middle_of_a_handshake_is_not_seen_in_part() {
     if !privileged() {
         return;
     }
-    // A second until the client is answered.
+    // It takes a second until the client gets an answer.
     let mut options = plain("middle");
     options.path.delay = serde_json::from_value(Value::from("500ms")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;
@@ -194,7 +194,8 @@ fn a_policy_that_comes_in_the_middle_of_a_handshake_is_not_seen_in_part() {
     };
     let late = policy("[[rule]]\nname = \"all\"\nset = { congestion = \"reno\" }\n");
     let mut number = 0;
-    // The policy before, the one that comes in between, and what a flow may see of both.
+    // The policy before, the one put in force in between, and the settings that a flow may see of
+    // both.
     for (before, after, expected) in [
         (None, 1, [0, 0]),
         (Some(early(1)), 2, [1, 1]),
@@ -214,10 +215,10 @@ fn a_policy_that_comes_in_the_middle_of_a_handshake_is_not_seen_in_part() {
                 assert_eq!(set, expected, "policy {after}");
                 break;
             }
-            // The machine was so busy that the swap took longer than the handshake.
+            // The machine was so busy that the swap outlasted the handshake.
             assert!(tries < 10, "no swap within a second");
         }
-        // One that begins now gets the new policy, whole.
+        // A connection that starts now gets the whole new policy.
         let (_, set) = across_a_swap(&bed, || ());
         assert_eq!(set, [i64::from(after); 2]);
     }
@@ -235,7 +236,7 @@ print("listening")
 while True:
     print(listener.accept()[0].getsockopt(1, 36))
 "#;
-    // Says when a SYN has been answered, and then, asked, how many handshakes are under way.
+    // Reports when a SYN has been answered, and then, on request, the number of open handshakes.
     const WATCHER: &str = r#"
 import sys, time
 def under_way():
@@ -247,7 +248,7 @@ sys.stdin.readline()
 print(under_way())
 "#;
     const CLIENT: &str = "import socket, sys\nc = socket.create_connection((sys.argv[1], 5001))\nprint(\"connected\")\nc.recv(1)\n";
-    // Two seconds until the answer is answered: it is retransmitted once, after the swap.
+    // It takes two seconds until the SYN-ACK is answered: it is retransmitted once, after the swap.
     let mut options = plain("peer");
     options.path.delay = serde_json::from_value(Value::from("1s")).unwrap();
     options.wire = thalweg_lab::host::WireKind::Tun;

@@ -1,4 +1,4 @@
-//! Who may do what: the agent itself, members of the socket's group, and everybody else.
+//! Permissions of the agent itself, members of the socket's group, and everybody else.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// The command in a directory that everybody may enter.
+/// The command in a directory accessible to everybody.
 fn public_copy(bed: &Bed) -> PathBuf {
     fs::set_permissions(bed.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = bed.directory.path().join("thalweg");
@@ -50,7 +50,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A line of /proc/PID/status for every thread of a process, without repetition.
+/// A line of /proc/PID/status for every thread of a process, without repetitions.
 fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -85,7 +85,7 @@ fn the_agent_keeps_three_capabilities_in_force() {
         return;
     }
     let mut bed = Bed::running("caps", "");
-    // A thread that asks other namespaces has all five in force while it asks.
+    // A thread that enters other namespaces has all five effective during that time.
     let settled = support::wait_for("no thread with more", || {
         let has = capabilities(bed.pid());
         (has["CapEff:"] == [IN_FORCE]).then_some(has)
@@ -96,7 +96,7 @@ fn the_agent_keeps_three_capabilities_in_force() {
         (&vec![0], &vec![0])
     );
     assert_eq!(of_threads(bed.pid(), "NoNewPrivs:"), ["1"]);
-    // With these it learns, saves, and removes everything.
+    // With these capabilities it learns, saves, and removes everything.
     let address = bed.server_address();
     let _sink = bed.sink(&address);
     bed.connect(&address, 1, 1_000_000);
@@ -153,8 +153,8 @@ fn an_ordinary_user_with_three_capabilities_may_run_it() {
     assert_eq!(has["CapAmb:"], [0]);
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // Ends of connections in namespaces that this agent may not enter are left alone, so only
-    // that it sees them can be told.
+    // Ends of connections in namespaces that this agent may not enter are out of scope. So only the
+    // visibility of connections can be checked.
     bed.connect(&address, 1, 1_000_000);
     support::wait_for("the connection is seen", || {
         let seen = bed.counter("closed") + bed.counter("outside");
@@ -166,7 +166,7 @@ fn an_ordinary_user_with_three_capabilities_may_run_it() {
     assert!(mount_gone.unwrap().success());
 }
 
-/// The doctor's words on privileges, started by a command that runs the rest of its line.
+/// The doctor's message on privileges, run by a command that executes the rest of its line.
 fn doctor_of_privileges(by: &[&str]) -> (String, String) {
     let directory = tempfile::tempdir().unwrap();
     let empty = directory.path().join("empty.toml");
@@ -256,7 +256,7 @@ fn the_group_may_read_and_root_alone_may_change() {
             said(&output)
         );
     }
-    // Nor does it help to be root in a namespace of one's own.
+    // Nor does root in a user namespace help.
     let mut inside = as_user(NOBODY, Path::new("unshare"));
     inside
         .arg("-Ur")
@@ -266,7 +266,7 @@ fn the_group_may_read_and_root_alone_may_change() {
         .arg("detach");
     let output = inside.output().unwrap();
     assert!(!output.status.success());
-    // Who is not in the group does not even read.
+    // Users outside the group may not even read.
     let output = ask(NOBODY - 1, &["status"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -309,7 +309,7 @@ fn a_policy_that_may_not_come_before_the_learner_is_refused_whole() {
     assert!(said(&output).contains("CAP_SYS_ADMIN"), "{}", said(&output));
     let shown = bed.thalweg(&["policy", "show"]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("no policy is in force"));
-    // One that is in force may be replaced.
+    // A policy in force may be replaced.
     bed.apply("name = \"mark\"\n[[rule]]\nname = \"all\"\nmatch = {}\nset = { mark = 4 }\n");
     let output = apply(&bed);
     assert!(output.status.success(), "{}", said(&output));
@@ -344,13 +344,13 @@ fn files_are_the_agents_own_whatever_they_were() {
     };
     private(&bed);
     assert!(bed.end(Signal::SIGTERM).success());
-    // As earlier versions made them.
+    // As earlier versions created them.
     fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&store, fs::Permissions::from_mode(0o644)).unwrap();
     bed.start();
     private(&bed);
     assert!(bed.end(Signal::SIGTERM).success());
-    // The agent does not obey a directory that others may write.
+    // The agent refuses a directory that others may write to.
     fs::set_permissions(bed.state(), fs::Permissions::from_mode(0o770)).unwrap();
     let refusal = bed.refused();
     assert!(refusal.contains("chmod go-w"), "{refusal}");
@@ -397,7 +397,7 @@ fn a_group_that_is_not_there_is_named() {
     assert!(bed.running_program().is_none());
 }
 
-/// Each statement of SECURITY.md names the tests that hold it: `crate` `file` `name`, ....
+/// Each statement of SECURITY.md names its tests: `crate` `file` `name`, ....
 #[test]
 fn the_threat_model_names_tests_that_exist() {
     let page = include_str!("../../../../SECURITY.md");

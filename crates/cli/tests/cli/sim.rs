@@ -70,7 +70,7 @@ fn stderr(output: &Output) -> String {
 fn a_document_for_programs() {
     let place = Place::new();
     place.file("small.toml", SCENARIO);
-    // Four flows at a tenth of the line rate each: 40 %, all alike, no queue to speak of.
+    // Four flows at a tenth of the line rate each: 40 %, all equal, hardly any queue.
     let output = place.thalweg(&[
         "sim",
         "run",
@@ -147,7 +147,7 @@ fn a_table_and_a_report() {
         results["scenarios"][0]["controllers"][0]["controller"],
         "swift"
     );
-    // Nothing half-written is left.
+    // No partial file is left.
     assert_eq!(std::fs::read_dir(&out).unwrap().count(), 2);
 }
 
@@ -205,7 +205,7 @@ fn a_missed_expectation_fails_the_run() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("\nMISSED: "));
     place.file("small.toml", &expect("41", "swift"));
     assert!(stdout(&place.thalweg(&arguments)).contains("\nnot checked: swift"));
-    // What the workload does not have cannot be expected of it.
+    // Statistics that the workload lacks cannot be expected.
     place.file(
         "small.toml",
         &expect("1", "swift").replace("utilisation", "recovery"),
@@ -217,12 +217,13 @@ fn a_missed_expectation_fails_the_run() {
     );
 }
 
-/// SIGINT while a long simulation runs: what is done is told, and the run fails in words.
+/// SIGINT during a long simulation: completed runs are reported, and the command fails with a
+/// message.
 #[test]
 fn an_interrupted_run_ends_cleanly() {
     let place = Place::new();
     place.file("small.toml", SCENARIO);
-    // An hour and more of computing, after one of 1 ms.
+    // More than an hour of computing, after a run of 1 ms.
     let long = SCENARIO
         .replace("\"small\"", "\"long\"")
         .replace("\"2ms\"", "\"100s\"");
@@ -245,8 +246,7 @@ fn an_interrupted_run_ends_cleanly() {
         .spawn()
         .unwrap();
     let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-    // The handler is in place before the directories' contents matter: SIGINT is caught once it
-    // is in the mask of caught signals.
+    // SIGINT has a handler once it is in the mask of caught signals.
     let status = format!("/proc/{pid}/status");
     let caught = || {
         let text = std::fs::read_to_string(&status).unwrap_or_default();

@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use crate::support::{THALWEG, skip};
 use serde_json::Value;
 
-/// Of a frame of 1514 bytes: less 14 of Ethernet, 20 of IP, 32 of TCP with time stamps.
+/// Payload of a frame of 1514 bytes: less 14 of Ethernet, 20 of IP, 32 of TCP with time stamps.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
 
-/// Whether there is a kernel in simulated time; no machine is too busy for it.
+/// Whether a kernel with simulated time is available; no machine is too busy for it.
 fn available() -> bool {
     let needed = ["/usr/bin/linux.uml", "/usr/src/linux-source-6.1.tar.xz"];
     let Some(absent) = needed.iter().find(|file| !Path::new(file).exists()) else {
@@ -91,15 +91,15 @@ fn dctcp_fares_as_on_linux() {
     let ours = &simulated["scenarios"][0]["controllers"][0];
     let utilisation = number(&ours["summary"]["utilisation"]["mean"]) / 100.0;
     let goodput_sim = utilisation * 1e9 * PAYLOAD;
-    // Connections of the laboratory begin within its measured time, in slow start.
+    // Connections of the laboratory start within its measured time, in slow start.
     let ratio = goodput_sim / goodput_linux;
     assert!(
         (0.97..1.05).contains(&ratio),
         "{goodput_sim} and {goodput_linux} bit/s"
     );
 
-    // Linux's queue is marked by a moving average, ours by its length; both stand near the upper
-    // threshold, from where every packet is marked.
+    // Linux's queue is marked by a moving average, ours by its length. Both are near the upper
+    // threshold, above which every packet is marked.
     let queue_linux = number(&summary["statistics"]["queue-delay-median"]);
     let queue_sim = number(&ours["runs"][0]["queue_latency"]["p50_us"]);
     let ratio = queue_sim / queue_linux;

@@ -1,4 +1,4 @@
-//! `thalweg sockops`: objects of other people, compiled here.
+//! `thalweg sockops`: objects of others, compiled here.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -81,7 +81,7 @@ fn an_object_is_loaded_runs_prints_and_goes_whole() {
     );
     success(&bed, &["sockops", "unload", "second"]);
 
-    // tracefs need not be mounted; in a mount namespace the test may do so.
+    // tracefs may not be mounted; in a mount namespace the test can mount it.
     let mut trace = Command::new("unshare")
         .args(["-m", "sh", "-c"])
         .arg(
@@ -96,7 +96,7 @@ fn an_object_is_loaded_runs_prints_and_goes_whole() {
         .unwrap();
     let address = bed.server_address();
     let _sink = bed.sink(&address);
-    // The kernel keeps lines until somebody reads them.
+    // The kernel keeps lines until they are read.
     bed.connect(&address, 3, 0);
     let lines = BufReader::new(trace.stdout.take().unwrap()).lines();
     let texts: Vec<String> = lines
@@ -184,7 +184,7 @@ fn what_cannot_be_loaded_is_said_and_leaves_nothing() {
     assert!(!bed.pin.exists());
 }
 
-/// As success and failure are told: what was said, or none where it ended by a signal.
+/// Exit code and message of a command; none if a signal ended it.
 fn said(bed: &Bed, arguments: &[&str]) -> Option<(i32, String)> {
     let output = bed.thalweg(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -266,8 +266,8 @@ impl Numbers {
     }
 }
 
-/// Loads objects that differ from good ones by a few bytes, in random places or cut short: none
-/// may end but by one line, or stay.
+/// Loads objects that differ from valid ones by a few bytes, in random places, or that are cut
+/// short. Each must fail with one line, and leave nothing, or load.
 fn mutants(label: &str, number: u64) {
     if !privileged() {
         return;
@@ -330,7 +330,7 @@ fn mutants(label: &str, number: u64) {
         }
         assert!(!bed.pin.exists(), "left behind by seed {seed}");
     }
-    // Some bytes matter and some do not; else the mutants would test nothing.
+    // Some bytes matter and some do not; otherwise the mutants would test nothing.
     assert!(loaded > 0 && loaded < number, "{loaded} of {number}");
 }
 

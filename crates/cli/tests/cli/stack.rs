@@ -1,5 +1,5 @@
-//! `thalweg stack` end to end: real programs on a kernel of their own, on a network of two
-//! namespaces: what a stack takes for the machine, and a host that it reaches.
+//! `thalweg stack` end to end: real programs on a kernel of their own. The network has two
+//! namespaces: one is the stack's machine, the other a host that it reaches.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::support::{THALWEG, place, privileged, skip, wait_for};
 
-/// The machine's address, and the host's, as the other sees them.
+/// The machine's address, and the host's, as each other sees them.
 pub const MACHINE: &str = "203.0.113.1";
 pub const HOST: &str = "203.0.113.2";
 pub const HOST_V6: &str = "2001:db8:5::2";
@@ -33,8 +33,8 @@ pub fn available() -> bool {
     nft.is_ok() || skip("no nft (package nftables)")
 }
 
-/// A machine and a host, joined by a cable. Both bear the name of this process, so that what a
-/// killed test leaves is removed by the next laboratory.
+/// A machine and a host, joined by a cable. Both names contain this process's id, so that the next
+/// laboratory removes the rest of a killed test.
 pub struct Net {
     pub machine: String,
     pub host: String,
@@ -83,7 +83,7 @@ impl Net {
         all
     }
 
-    /// Does something on a host, on a thread of its own.
+    /// Runs a function on a host, on a thread of its own.
     pub fn within<T: Send>(&self, name: &str, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let inside = scope.spawn(|| {
@@ -95,7 +95,7 @@ impl Net {
         })
     }
 
-    /// What there is of stacks: devices, tables of rules, processes, and files.
+    /// Objects of stacks: devices, routing rules, processes, and files.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (program, arguments) in [
@@ -137,7 +137,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command wrote; it must have ended well.
+/// The output of a command, which must succeed.
 pub fn written(mut command: Command) -> String {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -229,7 +229,7 @@ fn curl_sends_by_the_tcp_of_the_kernel_inside() {
     assert_eq!(output, "bbr\nfq\n1\ntimer_slack 100us\n1\ndone\n");
     let (peer, syn, received) = server.join().unwrap();
     assert!(received == content);
-    // From the machine's address, but by way of it: one hop less than its own packets have left.
+    // From the machine's address, but forwarded by it: one hop less than its own packets.
     assert_eq!(peer.ip().to_string(), MACHINE);
     assert_eq!(syn[8], 63, "{syn:?}");
     assert_eq!(net.leftovers(), Vec::<String>::new());
@@ -315,7 +315,7 @@ fn streams_are_byte_for_byte_and_apart() {
     assert_eq!(text(&output.stderr), "end\n");
     assert_eq!(output.status.code(), Some(7));
 
-    // Whoever reads it has enough: the command is told so, and ends.
+    // The reader stops early: the command gets SIGPIPE, and ends.
     let mut child = net
         .stack(&[], &["yes"])
         .stdout(Stdio::piped())
@@ -380,7 +380,7 @@ fn directory_environment_user_and_names_are_the_callers() {
     let net = Net::new();
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("file"), "of the machine\n").unwrap();
-    // A resolver that only the machine reaches: by a file that `ip netns exec` puts over
+    // A resolver that only the machine reaches, from a file that `ip netns exec` mounts over
     // /etc/resolv.conf.
     let place = PathBuf::from("/etc/netns").join(&net.machine);
     fs::create_dir_all(&place).unwrap();
@@ -403,7 +403,7 @@ fn directory_environment_user_and_names_are_the_callers() {
         .env("COLOUR", "a b\n\"c");
     let output = command.output().unwrap();
     fs::remove_dir_all(place).unwrap();
-    // Fails where others have files there.
+    // Fails if other files are there.
     let _ = fs::remove_dir("/etc/netns");
     let name = nix::unistd::gethostname().unwrap();
     assert_eq!(
@@ -420,7 +420,7 @@ fn directory_environment_user_and_names_are_the_callers() {
     assert_eq!(out, "written\n");
 }
 
-/// Answers questions for IPv4 addresses with the host's, and others with none (RFC 1035).
+/// Answers queries for IPv4 addresses with the host's, and others with none (RFC 1035).
 pub fn answer_names(socket: &UdpSocket) {
     let mut message = [0; 512];
     while let Ok((length, from)) = socket.recv_from(&mut message) {
@@ -467,7 +467,7 @@ fn on_a_terminal(mut command: Command) -> (Child, fs::File) {
     (command.spawn().unwrap(), ends.master.into())
 }
 
-/// Reads from a terminal until these words have come.
+/// Reads from a terminal until these words have arrived.
 fn await_words(terminal: &mut fs::File, words: &str) {
     let mut said = String::new();
     let mut bytes = [0; 1024];
@@ -493,7 +493,7 @@ fn a_shell_on_a_terminal_has_job_control() {
         .write_all(b"tty; stty size; echo re''ady\n")
         .unwrap();
     await_words(&mut terminal, "/dev/pts/0\r\n33 101\r\nready");
-    // What is typed is not what is written, and it says when keys reach it.
+    // The program does not echo its input, and reports when keys reach it.
     let job =
         "sh -c 'trap \"echo \\$((50+1))on\" CONT; echo $((40+2))up; while :; do sleep 0.1; done'\n";
     terminal.write_all(job.as_bytes()).unwrap();
@@ -508,7 +508,7 @@ fn a_shell_on_a_terminal_has_job_control() {
     };
     // SAFETY: reads a structure that lives throughout.
     unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &raw const larger) };
-    // The shell hears of it when it has crossed.
+    // The shell gets the signal when it has crossed.
     terminal
         .write_all(b"until [ \"$(stty size)\" = '44 102' ]; do :; done; echo lar''ger\n")
         .unwrap();
@@ -523,7 +523,7 @@ fn a_shell_on_a_terminal_has_job_control() {
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 
-/// A stack whose command has done what comes first, and does the rest; and what it writes.
+/// A stack whose command has run the first part, and then runs the rest; and its output.
 fn running(net: &Net, first: &str, rest: &str) -> (Child, impl Read) {
     let mut child = net
         .stack(&[], &["sh", "-c", &format!("{first} echo up; {rest}")])
@@ -628,7 +628,7 @@ fn what_cannot_be_is_said_in_one_line() {
     let mut command = net.stack(&[], &["true"]);
     command.current_dir("/proc");
     assert!(said(&mut command, 2).contains("the current directory is /proc, but"));
-    // An ordinary user: nothing of root's rights.
+    // An ordinary user, without root's rights.
     let mut command = net.on_the_machine("setpriv");
     command.args(["--bounding-set", "-all", "--inh-caps", "-all", THALWEG]);
     command.args(["stack", "--", "true"]);

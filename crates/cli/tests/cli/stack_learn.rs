@@ -1,5 +1,5 @@
-//! Learner and policies on a stack, end to end: what is learned outlives the kernel that it was
-//! learned in, and rules hold there.
+//! Learner and policies on a stack, end to end: records outlive the kernel of their connections,
+//! and rules apply there.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,12 +26,12 @@ const CONGESTION_CONTROLS: &str = "import socket, sys\n\
     \x20       name = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)\n\
     \x20       print(name.split(b'\\0')[0].decode())\n";
 
-/// Takes what is uploaded, on a thread that ends with the process.
+/// Receives uploads, on a thread that ends with the process.
 pub fn serve(net: &Net) {
     let listener = net.within(&net.host, || TcpListener::bind((HOST, 80)).unwrap());
     thread::spawn(move || {
         for connection in listener.incoming().flatten() {
-            // One that is given up is none of this end's business.
+            // The client may abandon a connection.
             let _ = answer(&connection);
         }
     });
@@ -53,8 +53,8 @@ fn answer(mut connection: &TcpStream) -> std::io::Result<()> {
     connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 }
 
-/// A stack that learns into a file, whose command has done what comes first and waits then; and
-/// what that wrote before it was done.
+/// A stack that learns into a file, whose command has run the first part and then waits; and its
+/// output up to there.
 fn waiting(net: &Net, store: &Path, first: &str) -> (Child, String) {
     let store = store.to_str().unwrap();
     let script = format!("set -e; {first}; echo up; exec sleep 1000");
@@ -77,7 +77,7 @@ fn end(child: &mut Child, signal: Signal) -> std::process::ExitStatus {
     child.wait().unwrap()
 }
 
-/// The only host that a document has.
+/// The only host of a document.
 fn only_host(document: &Value) -> &Value {
     let hosts = document["hosts"].as_array().unwrap();
     assert_eq!(hosts.len(), 1, "{document}");
@@ -107,7 +107,7 @@ fn what_one_run_learns_the_next_one_knows() {
     );
     let (mut child, _) = waiting(&net, &store, &upload);
 
-    // Nobody else may learn into it meanwhile.
+    // No other stack may learn into it meanwhile.
     let second = ["--learn", "--store", store.to_str().unwrap()];
     let output = net.stack(&second, &["true"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -120,12 +120,13 @@ fn what_one_run_learns_the_next_one_knows() {
     );
     assert_eq!(said, expected);
 
-    // As a terminal that is closed ends it.
+    // As a closed terminal ends it.
     let status = end(&mut child, Signal::SIGHUP);
     assert_eq!(status.code(), Some(128 + libc::SIGHUP));
     let mut document = read(&store);
     let host = only_host(&document);
-    // One that a busy machine has held up is not scored, and a host is known from the first that is.
+    // A connection delayed by a busy machine is not scored, and a host is known from its first
+    // scored one.
     let number = host["connections"].as_u64().unwrap();
     assert!((1..=4).contains(&number), "{host}");
     let arms = host["arms"].as_object().unwrap();
@@ -136,7 +137,7 @@ fn what_one_run_learns_the_next_one_knows() {
     assert!(scored >= 1 && host["scored"] == scored, "{host}");
     assert!(arms.contains_key("cubic"), "{host}");
 
-    // bbr is eight times as fast as what else there is, and all of it is well known.
+    // bbr is eight times as fast as the others, and all have much evidence.
     let known = document["hosts"][0]["arms"]["cubic"].clone();
     let value = known["value"].as_u64().unwrap();
     for (name, bits) in [("reno", 0), ("cubic", 0), ("htcp", 0), ("bbr", 3)] {
@@ -153,7 +154,7 @@ fn what_one_run_learns_the_next_one_knows() {
     let mut lines = said.lines();
     let shown: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
     assert_eq!(only_host(&shown)["connections"], number);
-    // Another one is chosen with a probability of two in a hundred or so.
+    // Another arm has a probability of about two in a hundred.
     let chosen: Vec<&str> = lines.collect();
     let by_bbr = chosen.iter().filter(|&&name| name == "bbr").count();
     assert!(chosen.len() == 6 && by_bbr >= 3, "{chosen:?} {shown}");
@@ -168,7 +169,7 @@ fn what_one_run_learns_the_next_one_knows() {
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 
-/// The largest segment that a connection may send, and accepts.
+/// The largest segment that a connection may send, or accept.
 fn max_segment(connection: &TcpStream) -> libc::c_int {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -224,7 +225,7 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
         .stack(&options, &["sh", "-c", &script])
         .output()
         .unwrap();
-    // Who ends the agent is told what that costs, and has the command's exit code.
+    // Ending the agent prints the consequence; the exit code is the command's.
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(3), "{said}");
     let begin = "thalweg stack: what was learned is not kept: the agent does not answer: ";
@@ -247,7 +248,7 @@ fn a_policy_holds_before_the_command_begins_and_beside_the_learner() {
         .iter()
         .map(|it| (&it["matched"], &it["failed"]))
         .collect();
-    // What carries the command's streams is not among them.
+    // The connections of the command's streams are not among them.
     assert_eq!(matched, [(&json!(1), &json!(0)); 2], "{shown}");
     let [small, large] = segments.join().unwrap();
     assert!(small <= 600 && large > 1000, "{small} {large}");
@@ -276,7 +277,7 @@ fn what_cannot_be_learned_or_obeyed_is_said_before_a_kernel_boots() {
         "{\"format\": \"thalweg-hosts\", \"version\": 99}\n",
     );
     let said = |mut command: Command| {
-        // What is no kernel is said later.
+        // A file that is not a kernel is reported later.
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
@@ -332,7 +333,7 @@ fn what_a_command_leaves_to_be_sent_is_sent() {
     }
     let net = Net::new();
     let listener = net.within(&net.host, || TcpListener::bind((HOST, 80)).unwrap());
-    // All of it fits into the sender's buffer, and by far not into the receiver's.
+    // All of it fits the sender's buffer, and by far exceeds the receiver's.
     let script = "import socket, sys\n\
         connection = socket.socket()\n\
         connection.setsockopt(socket.SOL_SOCKET, 32, 64 << 20)\n\

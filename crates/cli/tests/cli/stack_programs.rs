@@ -1,4 +1,4 @@
-//! Programs that people use, on a stack, end to end: what arrives is compared with what was sent.
+//! Common programs on a stack, end to end: received data is compared with sent data.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::stack_user::{Account, USER};
 use crate::stack_wire::{on_the_host, serving};
 use crate::support::{THALWEG, skip, wait_for};
 
-/// Whether these programs are there; their packages are what the set-up installs.
+/// Whether these programs are available; the set-up installs their packages.
 fn there(programs: &[(&str, &str)]) -> bool {
     programs.iter().all(|(program, package)| {
         let found = Command::new("sh")
@@ -25,11 +25,11 @@ fn there(programs: &[(&str, &str)]) -> bool {
     })
 }
 
-/// A server on the host, which ends with this.
+/// A server on the host, ended with this value.
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits until it can be connected to.
+    /// Starts it and waits until it accepts connections.
     fn start(net: &Net, mut command: Command, port: u16) -> Self {
         let child = command
             .stdout(Stdio::null())
@@ -57,7 +57,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
     written(command)
 }
 
-/// Bytes that no compression makes few.
+/// Bytes that cannot be compressed.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = 1u64;
     let next = || {
@@ -93,8 +93,8 @@ fn repository(place: &Path) -> String {
     git(&["rev-parse", "HEAD"])
 }
 
-/// An ssh server on the host for the user that runs this, who has a home of its own there. Returns
-/// what rsync calls to get there.
+/// An ssh server on the host for the user of this test, with a separate home there. Returns the
+/// command by which rsync connects.
 fn ssh_server(net: &Net, place: &Path) -> (Server, String) {
     let path = |name: &str| place.join(name).to_str().unwrap().to_owned();
     for key in ["host", "own"] {
@@ -108,7 +108,7 @@ fn ssh_server(net: &Net, place: &Path) -> (Server, String) {
     );
     fs::write(path("own.pub"), run("ssh-keygen", &["-y", "-f", &own])).unwrap();
     let mut command = on_the_host(net, "sh");
-    // The name space of mounts is that of `ip netns exec`.
+    // The mount namespace is that of `ip netns exec`.
     let script = "cd \"$1\" && mount -t tmpfs -o mode=700 tmpfs /root && mkdir -m 700 /root/.ssh && \
                   cp own.pub /root/.ssh/authorized_keys && \
                   exec dropbear -F -E -s -m -r host -P pid -p \"$2\"";
@@ -123,17 +123,17 @@ fn ssh_server(net: &Net, place: &Path) -> (Server, String) {
     (Server::start(net, command, 22), client)
 }
 
-/// Servers of git and ssh on the host, and what they have.
+/// Servers of git and ssh on the host, and their content.
 struct Far {
     place: PathBuf,
     head: String,
-    /// How rsync gets there.
+    /// The command by which rsync connects.
     client: String,
     _servers: [Server; 2],
 }
 
 impl Far {
-    /// None where a program is missing.
+    /// None if a program is missing.
     fn new(net: &Net, place: &Path) -> Option<Self> {
         let programs = [
             ("git", "git"),
@@ -145,7 +145,7 @@ impl Far {
             return None;
         }
         let head = repository(place);
-        // By its own name, or it would be a child of the one that is started.
+        // By its own name, or it would be a child of the started process.
         let daemon = format!("{}/git-daemon", run("git", &["--exec-path"]).trim_end());
         let mut daemon = on_the_host(net, &daemon);
         daemon
@@ -180,7 +180,7 @@ impl Far {
         )
     }
 
-    /// Fails unless all has arrived.
+    /// Fails unless everything has arrived.
     fn check(&self) {
         for (one, other) in [("repository", "clone"), ("tree", "there"), ("tree", "back")] {
             let paths = [one, other].map(|name| self.place.join(name).display().to_string());
@@ -223,7 +223,7 @@ fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
     for path in [&place, &place.join("own.openssh")] {
         chown(path, Some(user), Some(user)).unwrap();
     }
-    // ssh asks who the user is.
+    // ssh looks up the user.
     let known = fs::read_to_string("/etc/passwd").unwrap();
     let entry = format!(
         "{known}someone:x:{USER}:{USER}::{}:/bin/sh\n",
@@ -251,7 +251,7 @@ fn an_ordinary_user_has_git_rsync_and_a_learner_of_his_own() {
     let store = fs::metadata(place.join(".local/state/thalweg/stack.json")).unwrap();
     assert_eq!((store.uid(), store.mode() & 0o777), (user, 0o600));
 
-    // In a kernel of its own that knows what the one before has learned.
+    // In a new kernel with the records of the one before.
     let ask = format!("{} --json hosts", account.command.display());
     let shown: Value = serde_json::from_str(&written(learning(&[&ask]))).unwrap();
     let host = &shown["hosts"][0];
@@ -273,7 +273,7 @@ fn nginx_serves_at_a_published_port() {
     if !available() {
         return;
     }
-    // Its package starts it on port 80, so that the set-up unpacks it only.
+    // Its package would start it on port 80, so the set-up only unpacks it.
     let unpacked = Path::new(THALWEG).with_file_name("../nginx/usr/sbin/nginx");
     let places = ["nginx", "/usr/sbin/nginx", unpacked.to_str().unwrap()];
     let program = places.into_iter().find(|program| {
@@ -312,7 +312,7 @@ fn nginx_serves_at_a_published_port() {
         let output = client.output().unwrap();
         assert!(output.stdout == content, "{:?}", output.stderr);
     }
-    // Its input ends here.
+    // This closes its input.
     let output = child.wait_with_output().unwrap();
     assert_eq!(net.leftovers(), Vec::<String>::new(), "{output:?}");
 }

@@ -1,4 +1,4 @@
-//! `thalweg stack` as an ordinary user, on wires that root has prepared.
+//! `thalweg stack` as an ordinary user, on wires prepared by root.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -15,10 +15,10 @@ use crate::stack::{HOST, HOST_V6, Net, answer_names, available, written};
 use crate::support::place::{assert_code, said};
 use crate::support::{copy_of_command, wait_for};
 
-/// Has no entry in passwd(5).
+/// A user without an entry in passwd(5).
 pub const USER: &str = "54321";
 
-/// What an ordinary user sees: a command that others may read, a directory, and /dev/net/tun
+/// An ordinary user's environment: a command that others may read, a directory, and /dev/net/tun
 /// with its usual mode.
 pub struct Account {
     pub net: Net,
@@ -60,7 +60,7 @@ impl Account {
         command
     }
 
-    /// The command on the machine, by the user; `before` is run by root first.
+    /// The command on the machine, by the user; root runs `before` first.
     pub fn user_after(&self, before: &str, words: &[&str]) -> Command {
         let script = format!(
             "mount --bind \"$0\" /dev/net/tun && cd / && {before} exec setpriv --reuid {USER} \
@@ -108,7 +108,7 @@ fn a_user_needs_no_root_once_it_was_prepared() {
                 [ ! -e $upstream ] || mount --bind /etc/resolv.conf $upstream;";
     let words = written(account.root(&["setup", "--user", USER]));
     assert!(words.starts_with("54321 can run 4 stacks at a time without root"));
-    // Once more changes nothing.
+    // A second time changes nothing.
     let addresses = || {
         let mut command = net.on_the_machine("ip");
         command.args(["-brief", "address"]);
@@ -141,7 +141,7 @@ fn a_user_needs_no_root_once_it_was_prepared() {
                 .spawn()
                 .unwrap();
             let mut byte = [0];
-            // It has said that it serves.
+            // It has reported that it serves.
             std::io::Read::read_exact(server.stdout.as_mut().unwrap(), &mut byte).unwrap();
             server
         })
@@ -159,7 +159,7 @@ fn a_user_needs_no_root_once_it_was_prepared() {
     );
     let output = command.output().unwrap();
     fs::remove_dir_all(place).unwrap();
-    // Fails where others have files there.
+    // Fails if other files are there.
     let _ = fs::remove_dir("/etc/netns");
     for server in &mut servers {
         server.kill().unwrap();
@@ -226,7 +226,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
         paths.retain(|path| path.to_string_lossy().contains(&format!("/{namespace}-")));
         paths
     };
-    // No other user can take a wire away.
+    // No other user can use a wire.
     assert_eq!(locks().len(), 4);
     for path in locks() {
         let found = fs::metadata(&path).unwrap();
@@ -237,7 +237,7 @@ fn what_is_prepared_is_used_by_one_stack_each_and_stays() {
     }
     let place = fs::metadata("/run/thalweg-stack").unwrap();
     assert_eq!((place.mode() & 0o777, place.uid()), (0o755, 0));
-    // Two more of hers.
+    // Two more of the user's.
     let others: Vec<_> = locks()
         .iter()
         .map(|path| fs::File::open(path).unwrap())
@@ -330,7 +330,7 @@ fn what_cannot_be_prepared_or_used_is_said_in_one_line() {
     assert_eq!(net.leftovers(), Vec::<String>::new());
 }
 
-/// Has the user go on in a user namespace that allows no others.
+/// Moves the user into a user namespace that allows no nested ones.
 fn forbid() -> String {
     format!(
         "exec setpriv --reuid {USER} --regid {USER} --clear-groups \
@@ -391,7 +391,7 @@ fn a_path_to_a_far_end_needs_no_root_and_nothing_prepared() {
     }
     assert_eq!(fs::read_to_string(&mine).unwrap(), "of the user\nwritten\n");
     let table = said(&output);
-    // The far command may have its own last words there.
+    // The far command may print its own last message there.
     assert!(table.contains("thalweg link  "), "{table}");
     assert_eq!(account.net.leftovers(), Vec::<String>::new());
 }

@@ -1,5 +1,5 @@
-//! The wire of `thalweg stack`: what it takes from inside, and servers there whose ports are
-//! published, with clients on a host and on the machine itself.
+//! The wire of `thalweg stack`: packets that it accepts from inside, and published ports of servers
+//! inside, with clients on a host and on the machine itself.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use crate::support::{THALWEG, wait_for};
 
 const MACHINE_V6: &str = "2001:db8:5::1";
 
-/// A stack with these options whose command serves, and has said so in a line.
+/// A stack with these options whose command serves, and has reported that in a line.
 pub fn serving(net: &Net, options: &[&str], script: &str) -> Child {
     let mut child = net
         .stack(options, &["sh", "-c", script])
@@ -63,7 +63,7 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("small"), "of the server\n").unwrap();
     fs::write(directory.path().join("large"), vec![b'.'; 5_000_000]).unwrap();
-    // The machine has a server at the port that the one inside has.
+    // The machine has a server on the same port as the one inside.
     let _other = net.within(&net.machine, || TcpListener::bind("0.0.0.0:8000").unwrap());
     let script = format!(
         "cd {} && {{ iperf3 -s -p 5000 >/dev/null & }} && \
@@ -82,7 +82,7 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
         (MACHINE.to_owned(), curl_here()),
         (format!("[{MACHINE_V6}]"), curl_here()),
         ("127.0.0.1".to_owned(), curl_here()),
-        // By ::1 it is refused, and so by 127.0.0.1 without delay.
+        // ::1 refuses the connection at once, so 127.0.0.1 is tried without delay.
         ("localhost".to_owned(), curl_here()),
     ] {
         let from = format!("http://{address}:8080/small");
@@ -94,7 +94,7 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
         let from = format!("http://{MACHINE}:8080/large");
         assert_eq!(fetched(command, &from), "5000000");
     }
-    // End to end: who sends is the kernel inside, whose congestion control it has.
+    // End to end: the sender is the kernel inside, and uses its congestion control.
     for address in [MACHINE, MACHINE_V6] {
         let mut client = on_the_host(&net, "iperf3");
         client.args(["-J", "-R", "-n", "2M", "-c", address]);
@@ -102,7 +102,7 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
         let by = &report["end"]["sender_tcp_congestion"];
         assert_eq!(by, "vegas", "{}", report["end"]);
     }
-    // Another stack cannot have the port, and the machine's servers cannot either.
+    // Neither another stack nor a server of the machine can use the port.
     let second = net.stack(&["--publish", "8080:1"], &["true"]).output();
     let said = refused(&second.unwrap(), 1);
     assert!(
@@ -115,8 +115,8 @@ fn a_server_inside_is_reached_from_outside_and_from_the_machine() {
 
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    // The server sees who asks: the host, the machine, and for 127.0.0.1 the machine's end of
-    // the wire.
+    // The server sees the client's address: the host, the machine, and for 127.0.0.1 the machine's
+    // end of the wire.
     let asked = |from: &str, what: &str| {
         let from = [format!("{from} - - "), format!("::ffff:{from} - - ")];
         log.lines().any(|line| {
@@ -142,7 +142,7 @@ fn a_published_port_can_be_of_one_address() {
         "-n {} address add {other}/24 dev cable",
         net.machine
     ));
-    // Another server has the port at the machine's other address.
+    // Another server uses the port at the machine's other address.
     let listener = net.within(&net.machine, || TcpListener::bind((MACHINE, 8080)).unwrap());
     let script = "python3 -u -m http.server 80 & read end; kill $!; wait";
     let option = format!("{other}:8080:80");
@@ -151,7 +151,7 @@ fn a_published_port_can_be_of_one_address() {
         let listing = fetched(command, &format!("http://{other}:8080/"));
         assert!(listing.contains("Directory listing for /"), "{listing}");
     }
-    // The machine's server is asked by others, as before.
+    // Others still reach the machine's server.
     let mut client = on_the_host(&net, "curl");
     client.args(["--silent", &format!("http://{MACHINE}:8080/")]);
     let mut client = client.stdout(Stdio::null()).spawn().unwrap();
@@ -208,7 +208,7 @@ fn ports_that_cannot_be_published_are_named() {
     }
 }
 
-/// Sends a word to each place, from an address of its own choice.
+/// Sends a word to each place, from a chosen address.
 const SEND: &str = "
 import socket, sys
 for words in sys.argv[1:]:
@@ -236,7 +236,7 @@ fn nothing_leaves_under_another_address_or_enters_the_loopback() {
         socket.set_read_timeout(Some(patience)).unwrap();
     }
     loopback.set_nonblocking(true).unwrap();
-    // What a root inside can do: another address, and the loopback's as one of elsewhere.
+    // Possible acts of a root inside: another address, and the loopback's as one of elsewhere.
     let script = "set -e; ip address add 192.0.2.7/32 dev vec0; \
          echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; \
          ip route delete local 127.0.0.0/8 dev lo table local; \
@@ -268,7 +268,7 @@ fn what_the_machine_lacks_is_named_with_the_remedy() {
     }
     let net = Net::new();
     let hide = |program: &str| {
-        // Programs are looked for in the system's directories as well, links followed.
+        // Programs are also searched in the system's directories, through links.
         format!(
             "for place in /usr/sbin /usr/bin /sbin /bin; do \
              [ ! -f $place/{program} ] || mount --bind /dev/null $place/{program}; done"
@@ -343,7 +343,7 @@ fn a_job_that_is_stopped_stops_inside() {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.contains(") T ").then_some(())
     });
-    // Time in which nothing shall happen inside.
+    // Time in which nothing may happen inside.
     thread::sleep(Duration::from_secs(2));
     kill(pid, Signal::SIGCONT).unwrap();
     let mut last_s = before_s;

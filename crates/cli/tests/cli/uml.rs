@@ -1,6 +1,6 @@
 //! The agent inside a kernel without BTF of its own: Debian's user-mode Linux.
 //!
-//! It also has what many kernels lack: dctcp, and modules that come and go.
+//! It also has features that many kernels lack: dctcp, and modules that come and go.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::support::{THALWEG, guest, privileged};
 const KERNEL: &str = "/usr/bin/linux.uml";
 const MODULES: &str = "/usr/lib/uml/modules";
 
-/// Boots, runs a script as process 1, and returns what it wrote on the console.
+/// Boots, runs a script as process 1, and returns its console output.
 fn boot(script: &str) -> String {
     let prologue = format!(
         r#"
@@ -167,8 +167,8 @@ fn an_arm_that_the_kernel_refuses_is_not_chosen_again_until_it_appears() {
     if !available() {
         return;
     }
-    // The module goes between two looks of the agent at what the kernel offers (10 s), so
-    // it is chosen, refused, and not chosen again, though the table still has it.
+    // The module is removed between two checks of the agent (10 s). So it is chosen, refused, and
+    // not chosen again, though the table still has it.
     let text = boot(&format!(
         "module tcp_htcp\n{CONFIGURATION}\nrmmod tcp_htcp\n\
          for _ in $(seq 12); do transfer; done\nsleep 0.5\n\
@@ -249,8 +249,8 @@ echo "left: $(ls /sys/fs/bpf)."
     assert!(text.contains("\nwith fq: 0\n"), "{text}");
     let (_, rest) = text.split_once("kbit/s: ").expect("a measurement");
     let rate: f64 = rest.lines().next().unwrap().parse().unwrap();
-    // Never more. How much less depends on what else this machine does: the guest's one CPU
-    // must take the packets as they become due.
+    // Never more. How much less depends on the machine's load: the guest's one CPU must take the
+    // packets as they become due.
     assert!(
         (20_000.0..44_000.0).contains(&rate),
         "{rate} kbit/s:\n{text}"
@@ -261,8 +261,8 @@ echo "left: $(ls /sys/fs/bpf)."
     assert!(text.contains("\nlimits removed: 1\nleft: .\n"), "{text}");
 }
 
-/// What only this kernel can show: DCTCP with marks that routers set, and a congestion control
-/// that asks for a base round-trip time. No agent runs.
+/// Only this kernel has them: DCTCP with marks that routers set, and a congestion control that
+/// queries a base round-trip time. No agent runs.
 #[test]
 fn policy_needs_neither_kernel_btf_nor_an_agent() {
     if !available() {
@@ -314,7 +314,7 @@ ls /sys/fs/bpf
         let rule = json_after(&text, marker)["rules"][0].clone();
         assert_eq!(rule["matched"], 2, "{text}");
         assert_eq!(rule["failed"], 0, "{text}");
-        // Both ends: timeout, window; and one more: ECN, or the base round-trip time.
+        // Both ends: time-out, window; and one more: ECN, or the base round-trip time.
         assert!(rule["asked"].as_u64() >= Some(6), "{text}");
     }
     assert!(text.contains("removed from the kernel"), "{text}");

@@ -1,4 +1,4 @@
-//! A new agent over what an older one left in the kernel and in the store.
+//! A new agent takes over the kernel state and the store of an older one.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use thalweg_lab::host::Side;
 
 use crate::support::{self, Bed, CONNECTIONS, compile, plain, privileged};
 
-/// Numbers one after the other.
+/// Writes numbers in sequence.
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
@@ -61,7 +61,7 @@ fn key(netns: u64, address: [u8; 4]) -> Vec<u8> {
     Writer(key).u32(&[128, 0]).0
 }
 
-/// Puts in the kernel what an agent of version 4 would have left, attached and pinned.
+/// Puts into the kernel the state of an agent of version 4, attached and pinned.
 fn install(bed: &Bed, hosts: &[(Vec<u8>, Vec<u8>)]) -> Object {
     let file = compile("version4", bed.directory.path(), "version4.bpf.o", &[]);
     let mut object = ObjectBuilder::default()
@@ -127,7 +127,7 @@ fn programs_of_version_4_give_way_under_traffic_and_what_they_learned_stays() {
     let client = system::netns_cookie_of(&client).unwrap();
     let own = system::netns_cookie().unwrap();
     let server = address.parse::<std::net::Ipv4Addr>().unwrap().octets();
-    // The store knows more of the last one than the kernel.
+    // The store has more about the last one than the kernel.
     let hosts = [
         (key(client, server), host(7)),
         (key(own, [192, 0, 2, 8]), host(5)),
@@ -205,7 +205,7 @@ connection.recv(1)
         (&5.into(), &5.into()),
         "{bbr}"
     );
-    // The new one learns, and what was carried over survives the next start.
+    // The new one learns, and records carried over survive the next start.
     bed.connect(&address, 1, 1_000_000);
     support::wait_for("the next measurement", || {
         (scored(&address) == 8).then_some(())
@@ -216,7 +216,8 @@ connection.recv(1)
     assert_eq!(bed.host("192.0.2.9").unwrap()["scored"], 9);
 }
 
-/// Hosts that an agent of version 4 knew, and for how many measurements, so that none is a guess.
+/// Hosts of an agent of version 4, each with its own number of measurements, so that a mix-up
+/// shows.
 fn known(netns: u64, count: u16) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..count)
         .map(|number| {
@@ -242,14 +243,14 @@ fn assert_known(bed: &Bed, count: u16, what: &str) {
             "{what}: {address}"
         );
     }
-    // Of the store alone.
+    // From the store only.
     assert!(
         hosts.iter().any(|host| host["address"] == "192.0.2.9"),
         "{what}"
     );
 }
 
-/// Kills new agents while they take the place of version 4.
+/// Kills new agents while they replace version 4.
 fn upgrade_killed(label: &str, points: &[&str]) {
     const COUNT: u16 = 20;
     let mut bed = Bed::new(&plain(label), "[snapshot]\ninterval = \"1s\"\n");
@@ -334,7 +335,7 @@ fn an_upgrade_under_a_thousand_connections_a_second_fails_none_and_keeps_all_hos
     bed.counter_reaches("established", 4000);
     let (made, rate) = load.finish();
     assert_known(&bed, COUNT, "under load");
-    // Both ends are in the cgroup, and no connection is missed by both programs or seen by both.
+    // Both ends are in the cgroup. No connection is missed by both programs or seen by both.
     let seen = || established() + bed.counter("established");
     support::wait_for("all connections", || (seen() == 2 * made).then_some(()));
     eprintln!("{made} connections, {rate:.0} a second, none failed or unseen");

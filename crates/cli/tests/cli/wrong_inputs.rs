@@ -1,6 +1,6 @@
-//! What commands say of wrong inputs, as transcripts in `wrong_inputs/`.
+//! Messages of commands about wrong inputs, as transcripts in `wrong_inputs/`.
 //!
-//! A case has a title, the files that are there, the command, its exit code and what it says:
+//! A case has a title, the existing files, the command, its exit code and its output:
 //!
 //! ```text
 //! # a rate in bytes
@@ -11,7 +11,7 @@
 //! > thalweg: l.toml:3:8: …
 //! ```
 //!
-//! With `THALWEG_GENERATE=1` codes and words are written anew; read them before they are kept.
+//! With `THALWEG_GENERATE=1` codes and output are written anew; read them before you commit.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -77,7 +77,7 @@ impl Case {
         text.push('\n');
     }
 
-    /// The same with what the command does now, in a directory of its own.
+    /// As `self`, with the command's present output, in a directory of its own.
     fn now(&self) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (name, content) in &self.files {

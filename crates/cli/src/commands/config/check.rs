@@ -30,7 +30,7 @@ struct Report {
     faults: Vec<output::Fault>,
 }
 
-/// Checks all files before it says how it went.
+/// Checks all files before it reports a failure.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let default = [global.config.clone().unwrap_or_else(|| DEFAULT_FILE.into())];
     let files = match &options.files[..] {

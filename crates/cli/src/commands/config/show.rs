@@ -19,7 +19,7 @@ struct Key {
     value: String,
     default: String,
     accepts: String,
-    /// "default", "FILE:LINE", or the option that goes before both.
+    /// "default", "FILE:LINE", or the option that overrides both.
     from: String,
 }
 
@@ -29,7 +29,7 @@ pub fn run(global: &Global) -> Result<()> {
     let keys = match file::read(file, MAX_FILE_BYTES) {
         Err(error) if global.config.is_none() && error.is_absent() => Config::keys(),
         read => {
-            // The same faults, in the same words, as of every command.
+            // Every command reports faults in these words.
             Config::load(file)?;
             Config::describe(text(&read?, file)?, file)?.1
         }
@@ -69,7 +69,7 @@ fn toml(keys: &[Key]) -> String {
         Some((table, name)) => (table.to_owned(), name.to_owned()),
     };
     let setting = |key: &Key| format!("{} = {}", name(key).1, key.value);
-    // A long list stands for itself.
+    // A long list does not widen the column.
     let width = keys.iter().map(|key| setting(key).chars().count());
     let width = width.filter(|width| *width <= 50).max().unwrap_or(0);
     let mut table = String::new();

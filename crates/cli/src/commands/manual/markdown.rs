@@ -1,4 +1,4 @@
-//! `docs/reference/cli.md`: every command and option, from the same words as `--help`.
+//! `docs/reference/cli.md`: every command and option, from the text of `--help`.
 
 use clap::{Arg, Command};
 
@@ -94,7 +94,7 @@ fn effect(argument: &Arg) -> String {
     text
 }
 
-/// The words of a help, which clap leaves without its last full stop.
+/// A help text with the final full stop that clap removes.
 fn sentence(help: &str) -> String {
     let help = help.trim();
     if help.is_empty() || help.ends_with(['.', ':', '?']) {

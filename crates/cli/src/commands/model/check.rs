@@ -23,13 +23,13 @@ pub struct Options {
 #[derive(Serialize)]
 struct Report {
     file: String,
-    /// Null where the file is a model.
+    /// Null if the file is a model.
     fault: Option<String>,
     /// Whether the model can run in the kernel.
     integer: bool,
 }
 
-/// Checks all files before it says how it went.
+/// Checks all files before it reports a failure.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {

@@ -27,16 +27,16 @@ struct Report<'a> {
     document: &'a Document,
     /// Inputs of the network: features times history.
     inputs: usize,
-    /// Numbers that training found: weights and biases, or the nodes of trees.
+    /// Number of trained values: weights and biases, or the nodes of trees.
     size: usize,
     /// Whether the model can run in the kernel.
     integer: bool,
-    /// How it did in the simulator; in `evaluation` as well.
+    /// Its results in the simulator; also in `evaluation`.
     #[serde(skip)]
     runs: Vec<Run>,
 }
 
-/// Shows it.
+/// Shows the model.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     kinds::expect(&options.file, Kind::Model)?;
     let file = ModelFile::read(&options.file)?;
@@ -45,7 +45,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
         inputs: file.features.inputs(),
         size: size(&file.policy),
         integer: file.policy.integer().is_some(),
-        // Runs that cannot be read were refused with the file.
+        // A file with unreadable runs was refused.
         runs: file.document.runs().unwrap_or_default(),
     };
     if global.json {
@@ -66,7 +66,7 @@ fn size(policy: &Policy) -> usize {
                 .map(|layer| layer.rows() * (layer.columns() + 1))
                 .sum()
         }
-        // Four gates of 16 units that see 32 numbers, an output, and what is before them.
+        // Four gates of 16 units with 32 inputs each, an output, and the layer before them.
         Policy::Lstm(lstm) => 16 * (lstm.inputs() + 1) + 4 * 16 * 33 + 17,
         Policy::Tree(model) => match model.decider() {
             Decider::Forest(forest) => forest.nodes().len(),
@@ -125,7 +125,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
         format!(
             "seed {}, commit {}, base RTT {} µs, line rate {}",
             training.seed,
-            // As git shortens it; --json has all of it.
+            // Shortened as by git; --json has all of it.
             training.commit.chars().take(12).collect::<String>(),
             training.base_rtt_ns as f64 / 1e3,
             figures::rate(training.line_rate_bps as f64)
@@ -142,7 +142,7 @@ fn rows(file: &ModelFile, report: &Report<'_>) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// How the model did in the simulator.
+/// The model's results in the simulator.
 fn results(runs: &[Run]) -> String {
     let header = [
         "Scenario",

@@ -32,13 +32,13 @@ pub struct Options {
 #[derive(Serialize)]
 struct Report {
     file: String,
-    /// Empty where the file cannot be parsed.
+    /// Empty if the file cannot be parsed.
     policy: String,
     rules: usize,
     settings: usize,
     faults: Vec<Fault>,
     warnings: Vec<Warning>,
-    /// Known trade-offs of settings, which may well be meant.
+    /// Known trade-offs of settings, which may be intended.
     notes: Vec<Warning>,
 }
 
@@ -51,7 +51,7 @@ struct Warning {
     message: String,
 }
 
-/// Checks all files before it says how it went.
+/// Checks all files before it reports a failure.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let mut reports = Vec::new();
     for file in &options.files {

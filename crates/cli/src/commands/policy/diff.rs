@@ -20,7 +20,7 @@ pub struct Options {
     after: PathBuf,
 }
 
-/// Compares rules by what they say, not by how it is written.
+/// Compares rules by their meaning, not by their text.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (before, after) = (super::load(&options.before)?, super::load(&options.after)?);
     let difference = Difference::between(&before, &after);

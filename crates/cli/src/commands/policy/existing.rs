@@ -1,4 +1,4 @@
-//! Connections that `thalweg policy apply --existing` reached.
+//! Open connections in the output of `thalweg policy apply --existing`.
 
 use serde_json::{Value, json};
 use thalweg_control::policy::{Reached, Report, RuleReport};
@@ -22,7 +22,7 @@ pub fn json(reached: &Reached, report: Option<&Report>) -> Value {
     value
 }
 
-/// For people: the rules that open connections were given.
+/// For people: the rules that open connections got.
 pub fn text(reached: &Reached, report: Option<&Report>) -> String {
     let header = [
         "Rule",
@@ -64,7 +64,7 @@ pub fn text(reached: &Reached, report: Option<&Report>) -> String {
     text
 }
 
-/// Rules that open connections were given.
+/// Rules that open connections got.
 fn matched(report: Option<&Report>) -> impl Iterator<Item = &RuleReport> {
     let rules = report.map_or(&[][..], |report| &report.rules);
     rules.iter().filter(|rule| {

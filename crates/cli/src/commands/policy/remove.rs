@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::options::Global;
 use crate::output;
 
-/// Takes the policy away.
+/// Removes the policy.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
     let removed = history.remove(&place)?;

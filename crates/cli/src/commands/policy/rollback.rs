@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use crate::options::Global;
 
-/// Returns to the policy before the present one.
+/// Returns to the previous policy.
 pub fn run(global: &Global) -> Result<()> {
     let (place, history) = super::place(global)?;
     super::tell(global, &history.rollback(&place)?, None)

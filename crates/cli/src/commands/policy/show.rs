@@ -94,7 +94,7 @@ fn row(rule: &RuleReport, existing: bool) -> Vec<String> {
     row
 }
 
-/// A rule's name, and whether it protects.
+/// A rule's name, and whether it is a `never` rule.
 pub(super) fn name(rule: &RuleReport) -> String {
     let never = if rule.never { " (never)" } else { "" };
     format!("{}{never}", rule.name)

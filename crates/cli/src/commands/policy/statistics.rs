@@ -25,7 +25,7 @@ pub struct Options {
     seconds: Option<u64>,
 }
 
-/// Prints reports, a line each, with `--json` a document each.
+/// Prints reports, one a line; with `--json` one document each.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let (place, _) = super::place(global)?;
     let end = options

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::options::{Global, address, whole};
 use crate::output;
 
-/// Rules that were not chosen, of which the table tells.
+/// Number of rejected rules in the table.
 const ROWS: usize = 20;
 
 /// Which flow.
@@ -54,7 +54,7 @@ pub struct Options {
     all: bool,
 }
 
-/// A cgroup, as policies name it.
+/// A cgroup in the form of policies.
 fn cgroup(text: &str) -> Result<String, String> {
     thalweg_policy::parse_cgroup(text).ok_or_else(|| {
         "expected the path of a cgroup, such as /system.slice or /sys/fs/cgroup/system.slice"
@@ -79,7 +79,7 @@ struct Answer {
     others: Vec<Other>,
 }
 
-/// Outcome for a share of such flows.
+/// Outcome for a share of the flows.
 #[derive(Serialize)]
 struct Outcome {
     share: f64,
@@ -116,7 +116,7 @@ struct Other {
     why: String,
 }
 
-/// Asks the policy.
+/// Evaluates the policy for the flow.
 pub fn run(global: &Global, options: &Options) -> Result<()> {
     let flow = flow(options)?;
     let policy = super::load(&options.file)?;
@@ -144,7 +144,7 @@ fn flow(options: &Options) -> Result<Flow> {
         (Some(_), _) if listener => return Err(usage("a listener has no --remote")),
         (None, _) if !listener => return Err(usage("--remote is missing")),
         (remote, local) => {
-            // One of them is there.
+            // At least one address is given.
             let known = remote
                 .or(local)
                 .unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
@@ -288,7 +288,7 @@ fn other(
     }
 }
 
-/// Which step of the order put a rule behind the winner.
+/// The step of the order that put a rule behind the winner.
 fn later(policy: &Policy, flow: &Flow, (place, rule): (usize, &Rule), winner: &Rule) -> String {
     let Some((first, _)) = policy.rule(&winner.name) else {
         return String::new();
@@ -327,7 +327,7 @@ fn text(answer: &Answer, all: bool) -> String {
         }
         text.push('\n');
     }
-    // Rules that hold, and rules that nearly do, come before the rest.
+    // Rules that match, and rules that nearly match, come first.
     let mut others: Vec<&Other> = answer.others.iter().collect();
     others.sort_by_key(|other| (!other.holds, other.why.matches(';').count()));
     let shown = if all { others.len() } else { ROWS };

@@ -34,7 +34,7 @@ pub struct Common {
 
 /// A scenario's runs.
 pub struct Runs {
-    /// The scenario as its file says.
+    /// The scenario of the file.
     pub scenario: Scenario,
     /// With each controller, in order.
     pub controllers: Vec<ControllerRuns>,
@@ -44,14 +44,14 @@ pub struct Runs {
 pub struct ControllerRuns {
     /// The controller.
     pub controller: Spec,
-    /// One for each seed that was run, in order.
+    /// One outcome per completed seed, in order.
     pub runs: Vec<Outcome>,
-    /// Whether all seeds were.
+    /// Whether all seeds were run.
     pub complete: bool,
 }
 
 impl ControllerRuns {
-    /// Mean and spread over the seeds; none where no run has it.
+    /// Mean and spread over the seeds; none if no run has the statistic.
     pub fn summary(&self, statistic: Statistic) -> Option<Summary> {
         let values: Vec<f64> = (self.runs.iter())
             .filter_map(|run| statistic.of(run))
@@ -60,29 +60,29 @@ impl ControllerRuns {
     }
 }
 
-/// All that was run.
+/// All runs.
 pub struct Batch {
     /// By scenario.
     pub scenarios: Vec<Runs>,
-    /// Runs that are done, and that were to be.
+    /// Number of completed and of planned runs.
     pub done: (usize, usize),
 }
 
-/// A controller as `--cc` names it.
+/// A controller in the form of `--cc`.
 fn controller(text: &str) -> Result<Spec> {
     text.parse().map_err(|error| match error {
-        // Its file, not the command line, is at fault.
+        // The file is faulty, not the command line.
         SpecError::Model(_) => anyhow::Error::from(error),
         error => Failure::Usage(format!("--cc {text}: {error}")).into(),
     })
 }
 
-/// Points of a time series that a report draws.
+/// Points of a time series in a report.
 const POINTS: u64 = 400;
 
 /// Runs every scenario with every controller and seed. With `series` the first seed's runs have
-/// time series even where the scenario does not ask for any. After SIGINT or SIGTERM no further
-/// run is begun, those that are under way are given up, and the rest is returned.
+/// time series even if the scenario requests none. After SIGINT or SIGTERM no further run starts,
+/// running ones are abandoned, and the completed ones are returned.
 pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Result<Batch> {
     let controllers: Vec<Spec> = if common.cc.is_empty() {
         let names = ["dcqcn", "hpcc", "swift", "proportional"];
@@ -94,7 +94,7 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         let named = common.cc.iter().map(|text| controller(text));
         named.collect::<Result<_>>()?
     };
-    // The scenario of the first seed, and that of the others.
+    // The scenario for the first seed, and the one for the others.
     let drawn: Vec<[Scenario; 2]> = (scenarios.iter())
         .map(|scenario| {
             let mut first = scenario.clone();
@@ -172,7 +172,7 @@ fn bar(length: u64) -> ProgressBar {
     bar
 }
 
-/// A flag that SIGINT and SIGTERM raise. A second signal ends the process at once.
+/// A flag set by SIGINT and SIGTERM. A second signal ends the process at once.
 fn watch_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -10,12 +10,12 @@ use thalweg_sim::{Outcome, Statistic};
 
 use super::batch::{ControllerRuns, Runs};
 
-/// Version of the document. It grows when a reader would break.
+/// Version of the document; raised for incompatible changes.
 const FORMAT: u32 = 1;
 /// Name and version of the document: docs/reference/sim-results.schema.json.
 const SCHEMA: &str = "thalweg/sim-results/1";
 
-/// An expectation and what became of it.
+/// An expectation and its verdict.
 #[derive(Serialize)]
 pub struct Check {
     /// The expectation.
@@ -24,7 +24,7 @@ pub struct Check {
     pub text: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// The measured value; none where nothing was measured.
+    /// The measured value; none if nothing was measured.
     pub measured: Option<Summary>,
 }
 
@@ -68,8 +68,8 @@ pub fn statistics(runs: &Runs) -> Vec<Statistic> {
         .collect()
 }
 
-/// Mean and, of several runs, standard deviation: three figures of the mean, and of the deviation
-/// what a reader can compare with it.
+/// Mean and, for several runs, standard deviation. The mean has three digits, the deviation the
+/// same decimals.
 pub fn cell(summary: &Summary) -> String {
     let mean = figure(summary.mean);
     if summary.runs == 1 {
@@ -91,7 +91,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// How many decimals three figures have; none where a power of ten is written instead.
+/// Number of decimals for three digits; none if a power of ten is written instead.
 fn decimals(value: f64) -> Option<usize> {
     match value.abs() {
         v if v > 0.0 && v < 1e-3 => None,
@@ -102,7 +102,7 @@ fn decimals(value: f64) -> Option<usize> {
     }
 }
 
-/// Figures by controller, and slowdowns by size where flows end.
+/// Figures by controller, and slowdowns by size if flows end.
 pub fn tables(runs: &Runs) -> Vec<Table> {
     let statistics = statistics(runs);
     let mut header = vec!["controller".to_owned()];
@@ -161,13 +161,13 @@ fn slowdowns(runs: &Runs) -> Table {
     }
 }
 
-/// The runs' slowdowns of the same sizes, in order of size, those of all flows last.
+/// The runs' slowdowns grouped by size, in order; those of all flows last.
 fn by_size(runs: &[Outcome]) -> Vec<(String, Vec<&Slowdown>)> {
     let mut sizes: Vec<(u64, Option<u64>)> = (runs.iter())
         .flat_map(|run| &run.slowdowns)
         .map(|one| (one.above_bytes, one.up_to_bytes))
         .collect();
-    // Of all flows is (0, none): to the end.
+    // All flows are (0, none): sorted to the end.
     sizes.sort_unstable_by_key(|(above, up_to)| (*above == 0 && up_to.is_none(), *above));
     sizes.dedup();
     (sizes.into_iter())
@@ -193,8 +193,8 @@ fn size_name((above, up_to): (u64, Option<u64>)) -> String {
     }
 }
 
-/// The machine-readable document. It says nothing of this machine or of time, so that the same
-/// runs give the same bytes.
+/// The machine-readable document. It has no data on this machine or on time, so that the same runs
+/// give the same bytes.
 pub fn document(scenarios: &[Runs], (done, total): (usize, usize)) -> Result<Value> {
     let statistics: Map<String, Value> = (Statistic::ALL.iter())
         .map(|one| {
@@ -239,7 +239,7 @@ fn controller(runs: &Runs, one: &ControllerRuns) -> Result<Value> {
         .map(|run| {
             let mut value = serde_json::to_value(run)?;
             if let Some(object) = value.as_object_mut() {
-                // One for each of possibly millions; `slowdowns` sums them up.
+                // There may be millions of entries; `slowdowns` sums them up.
                 object.remove("completions");
                 if runs.scenario.series.is_none() {
                     object.remove("series");

@@ -1,4 +1,4 @@
-//! The page of a scenario: tables, and pictures of the first seed's runs.
+//! The page of a scenario: tables, and plots of the first seed's runs.
 
 use std::fmt::Write;
 
@@ -9,9 +9,9 @@ use thalweg_sim::metrics::Series;
 use super::batch::Runs;
 use super::document;
 
-/// Flows that are drawn one by one; of more, quantiles.
+/// Number of flows plotted one by one; more are plotted as quantiles.
 const FLOWS: usize = 8;
-/// Points of a distribution that are drawn.
+/// Points of a plotted distribution.
 const POINTS: usize = 400;
 
 /// The whole page.
@@ -149,7 +149,7 @@ fn courses(page: &mut String, runs: &Runs) {
     }
 }
 
-/// Shares of packets by queue latency, and of flows by slowdown.
+/// Distributions of packets by queueing delay, and of flows by slowdown.
 fn distributions(page: &mut String, runs: &Runs) {
     let latencies: Vec<Line> = series(runs)
         .map(|(name, series)| {
@@ -212,7 +212,7 @@ fn highest(lines: &[Line]) -> Scale {
     Scale::linear(up.fold(0.0, f64::max) * 1.05)
 }
 
-/// Few flows each, of many the least, the greatest and quantiles in each interval.
+/// A few flows one by one; many as minimum, maximum and quantiles in each interval.
 fn rates(series: &Series) -> Vec<Line> {
     let flows = &series.flow_gbps;
     let at = |place: usize| place as f64 * series.interval_us / 1e3;
@@ -248,7 +248,7 @@ fn rates(series: &Series) -> Vec<Line> {
     lines.into()
 }
 
-/// Values and the share of all that do not exceed them, percent.
+/// Values and the share of values that do not exceed them, percent.
 fn distribution(mut values: Vec<f64>) -> Vec<(f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let count = values.len();

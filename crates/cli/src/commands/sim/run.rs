@@ -43,7 +43,7 @@ pub fn run(global: &Global, options: &Options) -> Result<()> {
             bail!("two of the scenarios are called {:?}", scenario.name);
         }
     }
-    // Before anything is run: hours later is too late to hear that it cannot be written.
+    // Directories are created before the runs: an error after hours would be too late.
     let directories = match &options.out {
         None => Vec::new(),
         Some(out) => directories(out, &scenarios)?,

@@ -1,4 +1,4 @@
-//! A small server that stands in for the agent, and what it answers.
+//! A small server in place of the agent, and its responses.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A request as the server saw it.
+/// A request as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub method: String,
@@ -17,14 +17,14 @@ pub struct Seen {
     pub body: String,
 }
 
-/// Stands in for the agent until the test ends.
+/// The server, until the test ends.
 pub struct Agent {
     pub directory: TempDir,
     pub seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Agent {
-    /// A server that answers by method and path with status and body.
+    /// A server that responds by method and path with status and body.
     pub fn new(answer: impl Fn(&str, &str) -> (u16, String) + Send + 'static) -> Self {
         let agent = Self::absent();
         let listener = UnixListener::bind(agent.socket()).unwrap();
@@ -36,7 +36,7 @@ impl Agent {
                 let (status, body) = answer(&request.method, &request.path);
                 seen.lock().unwrap().push(request);
                 let mut stream = stream;
-                // A client that has gone is the test's own business.
+                // The client may be gone, as the test intends.
                 let _ = write!(
                     stream,
                     "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
@@ -47,7 +47,7 @@ impl Agent {
         agent
     }
 
-    /// A place without a server.
+    /// A path without a server.
     pub fn absent() -> Self {
         Self {
             directory: TempDir::new().unwrap(),
@@ -101,7 +101,7 @@ impl From<Output> for Ran {
 }
 
 impl Ran {
-    /// The output of a command that succeeded without a word on standard error.
+    /// The output of a command that succeeded with an empty standard error.
     pub fn ok(self) -> String {
         assert_eq!((self.code, self.error.as_str()), (0, ""), "{}", self.out);
         let widest = self
@@ -275,7 +275,7 @@ pub fn document() -> Value {
 }
 
 impl Ran {
-    /// As [`Ran::ok`], for lines of events, which are as long as they are.
+    /// As [`Ran::ok`], for lines of events, whose length is not limited.
     pub fn ok_but_wide(self) -> String {
         assert_eq!((self.code, self.error.as_str()), (0, ""), "{}", self.out);
         self.out

@@ -1,4 +1,4 @@
-//! Kinds of files: what good ones look like, and what reads them.
+//! Kinds of files: valid examples, and their readers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,12 +17,12 @@ use super::mutate::{self, Random};
 /// A kind of files.
 pub struct Kind {
     pub name: &'static str,
-    /// Of a million inputs, as many are of this kind.
+    /// Number of inputs of this kind per million.
     pub share: u64,
     pub form: Form,
-    /// Good ones.
+    /// Valid files.
     seeds: fn() -> Vec<Vec<u8>>,
-    /// Reads one: what is told of it, a line each; nothing if it is good.
+    /// Reads one: returns the faults, a line each; none if it is valid.
     pub read: fn(&[u8]) -> Result<(), Vec<String>>,
 }
 
@@ -48,19 +48,19 @@ pub const KINDS: [Kind; 9] = [
     Kind { name: "object", share: 20_000, form: Form::Object, seeds: objects, read: object },
 ];
 
-/// All inputs of a kind, by number: first the special ones, then as many mutated ones as are
-/// asked for.
+/// All inputs of a kind, by number: first the special ones, then the requested number of mutated
+/// ones.
 pub struct Inputs {
     kind: &'static Kind,
     seeds: Vec<Vec<u8>>,
     special: Vec<Special>,
 }
 
-/// Made when it is asked for: some are long.
+/// Made on demand: some are long.
 type Special = Box<dyn Fn() -> Vec<u8>>;
 
 impl Inputs {
-    /// `longest` is how long the special ones may be, in bytes.
+    /// `longest` is the size limit of special inputs, in bytes.
     pub fn new(kind: &'static Kind, longest: usize) -> Self {
         let seeds = (kind.seeds)();
         assert!(seeds.len() > 1, "{}", kind.name);
@@ -76,7 +76,7 @@ impl Inputs {
         self.special.len() as u64
     }
 
-    /// Good ones.
+    /// Valid files.
     pub fn seeds(&self) -> &[Vec<u8>] {
         &self.seeds
     }
@@ -95,11 +95,11 @@ impl Inputs {
     }
 }
 
-/// What no mutation comes upon: other encodings, deep nesting, long lines, repetitions.
+/// Inputs that mutations cannot reach: other encodings, deep nesting, long lines, repetitions.
 fn special(kind: &'static Kind, seeds: &[Vec<u8>], longest: usize) -> Vec<Special> {
     let mut all: Vec<Special> = Vec::new();
     let mut add = |bytes: Vec<u8>| all.push(Box::new(move || bytes.clone()));
-    // What once went wrong.
+    // Inputs that once failed.
     let corpus = root()
         .join("crates/cli/tests/cli/inputs/corpus")
         .join(kind.name);
@@ -267,7 +267,7 @@ fn in_folders(folders: &[&str], extension: &str) -> Vec<Vec<u8>> {
         found.extend(entries.map(|entry| entry.unwrap().path()));
     }
     found.retain(|file| {
-        // Those are read by `thalweg.results`.
+        // `thalweg.results` reads those.
         let name = file.file_name().unwrap().to_string_lossy();
         file.extension().is_some_and(|has| has == extension) && !name.starts_with("tables")
     });
@@ -284,7 +284,7 @@ fn configurations() -> Vec<Vec<u8>> {
             whole += &format!("\n[{table}]\n");
             section = table.to_owned();
         }
-        // What has no default stays a comment.
+        // A key without a default stays a comment.
         let is_value = toml::from_str::<toml::Table>(&format!("a = {}", key.default)).is_ok();
         whole += &format!(
             "{}{name} = {} # {}\n",
@@ -459,7 +459,7 @@ fn object(bytes: &[u8]) -> Result<(), Vec<String>> {
     name.map(drop).map_err(|error| vec![format!("{error:#}")])
 }
 
-/// What is told is one line that a terminal can show, and not a long one.
+/// Checks that a message is one short line that a terminal can show.
 pub fn check(line: &str) {
     assert!(!line.is_empty());
     assert!(!line.chars().any(char::is_control), "{line:?}");

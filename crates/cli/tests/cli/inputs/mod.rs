@@ -1,7 +1,7 @@
-//! Mutated files of every kind. Whatever they hold, they are read or refused within bounds.
+//! Mutated files of every kind. Each is read or refused within limits, whatever its content.
 //!
-//! Inputs go to processes of their own, so that one that ends or stops a process fails the test
-//! and is named. `THALWEG_INPUTS=KIND:N-N cargo test -p thalweg-cli --test cli -- --ignored
+//! Workers are separate processes. So an input that ends or hangs a process fails the test and is
+//! named. `THALWEG_INPUTS=KIND:N-N cargo test -p thalweg-cli --test cli -- --ignored
 //! --exact inputs::worker` repeats one.
 
 mod kinds;
@@ -17,19 +17,19 @@ use kinds::{Form, Inputs, KINDS, Kind};
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 
-/// CPU time that an input may take, in seconds: code that is not optimised takes longer.
+/// CPU time limit of an input, in seconds: unoptimised code takes longer.
 const CPU_S: libc::time_t = if cfg!(debug_assertions) { 20 } else { 2 };
-/// Time that an input may take if it does nothing, in seconds.
+/// Time limit of an idle input, in seconds.
 const WAIT_S: libc::time_t = 120;
-/// Memory that an input may take, in bytes.
+/// Memory limit of an input, in bytes.
 const MEMORY: u64 = 256 << 20;
 /// Longest special inputs, in bytes: those of the long suite are as long as files may be.
 const LONGEST: [usize; 2] = [1 << 16, 16 << 20];
 
-/// Kind and numbers that a worker is to do, as `policy:0-1000`, and the index into [`LONGEST`].
+/// Kind and numbers of a worker's inputs, as `policy:0-1000`, and the index into [`LONGEST`].
 const TASK: &str = "THALWEG_INPUTS";
 const LONG: &str = "THALWEG_INPUTS_LONG";
-/// The file to which it writes the number that it is at.
+/// The file to which the worker writes its current number.
 const AT: &str = "THALWEG_INPUTS_AT";
 
 #[test]
@@ -43,7 +43,7 @@ fn some_inputs_of_each_kind_are_read_or_refused_within_bounds() {
 
 #[test]
 fn what_is_mutated_was_good() {
-    // Some objects are other programs than those that are loaded by name.
+    // Some objects are programs other than those loaded by name.
     for kind in KINDS.iter().filter(|kind| kind.form != Form::Object) {
         for seed in Inputs::new(kind, LONGEST[0]).seeds() {
             let read = (kind.read)(seed);
@@ -65,7 +65,7 @@ fn a_million_inputs_are_read_or_refused_within_bounds() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Has a kind's special inputs and as many mutated ones read; tells what went wrong.
+/// Runs a kind's special inputs and this number of mutated ones; returns the failures.
 fn all(kind: &'static Kind, mutated: u64, is_long: bool) -> Vec<String> {
     let inputs = Inputs::new(kind, LONGEST[usize::from(is_long)]);
     let end = inputs.special() + mutated;
@@ -153,7 +153,7 @@ fn work(kind: &'static Kind, numbers: Range<u64>) {
         longest_us = longest_us.max(start.elapsed().as_micros());
     }
     if count > 100 {
-        // Mutations that spare nothing, or change nothing, find nothing.
+        // Mutations that break everything, or nothing, find nothing.
         assert!(
             good > 0 && good < count,
             "{}: {good} of {count} are good",
@@ -167,7 +167,7 @@ fn work(kind: &'static Kind, numbers: Range<u64>) {
     );
 }
 
-/// Ends this process by a signal if it takes too long from now on.
+/// Makes a signal end this process if it takes too long from now on.
 fn limit_time() {
     for (timer, seconds) in [(libc::ITIMER_PROF, CPU_S), (libc::ITIMER_REAL, WAIT_S)] {
         let none = libc::timeval {
@@ -189,7 +189,7 @@ fn limit_time() {
     }
 }
 
-/// What this process has of private memory now, in bytes.
+/// Private memory of this process, in bytes.
 fn data_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status
@@ -205,7 +205,7 @@ fn data_bytes() -> u64 {
         * 1024
 }
 
-/// Texts through the command itself: exit code 1, and a line that names the file.
+/// Checks texts through the command itself: exit code 1, and a line that names the file.
 #[test]
 fn the_command_refuses_what_the_readers_refuse() {
     let directory = tempfile::tempdir().unwrap();

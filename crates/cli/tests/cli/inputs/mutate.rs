@@ -27,7 +27,7 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// A place in a text, its end included.
+    /// A position in a text, including its end.
     fn place(&mut self, length: usize) -> usize {
         self.below(length + 1)
     }
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Pieces that break things.
+/// Pieces that break the syntax.
 const PIECES: &[&[u8]] = &[
     b"\"",
     b"'",
@@ -96,7 +96,7 @@ const PIECES: &[&[u8]] = &[
     b"10.0.0.0/33",
 ];
 
-/// Numbers at which things end.
+/// Numbers at limits.
 const NUMBERS: &[&[u8]] = &[
     b"0",
     b"-0",
@@ -133,11 +133,11 @@ const NUMBERS: &[&[u8]] = &[
 
 /// Mutates a text a few times; `others` are texts to take pieces from.
 pub fn text(random: &mut Random, mut bytes: Vec<u8>, others: &[Vec<u8>]) -> Vec<u8> {
-    // Half of them once, and ever fewer of them more often.
+    // Half of them once, and fewer and fewer of them more often.
     let times = 1 + 2 * random.next().trailing_zeros();
     for _ in 0..times.min(12) {
         once(random, &mut bytes, others);
-        // What is repeated often enough takes time and finds nothing.
+        // Long repetitions take time and find nothing.
         bytes.truncate(1 << 20);
     }
     bytes
@@ -220,7 +220,7 @@ fn once(random: &mut Random, bytes: &mut Vec<u8>, others: &[Vec<u8>]) {
     }
 }
 
-/// A longest piece of bytes of a sort, around or after a place.
+/// The longest run of bytes of a kind, around or after a position.
 fn found(random: &mut Random, bytes: &[u8], is: impl Fn(u8) -> bool) -> std::ops::Range<usize> {
     let at = random.place(bytes.len());
     let after = bytes[at..].iter().position(|&byte| is(byte));
@@ -235,7 +235,7 @@ fn replace(random: &mut Random, bytes: &mut Vec<u8>, is: impl Fn(u8) -> bool, by
     drop(bytes.splice(piece, by.iter().copied()));
 }
 
-/// Mutates a safetensors file: its header, whose length is mostly made right, or its numbers.
+/// Mutates a safetensors file: its header, whose length is mostly corrected, or its numbers.
 pub fn model(random: &mut Random, bytes: Vec<u8>, others: &[Vec<u8>]) -> Vec<u8> {
     let header = |bytes: &[u8]| {
         let length = bytes
@@ -259,8 +259,8 @@ pub fn model(random: &mut Random, bytes: Vec<u8>, others: &[Vec<u8>]) -> Vec<u8>
     [&length.to_le_bytes()[..], &header, &data].concat()
 }
 
-/// Mutates what consists of numbers of 1 to 8 bytes, most of all at its beginning and its end,
-/// where an object has its header and its sections.
+/// Mutates numbers of 1 to 8 bytes, mostly at the start and the end, where an object has its header
+/// and its sections.
 pub fn binary(random: &mut Random, mut bytes: Vec<u8>) -> Vec<u8> {
     for _ in 0..=random.below(8) {
         let length = bytes.len();

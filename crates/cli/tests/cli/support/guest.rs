@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Beginning of a script: a bash, and the file systems that everything needs.
+/// Start of a script: a bash, and the file systems that every test needs.
 const PROLOGUE: &str = r#"#!/bin/bash
 exec 2>&1
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -19,9 +19,9 @@ mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
 "#;
 
-/// Boots a kernel with `words` added to its command line, has it run a script, and returns what
-/// that wrote. The machine's files are the kernel's own. Of a kernel of the package `ptrace` is
-/// wrapped, as the laboratory does it.
+/// Boots a kernel with `words` added to its command line, runs a script in it, and returns the
+/// output. The kernel uses the machine's files. For a packaged kernel `ptrace` is wrapped, as in
+/// the laboratory.
 pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> String {
     let directory = tempfile::tempdir().unwrap();
     let init = directory.path().join("init");
@@ -72,8 +72,7 @@ pub fn boot(kernel: &Path, words: &[&str], script: &str, limit: Duration) -> Str
     text
 }
 
-/// The library that gives a kernel started with it (`LD_PRELOAD`) a processor with AMX, compiled
-/// into a directory.
+/// Compiles the library that gives a kernel started with it (`LD_PRELOAD`) a processor with AMX.
 pub fn large_state(directory: &Path) -> PathBuf {
     let library = directory.join("large-state.so");
     let status = Command::new("cc")

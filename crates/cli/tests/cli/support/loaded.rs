@@ -5,16 +5,16 @@ use std::process::{Command, Output};
 
 use super::THALWEG;
 
-/// It goes with this value.
+/// Unloaded when this value is dropped.
 pub struct Loaded {
-    /// Its own among those of all tests.
+    /// A name that no other test uses.
     pub name: String,
     pin: PathBuf,
     directory: tempfile::TempDir,
 }
 
 impl Loaded {
-    /// Loads one that comes with Thalweg, or a model; `tag` begins its name.
+    /// Loads one that comes with Thalweg, or a model; `tag` starts its name.
     pub fn new(tag: &str, program: &str) -> Self {
         let name = super::unique(tag);
         let loaded = Self {
@@ -51,7 +51,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // Remaining users keep it; nothing of this can be reported better than by what stays.
+        // Remaining users keep it; a failure here would show by the leftovers.
         let _ = std::fs::remove_dir_all(&self.pin);
     }
 }

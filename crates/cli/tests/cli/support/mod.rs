@@ -22,9 +22,9 @@ use thalweg_lab::host::{Pair, PairOptions, Side};
 /// The command under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
-/// Copies the command, which others may then start. By a process of its own: a file that this
-/// one has open for writing is open in what another test starts at that moment, and cannot be
-/// executed until that has ended.
+/// Copies the command, so that others may start it, by a process of its own. A file that this
+/// process has open for writing is also open in a program that another test starts at that moment.
+/// Until that ends, it cannot be executed.
 pub fn copy_of_command(to: &std::path::Path) {
     let copied = std::process::Command::new("cp")
         .arg(THALWEG)
@@ -33,10 +33,10 @@ pub fn copy_of_command(to: &std::path::Path) {
     assert!(copied.unwrap().success(), "{}", to.display());
 }
 
-/// Longest wait for anything that is expected to happen.
+/// Longest wait for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// False where the test cannot run here, after saying why; a test that must not be skipped
+/// Whether the test can run here; prints the reason if not. A test that must not be skipped
 /// (THALWEG_REQUIRE_PRIVILEGED=1) fails instead.
 pub fn privileged() -> bool {
     let missing = thalweg_lab::host::missing();
@@ -46,7 +46,7 @@ pub fn privileged() -> bool {
     skip(&missing.join("; "))
 }
 
-/// Skips a test for want of something.
+/// Skips a test because of something missing.
 pub fn skip(why: &str) -> bool {
     assert!(
         std::env::var_os("THALWEG_REQUIRE_PRIVILEGED").is_none(),
@@ -56,12 +56,12 @@ pub fn skip(why: &str) -> bool {
     false
 }
 
-/// Waits until a condition holds; looks every few milliseconds, for [`PATIENCE`] at most.
+/// Waits until a condition holds; checks it every few milliseconds, for at most [`PATIENCE`].
 pub fn wait_for<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
     wait_within(PATIENCE, what, condition)
 }
 
-/// The same for a time of its own.
+/// As [`wait_for`], with another limit.
 pub fn wait_within<T>(
     patience: Duration,
     what: &str,
@@ -74,12 +74,12 @@ pub fn wait_within<T>(
             return value;
         }
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        // Asking takes a fifth of a processor at most.
+        // Checks take at most a fifth of a processor.
         std::thread::sleep(Duration::from_millis(10).max(4 * began.elapsed()));
     }
 }
 
-/// A name for a congestion control that no other run of the tests has; `tag` is the test's own.
+/// A name for a congestion control that no other run of the tests uses; `tag` is the test's own.
 pub fn unique(tag: &str) -> String {
     let name = format!("{tag}_{}", std::process::id());
     assert!(name.len() <= 15, "{name}");
@@ -95,7 +95,7 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A bed with a path like `options` and an agent that has `settings` on top of its paths.
+    /// A bed with a path from `options` and an agent with `settings` added to its paths.
     pub fn new(options: &PairOptions, settings: &str) -> Self {
         let pair = Pair::new(options).expect("a pair of namespaces");
         let directory = tempfile::tempdir().expect("a directory");
@@ -171,12 +171,12 @@ impl Bed {
         command
     }
 
-    /// The last words of an agent that must refuse to run.
+    /// The last line of an agent that must refuse to run.
     pub fn refused(&self) -> String {
         self.refuses(self.run_command())
     }
 
-    /// The last words of an agent that is started by a command, and must refuse to run.
+    /// The last line of an agent that is started by a command, and must refuse to run.
     pub fn refuses(&self, mut command: Command) -> String {
         let path = self.directory.path().join("refused.log");
         let log = fs::File::create(&path).expect("log");
@@ -210,7 +210,7 @@ impl Bed {
             .stderr(log)
             .spawn()
             .expect("the agent starts");
-        // One that restores a million hosts takes its time; one that ends is noticed at once.
+        // Restoring a million hosts takes time; an agent that ends is noticed at once.
         wait_within(10 * PATIENCE, "the agent's socket", || {
             if let Some(status) = child.try_wait().expect("waiting for the agent") {
                 panic!("the agent ended ({status}): {}", self.logged());
@@ -228,7 +228,7 @@ impl Bed {
         assert!(was_killed(&mut child, point), "{point}");
     }
 
-    /// Starts a process that is to be killed.
+    /// Starts a process that will be killed.
     pub fn spawn(&self, mut command: Command) -> Child {
         let log = self.directory.path().join("killed.log");
         let log = fs::File::create(log).expect("log");
@@ -256,30 +256,30 @@ impl Bed {
         child.wait().expect("waiting for the agent")
     }
 
-    /// Waits for the end of an agent that was told to go.
+    /// Waits for the end of an agent that was told to end.
     pub fn reap(&mut self) {
         let mut child = self.agent.take().expect("the agent runs");
         assert!(child.wait().expect("waiting for the agent").success());
     }
 
-    /// The running agent, for the test to wait for.
+    /// Gives up the running agent: the test waits for it.
     pub fn leave(&mut self) -> Child {
         self.agent.take().expect("the agent runs")
     }
 
-    /// Waits for the end of one that was told to go.
+    /// Waits for the end of such an agent.
     pub fn collect(&self, mut agent: Child) {
         let status = agent.wait().expect("waiting for the agent");
         assert!(status.success(), "{status}: {}", self.logged());
     }
 
-    /// Number of the program that the pinned link runs; `None`: there is none.
+    /// Number of the program of the pinned link; `None` without a link.
     pub fn running_program(&self) -> Option<u32> {
         let link = libbpf_rs::Link::open(self.pin.join("link_sockops")).ok()?;
         Some(link.info().ok()?.prog_id)
     }
 
-    /// The command line against this agent.
+    /// Runs the command line against this agent.
     pub fn thalweg(&self, arguments: &[&str]) -> Output {
         Command::new(THALWEG)
             .arg("--config")
@@ -290,7 +290,7 @@ impl Bed {
             .expect("running thalweg")
     }
 
-    /// Its `--json` answer; fails the test if it fails.
+    /// The `--json` output; fails the test if the command fails.
     pub fn json(&self, arguments: &[&str]) -> Value {
         let output = self.thalweg(&[&["--json"], arguments].concat());
         let text = String::from_utf8_lossy(&output.stdout);
@@ -310,7 +310,7 @@ impl Bed {
             .unwrap_or_else(|| panic!("no {name}"))
     }
 
-    /// Waits until a counter has reached a value, which it then returns.
+    /// Waits until a counter has reached a value; returns the counter.
     pub fn counter_reaches(&self, name: &str, least: u64) -> u64 {
         wait_for(&format!("{name} >= {least}"), || {
             Some(self.counter(name)).filter(|value| *value >= least)
@@ -344,7 +344,8 @@ impl Bed {
         hosts.find(|host| host["address"] == address)
     }
 
-    /// The programs are in force, whole, and see the connections that come; `what` was before.
+    /// Checks that the programs are in force, complete, and see new connections; `what` is the
+    /// preceding step.
     pub fn sees_traffic(&self, what: &str) {
         assert!(self.running_program().is_some(), "{what}: no program");
         assert!(!self.pin.join("next").exists(), "{what}: not settled");
@@ -391,7 +392,7 @@ impl Bed {
         let mut command = self.pair.command_in(side, "cat").expect("a command");
         let output = command.arg("/proc/net/netstat").output();
         let text = String::from_utf8(output.expect("cat").stdout).expect("text");
-        // Lines of names, each with one of numbers behind it.
+        // Lines of names, each followed by one of numbers.
         let lines: Vec<&str> = text.lines().collect();
         let found = lines.chunks(2).find_map(|pair| {
             let mut fields = pair[0].split(' ').zip(pair[1].split(' '));
@@ -423,7 +424,7 @@ impl Bed {
         Traffic::spawn(command)
     }
 
-    /// Makes connections to a sink, one after the other, and sends `bytes` on each.
+    /// Makes connections to a sink, one by one, and sends `bytes` on each.
     pub fn connect(&self, address: &str, number: u32, bytes: u32) {
         let (number, bytes) = (number.to_string(), bytes.to_string());
         self.python(
@@ -434,9 +435,9 @@ impl Bed {
         .finish();
     }
 
-    /// Connections to a sink from as many threads, each so many a second.
+    /// Connections to a sink from a number of threads, each at a rate per second.
     pub fn load(&self, address: &str, threads: u32, rate: u32) -> Load {
-        // Ports whose connection is over but for the wait are taken again.
+        // Ports in TIME_WAIT are reused.
         let client = self.pair.namespace(Side::Client);
         let ports = Command::new("ip")
             .args(["netns", "exec", client, "sysctl", "-qw"])
@@ -455,7 +456,7 @@ impl Bed {
         }
     }
 
-    /// A server that accepts and drains until the bed goes; returns once it listens.
+    /// A server that accepts and drains until the bed is dropped; returns once it listens.
     pub fn sink(&self, address: &str) -> Traffic {
         let mut server = self.python(Side::Server, SINK, &[address, "5001"]);
         assert_eq!(server.line(), "listening");
@@ -465,12 +466,13 @@ impl Bed {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Nothing of this can be reported better than by what stays behind.
+        // A failure here would show by the leftovers.
         if let Some(mut child) = self.agent.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // The kernel unregisters what is pinned no more; a draining one would only wait.
+        // The kernel unregisters congestion controls that are no longer pinned; draining would only
+        // wait.
         let _ = fs::remove_dir_all(self.pin.join("cc"));
         let _ = self.thalweg(&["policy", "remove"]);
         let _ = self.thalweg(&["detach"]);
@@ -480,7 +482,7 @@ impl Drop for Bed {
     }
 }
 
-/// A file system of its own for a directory, which it makes; it goes with this.
+/// A file system of its own for a directory that it creates; unmounted with this value.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -499,7 +501,7 @@ impl SmallDisk {
         assert!(done.expect("mount").success());
     }
 
-    /// Leaves no room on it.
+    /// Fills it.
     pub fn fill(&self) {
         let mut file = fs::File::create(self.0.join("filler")).expect("a file");
         while file.write_all(&[0; 4096]).is_ok() {}
@@ -513,14 +515,14 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Waits for the end of a process; whether it was by kill -9.
+/// Waits for the end of a process; returns whether kill -9 ended it.
 pub fn was_killed(child: &mut Child, what: &str) -> bool {
     use std::os::unix::process::ExitStatusExt;
     let status = end_of(child).unwrap_or_else(|| panic!("{what} is never passed"));
     status.signal() == Some(9)
 }
 
-/// Waits for the end of a process, for [`PATIENCE`] at most; then it is ended, and `None`.
+/// Waits for the end of a process, for at most [`PATIENCE`]; then kills it, and returns `None`.
 fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -534,7 +536,7 @@ fn end_of(child: &mut Child) -> Option<std::process::ExitStatus> {
     None
 }
 
-/// Compiles a program of `tests/programs` to a file of a directory.
+/// Compiles a program of `tests/programs` to a file in a directory.
 pub fn compile(program: &str, directory: &Path, file: &str, flags: &[&str]) -> PathBuf {
     let object = directory.join(file);
     let multiarch = Command::new("cc")
@@ -563,7 +565,7 @@ pub fn map_id(path: &Path) -> u32 {
     map.info().expect("its description").info.id
 }
 
-/// Options of a path without loss or limit, `cubic` the default on both sides.
+/// Options of a path without loss or limit, with `cubic` as the default on both sides.
 pub fn plain(label: &str) -> PairOptions {
     PairOptions {
         label: label.to_string(),
@@ -572,7 +574,7 @@ pub fn plain(label: &str) -> PairOptions {
     }
 }
 
-/// A process that speaks line by line.
+/// A process with line-based input and output.
 pub struct Traffic {
     child: Child,
     input: Option<ChildStdin>,
@@ -580,7 +582,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Starts a process and speaks with it.
+    /// Starts a process with these streams.
     pub fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdin(Stdio::piped())
@@ -605,18 +607,18 @@ impl Traffic {
         line.trim_end().to_string()
     }
 
-    /// Tells it to go on.
+    /// Sends it an empty line.
     pub fn go_on(&mut self) {
         self.say("go");
     }
 
-    /// Gives it a line of input.
+    /// Sends it a line of input.
     pub fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("still open");
         writeln!(input, "{line}").expect("writing to traffic");
     }
 
-    /// Waits for its orderly end; returns what it said.
+    /// Waits for its successful end; returns the rest of its output.
     pub fn finish(mut self) -> String {
         let mut rest = String::new();
         self.input.take();
@@ -663,7 +665,7 @@ while True:
                 key.fileobj.close()
 "#;
 
-/// Makes connections one after the other. Arguments: address, port, number, bytes each.
+/// Makes connections one by one. Arguments: address, port, number, bytes each.
 pub const CONNECTIONS: &str = r#"
 import socket, sys
 address, port, number, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -675,9 +677,9 @@ for _ in range(number):
         connection.recv(1)
 "#;
 
-/// Makes connections until its input ends, from as many threads as asked for, each so many a
-/// second; says how many there were, and fails where one of them does.
-/// Arguments: address, port, threads, connections a second of each.
+/// Makes connections until its input ends, from a number of threads, each at a rate per second.
+/// Prints their number; fails if one fails. Arguments: address, port, threads, connections a second
+/// of each.
 const LOAD: &str = r#"
 import socket, sys, threading, time
 address, port, threads, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
@@ -708,14 +710,14 @@ assert not failed, failed[:3]
 print(sum(made))
 "#;
 
-/// Connections that come at a rate, until they are ended.
+/// Connections at a rate, until they are ended.
 pub struct Load {
     traffic: Traffic,
     began: Instant,
 }
 
 impl Load {
-    /// Ends it; no connection may have failed. Returns how many there were, and how many a second.
+    /// Ends it; no connection may have failed. Returns their number, and the rate per second.
     pub fn finish(self) -> (u64, f64) {
         let seconds = self.began.elapsed().as_secs_f64();
         let made: u64 = self.traffic.finish().trim().parse().expect("a number");

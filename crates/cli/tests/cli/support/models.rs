@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 /// Decisions of a tree.
 pub enum Tree {
-    /// The same whatever it sees, Q15.
+    /// The same for every input, Q15.
     Always(i32),
     /// Faster below the target, slower above.
     ByError,
@@ -23,7 +23,7 @@ fn file(document: &Value, tensors: &[(String, &str, Vec<usize>, Vec<u8>)]) -> Ve
         header.insert(name.clone(), entry);
     }
     let mut header = Value::Object(header).to_string();
-    // Data begin at a multiple of 8.
+    // Data starts at a multiple of 8.
     while !header.len().is_multiple_of(8) {
         header.push(' ');
     }

@@ -1,4 +1,4 @@
-//! A place for runs of the laboratory in user-mode Linux, and what they leave.
+//! A place for runs of the laboratory in user-mode Linux, and their leftovers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,14 +13,14 @@ use serde_json::Value;
 use super::{THALWEG, skip, wait_for};
 
 pub const KERNEL: &str = "/usr/bin/linux.uml";
-/// Any of these runs is over long before, on a busy machine too.
+/// Each of these runs takes much less, on a busy machine, too.
 const LIMIT: Duration = Duration::from_secs(900);
-/// What ends at once does so within this, on a busy machine too; what it would do otherwise takes
-/// a minute and more.
+/// Limit for an immediate end, on a busy machine, too; without it the command takes a minute and
+/// more.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
-/// Ubuntu does not package user-mode Linux, so there it may be skipped even where
-/// tests must run.
+/// Ubuntu does not package user-mode Linux, so there the test may be skipped even where tests must
+/// run.
 pub fn available() -> bool {
     if Path::new(KERNEL).exists() {
         return true;
@@ -34,7 +34,7 @@ pub fn available() -> bool {
     false
 }
 
-/// A directory for everything that a run makes, and its scenario.
+/// A directory for all files of a run, and its scenario.
 pub struct Place {
     directory: tempfile::TempDir,
 }
@@ -61,7 +61,7 @@ impl Place {
         self.path("tmp")
     }
 
-    /// `thalweg lab run` of the scenario, the report in `out`.
+    /// `thalweg lab run` of the scenario, with the report in `out`.
     pub fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command
@@ -107,7 +107,7 @@ impl Place {
         found
     }
 
-    /// A program in the kernel's place, found first on PATH.
+    /// PATH with a script in place of the kernel.
     pub fn fake_kernel(&self, script: &str) -> std::ffi::OsString {
         let version = format!("[ \"$1\" = --version ] && exec {KERNEL} --version");
         self.first_on_path("linux.uml", &format!("{version}\n{script}"))
@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// A run that fails at once, saying all these words, and leaves nothing.
+/// Checks that a run fails at once with all these words, and leaves nothing.
 pub fn assert_ended(place: &Place, mut command: Command, words: &[&str]) {
     let started = Instant::now();
     let output = finish(command.spawn().unwrap());
@@ -158,8 +158,8 @@ pub fn assert_ended(place: &Place, mut command: Command, words: &[&str]) {
     assert_eq!(place.leftovers(), Vec::<String>::new());
 }
 
-/// The same command with a disk of 1 MiB at a directory, which it alone sees. What it leaves
-/// there is printed behind its own output. Needs root.
+/// The same command with a disk of 1 MiB at a directory, visible only to it. The files left there
+/// are printed after its own output. Needs root.
 pub fn on_small_disk(directory: &Path, command: &Command) -> Command {
     let script = "mount -t tmpfs -o size=1m small \"$0\" && \"$@\"; code=$?; \
                   find \"$0\" -type f; exit $code";
@@ -194,7 +194,7 @@ pub fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Two runs left the same files, and a run of a learner is among them.
+/// Checks that two runs left the same files, and that a run of a learner is among them.
 pub fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, Vec<u8>>) {
     assert_eq!(
         one.keys().collect::<Vec<_>>(),
@@ -213,8 +213,7 @@ pub fn assert_same(one: &BTreeMap<PathBuf, Vec<u8>>, other: &BTreeMap<PathBuf, V
     }
 }
 
-/// Writes a shell script that can be started, as [`copy_of_command`](super::copy_of_command)
-/// copies.
+/// Writes an executable shell script, in the way of [`copy_of_command`](super::copy_of_command).
 pub fn executable(file: &Path, script: &str) {
     let written = Command::new("sh")
         .args([
@@ -228,7 +227,7 @@ pub fn executable(file: &Path, script: &str) {
     assert!(written.unwrap().success(), "{}", file.display());
 }
 
-/// Waits for the end, but not for ever.
+/// Waits for the end, but not forever.
 pub fn finish(mut child: Child) -> Output {
     let pid = Pid::from_raw(child.id() as i32);
     let deadline = Instant::now() + LIMIT;
@@ -260,8 +259,8 @@ pub fn assert_code(output: &Output, code: i32) {
 pub const DELAYED: &str = "[path]\ndelay = \"5ms\"\nrate = \"50mbit\"\n\
     [traffic]\nconnections = 3\n[system]\nqdisc = \"fq\"\n";
 
-/// Each connection took the path that was asked for. Only what the path itself forbids is a bound: a
-/// busy machine makes round trips longer and goodput less.
+/// Checks that each connection took the requested path. The bounds are those of the path itself: a
+/// busy machine lengthens round-trip times and reduces goodput.
 pub fn assert_delayed(results: &Value, connections: usize) {
     let mode = &results["scenarios"][0]["modes"][0];
     let made = mode["connections"].as_array().unwrap();

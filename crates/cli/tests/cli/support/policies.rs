@@ -1,4 +1,4 @@
-//! Policies for tests, and what becomes of the sockets of a new connection.
+//! Policies for tests, and the resulting options of a new connection's sockets.
 
 use thalweg_lab::host::Side;
 
@@ -14,13 +14,13 @@ pub fn policy(rules: &str) -> String {
     format!("name = \"test\"\n{rules}")
 }
 
-/// A policy of one rule, `all`, that sets something for every flow.
+/// A policy of one rule, `all`, with settings for every flow.
 pub fn one_rule(set: &str) -> String {
     policy(&format!("[[rule]]\nname = \"all\"\nset = {{ {set} }}\n"))
 }
 
-/// Options as "level option" pairs that a client reads from a new connection, and that the
-/// server reads from what it accepted: two lists of values.
+/// Options, as "level option" pairs, of a new connection's client socket and of the server's
+/// accepted one: two lists of values.
 pub fn options_of(bed: &Bed, wanted: &[(i32, i32)]) -> (Vec<i64>, Vec<i64>) {
     const PROGRAM: &str = r#"
 import socket, sys

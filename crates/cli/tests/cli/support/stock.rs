@@ -1,4 +1,4 @@
-//! Stock kernels for `--backend qemu`: the one that tests boot, and one that is none.
+//! Stock kernels for `--backend qemu`: the one that tests boot, and a file that is not a kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use serde_json::Value;
 use super::{THALWEG, skip};
 
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
-/// Downloaded where there is no kernel yet.
+/// Downloaded if there is no kernel yet.
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
 /// The release's own, older kernel.
 const OLDER: &str = "linux-image-cloud-amd64";
 
-/// The newest kernel of a package that takes congestion controls in BPF; it is downloaded where
-/// there is none. Where that cannot be, the test is skipped, on Debian as one without privilege.
+/// The newest packaged kernel that supports congestion controls in BPF; downloaded if there is
+/// none. If that fails, the test is skipped; on Debian it counts as one without privilege.
 pub fn kernel() -> Option<&'static str> {
     static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
     match FOUND.get_or_init(find) {
@@ -51,13 +51,12 @@ fn find() -> Result<String, String> {
     listed().ok_or_else(|| String::from_utf8_lossy(&added.stderr).trim().to_owned())
 }
 
-/// All kernels of packages that can be used, an older one among them where there is one to be
-/// had.
+/// All usable packaged kernels, including an older one if it is available.
 pub fn several() -> Vec<Value> {
     if kernel().is_none() {
         return Vec::new();
     }
-    // Quick where it is there; elsewhere than on Debian 12 there may be none.
+    // Quick if it is there; outside of Debian 12 there may be none.
     kernels(&["add", OLDER]);
     let mut all = all();
     all.retain(|stock| !stock["package"].is_null() && stock["fault"].is_null());
@@ -77,7 +76,7 @@ fn kernels(arguments: &[&str]) -> std::process::Output {
         .unwrap()
 }
 
-/// The head of a bzImage (Documentation/arch/x86/boot.rst), and nothing behind it.
+/// The header of a bzImage (Documentation/arch/x86/boot.rst), and nothing after it.
 pub fn image(release: &str) -> Vec<u8> {
     let mut head = vec![0; 0x400];
     head[0x202..0x206].copy_from_slice(b"HdrS");
@@ -87,7 +86,7 @@ pub fn image(release: &str) -> Vec<u8> {
     head
 }
 
-/// Such an image in a directory as packages have it; the modules that a run needs are built in.
+/// Such an image in a directory, in the layout of packages; the modules of a run are built in.
 pub fn no_kernel(directory: &Path) -> PathBuf {
     let release = "6.12.1-test";
     let modules = directory.join("lib/modules").join(release);

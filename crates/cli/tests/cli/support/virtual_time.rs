@@ -1,6 +1,6 @@
-//! Tests in virtual time: the cases of a module run on a stock kernel in QEMU, in one boot, one
-//! after the other, as root. What waits there costs nothing, and no other process takes time
-//! from what is measured, so bounds are those of the path or the rule.
+//! Tests in virtual time. The cases of a module run on a stock kernel in QEMU, in one boot, one by
+//! one, as root. Waiting costs nothing there, and no other process disturbs a measurement. So
+//! bounds are those of the path or the rule.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,18 +20,18 @@ use super::{THALWEG, manifest_path, stock};
 const INSIDE: &str = "THALWEG_TEST_GUEST";
 /// The one case to run, by its name; none: all.
 const CASE: &str = "THALWEG_TEST_CASE";
-/// Any text, which every program of the guest gets: another length is another order of events,
-/// where equal runs are the same to the digit (`scripts/repeat.sh`).
+/// Any text, in the environment of every program of the guest. Another length gives another order
+/// of events, while equal runs are equal to the digit (`scripts/repeat.sh`).
 const PAD: &str = "THALWEG_TEST_GUEST_PAD";
-/// Virtual time in which a case must end.
+/// Limit of a case in virtual time.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Programs that cases start, beside those that any guest has.
+/// Programs that cases start, beside those of every guest.
 const PROGRAMS: [&str; 5] = ["cat", "readlink", "sh", "sleep", "ss"];
 /// Modules that Python programs of cases import.
 const PYTHON: &str = "ctypes,fcntl,json,select,selectors,socket,struct,subprocess,threading";
 
-/// A test that runs the cases of its module in virtual time. Models, policies and whatever else
-/// they read is named by its path in the repository.
+/// A test that runs the cases of its module in virtual time. Models, policies and other files that
+/// it reads are named by their paths in the repository.
 macro_rules! in_virtual_time {
     ($(#[$attribute:meta])* [$($file:literal),* $(,)?], $($case:ident),+ $(,)?) => {
         #[test]
@@ -47,7 +47,7 @@ macro_rules! in_virtual_time {
 }
 pub(crate) use in_virtual_time;
 
-/// Runs cases: outside of the guest by starting this test in one, there by calling them.
+/// Runs cases: outside of the guest by starting this test in one, inside by calling them.
 pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     let only = std::env::var_os(CASE);
     let chosen: Vec<(&str, fn())> = cases
@@ -62,7 +62,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     let Some(kernel) = stock::kernel() else {
         return;
     };
-    // libtest knows the test by its path without the name of the binary.
+    // libtest names the test by its path without the name of the binary.
     let name = match module.split_once("::") {
         Some((_, module)) => format!("{module}::in_virtual_time"),
         None => "in_virtual_time".to_owned(),
@@ -89,7 +89,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     );
     let said = match executed {
         Ok(said) => said,
-        // As it would have ended this process, but for the guest that had to end first.
+        // The signal would have ended this process, but the guest had to end first.
         Err(error) if error.is_interruption() => std::process::exit(130),
         Err(error) => panic!("{error}"),
     };
@@ -102,7 +102,7 @@ pub fn run(module: &str, files: &[&str], cases: &[(&str, fn())]) {
     assert!(failed.is_empty(), "failed in virtual time: {failed:?}");
 }
 
-/// Beginning of the line of a case that has passed.
+/// Start of the line of a passed case.
 fn passed(name: &str) -> String {
     format!("case {name}: passed in ")
 }
@@ -113,9 +113,9 @@ fn inside(cases: &[(&str, fn())]) {
     let binary = Path::new(THALWEG);
     std::fs::create_dir_all(binary.parent().expect("it has one")).expect("a directory");
     symlink("/usr/bin/thalweg", binary).expect("a link");
-    // Scripts name their interpreter so.
+    // Scripts name their interpreter this way.
     symlink("/usr/bin", "/bin").expect("a link");
-    // The output of a guest that ends well is its standard output.
+    // The output of a guest that succeeds is its standard output.
     nix::unistd::dup2_stderr(std::io::stdout()).expect("the standard error goes there, too");
     println!();
     for (name, case) in cases {
@@ -124,7 +124,7 @@ fn inside(cases: &[(&str, fn())]) {
         let watch = std::thread::spawn(move || {
             if end.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
                 println!("case {own}: no end after {LIMIT:?}");
-                // With what was said so far.
+                // With the output so far.
                 std::process::exit(0);
             }
         });
@@ -140,7 +140,7 @@ fn inside(cases: &[(&str, fn())]) {
     }
 }
 
-/// Files of this machine that cases need, by where they find them.
+/// Files of this machine that cases need, by their path in the guest.
 fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
     let mut needed = python();
     for program in PROGRAMS {
@@ -158,8 +158,8 @@ fn needed(files: &[&str]) -> BTreeMap<PathBuf, PathBuf> {
     needed
 }
 
-/// Python and the compiled modules that programs of cases import. Without their sources: a
-/// source that is as old as time would be compiled anew by each start.
+/// Python and the compiled modules that programs of cases import. The sources are left out: a
+/// source with time zero would be compiled again at each start.
 fn python() -> BTreeMap<PathBuf, PathBuf> {
     let program = format!(
         r#"

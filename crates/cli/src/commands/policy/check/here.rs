@@ -1,4 +1,4 @@
-//! Things that a policy names and this machine lacks.
+//! Objects that a policy names and this machine lacks.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use thalweg_policy::{Policy, Position, Rule, Value};
 
 use crate::output::Fault;
 
-/// Cgroups that do not exist, and congestion controls that the kernel does not offer. A policy with
-/// faults of its own has none here.
+/// Cgroups that do not exist, and congestion controls that the kernel does not offer. None for a
+/// policy with faults.
 ///
 /// # Errors
-/// This machine cannot be asked.
+/// This machine cannot be inspected.
 pub fn lacking(bytes: &[u8], file: &Path) -> Result<Vec<Fault>> {
     let Ok(policy) = Policy::parse(bytes, file) else {
         return Ok(Vec::new());
