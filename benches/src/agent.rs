@@ -13,7 +13,7 @@ use crate::table::{Target, line, spread};
 
 const IDLE: Duration = Duration::from_secs(10);
 const SECONDS: f64 = 10.0;
-/// Two clients, so that the load can be reached on two CPUs.
+/// Two clients, so that two CPUs can generate the load.
 const CLIENTS: u64 = 2;
 const RATE: u64 = 10_000;
 
@@ -27,7 +27,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     let agent = Agent::start(binary, &pair, "agent")?;
 
     kernel::fill_hosts(&agent, 1)?;
-    // One scored transfer: something to save, and a decision for each connection that follows.
+    // One scored transfer: a record to save, and a decision for each later connection.
     bed::transfer(&pair, 4_000_000, None)?;
     let deadline = Instant::now() + Duration::from_secs(20);
     while agent.status()?["snapshot_age_s"].is_null() {
@@ -55,7 +55,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met & under_load(&agent, &pair)?)
 }
 
-/// The agent while connections come and go; returns whether the targets are met.
+/// Measures the agent while connections come and go; returns whether the targets are met.
 fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
     let mut server = Worker::start(pair, Side::Server, &["greet".to_string()])?;
     server.line()?;
@@ -84,7 +84,7 @@ fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
             .parse::<f64>()?;
     }
     let busy = (cpu_seconds(agent.pid())? - before) / SECONDS * 100.0;
-    // The transfer came on top; each connection is seen by both of its ends.
+    // The transfer is extra; both ends see each connection.
     let expected = 2 * (connections as u64 + 1);
     let deadline = Instant::now() + Duration::from_secs(20);
     while agent.figure("/counters/closed")? < expected && Instant::now() < deadline {}
@@ -104,8 +104,8 @@ fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
         count("closed")?,
         agent.figure("/events_stored")?,
     );
-    // The connecting end of each makes a decision, and the transfer was scored: so many events,
-    // each of them handed over or counted as dropped.
+    // The connecting end of each makes a decision, and the transfer was scored. Each of these
+    // events was delivered or counted as dropped.
     let accounted = (handed + dropped) as f64 / (connections + 1.0);
     let mut met = line(
         "events accounted for",
@@ -133,7 +133,7 @@ fn under_load(agent: &Agent, pair: &Pair) -> Result<bool> {
 /// User and system time of a process, seconds.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name may hold spaces and brackets: fields are counted after it (proc_pid_stat(5)).
+    // The name may contain spaces and brackets, so fields are counted after it (proc_pid_stat(5)).
     let fields: Vec<&str> = stat
         .rsplit(')')
         .next()

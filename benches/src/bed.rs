@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use thalweg_lab::host::{Pair, PairOptions, Side};
 
-/// A path without loss or limit, `cubic` the default.
+/// A path without loss or limit, with `cubic` as the default.
 pub fn pair(label: &str) -> Result<Pair> {
     let missing = thalweg_lab::host::missing();
     if !missing.is_empty() {
@@ -23,7 +23,7 @@ pub fn pair(label: &str) -> Result<Pair> {
     Ok(Pair::new(&options(label))?)
 }
 
-/// What that is made of.
+/// Options of such a path.
 pub fn options(label: &str) -> PairOptions {
     PairOptions {
         label: label.to_string(),
@@ -50,7 +50,7 @@ pub fn transfer(pair: &Pair, bytes: usize, congestion_control: Option<&str>) -> 
     Ok(())
 }
 
-/// A worker process in a namespace, spoken to line by line.
+/// A worker process in a namespace, with line-based input and output.
 pub struct Worker {
     child: Child,
     input: ChildStdin,
@@ -63,7 +63,7 @@ impl Worker {
         Self::start_in(pair, side, pair.cgroup(), arguments)
     }
 
-    /// Starts it in the given cgroup: another pair's, where the agent is not to reach it.
+    /// Starts it in the given cgroup: another pair's, if the agent should not see it.
     pub fn start_in(pair: &Pair, side: Side, cgroup: &Path, arguments: &[String]) -> Result<Self> {
         let own = std::env::current_exe()?;
         let own = own.to_str().context("the benchmark's path is not text")?;
@@ -71,14 +71,15 @@ impl Worker {
         let join = fs::File::options()
             .write(true)
             .open(cgroup.join("cgroup.procs"))?;
-        // Each end on a processor of its own, so that the scheduler's choices are no noise.
+        // Each end has a processor of its own, so that the scheduler adds no noise.
         let mut cpus = CpuSet::new();
         let processors = std::thread::available_parallelism()?.get();
         cpus.set(match side {
             Side::Client => 0,
             Side::Server => 1 % processors,
         })?;
-        // SAFETY: a write to an open descriptor: and a system call: no allocation, no lock, between fork and exec.
+        // SAFETY: a write to an open descriptor, and a system call: no allocation, no lock, between
+        // fork and exec.
         unsafe {
             command.pre_exec(move || {
                 (&join).write_all(b"0")?;
@@ -110,7 +111,7 @@ impl Worker {
         Ok(line.trim_end().to_string())
     }
 
-    /// Tells it to go on.
+    /// Sends it an empty line.
     pub fn go_on(&mut self) -> Result<()> {
         writeln!(self.input, "go").context("a worker ended early")
     }
@@ -129,7 +130,7 @@ pub struct Agent {
     child: Child,
     binary: PathBuf,
     configuration: PathBuf,
-    /// Its pin directory.
+    /// Its directory of pins.
     pub pin: PathBuf,
     /// The socket of its API.
     pub socket: PathBuf,
@@ -201,12 +202,12 @@ impl Agent {
         Ok(())
     }
 
-    /// The answer of `thalweg --json status`.
+    /// The output of `thalweg --json status`.
     pub fn status(&self) -> Result<Value> {
         self.answer("status")
     }
 
-    /// What `thalweg --json COMMAND` answers.
+    /// The output of `thalweg --json COMMAND`.
     pub fn answer(&self, command: &str) -> Result<Value> {
         let output = Command::new(&self.binary)
             .arg("--config")
@@ -216,7 +217,7 @@ impl Agent {
         serde_json::from_slice(&output.stdout).with_context(|| format!("reading {command}"))
     }
 
-    /// A number in the answer of `status`, by JSON pointer.
+    /// A number in the output of `status`, by JSON pointer.
     pub fn figure(&self, pointer: &str) -> Result<u64> {
         let status = self.status()?;
         status
@@ -237,7 +238,7 @@ impl Drop for Agent {
         if !detach.is_ok_and(|status| status.success()) {
             eprintln!("could not detach {}", self.pin.display());
         }
-        // It ends by itself after a detach.
+        // After a detach it ends by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,10 +1,10 @@
-//! What all CPUs of the machine do, by the time that they are idle.
+//! CPU time of the whole machine, from the time that its CPUs are idle.
 //!
 //! The kernel works for a flow in the sender, in the receiver, in interrupts, timers and their
-//! threads, and charges each to whom it finds there; short work between two ticks it charges to
-//! nobody. Idle time it measures at the moment a CPU falls asleep and at the moment that anything
-//! wakes it, interrupts included (`tick_nohz_start_idle`, `tick_nohz_stop_idle` in
-//! kernel/time/tick-sched.c), so what is not idle is everything, whoever it was charged to.
+//! threads. It charges each to the process it interrupts, and short work between two ticks to none.
+//! Idle time is measured when a CPU falls asleep and when anything wakes it, interrupts included
+//! (`tick_nohz_start_idle`, `tick_nohz_stop_idle` in kernel/time/tick-sched.c). So the rest of the
+//! time is all work, whoever is charged.
 
 use std::fs;
 use std::time::Instant;
@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use nix::unistd::{SysconfVar, sysconf};
 
-/// Seconds of CPU that the machine was busy while `what` ran, all CPUs together, and its result.
-/// Nothing else should run: it would be counted too.
+/// Seconds of CPU that the machine was busy during `what`, all CPUs together, and the result.
+/// Nothing else should run, because it would count, too.
 pub fn busy<T>(what: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let (begin, (cpus, before)) = (Instant::now(), idle()?);
     let result = what()?;
@@ -22,8 +22,8 @@ pub fn busy<T>(what: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     Ok((all - (after - before), result))
 }
 
-/// How many CPUs there are, and seconds that they have been idle since the machine began, waiting
-/// for a disk included (proc_stat(5)).
+/// Number of CPUs, and seconds that they have been idle since the boot, including waits for a disk
+/// (proc_stat(5)).
 fn idle() -> Result<(f64, f64)> {
     let ticks = sysconf(SysconfVar::CLK_TCK)?.context("the kernel's unit of time")?;
     let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;

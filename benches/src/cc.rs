@@ -1,7 +1,7 @@
-//! What congestion controls in BPF cost: kernel time of each call, and goodput on a path that
-//! only the CPU limits, against the kernel's own reno; bbr, which paces as the learned rate
-//! controller does, beside them. Of the learned rate controller also the time of one decision,
-//! and the goodput and CPU of a flow through 1 Gbit/s against cubic's.
+//! Costs of congestion controls in BPF: kernel time per call, and goodput on a path that only the
+//! CPU limits, against the kernel's own reno. bbr, which paces as the learned rate controller does,
+//! is beside them. For the learned rate controller also the time of one decision, and the goodput
+//! and CPU of a flow through 1 Gbit/s against cubic's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,7 +25,8 @@ use crate::table::{Spread, Target, line, spread};
 const ROUNDS: usize = 9;
 /// Data of one round, bytes.
 const BYTES: &str = "500000000";
-/// What is loaded, and what its programs' names begin with. The model lies in the sources.
+/// Loaded congestion controls, and the prefixes of their programs' names. The model is in the
+/// repository.
 const CONTROLS: [(&str, &str); 3] = [("htcp", "htcp"), ("dctcp", "dctcp"), (MODEL, "rate")];
 /// The model of the learned rate controller.
 pub const MODEL: &str = concat!(
@@ -36,24 +37,25 @@ pub const MODEL: &str = concat!(
 const SHAPED_BYTES: &str = "400000000";
 /// Decisions of a round.
 const DECISIONS: u32 = 20_000;
-/// The program that decides and does nothing else (bpf/network_vectors.bpf.c).
+/// The program that only makes decisions (bpf/network_vectors.bpf.c).
 const DECIDES: &str = "network_vector";
-/// The program that an acknowledgement runs (bpf/rate.bpf.c), and the data that it acknowledges
-/// in `learned`, bytes.
+/// The program that runs for an ACK (bpf/rate.bpf.c), and the data acknowledged in `learned`,
+/// bytes.
 const ACKNOWLEDGED: &str = "rate_control";
 const LEARNED_BYTES: usize = 60_000_000;
 
-/// Loaded under names of this process.
+/// Congestion controls loaded under names of this process.
 pub struct Loaded {
     binary: PathBuf,
     pin: PathBuf,
     directory: tempfile::TempDir,
-    /// Their numbers: others on this machine may have programs of the same names.
+    /// Ids of their programs: other programs on this machine may have the same names.
     programs: BTreeSet<u32>,
 }
 
 impl Loaded {
-    /// Loads each of what `thalweg cc load` names, and what its programs' names begin with.
+    /// Loads congestion controls, given as for `thalweg cc load` with the prefixes of their
+    /// programs' names.
     pub fn new(binary: &Path, controls: &[(&str, &str)]) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let pin = PathBuf::from(format!(
@@ -90,7 +92,7 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // Where the first was refused there is none.
+        // If the first was refused, there is none.
         if let Err(error) = fs::remove_dir_all(&self.pin)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -99,12 +101,12 @@ impl Drop for Loaded {
     }
 }
 
-/// What a congestion control is called here.
+/// The name of a congestion control here.
 pub fn name(program: &str) -> String {
     format!("{}_{}", &program[..1], std::process::id())
 }
 
-/// Time (ns) and calls of each program that is wanted, by its name.
+/// Time (ns) and calls of each wanted program, by its name.
 fn calls(wanted: impl Fn(u32, &str) -> bool) -> BTreeMap<String, (u64, u64)> {
     ProgInfoIter::default()
         .filter_map(|info| {
@@ -224,8 +226,8 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met)
 }
 
-/// Measures both by turns, so that neither always comes first, and gives the ratios of the rounds;
-/// the first round warms caches up.
+/// Measures both in turn, with alternating order, and returns the ratios of the rounds. The first
+/// round warms caches up.
 fn by_turns(
     ours: &str,
     other: &str,
@@ -258,8 +260,8 @@ fn note(name: &str, values: &[f64]) {
     println!("{name:<68} {median:>9.3}          [{low:.3} … {high:.3}] n={count}");
 }
 
-/// Kernel time, ns, of an acknowledgement to the learned rate controller, decisions included,
-/// and of a decision alone.
+/// Kernel time, ns, of an ACK in the learned rate controller, decisions included, and of a decision
+/// alone.
 pub fn learned(binary: &Path, model: &Path) -> Result<(f64, f64)> {
     let mut options = bed::options("learned");
     options.path.rate = Some("100mbit".parse().map_err(Error::msg)?);
@@ -277,7 +279,7 @@ pub fn learned(binary: &Path, model: &Path) -> Result<(f64, f64)> {
     Ok((acknowledged, spread(&alone).median))
 }
 
-/// Kernel time, ns, of a run of the programs of a name while something is done.
+/// Kernel time, ns, of one run of the programs with a name during `work`.
 pub fn per_run(program: &str, work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let so_far = || calls(|_, name| name == program).remove(program);
     let before = so_far().with_context(|| format!("no program {program}"))?;
@@ -290,8 +292,8 @@ pub fn per_run(program: &str, work: impl FnOnce() -> Result<()>) -> Result<f64> 
     Ok((after.0 - before.0) as f64 / runs as f64)
 }
 
-/// Kernel time of a decision alone, ns, a value a round: the header that the congestion control
-/// runs, called by a program that does nothing else.
+/// Kernel time of a decision alone, ns, one value per round. A program that does nothing else calls
+/// the congestion control's header.
 fn decisions(model: &Path, rounds: usize) -> Result<Vec<f64>> {
     let read = ModelFile::read(model)?;
     let model = read.policy.integer().context("the model has no integers")?;
@@ -303,7 +305,7 @@ fn decisions(model: &Path, rounds: usize) -> Result<Vec<f64>> {
     let _statistics = enable_statistics()?;
     let mut round = || {
         for step in 0..u64::from(DECISIONS) {
-            // Queues of 0 to 4 ms and rates of 1 Mbit/s to 8 Gbit/s, without order.
+            // Queues of 0 to 4 ms and rates of 1 Mbit/s to 8 Gbit/s, in random order.
             let mixed = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             let measurement = Measurement {
                 rtt_ns: 2_000_000 + mixed % 4_000_000,
@@ -337,7 +339,7 @@ fn shaped(control: &str, with_bbr: bool) -> Result<bool> {
     Ok(met)
 }
 
-/// Goodput and CPU of transfers, as ratios to cubic's in the round beside.
+/// Goodput and CPU of transfers, as ratios to cubic's in the adjacent round.
 fn against_cubic(pair: &Pair, control: &str) -> Result<(Vec<f64>, Vec<f64>)> {
     let goodput = by_turns(control, "cubic", |control| {
         transfer(pair, control, SHAPED_BYTES)

@@ -1,7 +1,7 @@
-//! What Thalweg costs in instructions of the processor: numbers that depend neither on the
-//! machine nor on what else it does. In QEMU's virtual time an instruction takes a nanosecond,
-//! so the kernel's own BPF statistics count them. Entering a program and reading the clock
-//! for the statistics is in every figure that is not a difference.
+//! Thalweg's costs in instructions of the processor: numbers that depend neither on the machine nor
+//! on its load. In QEMU's virtual time an instruction takes a nanosecond, so the kernel's own BPF
+//! statistics count them. Every figure that is not a difference includes entering a program and
+//! reading the clock for the statistics.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,13 +17,13 @@ use thalweg_lab::units::Size;
 use crate::table::spread;
 use crate::{cc, kernel, limit, policy};
 
-/// Rounds of connections: in virtual time a second says what the first did.
+/// Rounds of connections: in virtual time a second round equals the first.
 const ROUNDS: usize = 1;
-/// One may cost this much more than the file says, percent.
+/// Allowed growth of a cost over the file, percent.
 const GROWTH_PERCENT: f64 = 3.0;
-/// 50,000 hosts, the agent and what it keeps, in a file system that is memory.
+/// 50,000 hosts, the agent and its state, in a file system in memory.
 const MEMORY: Size = Size::from_bytes(1500 << 20);
-/// What the file begins with.
+/// Start of the file.
 const HEAD: &str = "\
 # Instructions that each thing costs in the kernel, counted by `thalweg-bench instructions`.
 # It fails where one costs 3 % more than here; `thalweg-bench instructions --write` writes the
@@ -35,24 +35,24 @@ const HEAD: &str = "\
 struct Costs {
     /// Release of the kernel.
     kernel: String,
-    /// What QEMU says that it is.
+    /// QEMU's version.
     qemu: String,
     instructions: BTreeMap<String, u64>,
 }
 
-/// What has become of a cost.
+/// Change of a cost.
 #[derive(Debug, PartialEq)]
 struct Change<'a> {
     name: &'a str,
     count: u64,
     earlier: Option<u64>,
-    /// By too much.
+    /// Whether it grew too much.
     grown: bool,
 }
 
-/// Counts on a kernel in QEMU, and compares with the file, or writes it; returns whether none
-/// has grown. Where no kernel is asked for it is the file's, or the newest. With another kernel
-/// or version of QEMU than the file's it only counts.
+/// Counts on a kernel in QEMU, and compares with the file, or writes it; returns whether none has
+/// grown. The default kernel is the file's, or the newest. With another kernel or version of QEMU
+/// than the file's, it only counts.
 pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("instructions.toml");
     let place = || file.display().to_string();
@@ -123,8 +123,7 @@ pub fn run(binary: &Path, asked: Option<&OsStr>, write: bool) -> Result<bool> {
 }
 
 impl Costs {
-    /// What has become of each; what was not counted before has grown. None where the two were
-    /// not counted alike.
+    /// Change of each cost; a new one counts as grown. None if the two counts are not comparable.
     fn since<'a>(&'a self, before: &Self) -> Option<Vec<Change<'a>>> {
         let alike = self.kernel == before.kernel && self.qemu == before.qemu;
         let change = |(name, &count): (&'a String, &u64)| {
@@ -142,7 +141,7 @@ impl Costs {
     }
 }
 
-/// What each thing costs on this kernel, ns, by name.
+/// Each cost on this kernel, ns, by name.
 pub fn measure(binary: &Path, model: &Path) -> Result<BTreeMap<&'static str, f64>> {
     let connections = kernel::measure(binary, ROUNDS)?;
     let of = |us: &[f64]| spread(us).median * 1000.0;

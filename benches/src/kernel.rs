@@ -1,4 +1,4 @@
-//! Kernel time of the programs, by the kernel's own BPF statistics.
+//! Kernel time of the programs, from the kernel's own BPF statistics.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -16,21 +16,21 @@ use crate::table::{Target, line, spread};
 pub const HOSTS: u32 = 50_000;
 const ROUNDS: usize = 25;
 const CONNECTIONS: usize = 400;
-/// Above the least size that is scored: closes are measured with all of their work.
+/// Above the smallest scored size: closes are measured with all of their work.
 const BYTES: usize = 200_000;
 /// Data over a path with loss, bytes.
 const LOSSY_BYTES: usize = 20_000_000;
-/// The server answers for all of 10.99.0.0/16.
+/// The server accepts connections to all of 10.99.0.0/16.
 const NETWORK: &str = "10.99.0.0/16";
 const FIRST: [u8; 4] = [10, 99, 1, 0];
 
-/// What connections cost in the kernel, a value a round.
+/// Costs of connections in the kernel, one value per round.
 pub struct Cost {
-    /// Per establishment, and per close of which half are scored, µs.
+    /// Per establishment, µs.
     pub established_us: Vec<f64>,
-    /// See above.
+    /// Per close, µs; half of the closes are scored.
     pub closed_us: Vec<f64>,
-    /// Runs of the program that an end of a connection causes: at establishment, ...
+    /// Runs of the program per end of a connection: at establishment, ...
     open_runs: Vec<f64>,
     /// ... while data flows, ...
     flow_runs: Vec<f64>,
@@ -67,7 +67,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(first && second && third)
 }
 
-/// So many rounds of connections between two hosts with an agent.
+/// Runs rounds of connections between two hosts with an agent.
 pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
     let pair = bed::pair("kernel")?;
     route(&pair)?;
@@ -101,7 +101,8 @@ pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
         let start = run_time(&link)?;
         client.go_on()?;
         client.line()?;
-        // Both ends of each connection run the programs, and accept() is done in softirq.
+        // Both ends of each connection run the programs, and the accepting end's work is in
+        // softirq.
         wait_for_counter(&agent, "/counters/established")?;
         let open = run_time(&link)?;
         client.go_on()?;
@@ -124,7 +125,7 @@ pub fn measure(binary: &Path, rounds: usize) -> Result<Cost> {
     Ok(cost)
 }
 
-/// Kernel time of the program's run at a retransmission, ns: bulk to a known host over a path
+/// Kernel time of the program's run at a retransmission, ns: bulk data to a known host over a path
 /// that loses two packets in a hundred.
 pub fn retransmission(binary: &Path) -> Result<f64> {
     let mut options = bed::options("retransmission");
@@ -161,7 +162,7 @@ pub fn retransmission(binary: &Path) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / runs as f64)
 }
 
-/// Makes the server answer for a whole network, and the client find it.
+/// Makes the server accept connections to a whole network, and routes the client to it.
 fn route(pair: &Pair) -> Result<()> {
     let client = pair.namespace(Side::Client);
     let server = pair.namespace(Side::Server);
@@ -178,8 +179,8 @@ fn route(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// One round of real connections tells the client's namespace cookie; then the map is filled
-/// with records of that namespace, those of the coming connections among them.
+/// One round of real connections shows the client's namespace cookie. Then the map is filled with
+/// records of that namespace, including those of the later connections.
 fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
     for _ in 0..3 {
         client.go_on()?;
@@ -199,7 +200,7 @@ fn fill(agent: &Agent, client: &mut Worker, server: &mut Worker) -> Result<()> {
     fill_hosts(agent, netns)
 }
 
-/// Writes records of [`HOSTS`] hosts, three measured arms each, into the agent's map.
+/// Writes records of [`HOSTS`] hosts, with three measured arms each, into the agent's map.
 pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
     let hosts = MapHandle::from_pinned_path(agent.pin.join("hosts"))?;
     let first = u32::from_be_bytes(FIRST);
@@ -224,12 +225,12 @@ pub fn fill_hosts(agent: &Agent, netns: u64) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a counter stands still at an even number of whole rounds.
+/// Waits until a counter is constant at an even number of whole rounds.
 fn wait_for_counter(agent: &Agent, pointer: &str) -> Result<()> {
     wait_for_counter_of(agent, pointer, 2 * CONNECTIONS as u64)
 }
 
-/// Waits until a counter stands at a multiple of `step`.
+/// Waits until a counter is constant at a multiple of `step`.
 fn wait_for_counter_of(agent: &Agent, pointer: &str, step: u64) -> Result<()> {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     loop {
@@ -243,7 +244,7 @@ fn wait_for_counter_of(agent: &Agent, pointer: &str, step: u64) -> Result<()> {
     }
 }
 
-/// The kernel counts run time of BPF programs while this is open.
+/// While this is open, the kernel counts run time of BPF programs.
 pub fn enable_statistics() -> Result<OwnedFd> {
     // SAFETY: a plain system call; a negative answer is checked below.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
@@ -254,14 +255,14 @@ pub fn enable_statistics() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Total run time (ns) and runs of the program of a pinned link.
+/// Total run time (ns) and number of runs of the program of a pinned link.
 pub fn run_time(link: &Path) -> Result<(u64, u64)> {
     let link = Link::open(link)?;
     let info = program_info(link.info()?.prog_id)?.context("the link's program is gone")?;
     Ok((info.run_time_ns, info.run_cnt))
 }
 
-/// What the kernel tells of a program; none where there is none of that number.
+/// The kernel's information on a program; none if there is no program with that number.
 pub fn program_info(id: u32) -> Result<Option<libbpf_sys::bpf_prog_info>> {
     // SAFETY: a plain system call; a negative answer is checked below.
     let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };

@@ -1,5 +1,5 @@
-//! What `thalweg limit` lets through, set against what was asked for, and how long requests take
-//! beside bulk.
+//! Throughput of `thalweg limit` against the requested rate, and durations of requests beside bulk
+//! traffic.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,22 +15,22 @@ use crate::kernel::enable_statistics;
 use crate::table::{Spread, Target, line, spread};
 
 const ROUNDS: usize = 5;
-/// The rate on the wire may be this much off, either way.
+/// Tolerance of the rate on the wire, either way.
 const ERROR_PERCENT: f64 = 3.0;
-/// A mean round trip may be no longer, in ms: without any limit it is some 0.1 ms.
+/// Limit of the mean round-trip time, in ms: without any limit it is some 0.1 ms.
 const RTT_MS: f64 = 5.0;
 /// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
 const WIRE: f64 = 1500.0 / 1448.0;
 /// Requests of a round, and bytes of each.
 const REQUESTS: usize = 100;
 const REQUEST_BYTES: usize = 10_000;
-/// Data of the time per packet, bytes.
+/// Data for the time per packet, bytes.
 const PACKET_BYTES: usize = 20_000_000;
-/// Nine requests in ten are over by then, in ms: beyond twice the queue of 50 ms, which short
+/// Nine requests in ten must be over by then, in ms. Beyond twice the queue of 50 ms, which short
 /// requests may use, they would have waited for a time-out, 200 ms.
 const REQUEST_MS: f64 = 100.0;
 
-/// Bulk under a limit.
+/// Bulk traffic under a limit.
 #[derive(Clone, Copy)]
 struct Bulk {
     rate: &'static str,
@@ -38,11 +38,11 @@ struct Bulk {
     congestion_control: &'static str,
     flows: u32,
     options: &'static [&'static str],
-    /// To this address of the client's own namespace instead of the server.
+    /// An address in the client's own namespace instead of the server.
     loopback: Option<&'static str>,
-    /// The limit comes when the connections are open.
+    /// Whether the limit is set after the connections are open.
     older: bool,
-    /// So long is measured, s.
+    /// Duration of the measurement, s.
     seconds: u32,
 }
 
@@ -112,7 +112,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met & requests_beside(binary)?)
 }
 
-/// How long requests take beside bulk traffic; returns whether the target is met.
+/// Durations of requests beside bulk traffic; returns whether the target is met.
 fn requests_beside(binary: &Path) -> Result<bool> {
     let mut met = true;
     for (congestion_control, flows) in [("", 0), ("cubic", 32), ("bbr", 4)] {
@@ -165,11 +165,11 @@ pub fn packet(binary: &Path) -> Result<f64> {
 struct Round {
     mbps: f64,
     rtt_ms: f64,
-    /// Of the bytes that were to pass.
+    /// Share of the bytes sent.
     dropped_percent: f64,
 }
 
-/// The rate as it is, its error, and what was dropped; returns the spread of the error.
+/// Prints the rate, its error, and drops; returns the spread of the error.
 fn tell(name: &str, bulk: &Bulk, rounds: &[Round]) -> Spread {
     let rates: Vec<f64> = rounds.iter().map(|round| round.mbps).collect();
     let rates = spread(&rates);
@@ -187,7 +187,7 @@ fn tell(name: &str, bulk: &Bulk, rounds: &[Round]) -> Spread {
     spread(&errors)
 }
 
-/// The same and the round trip, with targets.
+/// As [`tell`], with the round-trip time and targets.
 fn report(name: &str, bulk: &Bulk, rounds: &[Round]) -> bool {
     let errors = tell(name, bulk, rounds);
     let mut met = line(
@@ -213,7 +213,7 @@ fn rounds(binary: &Path, bulk: &Bulk) -> Result<Vec<Round>> {
     (0..ROUNDS).map(|_| round(binary, bulk)).collect()
 }
 
-/// A process that ends with this.
+/// A process that ends with this value.
 struct Ends(Child);
 
 impl Drop for Ends {
@@ -291,7 +291,7 @@ fn round(binary: &Path, bulk: &Bulk) -> Result<Round> {
         .filter_map(|stream| stream.pointer("/sender/mean_rtt")?.as_f64())
         .collect();
     ensure!(!rtts_us.is_empty(), "no round-trip time");
-    // Of 64 KiB that loopback carries in one, headers are a thousandth.
+    // Loopback carries 64 KiB at once, of which headers are a thousandth.
     let wire = if bulk.loopback.is_some() { 1.001 } else { WIRE };
     Ok(Round {
         mbps: goodput * wire / 1e6,
@@ -300,7 +300,7 @@ fn round(binary: &Path, bulk: &Bulk) -> Result<Round> {
     })
 }
 
-/// How long requests take beside bulk, or alone where there are no flows of it, ms.
+/// Durations of requests beside bulk traffic, or alone without flows of it, ms.
 fn requests(binary: &Path, bulk: &Bulk) -> Result<Vec<f64>> {
     let pair = bed::pair("limit")?;
     let limit = Limit::set(binary, &pair, bulk.rate, bulk.options)?;
@@ -335,7 +335,7 @@ fn requests(binary: &Path, bulk: &Bulk) -> Result<Vec<f64>> {
     times
 }
 
-/// A limit on the client's and server's cgroup; dropped, it is removed.
+/// A limit on the client's and server's cgroup, removed with this value.
 pub struct Limit {
     binary: PathBuf,
     cgroup: PathBuf,

@@ -1,4 +1,4 @@
-//! What a link carries, and how exactly: `thalweg link` with iperf3 and with single packets.
+//! Throughput and precision of a link: `thalweg link` with iperf3 and with single packets.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use crate::table::{Target, line, spread};
 
 const ROUNDS: usize = 5;
 
-/// No more than one packet in a hundred may be later than this, in milliseconds.
+/// At most one packet in a hundred may be later than this, in milliseconds.
 const ERROR_MS: f64 = 0.3;
 
 /// Runs the measurement; returns whether all targets are met.
@@ -23,7 +23,7 @@ pub fn run(binary: &Path) -> Result<bool> {
         &spread(&column(&plain, |round| round.mbps)),
         &Target::AtLeast(1000.0),
     );
-    // TCP payload is 1448 of 1500 bytes.
+    // 1448 of 1500 bytes are TCP payload.
     for (rate, delay, floor) in [("100mbit", "20ms", 90.0), ("1gbit", "5ms", 900.0)] {
         let limited = rounds(|| iperf(binary, &["--rate", rate, "--delay", delay]))?;
         met &= line(
@@ -44,8 +44,8 @@ pub fn run(binary: &Path) -> Result<bool> {
         "single packets, 20 ms each way: median round trip beyond 40 ms",
         "ms",
         &spread(&single),
-        // Once each way. It includes what the two processes wait for a CPU, so the
-        // higher percentiles are about the machine, not the link.
+        // Once each way. It includes the two processes' waits for a CPU, so the higher percentiles
+        // are about the machine, not the link.
         &Target::AtMost(2.0 * ERROR_MS),
     );
     Ok(met)
@@ -79,7 +79,7 @@ fn iperf(binary: &Path, path: &[&str]) -> Result<Round> {
     })
 }
 
-/// How much longer than asked for a single packet takes for both ways: the median, in ms.
+/// Excess of a single packet's round-trip time over the requested delay: the median, in ms.
 fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let worker = format!("exec '{}' worker", program.display());
@@ -98,7 +98,7 @@ fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
     Ok(excess[100])
 }
 
-/// What the near command wrote, and the link's report.
+/// The output of the near command, and the link's report.
 fn link(binary: &Path, path: &[&str], far: (&str, &str), near: &str) -> Result<(String, Value)> {
     let file = tempfile::NamedTempFile::new().context("a file for the report")?;
     let output = Command::new(binary)

@@ -1,4 +1,4 @@
-//! What Thalweg costs. `make bench` runs it; each part can be run alone as root:
+//! Costs of Thalweg. `make bench` runs it; each part can be run alone as root:
 //!
 //! ```text
 //! thalweg-bench kernel   kernel time per establishment and per close, 50,000 hosts in the map

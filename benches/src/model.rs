@@ -1,4 +1,4 @@
-//! Nanoseconds per decision of the learned rate controller, in this process: no kernel involved.
+//! Nanoseconds per decision of the learned rate controller, in this process, without the kernel.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::table::{Target, line, spread};
 
 /// Widths of the published network.
 const WIDTHS: [usize; 4] = [4, 12, 12, 1];
-/// Different inputs, so that branches cannot be learned by heart.
+/// Number of different inputs, so that the branch predictor cannot learn them.
 const INPUTS: usize = 4096;
 const ROUNDS: usize = 101;
 
-/// Numbers without order; xorshift, seeded.
+/// Random numbers; xorshift, seeded.
 struct Random(u64);
 
 impl Random {
@@ -90,7 +90,7 @@ pub fn run() -> Result<bool> {
     Ok(met)
 }
 
-/// Processor time of this thread: what others run meanwhile counts little.
+/// Processor time of this thread: the machine's load matters little.
 fn now() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
@@ -133,7 +133,7 @@ fn integer_network(random: &mut Random) -> Result<Network> {
             .map(|_| (random.q15() / 259) as i8)
             .collect();
         let (bias, multipliers) = (vec![0; pair[1]], vec![3 << 29; pair[1]]);
-        // About 2^-8: sums of a dozen products come to a few dozen.
+        // About 2^-8: sums of a dozen products become a few dozen.
         layers.push(Layer::new("", pair[0], &weights, &bias, &multipliers, 38)?);
     }
     let input = Scale {

@@ -1,4 +1,4 @@
-//! What a policy costs: kernel time of a connection, connection rate, memory, time to apply.
+//! Costs of a policy: kernel time of a connection, connection rate, memory, time to apply.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,12 +18,12 @@ use crate::table::{Target, line, spread};
 /// Prefixes of the policy, each a rule.
 const PREFIXES: u32 = 10_000;
 const ROUNDS: usize = 20;
-/// What there is nothing to do about for a connection.
+/// A setting without any work per connection.
 const NOTHING: &str = "save_syn = true";
-/// What is set once a connection is established.
+/// A setting at establishment.
 const OPTION: &str = "cwnd_clamp = 1000";
 
-/// Policies in the kernel, by the command line, on a pair's cgroup.
+/// Policies in the kernel, set by the command line, on a pair's cgroup.
 pub struct Policies {
     binary: PathBuf,
     pin: PathBuf,
@@ -31,7 +31,7 @@ pub struct Policies {
 }
 
 impl Policies {
-    /// None yet.
+    /// Without a policy.
     pub fn new(binary: &Path, pair: &Pair) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let pin = PathBuf::from(format!(
@@ -53,7 +53,7 @@ impl Policies {
         })
     }
 
-    /// What `thalweg --json policy ARGUMENTS` says.
+    /// The output of `thalweg --json policy ARGUMENTS`.
     pub fn thalweg(&self, arguments: &[&str]) -> Result<Value> {
         let output = Command::new(&self.binary)
             .arg("--config")
@@ -68,7 +68,7 @@ impl Policies {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// Puts a policy in force; returns how long that took, ms, and what its tables take, MB.
+    /// Puts a policy in force; returns the duration, ms, and the memory of its tables, MB.
     fn apply(&self, policy: &str) -> Result<(f64, f64)> {
         let started = Instant::now();
         let said = self.put(policy, &[])?;
@@ -77,7 +77,7 @@ impl Policies {
         Ok((took, bytes / 1e6))
     }
 
-    /// Puts a policy in force with options of `thalweg policy apply`, and returns what that says.
+    /// Puts a policy in force with options of `thalweg policy apply`, and returns the output.
     pub fn put(&self, policy: &str, options: &[&str]) -> Result<Value> {
         let file = self.directory.path().join("policy.toml");
         fs::write(&file, policy)?;
@@ -85,7 +85,7 @@ impl Policies {
         self.thalweg(&[&["apply", file], options].concat())
     }
 
-    /// Kernel time, ns per end of a connection, over so many rounds of a lane.
+    /// Kernel time, ns per end of a connection, over some rounds of a lane.
     fn cost(&self, lane: &mut Lane, rounds: usize) -> Result<Vec<f64>> {
         let link = self.pin.join("policy/link");
         lane.round()?;
@@ -108,12 +108,12 @@ impl Drop for Policies {
     }
 }
 
-/// A policy of [`PREFIXES`] rules that set `set`, and one for the hosts of a pair if wanted.
+/// A policy of [`PREFIXES`] rules that set `set`, optionally with one for the hosts of a pair.
 fn policy(set: &str, own: bool) -> Result<String> {
     rules(PREFIXES, set, own)
 }
 
-/// A policy of so many.
+/// A policy with this number of rules.
 fn rules(prefixes: u32, set: &str, own: bool) -> Result<String> {
     let mut text = "name = \"bench\"\n".to_owned();
     for index in 0..prefixes {
@@ -132,8 +132,8 @@ fn rules(prefixes: u32, set: &str, own: bool) -> Result<String> {
     Ok(text)
 }
 
-/// Kernel time, ns per end of a connection, of finding none of 10,000 rules, and of finding one
-/// that sets an option.
+/// Kernel time, ns per end of a connection, if none of 10,000 rules matches, and if one matches and
+/// sets an option.
 pub fn lookup(binary: &Path) -> Result<(f64, f64)> {
     let pair = bed::pair("lookup")?;
     let policies = Policies::new(binary, &pair)?;
@@ -161,9 +161,8 @@ pub fn run(binary: &Path) -> Result<bool> {
 
     let statistics = enable_statistics()?;
     let mut lane = Lane::new(&with, with.cgroup())?;
-    // What the kernel takes to enter the program, and to read the clock for the statistics, at
-    // each of three or four hooks, is in every figure; a policy without rules for connections
-    // shows it alone.
+    // Every figure includes entering the program and reading the clock for the statistics, at each
+    // of three or four hooks. A policy without rules for connections shows that cost alone.
     policies.apply(&policy(NOTHING, true)?)?;
     let idle = policies.cost(&mut lane, ROUNDS)?;
     let floor = spread(&idle).median;
@@ -211,7 +210,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met & connections(&mut with, &mut without)?)
 }
 
-/// What it costs to apply a policy; returns whether the targets are met.
+/// Costs of applying a policy; returns whether the targets are met.
 fn applying(policies: &Policies, established: &str) -> Result<bool> {
     let mut took = Vec::new();
     let mut megabytes = Vec::new();
@@ -239,7 +238,7 @@ fn applying(policies: &Policies, established: &str) -> Result<bool> {
 fn connections(with: &mut Lane, without: &mut Lane) -> Result<bool> {
     let mut ratios = Vec::new();
     for round in 0..=2 * ROUNDS {
-        // Turn about, so that neither always comes first; the first round warms caches up.
+        // Alternating, so that neither always comes first; the first round warms caches up.
         let (fast, slow) = if round % 2 == 0 {
             let with = with.round()?;
             (with, without.round()?)

@@ -11,7 +11,7 @@ use crate::table::{Target, line, spread};
 const ROUNDS: usize = 80;
 const SECONDS: f64 = 0.25;
 
-/// A transfer of this size is scored: from then on there is something to decide.
+/// A transfer of this size is scored: from then on connections have decisions.
 const BULK: usize = 4_000_000;
 
 /// A client that connects and closes in a loop, and its server.
@@ -54,16 +54,16 @@ impl Lane {
     }
 }
 
-/// Which ends of the connections the agent reaches.
+/// The ends of the connections that the agent sees.
 #[derive(Clone, Copy)]
 enum Reach {
     /// The client's: as on a network, where the other end is another machine.
     Client,
-    /// Both: each connection pays twice.
+    /// Both: each connection costs twice.
     Both,
 }
 
-/// Runs the measurement; returns whether the target is met by all.
+/// Runs the measurement; returns whether all targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let with = bed::pair("with")?;
     let without = bed::pair("without")?;
@@ -90,7 +90,7 @@ fn compare(agent: &Agent, what: &str, reach: Reach, with: &Pair, without: &Pair)
     let mut ratios = Vec::new();
     let (mut fast, mut slow) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        // Turn about, so that neither always comes first.
+        // Alternating, so that neither always comes first.
         let (with, without) = if round % 2 == 0 {
             let with = with.round()?;
             (with, without.round()?)

@@ -1,4 +1,4 @@
-//! What a full table of hosts costs the agent: bytes written, memory, and how long the API waits.
+//! Costs of a full table of hosts for the agent: bytes written, memory, and waits of the API.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,17 +17,17 @@ use crate::bed::{self, Agent};
 use crate::table::{Target, line, spread};
 
 const HOSTS: u32 = 65_536;
-/// One host in so many changes between two snapshots.
+/// One host in this many changes between two snapshots.
 const CHANGED: usize = 100;
 const ROUNDS: u32 = 5;
-/// The bed's interval of snapshots and as much again: one has been taken.
+/// Twice the bed's interval of snapshots: one has been taken.
 const SNAPSHOT: Duration = Duration::from_secs(2);
 
 /// Runs the measurement; returns whether the targets are met.
 pub fn run(binary: &Path) -> Result<bool> {
     let pair = bed::pair("store")?;
     let agent = Agent::start(binary, &pair, "store")?;
-    // A connection, so that there is something to save.
+    // A connection, so that there is a record to save.
     let change = |step: usize, connections: u32| -> Result<()> {
         learn(&agent, step, connections)?;
         bed::transfer(&pair, 1000, None)
@@ -96,7 +96,7 @@ pub fn run(binary: &Path) -> Result<bool> {
     Ok(met)
 }
 
-/// Puts every `step`th host into the kernel, seen now.
+/// Puts every `step`th host into the kernel, as seen now.
 fn learn(agent: &Agent, step: usize, connections: u32) -> Result<()> {
     let hosts = MapHandle::from_pinned_path(agent.pin.join("hosts"))?;
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
@@ -136,7 +136,7 @@ fn learn(agent: &Agent, step: usize, connections: u32) -> Result<()> {
     Ok(())
 }
 
-/// Asks for an event, which only the store has.
+/// Requests an event, which only the store has.
 fn ask(agent: &Agent) -> Result<()> {
     let mut socket = UnixStream::connect(&agent.socket)?;
     socket.write_all(
@@ -148,12 +148,12 @@ fn ask(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a process has written, answers of the API among them.
+/// Bytes that a process has written, including responses of the API.
 fn written(pid: u32) -> Result<u64> {
     field(&format!("/proc/{pid}/io"), "wchar:")
 }
 
-/// Most memory that a process has had, KiB.
+/// Peak memory of a process, KiB.
 fn peak(pid: u32) -> Result<u64> {
     field(&format!("/proc/{pid}/status"), "VmHWM:")
 }

@@ -1,18 +1,18 @@
-//! One line a figure: measured, spread, target, verdict.
+//! Tables with a line per figure: measurement, spread, target, verdict.
 
 /// Median and quartiles of repeated measurements.
 pub struct Spread {
-    /// The middle.
+    /// The median.
     pub median: f64,
-    /// A quarter of the measurements are below.
+    /// The lower quartile.
     pub low: f64,
-    /// A quarter are above.
+    /// The upper quartile.
     pub high: f64,
-    /// How many there were.
+    /// Number of measurements.
     pub count: usize,
 }
 
-/// Median and quartiles (nearest rank); panics on an empty list, which no benchmark makes.
+/// Median and quartiles (nearest rank); panics on an empty list, which no benchmark has.
 pub fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -25,11 +25,11 @@ pub fn spread(values: &[f64]) -> Spread {
     }
 }
 
-/// Which side of the target is good.
+/// The good side of a target.
 pub enum Target {
-    /// No more than this.
+    /// At most this.
     AtMost(f64),
-    /// No less than this.
+    /// At least this.
     AtLeast(f64),
 }
 

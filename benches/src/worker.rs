@@ -1,4 +1,4 @@
-//! Traffic: runs inside a namespace and is steered by lines on its standard input.
+//! Traffic: a worker runs inside a namespace and is controlled by lines on its standard input.
 
 use std::ffi::OsString;
 use std::io::{BufRead, Read, Write};
@@ -10,9 +10,9 @@ use clap::Subcommand;
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 const PORT: u16 = 5001;
-/// How long a worker waits for its peer at most.
+/// Longest wait of a worker for its peer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two requests.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a worker does.
@@ -54,7 +54,7 @@ pub enum Work {
     Options { address: IpAddr, bytes: usize },
 }
 
-/// Does the work.
+/// Runs the work.
 pub fn run(work: &Work) -> Result<()> {
     match work {
         Work::Greet => greet(),

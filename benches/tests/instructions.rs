@@ -1,10 +1,10 @@
-//! What Thalweg costs in the kernel, counted in virtual time, against benches/instructions.toml.
+//! Thalweg's costs in the kernel, counted in virtual time, against benches/instructions.toml.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::path::Path;
 use std::process::Command;
 
-/// Where there is no kernel, this one is downloaded.
+/// Downloaded if there is no kernel.
 const PACKAGE: &str = "linux-image-6.12-cloud-amd64";
 
 #[test]

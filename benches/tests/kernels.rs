@@ -1,4 +1,4 @@
-//! What docs/reference/kernels.md says, against the kernels that it is about.
+//! docs/reference/kernels.md against its kernels.
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::os::unix::process::CommandExt;
@@ -36,7 +36,8 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Brings a package; its release. None where it cannot be had, on Debian as root a failure.
+/// Adds a package; returns its release. None if it is not available, which is a failure on Debian
+/// as root.
 fn release_of(package: &str) -> Option<String> {
     let added = Command::new(thalweg())
         .args(["--json", "lab", "kernels", "add", package])
@@ -59,7 +60,8 @@ fn the_oldest_kernel_is_as_the_page_says() {
     let Some(release) = release_of(PACKAGES[0]) else {
         return;
     };
-    // What comes closest to the verifier's limits, and what no other test runs on this kernel.
+    // The features closest to the verifier's limits, and those that no other test runs on this
+    // kernel.
     let tried = kernels(&["--kernel", &release])
         .args(["--feature", "learning by busy time"])
         .args(["--feature", "policies: open connections"])
@@ -91,7 +93,7 @@ fn bad_input_is_refused_in_a_line() {
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
-        // One line, after the laboratory's that it cannot run.
+        // One line, after the laboratory's line that it cannot run.
         let lines = error.lines().filter(|line| !line.ends_with(':'));
         assert_eq!(lines.count(), 1, "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
@@ -137,7 +139,7 @@ fn an_interrupted_probe_leaves_nothing() {
         assert_eq!(probe.try_wait().unwrap(), None);
         std::thread::sleep(Duration::from_millis(10));
     }
-    // As Ctrl-C does it: the group.
+    // As Ctrl-C does: to the group.
     let group = Pid::from_raw(pid as i32);
     nix::sys::signal::killpg(group, Signal::SIGINT).unwrap();
     assert!(!probe.wait().unwrap().success());
@@ -158,7 +160,7 @@ fn without_qemu_it_says_what_to_install() {
     let Some(release) = release_of(PACKAGES[0]) else {
         return;
     };
-    // It is found wherever PATH leads: so it is covered, in a namespace of mounts.
+    // QEMU is found wherever PATH leads, so another file is mounted over it, in a mount namespace.
     let command = kernels(&["--kernel", &release]);
     let covered = Command::new("unshare")
         .args(["--mount", "sh", "-c"])

@@ -1,5 +1,5 @@
-//! Which kernel does what: Debian's in QEMU and the machine's own, everything tried on each
-//! ([`probe`]), and docs/reference/kernels.md written of it ([`page`]).
+//! Features by kernel: each feature is tried ([`probe`]) on Debian's kernels in QEMU and on the
+//! machine's own. The result is docs/reference/kernels.md ([`page`]).
 
 mod page;
 pub mod probe;
@@ -21,33 +21,33 @@ use thalweg_lab::units::Size;
 use page::Compared;
 use probe::{Column, Object};
 
-/// The kernels of the page: what their releases begin with, and the packages that have them.
+/// The kernels of the page: prefixes of their releases, and their packages.
 const SERIES: [(&str, &str); 2] = [
     ("6.1.", "linux-image-cloud-amd64"),
     ("6.12.", "linux-image-6.12-cloud-amd64"),
 ];
-/// The agent, its maps and a file system that is memory.
+/// The agent, its maps and a file system in memory.
 const MEMORY: Size = Size::from_bytes(1000 << 20);
-/// What `thalweg cc load` gets.
+/// Argument of `thalweg cc load`.
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../models/adpg-plus.safetensors"
 );
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/kernels.md");
 
-/// A kernel and what came of it.
+/// A kernel and its results.
 #[derive(Serialize)]
 pub struct Tried {
-    /// The package and its version; none: the kernel that this runs on.
+    /// The package and its version; none: the running kernel.
     pub package: Option<String>,
-    /// What came of it.
+    /// Its results.
     #[serde(flatten)]
     pub column: Column,
 }
 
-/// Tries features, all where none is named, on the kernels that are asked for, otherwise on those
-/// of the page and on this machine's own; returns whether the page says what came out. With
-/// `write` the page is written.
+/// Tries features, by default all, on the given kernels, by default those of the page and this
+/// machine's own. Returns whether the page agrees with the results. With `write` the page is
+/// written.
 pub fn run(
     binary: &Path,
     asked: &[OsString],
@@ -118,7 +118,7 @@ pub fn run(
     }
 }
 
-/// The newest kernel of a series that a package has brought.
+/// The newest kernel of a series from a package.
 fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
     let fits = |stock: &&Stock| {
         stock.package.is_some() && stock.fault.is_none() && stock.name.starts_with(series)
@@ -129,7 +129,7 @@ fn newest(all: &[Stock], series: &str, package: &str) -> Result<Stock> {
     })
 }
 
-/// What a stock kernel makes of everything.
+/// Results of a stock kernel.
 fn in_qemu(binary: &Path, stock: &Stock, features: &[String]) -> Result<Tried> {
     eprint!("{} in QEMU: ", stock.name);
     let begun = Instant::now();
@@ -166,7 +166,8 @@ fn in_qemu(binary: &Path, stock: &Stock, features: &[String]) -> Result<Tried> {
     })
 }
 
-/// What works has the options that the table names: the table would be wrong otherwise.
+/// Checks that the kernel has the options of features that work: otherwise the table would be
+/// wrong.
 fn check_options(stock: &Stock, column: &Column) -> Result<()> {
     let file = stock.image.with_file_name(format!("config-{}", stock.name));
     let Ok(text) = fs::read_to_string(&file) else {
@@ -191,7 +192,7 @@ fn check_options(stock: &Stock, column: &Column) -> Result<()> {
     Ok(())
 }
 
-/// Each program has been loaded somewhere: otherwise nothing here would try it.
+/// Checks that each program has been loaded somewhere: otherwise nothing here would try it.
 fn check_programs(all: &[Tried], objects: &[Object]) -> Result<()> {
     for Object { object, programs } in objects {
         let loaded = |name: &String| {
@@ -205,7 +206,7 @@ fn check_programs(all: &[Tried], objects: &[Object]) -> Result<()> {
     Ok(())
 }
 
-/// What this machine's own kernel makes of everything; none where that needs a privilege.
+/// Results of this machine's own kernel; none if a privilege is missing.
 fn here(binary: &Path, features: &[String]) -> Result<Option<Tried>> {
     let missing = thalweg_lab::host::missing();
     if let Some(line) = missing.first() {

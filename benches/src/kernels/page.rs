@@ -1,4 +1,4 @@
-//! docs/reference/kernels.md, and the same on a terminal.
+//! docs/reference/kernels.md, and its tables on a terminal.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use thalweg_agent::features::FEATURES;
 use super::Tried;
 use super::probe::Object;
 
-/// What the verifier looks at, at most, before it refuses a program (linux/bpf.h,
+/// Largest number of instructions that the verifier walks through (linux/bpf.h,
 /// BPF_COMPLEXITY_LIMIT_INSNS).
 const MOST_INSTRUCTIONS: f64 = 1e6;
-/// What the line begins with that says how the page was made.
+/// Prefix of the line that states how the page was made.
 const MADE: &str = "Made by ";
 const NOT_TRIED: &str = "not tried";
 const NOT_LOADED: &str = "not loaded";
@@ -46,13 +46,13 @@ refuses a program beyond a million; the last column is what is left of that on t
 
 ";
 
-/// What became of a comparison.
+/// Result of a comparison.
 pub enum Compared {
     /// Nothing has changed.
     Same,
     /// The page is about other kernels, or comes from another compiler: how it was made.
     Elsewhere(String),
-    /// It no longer holds; the first line that differs.
+    /// The page is stale; the first line that differs.
     Stale(String),
 }
 
@@ -81,7 +81,7 @@ pub fn text(all: &[Tried], objects: &[Object]) -> String {
     text
 }
 
-/// What a terminal shows.
+/// The tables for a terminal.
 pub fn tables(all: &[Tried], objects: &[Object]) -> String {
     format!("{}\n{}", features(all), programs(all, objects))
 }
@@ -140,7 +140,7 @@ fn heading(first: &str, all: &[Tried], last: &str) -> String {
     format!("| {} |\n|{rule}\n", names.join(" | "))
 }
 
-/// Compares a page with what came out on all its kernels.
+/// Compares a page with the results on all its kernels.
 pub fn compare(old: &str, all: &[Tried], objects: &[Object]) -> Compared {
     let new = text(all, objects);
     if old == new {
@@ -157,7 +157,7 @@ pub fn compare(old: &str, all: &[Tried], objects: &[Object]) -> Compared {
     Compared::Stale(differs.map_or("its end", |(new, _)| new).to_owned())
 }
 
-/// Compares a page with a part of what it tells.
+/// Compares a page with results for a part of it.
 pub fn compare_part(old: &str, all: &[Tried], objects: &[Object]) -> Compared {
     let made = old.lines().find(|line| line.starts_with(MADE));
     let made = made.unwrap_or_default();
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(judge(tried("linux 6.1.1", false, 58)), ["stale"; 2]);
         assert_eq!(judge(tried("linux 6.1.1", true, 59)), ["stale"; 2]);
         assert_eq!(judge(tried("linux 6.1.2", false, 59)), ["elsewhere"; 2]);
-        // What was not tried says nothing.
+        // A feature that was not tried is not compared.
         let mut part = tried("linux 6.1.1", true, 58);
         part.column.features.clear();
         part.column.programs.clear();

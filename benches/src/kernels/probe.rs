@@ -1,5 +1,5 @@
-//! What works on the kernel that this runs on: each feature is tried with real traffic, and the
-//! programs that the kernel has verified meanwhile are written down.
+//! Features on the running kernel: each is tried with real traffic. The programs that the kernel
+//! verifies meanwhile are recorded.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,28 +23,28 @@ use crate::cc::{self, Loaded};
 use crate::limit::Limit;
 use crate::policy::Policies;
 
-/// Data of a transfer that is scored, bytes; of one that only has to arrive.
+/// Data of a scored transfer, and of one that only has to arrive, bytes.
 const SCORED_BYTES: usize = 1_000_000;
 const BYTES: usize = 200_000;
 const TRANSFERS: usize = 4;
-/// Data is sent so often, at most, until a socket's options are what they should be.
+/// Largest number of sends until a socket's options are as expected.
 const SENDS: usize = 20;
-/// How long what happens on its own may take.
+/// Longest wait for an asynchronous event.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at the kernel's programs. One that a command loads for itself alone is there
-/// for some milliseconds.
+/// Interval of checks of the kernel's programs. One that a command loads only for itself exists for
+/// some milliseconds.
 const LOOK: Duration = Duration::from_micros(100);
-/// Data through a limit, bytes. A connection gets no more than that share of the rate above it,
-/// and, from its beginning to its end, no less than that below.
+/// Data through a limit, bytes. A connection's rate may exceed the limit by at most [`ABOVE`]. Over
+/// its lifetime it may be lower by at most [`BELOW`].
 const LIMITED_BYTES: usize = 2_000_000;
 const LIMIT_BPS: f64 = 10e6;
 const ABOVE: f64 = 0.05;
 const BELOW: f64 = 0.2;
 /// Bytes of an IPv4 packet for each byte of payload: 1500 for 1448, with timestamps.
 const WIRE: f64 = 1500.0 / 1448.0;
-/// Where everything is pinned.
+/// Directory of all pins.
 const PINS: &str = "/sys/fs/bpf";
-/// Where ip(8) names network namespaces.
+/// Directory of network namespaces named by ip(8).
 const NAMESPACES: &str = "/run/netns";
 /// Characters of a program's name that the kernel keeps.
 const NAME_CHARS: usize = 15;
@@ -52,33 +52,33 @@ const NAME_CHARS: usize = 15;
 const OF_LABORATORY: [(&str, &[&str]); 2] =
     [("loss", &["lose"]), ("rtt", &["note_sent", "match_echo"])];
 
-/// What a kernel makes of everything.
+/// Results of a kernel.
 #[derive(Serialize, Deserialize)]
 pub struct Column {
     /// Its release.
     pub release: String,
-    /// What became of each feature, by name.
+    /// Result of each feature, by name.
     pub features: BTreeMap<String, Cell>,
-    /// Instructions that the verifier has looked at, by object and program.
+    /// Instructions that the verifier has walked through, by object and program.
     pub programs: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
-/// What became of a feature.
+/// Result of a feature.
 #[derive(Serialize, Deserialize)]
 pub struct Cell {
-    /// It was tried, and did what it should.
+    /// Whether it was tried and worked.
     pub works: bool,
-    /// How far it went, or the line with which it was refused.
+    /// Its figure, or the message of the refusal.
     pub said: String,
 }
 
-/// What is tried with what.
+/// Arguments of the trials.
 struct Bench<'a> {
     binary: &'a Path,
     model: &'a Path,
 }
 
-/// Tries features, all where none is named. `model` is one of the learned rate controller.
+/// Tries features, by default all. `model` is one of the learned rate controller.
 pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
     own_mounts()?;
     fs::create_dir_all(NAMESPACES).with_context(|| format!("making {NAMESPACES}"))?;
@@ -107,8 +107,8 @@ pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
         let begun = Instant::now();
         let (tried, seen) = watched(|| bench.attempt(&feature))?;
         for (name, verified) in seen {
-            // The two variants of one source have the same names; where one is refused, the
-            // other is loaded.
+            // The two variants of one source have the same names; if one is refused, the other is
+            // loaded.
             let other = match (feature.id, &tried) {
                 (Id::BusyTime, Ok(_)) => "learn",
                 _ => "learn_btf",
@@ -143,7 +143,7 @@ pub fn probe(binary: &Path, model: &Path, named: &[String]) -> Result<Column> {
 pub struct Object {
     /// Its name.
     pub object: &'static str,
-    /// Its programs, without those that only tests load.
+    /// Its programs, except those that only tests load.
     pub programs: Vec<String>,
 }
 
@@ -164,20 +164,20 @@ pub fn objects() -> Result<Vec<Object>> {
     Ok(all)
 }
 
-/// What the kernel keeps of a program's name.
+/// The part of a program's name that the kernel keeps.
 fn in_kernel(name: &str) -> &str {
     &name[..name.len().min(NAME_CHARS)]
 }
 
-/// The line of an error that says what is the matter.
+/// The line of an error with the reason.
 fn one_line(text: &str) -> String {
     let line = text.lines().find(|line| !line.trim().is_empty());
     let line = line.unwrap_or("it said nothing").trim();
     line.strip_prefix("thalweg: ").unwrap_or(line).to_owned()
 }
 
-/// Does something, and tells which programs the kernel has verified meanwhile, with their
-/// numbers of instructions.
+/// Runs work, and returns the programs that the kernel has verified meanwhile, with their numbers
+/// of instructions.
 fn watched<T>(work: impl FnOnce() -> T) -> Result<(T, BTreeMap<String, u32>)> {
     let (_, newest) = programs_after(0)?;
     let over = AtomicBool::new(false);
@@ -204,7 +204,7 @@ fn watched<T>(work: impl FnOnce() -> T) -> Result<(T, BTreeMap<String, u32>)> {
     })
 }
 
-/// Has this thread go before all others, so that it misses no program on a busy processor.
+/// Gives this thread priority over all others, so that it misses no program on a busy processor.
 fn be_first() -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: a plain system call that reads the parameters.
@@ -215,8 +215,7 @@ fn be_first() -> Result<()> {
     Ok(())
 }
 
-/// Names and verified instructions of the programs with a number above `id`, and the greatest
-/// number.
+/// Names and verified instructions of the programs with an id above `id`, and the largest id.
 fn programs_after(mut id: u32) -> Result<(Vec<(String, u32)>, u32)> {
     let mut found = Vec::new();
     loop {
@@ -226,7 +225,7 @@ fn programs_after(mut id: u32) -> Result<(Vec<(String, u32)>, u32)> {
             return Ok((found, id));
         }
         id = next;
-        // One that is gone again is none.
+        // A program that is gone again is skipped.
         if let Some(info) = crate::kernel::program_info(id)? {
             let name = info.name.iter().map(|&byte| byte as u8);
             let name: Vec<u8> = name.take_while(|&byte| byte != 0).collect();
@@ -302,8 +301,8 @@ impl Bench<'_> {
         }
     }
 
-    /// What a rule sets when a connection is established and at the first round trip, seen on
-    /// its socket.
+    /// A rule's settings at establishment and at the first round trip, read from the connection's
+    /// socket.
     fn policy(&self) -> Result<String> {
         let pair = bed::pair("policy")?;
         let named = Named::new(&pair)?;
@@ -321,7 +320,7 @@ impl Bench<'_> {
         Ok("options seen on a socket, statistics read".to_owned())
     }
 
-    /// The same for a connection that is older than the policy.
+    /// The same for a connection older than the policy.
     fn existing(&self, later: bool) -> Result<String> {
         let pair = bed::pair("existing")?;
         let named = Named::new(&pair)?;
@@ -341,7 +340,7 @@ impl Bench<'_> {
         Ok("option seen on a socket".to_owned())
     }
 
-    /// The rate of a connection that is older than a limit, and of a new one.
+    /// The rate of a connection older than a limit, and of a new one.
     fn limit(&self, label: &str, qdisc: Qdisc, options: &[&str]) -> Result<String> {
         let mut of_pair = bed::options(label);
         of_pair.qdisc = qdisc;
@@ -350,13 +349,13 @@ impl Bench<'_> {
         let address = pair.address(Side::Server).to_string();
         let arguments = ["open", &address, "1", &bytes].map(String::from);
         let mut older = Worker::start(&pair, Side::Client, &arguments)?;
-        // Without a server so far: where packets leave is then the client's link alone.
+        // Without a server so far, packets leave only by the client's link.
         let limit = match qdisc {
             Qdisc::Default => None,
             _ => Some(Limit::set(self.binary, &pair, "10mbit", options)?),
         };
         let arguments = ["hold", "1", &bytes].map(String::from);
-        // Beyond the limit: its end would have a share of its own.
+        // Outside of the limit: inside, its end would have a share of its own.
         let root = thalweg_lab::host::cgroup_mount()?;
         let mut server = Worker::start_in(&pair, Side::Server, &root, &arguments)?;
         server.line()?;
@@ -399,7 +398,7 @@ impl Bench<'_> {
         Ok("htcp, dctcp and a model carry connections".to_owned())
     }
 
-    /// A limit's programs, of which the kernel tells how long their machine code is.
+    /// A limit's programs, whose machine code the kernel reports.
     fn machine_code(&self) -> Result<String> {
         let pair = bed::pair("code")?;
         let (_, before) = programs_after(0)?;
@@ -433,7 +432,7 @@ impl Bench<'_> {
     }
 }
 
-/// A cgroup below a pair's, which a policy names.
+/// A cgroup below a pair's, named by a policy.
 struct Named(PathBuf);
 
 impl Named {
@@ -458,12 +457,12 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // The pair's cannot be removed before it, and says so.
+        // The pair's cgroup cannot be removed before it, and reports that.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// A connection whose options are looked at.
+/// A connection whose options are read.
 struct Sockets {
     // Dropped in this order, so that the server sees no half of a transfer.
     _server: Worker,
@@ -473,7 +472,7 @@ struct Sockets {
 
 impl Sockets {
     fn open(pair: &Pair, cgroup: &Path) -> Result<Self> {
-        // More than is sent, so that it waits.
+        // More than is sent, so that the peer waits.
         let bytes = (2 * SENDS * BYTES).to_string();
         let mut server =
             Worker::start(pair, Side::Server, &["hold", "1", &bytes].map(String::from))?;
@@ -488,7 +487,7 @@ impl Sockets {
         })
     }
 
-    /// Sends until the options are these.
+    /// Sends until the options start like this.
     fn send_until(&mut self, begins: &str) -> Result<()> {
         for _ in 0..SENDS {
             self.client.go_on()?;
@@ -533,16 +532,15 @@ fn laboratory(
     Ok("data crosses the path".to_owned())
 }
 
-/// Mounts of this thread's own. What is pinned in them, and namespaces that have a name there, go
-/// with the last process, whatever ends it.
+/// Private mounts of this thread. Pins in them, and namespaces named there, are removed with the
+/// last process, however it ends.
 fn own_mounts() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("a namespace of mounts")?;
     let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
     mount(none, "/", none, flags, none).context("private mounts")
 }
 
-/// Does something with a kernel that shows nothing of its types, as one does that was built
-/// without CONFIG_DEBUG_INFO_BTF.
+/// Runs work on a kernel whose BTF is hidden, as if it was built without CONFIG_DEBUG_INFO_BTF.
 fn without_types<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const TYPES: &str = "/sys/kernel/btf";
     let hidden = || -> Result<T> {
