@@ -1,5 +1,5 @@
-//! Compiles the learner's header functions twice, for this machine and for the kernel, and
-//! generates the type of the requests that go to both.
+//! Compiles the learner's header functions for this machine and for the kernel, and generates the
+//! type of the requests to both.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,7 @@ use anyhow::{Context, Result};
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 use libbpf_cargo::SkeletonBuilder;
 
-/// The types of thalweg_abi.h come from the crate thalweg-bpf-types, which derives all that these
-/// derive.
+/// Derives for the types of thalweg_abi.h, which come from the crate thalweg-bpf-types.
 #[derive(Debug)]
 struct PlainTypes;
 
@@ -68,7 +67,7 @@ fn main() -> Result<()> {
         .warnings_into_errors(true)
         .try_compile("thalweg_vectors")?;
 
-    // Clang, because the handlers in this file are those that clang calls.
+    // Clang, because it calls the handlers in this file.
     cc::Build::new()
         .compiler("clang")
         .file(source.join("network_checked.c"))

@@ -1,4 +1,4 @@
-//! Host records while several CPUs make, change and push them out of a map that is too small.
+//! Host records while several CPUs create, change and evict them in a map that is too small.
 
 use std::sync::Barrier;
 
@@ -7,14 +7,14 @@ use thalweg_bpf_types::{Copied, bytes_of, copied, from_bytes, key_from_raw, raw}
 
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/churn.bpf.o"));
 
-/// Connections that each thread plays in one go.
+/// Connections that each thread makes in one go.
 const CONNECTIONS: u32 = 20_000;
 
-/// As `churn.bpf.c` has it: what a record holds follows from its key.
+/// As in `churn.bpf.c`: a record's content follows from its key.
 fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), String> {
     let id = u32::from_be_bytes([0, key.addr[13], key.addr[14], key.addr[15]]);
     let (rtt_us, arm) = (id + 1, id as usize % host.arms.len());
-    // Made, and not yet written.
+    // Created, and not yet written.
     let new = host.seq_tail == 0;
     let others = host.arms.iter().enumerate().filter(|(i, _)| *i != arm);
     let strangers: u32 = others.map(|(_, arm)| arm.scored + arm.chosen).sum();
@@ -24,7 +24,7 @@ fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), St
             "least RTT of its arm",
             new || host.arms[arm].min_rtt_us == rtt_us,
         ),
-        // Counts are not atomic: of two CPUs that score one host at once, one may be lost from
+        // Counts are not atomic. If two CPUs score one host at once, one count may be lost from
         // either, or be between the two when a copy is taken.
         (
             "measurements",
@@ -67,7 +67,7 @@ fn records_are_not_mixed_in_a_map_of_a_few() {
     churn(16, 400);
 }
 
-/// Plays connections in a map of so many records, for one host in thousands.
+/// Makes connections for thousands of hosts in a map with this number of records.
 fn churn(records: u32, rounds: u32) {
     let mut open = ObjectBuilder::default()
         .open_memory(OBJECT)
@@ -141,7 +141,7 @@ fn churn(records: u32, rounds: u32) {
     assert!(left > 0 && read > 1000, "{read} read, {left} left");
 }
 
-/// Plays [`CONNECTIONS`] connections.
+/// Makes [`CONNECTIONS`] connections.
 fn run(program: &std::os::fd::OwnedFd) {
     use std::os::fd::AsRawFd;
     let packet = [0u8; 64];
@@ -152,8 +152,7 @@ fn run(program: &std::os::fd::OwnedFd) {
         repeat: CONNECTIONS as i32,
         ..Default::default()
     };
-    // SAFETY: the descriptor and the packet outlive the call; sizes are those of what they
-    // describe.
+    // SAFETY: the descriptor and the packet outlive the call; sizes match the objects.
     let failed =
         unsafe { libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     assert_eq!(failed, 0, "running the program");

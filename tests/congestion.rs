@@ -1,4 +1,4 @@
-//! The arithmetic of H-TCP and DCTCP against values worked out by hand from their sources.
+//! The arithmetic of H-TCP and DCTCP against values computed by hand from their sources.
 
 use proptest::prelude::*;
 use thalweg_tests::cc::{
@@ -11,7 +11,7 @@ const ONE_Q16: u32 = 65536;
 
 #[test]
 fn htcp_grows_as_reno_for_a_second_and_then_by_the_polynomial() {
-    // 2 (1 - 1/2) = 1, so alpha is 1 + 10 t + t²/4 itself; 100 ms scale nothing.
+    // 2 (1 - 1/2) = 1, so alpha is 1 + 10 t + t²/4 itself; 100 ms scale by 1.
     let alpha = |seconds_beyond: u64| {
         let elapsed_us = (1 + seconds_beyond) * 1_000_000;
         f64::from(htcp_alpha_q7(elapsed_us, HALF_Q7, 100_000)) / 128.0
@@ -29,7 +29,7 @@ fn htcp_grows_as_reno_for_a_second_and_then_by_the_polynomial() {
 fn htcp_grows_less_where_it_was_cut_less() {
     // 0.8 is 102/128: 2 (1 - 102/128) = 52/128, of 11.25.
     assert_eq!(htcp_alpha_q7(2_000_000, 102, 100_000), 585);
-    // Beyond the bounds the bounds hold.
+    // Values beyond the bounds are limited.
     assert_eq!(htcp_alpha_q7(2_000_000, 127, 100_000), 585);
     assert_eq!(htcp_alpha_q7(2_000_000, 0, 100_000), 1440);
 }
@@ -51,7 +51,7 @@ fn htcp_scales_by_the_round_trip_within_a_tenth_and_two() {
 #[test]
 fn htcp_survives_a_year_without_loss() {
     let year_us = 365 * 24 * 3600 * 1_000_000;
-    // At 1000 s beyond the first: 1 + 10,000 + 250,000, doubled by the round trip.
+    // At 1000 s beyond the first: 1 + 10,000 + 250,000, doubled for the round-trip time.
     assert_eq!(htcp_alpha_q7(year_us, HALF_Q7, 200_000), 2 * 260_001 * 128);
     assert_eq!(
         htcp_alpha_q7(u64::MAX, HALF_Q7, u32::MAX),
@@ -61,11 +61,11 @@ fn htcp_survives_a_year_without_loss() {
 
 #[test]
 fn htcp_cuts_by_what_was_queue_while_the_rate_is_steady() {
-    // 75 of 100 ms are path: 0.75 is 96/128.
+    // 75 of 100 ms are the path: 0.75 is 96/128.
     assert_eq!(htcp_beta_q7(75_000, 100_000, 1000, 1000), 96);
     assert_eq!(htcp_beta_q7(99_000, 100_000, 1000, 1000), 102);
     assert_eq!(htcp_beta_q7(20_000, 100_000, 1000, 1000), 64);
-    // A fifth more or less is steady, more is not.
+    // Up to a fifth more or less is steady.
     for (rate, expected) in [(800, 96), (1200, 96), (799, 64), (1201, 64)] {
         assert_eq!(
             htcp_beta_q7(75_000, 100_000, rate, 1000),
@@ -85,7 +85,7 @@ fn htcp_windows() {
     assert_eq!(htcp_ssthresh(100, 96), 75);
     assert_eq!(htcp_ssthresh(3, 64), 2);
     assert_eq!(htcp_ssthresh(1_000_000_000, 102), 796_875_000);
-    // 100 segments, 11.25 of growth a round trip: one for 8.9 acknowledged.
+    // 100 segments, growth of 11.25 per round trip: one per 8.9 acknowledged.
     assert_eq!(htcp_acks_per_segment(100, 1440), 8);
     assert_eq!(htcp_acks_per_segment(100, 128), 100);
     // Not faster than slow start, no division by zero.
@@ -116,7 +116,7 @@ fn dctcp_forgets_marks_entirely() {
         alpha = next;
         windows += 1;
     }
-    // ln(65536) / -ln(15/16) is 172; rounding holds the small values up for a little longer.
+    // ln(65536) / -ln(15/16) is 172; rounding slows the decay of small values.
     assert!((130..250).contains(&windows), "{windows}");
 }
 
@@ -137,11 +137,11 @@ fn formula(alpha: f64, marked: u32, acked: u32) -> f64 {
 }
 
 proptest! {
-    /// Windows of any size with any marks, from the beginning of a connection (alpha 1) on: the
-    /// integers follow the formula. A step rounds the fall down and the share twice, by less than
-    /// 2^-16 each time that it reaches alpha, or takes at least 1 off what the formula hardly
-    /// changes; a step also forgets a sixteenth of what went wrong before. So the error keeps
-    /// below 3 * 16 units of 2^-16.
+    /// The integers follow the formula for windows of any size with any marks, from the start of a
+    /// connection (alpha 1). A step rounds the decay down and the share twice. The rounding changes
+    /// alpha by less than 2^-16 each time, or by at least 1 where the formula hardly changes it. A
+    /// step also forgets a sixteenth of the earlier error. So the error stays below 3 * 16 units of
+    /// 2^-16.
     #[test]
     fn dctcp_follows_the_formula_through_any_marks(
         windows in prop::collection::vec((1u32..5000, 0.0f64..=1.0, 1usize..40), 1..60),
@@ -154,7 +154,7 @@ proptest! {
                 theirs = formula(theirs, marked, acked);
                 let error = f64::from(ours) - theirs * f64::from(ONE_Q16);
                 prop_assert!(error.abs() < 48.0, "{ours} against {theirs}");
-                // And what is left of a window: cwnd (1 - alpha/2), to the segment (3.4).
+                // The window after marks: cwnd (1 - alpha/2), to the segment (3.4).
                 let cwnd = 2 * acked;
                 let exact = f64::from(cwnd) * (1.0 - theirs / 2.0);
                 let left = f64::from(dctcp_ssthresh(cwnd, ours));

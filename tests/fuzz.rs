@@ -18,7 +18,7 @@ fn said(output: &Output) -> String {
         .concat()
 }
 
-/// Clang does not bring libFuzzer along everywhere: `scripts/setup.sh --fuzz`.
+/// Some installations of clang lack libFuzzer: `scripts/setup.sh --fuzz`.
 fn available() -> bool {
     let directory = tempfile::tempdir().expect("a directory");
     let source = directory.path().join("empty.c");
@@ -56,7 +56,7 @@ fn fuzzing_finds_nothing() {
     println!("{said}");
 }
 
-/// The script builds with the sanitizers, and says so when one finds something.
+/// The script builds with the sanitizers, and reports their findings.
 #[test]
 #[ignore = "slow: builds a fuzzer"]
 fn what_is_wrong_is_found() {
@@ -87,7 +87,7 @@ fn what_is_wrong_is_found() {
         "CHECK(by != 77, \"by is %d\", by);",
     );
     assert!(found.contains("by != 77; by is 77"), "{found}");
-    // What it leaves for whoever looks into a finding is of no use here.
+    // Its files for the analysis of a finding are not needed here.
     let findings = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz-findings");
     for entry in std::fs::read_dir(&findings).expect("findings").flatten() {
         if entry

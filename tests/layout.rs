@@ -1,4 +1,5 @@
-//! Which crates may know which, by their manifests; which modules may, by their sources.
+//! Allowed dependencies: between crates, from their manifests, and between modules, from their
+//! sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +8,14 @@ use std::path::Path;
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use toml::Table;
 
-/// What compiles or loads kernel programs.
+/// Dependencies that compile or load kernel programs.
 const KERNEL: [&str; 4] = [
     "bindgen",
     "libbpf-cargo",
     "libbpf-rs",
     "thalweg-bpf-objects",
 ];
-/// Crates that are built without clang, and used where no program can be loaded.
+/// Crates that build without clang, for use where no program can be loaded.
 const WITHOUT: [&str; 12] = [
     "bpf-types",
     "guest",
@@ -30,7 +31,7 @@ const WITHOUT: [&str; 12] = [
     "units",
 ];
 
-/// What a crate is built from: its dependencies, and theirs where they are ours.
+/// All dependencies of a crate, and transitively those of our crates.
 fn built_from(name: &str) -> BTreeSet<String> {
     let manifest = format!("../crates/{name}/Cargo.toml");
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest);
@@ -60,7 +61,7 @@ fn what_loads_no_program_is_built_without_clang() {
     }
 }
 
-/// Crates, and what each must not be built from.
+/// Crates, and their forbidden dependencies.
 const APART: [(&str, &[&str]); 4] = [
     (
         "control",
@@ -93,10 +94,10 @@ fn crates_know_nothing_of_what_uses_them() {
 /// The path of a module in its crate; the root's is empty.
 type Module = Vec<String>;
 
-/// The paths that a module names.
+/// Names in a module's source.
 #[derive(Default)]
 struct Source {
-    /// Those of `use`, each with the name that it brings in.
+    /// Paths of `use`, each with the imported name.
     imports: Vec<(Vec<String>, String)>,
     others: Vec<Vec<String>>,
 }
@@ -152,13 +153,13 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// Words, `::` and single characters; all brackets as braces, literals and tests left out.
+/// Words, `::` and single characters. All brackets become braces; literals and tests are left out.
 fn flatten(stream: TokenStream, tokens: &mut Vec<String>) {
     let mut trees = stream.into_iter();
     while let Some(tree) = trees.next() {
         match tree {
             TokenTree::Group(group) if group.stream().to_string() == "cfg (test)" => {
-                // The item that the attribute is of.
+                // The item of the attribute.
                 trees.find(|tree| match tree {
                     TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
                     other => other.to_string() == ";",
@@ -215,7 +216,7 @@ fn import<'a>(
     rest
 }
 
-/// The module whose file has what a path names, imports followed; none in another crate.
+/// The module whose file defines a path, with imports followed; none if it is in another crate.
 fn resolve(all: &BTreeMap<Module, Source>, from: &[String], path: &[String]) -> Option<Module> {
     let child = |module: &[String], name: &String| [module, std::slice::from_ref(name)].concat();
     let mut module = from.to_vec();
@@ -253,7 +254,7 @@ fn graph(all: &BTreeMap<Module, Source>) -> BTreeMap<&Module, BTreeSet<Module>> 
         .collect()
 }
 
-/// The modules that know each other, directly or through others; only those that are let in.
+/// The modules that depend on each other, directly or through others, among those of `let_in`.
 fn cycles(
     graph: &BTreeMap<&Module, BTreeSet<Module>>,
     let_in: impl Fn(&Module) -> bool,
@@ -279,8 +280,8 @@ fn cycles(
     known.iter().map(cycle).filter(|it| it.len() > 1).collect()
 }
 
-/// The import cycles of a crate that span folders, or have more than three files of one folder.
-/// The module of a folder and the files in it may know each other.
+/// The import cycles of a crate that span folders, or have more than three files of one folder. The
+/// module of a folder and the files in it may depend on each other.
 fn wide_cycles(all: &BTreeMap<Module, Source>) -> Vec<String> {
     let graph = graph(all);
     let mut wide = Vec::new();
@@ -328,7 +329,7 @@ fn cycles_are_seen_through_imports_braces_and_parents() {
         all.insert(Module::new(), source("pub use b::{self as again, Thing};"));
         wide_cycles(&all)
     };
-    // Two files of one folder may, and so may a module and those below it.
+    // Two files of one folder may depend on each other, and so may a module and its children.
     let pair = (
         "b",
         "pub struct Thing; use crate::{a, other::X}; fn f() { a::g() }",
@@ -340,13 +341,13 @@ fn cycles_are_seen_through_imports_braces_and_parents() {
     );
     let tested = "mod c; fn f() { c::g() } #[cfg(test)] mod tests { use crate::b; }";
     assert!(crate_of(&[("a", tested), below, ("b", "use crate::a::c::C;")]).is_empty());
-    // Not a file of another folder,
+    // A file of another folder may not,
     let inner = ("a/c", "type T = Vec<crate::again::X>;");
     assert_eq!(
         crate_of(&[("a", "pub use c::C;"), inner, ("b", "use crate::a::C;")]),
         ["a/c, b"]
     );
-    // and not four.
+    // and four may not.
     let four = [
         ("a", "use super::b;"),
         ("b", "use super::c;"),

@@ -1,5 +1,5 @@
-//! Golden vectors of the learned rate controller, made by `vectors/network.py` from the words of
-//! the documentation: every implementation must agree with them bit for bit.
+//! Golden vectors of the learned rate controller, made by `vectors/network.py` from the text of the
+//! documentation. Every implementation must agree with them bit for bit.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -13,7 +13,7 @@ use thalweg_rate::{
 use thalweg_tests::LoadError;
 use thalweg_tests::network::{CoreRunner, Runner, kernel, native};
 
-/// What `network.py --all` prints. `network.json` holds a part of it.
+/// The output of `network.py --all`. `network.json` has a part of it.
 #[derive(Deserialize)]
 struct Document {
     networks: Vec<NetworkRecord>,
@@ -138,7 +138,7 @@ fn generator(argument: &str) -> Output {
         .expect("python3 runs")
 }
 
-/// The whole set, made anew, and with the hash that is committed.
+/// The whole set, generated again, checked against the committed hash.
 static DOCUMENT: LazyLock<Document> = LazyLock::new(|| {
     #[derive(Deserialize)]
     struct Committed {
@@ -218,7 +218,7 @@ fn run(runner: &mut dyn Runner) {
         let place = format!("{name}: rate {rate}, action {action}, {floor} to {cap}");
         assert_eq!(found, *next, "{place}");
     }
-    // The set is there, and the loops ran.
+    // The set is complete, and the loops ran.
     assert!(document.vectors.len() >= 10_000 && document.sequences.len() >= 100 && steps >= 5_000);
     eprintln!(
         "{name}: {} vectors of {} networks and {steps} steps of {} flows agree",

@@ -1,6 +1,6 @@
-//! The learned rate controller's arithmetic under any model that is let in and any measurement:
-//! nothing in C is undefined, the C header agrees with the Rust reference, and actions and rates
-//! keep their limits.
+//! The learned rate controller's arithmetic with any accepted model and any measurement. Nothing in
+//! C is undefined, the C header agrees with the Rust reference, and actions and rates stay within
+//! their limits.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -12,16 +12,16 @@ use thalweg_tests::network::{
     CheckedSide, CoreRunner, HeaderRunner, Runner, checked, checked_shift,
 };
 
-/// What an action does at most: 1.2 and its inverse, and half a unit of rounding either way.
+/// Largest effect of an action: 1.2 and its inverse, and half a unit of rounding either way.
 const MOST: f64 = 1.2;
 
-/// Any number, the ends of its range far more often than by chance.
+/// Any number, with the ends of its range far more often than by chance.
 fn any_of(least: i64, most: i64) -> impl Strategy<Value = i64> {
     prop_oneof![
         1 => Just(least),
         1 => Just(most),
         4 => least..=most,
-        // Small ones, which ranges of many bits hardly ever give.
+        // Small numbers, which ranges of many bits hardly ever produce.
         2 => (0u32..63, any::<bool>()).prop_map(move |(bits, negative)| {
             let size = 1i64 << bits;
             (if negative { -size } else { size }).clamp(least, most)
@@ -40,7 +40,7 @@ fn any_u64() -> impl Strategy<Value = u64> {
 fn many(least: i64, most: i64, count: usize) -> impl Strategy<Value = Vec<i64>> {
     prop_oneof![
         3 => prop::collection::vec(any_of(least, most), count),
-        // All the same: the largest sums.
+        // All equal: the largest sums.
         1 => any_of(least, most).prop_map(move |number| vec![number; count]),
     ]
 }
@@ -80,7 +80,8 @@ fn network(inputs: usize) -> impl Strategy<Value = Decider> {
     )
 }
 
-/// Trees in one row of nodes: from each inner node left to the next one and right to any later.
+/// Trees in one row of nodes: each inner node leads left to the next one and right to any later
+/// one.
 fn forest(inputs: usize) -> impl Strategy<Value = Decider> {
     let node = (
         0..inputs,
@@ -154,7 +155,7 @@ fn step() -> impl Strategy<Value = (Measurement, u64, u64)> {
                 rate,
                 line_rate,
             };
-            // As the kernel has them.
+            // As in the kernel.
             (measurement, floor.min(MAX_RATE), cap.min(MAX_RATE))
         },
     )
@@ -191,7 +192,7 @@ fn check(
         let free = header
             .next_rate(rate, found.action_q15 as i16, 0, u64::MAX)
             .map_err(fail)? as f64;
-        // The multiplier is a number of 2^-16.
+        // The multiplier has a resolution of 2^-16.
         let slack = 0.5 + rate as f64 / 65536.0;
         let (least, most) = (rate as f64 / MOST - slack, rate as f64 * MOST + slack);
         prop_assert!(
@@ -206,7 +207,8 @@ fn check(
 }
 
 fn run(cases: u32) {
-    // In order and the same each time: a failure is found again. What failed is printed, shrunk.
+    // Cases come in order and are the same each time, so a failure recurs. The failing case is
+    // printed, shrunk.
     let config = Config {
         cases,
         failure_persistence: None,
@@ -234,7 +236,7 @@ fn many_models_keep_their_limits_and_nothing_is_undefined() {
     run(100_000);
 }
 
-/// The build finds what it is for.
+/// The build finds undefined behaviour.
 #[test]
 fn what_is_undefined_is_found() {
     assert_eq!(checked_shift(4), Ok(16));
@@ -244,7 +246,7 @@ fn what_is_undefined_is_found() {
     );
 }
 
-/// Features of one flow are kept where the model ends.
+/// Features of one flow are stored up to the model's end.
 #[test]
 fn the_largest_history_fits() {
     let features = Features::new(

@@ -1,19 +1,19 @@
-//! How connections fill the table of those being measured, on a machine with many CPUs.
+//! How connections fill the table of measured connections, on a machine with many CPUs.
 
 use thalweg_bpf_types::raw;
 use thalweg_tests::{Implementation, Native, Request, raw as vector};
 
-/// Socket cookies that a CPU takes at a time (Linux, `COOKIE_LOCAL_BATCH`).
+/// Socket cookies that a CPU reserves at a time (Linux, `COOKIE_LOCAL_BATCH`).
 const BATCH: u64 = 4096;
 const CPUS: usize = 64;
 const CONNECTIONS: usize = 100_000;
 
-/// Where a connection may lie.
+/// The possible slots of a connection.
 trait Place {
     fn slots(&mut self, cookie: u64) -> [usize; raw::THALWEG_PROBES as usize];
 }
 
-/// As the kernel's program has it.
+/// As in the kernel's program.
 struct Ours(Native, Request);
 
 impl Place for Ours {
@@ -27,7 +27,7 @@ impl Place for Ours {
     }
 }
 
-/// The cookie's remainder, and the slots behind it.
+/// The cookie's remainder, and the following slots.
 struct Remainder;
 
 impl Place for Remainder {
@@ -45,8 +45,8 @@ fn random(state: &mut u64) -> usize {
     (z ^ (z >> 31)) as usize
 }
 
-/// Share of the connections that find all their slots taken, with so many open at any time,
-/// opened by any CPU and closed in any order.
+/// Share of the connections that find all their slots taken. A number of connections is open at any
+/// time, opened by any CPU and closed in any order.
 fn displaced(place: &mut dyn Place, cpus: usize, open: usize) -> f64 {
     let mut state = 1;
     let mut batches = vec![(0, 0); cpus];
@@ -91,7 +91,7 @@ fn many_cpus_do_not_take_each_others_slots() {
             assert!(share <= at_most, "{open} open, {cpus} CPUs: {share:.4}");
         }
     }
-    // What it is there for.
+    // The case that the hash is for.
     let share = displaced(&mut Remainder, CPUS, 8_192);
     assert!(share > 0.2, "{share:.4}");
 }

@@ -1,5 +1,5 @@
-//! Golden vectors of the learner's arithmetic, made by `vectors/generate.py` from the words of
-//! the documentation: every implementation must agree with them bit for bit.
+//! Golden vectors of the learner's arithmetic, made by `vectors/generate.py` from the text of the
+//! documentation. Every implementation must agree with them bit for bit.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ struct Units {
 #[derive(Deserialize)]
 struct Function {
     function: String,
-    /// Inputs and expected outputs, in the order that the file names them.
+    /// Inputs and expected outputs, in the order of the names in the file.
     cases: Vec<(Vec<u64>, Vec<u64>)>,
 }
 
@@ -297,7 +297,7 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
             raw::VECTOR_EXPLORE
         }
         "judged" => {
-            // Any two arms: the one judged, and another that may be the system's.
+            // Any two arms: the judged one, and another that may be the system's.
             let (judged, other) = (3, 9);
             plain(&[judged, if inputs[2] == 1 { judged } else { other }]);
             request.host.arms[3].value = inputs[0];
@@ -350,7 +350,7 @@ fn unit_request(function: &str, inputs: &[u64]) -> Request {
     request
 }
 
-/// What a case of `unit.json` expects, as found in an answered request.
+/// The outputs of an answered request, in the order of `unit.json`.
 fn unit_answer(request: &Request) -> Vec<u64> {
     let host = &request.host;
     match request.function {
@@ -385,7 +385,7 @@ fn run_units(implementation: &mut dyn Implementation) {
             cases += 1;
         }
     }
-    // The files are there, and the loops ran.
+    // The files are complete, and the loops ran.
     assert!(
         units.functions.len() >= 10 && cases >= 500,
         "unit.json has {cases} cases only"
@@ -509,9 +509,9 @@ fn step_request(action: &Action) -> (Request, [u64; 3]) {
     }
 }
 
-/// The programs in the kernel; `None` where it refuses for want of privilege, after saying so.
-/// A test that must not be skipped (THALWEG_REQUIRE_PRIVILEGED=1) fails instead, and so does
-/// one that is refused for another reason.
+/// The programs in the kernel; `None` if it refuses for lack of privilege, with a message. A test
+/// that must not be skipped (THALWEG_REQUIRE_PRIVILEGED=1) fails instead. So does one that is
+/// refused for another reason.
 fn kernel() -> Option<Kernel> {
     match Kernel::load() {
         Ok(kernel) => Some(kernel),

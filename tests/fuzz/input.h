@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * What the fuzzers of this directory share: a reader of the input, which gives
- * zeroes once it is at its end, and a check that ends the run and says what broke.
+ * Shared by the fuzzers of this directory: a reader of the input, which returns zeroes
+ * after its end, and a check that ends the run with a message.
  */
 #ifndef THALWEG_FUZZ_INPUT_H
 #define THALWEG_FUZZ_INPUT_H

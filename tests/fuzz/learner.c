@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Fuzzes the learner's arithmetic (bpf/include/thalweg_algo.h): any parameters that
- * crates/learner lets in, then the life of one host's record, step by step. Beside
- * what the sanitizers find it checks what the header promises.
+ * crates/learner accepts, then the life of one host's record, step by step. It checks
+ * the header's promises in addition to the sanitizers.
  *
- * The input is little-endian: parameters as take_params() reads them, then steps,
- * each a byte for its kind and its arguments. seeds.py writes the same.
+ * The input is little-endian: parameters in the order of take_params(), then steps, each
+ * a byte for its kind and its arguments. seeds.py writes the same format.
  */
 #include <math.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static struct thalweg_sample take_sample(struct input *input)
 	return sample;
 }
 
-/* A new estimate lies between the old one and what was measured, whichever is greater. */
+/* A new estimate is between the old one and the measurement. */
 static void check_between(const char *what, __u64 new, __u64 old, __u64 measured)
 {
 	__u64 low = old < measured ? old : measured, high = old < measured ? measured : old;
@@ -147,7 +147,7 @@ static void score_one(struct input *input, struct thalweg_host *host,
 		      "arm %u gained evidence from arm %u", i, index);
 	rate = thalweg_rate(sample.bytes, sample.duration_us);
 	if (old->weight_q16) {
-		/* Time may have taken all evidence; then the measurement stands alone. */
+		/* All evidence may have decayed; then only the measurement counts. */
 		check_between("the value", arm->value, old->value, verdict.cost);
 		check_between("the RTT", arm->srtt_us, old->srtt_us, sample.srtt_us);
 		check_between("the rate", arm->log_rate_q16, old->log_rate_q16,
@@ -195,7 +195,7 @@ static void numbers(struct input *input)
 
 	if (a) {
 		off = thalweg_log2_q16(a) / 65536.0 - log2((double)a);
-		/* What the header says, and a unit of Q16 for what is cut off. */
+		/* The header's bound, and a unit of Q16 for truncation. */
 		CHECK(fabs(off) <= 0.009 + 1.0 / 65536, "log2(%llu) is off by %f",
 		      (unsigned long long)a, off);
 		CHECK(thalweg_log2_q16(a) >= thalweg_log2_q16(a - 1), "log2 falls at %llu",

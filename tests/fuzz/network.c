@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Fuzzes the learned rate controller's arithmetic (bpf/include/thalweg_network.h):
- * any model that user space lets in, then decisions of one flow. Networks are
- * computed a second time, weight by weight in 128 bits, and rates too; tanh is
- * compared with the C library's.
+ * Fuzzes the learned rate controller's arithmetic (bpf/include/thalweg_network.h): any
+ * model that user space accepts, then decisions of one flow. Networks are computed a
+ * second time, weight by weight in 128 bits, and so are rates; tanh is compared with the
+ * C library's.
  *
- * The input is little-endian: a model as take_model() reads it, then steps, each a
- * byte for its kind and its arguments. seeds.py writes the same. Limits of models
+ * The input is little-endian: a model in the order of take_model(), then steps, each a
+ * byte for its kind and its arguments. seeds.py writes the same format. Limits of models
  * are those of crates/rate.
  */
 #include <math.h>
@@ -122,7 +122,7 @@ static void take_model(struct input *input, struct thalweg_model *model, struct 
 		take_layers(input, model, plain);
 }
 
-/* x / 2^shift to the nearest integer, halves upwards, within limits. */
+/* x / 2^shift to the nearest integer, ties upwards, within limits. */
 static __s64 scaled(__int128 x, __u32 shift, __s64 low, __s64 high)
 {
 	__int128 half = (__int128)1 << (shift - 1), unit = (__int128)1 << shift;
@@ -134,7 +134,7 @@ static __s64 scaled(__int128 x, __u32 shift, __s64 low, __s64 high)
 	return whole < low ? low : whole > high ? high : (__s64)whole;
 }
 
-/* What the output layer has for tanh(), Q12, weight by weight. */
+/* The output layer's input of tanh(), Q12, weight by weight. */
 static __s64 forward(const struct thalweg_model *model, const struct plain *plain,
 		     const __s16 *inputs)
 {
@@ -160,7 +160,7 @@ static __s64 forward(const struct thalweg_model *model, const struct plain *plai
 	return in[0];
 }
 
-/* The sum of the leaves that the inputs lead to, by the definition of a tree. */
+/* The sum of the leaves for these inputs, by the definition of a tree. */
 static __s64 leaves(const struct thalweg_model *model, const __s16 *inputs)
 {
 	__s64 sum = 0;
@@ -201,7 +201,7 @@ static void check_rate(__u64 rate, __s32 action, __u64 floor, __u64 cap)
 	double u = action / 32767.0,
 	       exact = action < 0 ? used / (1 - 0.2 * u) : used * (1 + 0.2 * u);
 
-	/* The multiplier is a number of 2^-16, rounded twice where the rate falls. */
+	/* The multiplier has a resolution of 2^-16, and is rounded twice if the rate falls. */
 	double slack = 1 + used * 2 / 65536;
 
 	if (exact > (double)cap)
@@ -232,7 +232,7 @@ static void step(struct input *input, const struct thalweg_model *model, const s
 	measurement.base_rtt_ns = take(input, 8);
 	measurement.rate = take(input, 8);
 	measurement.line_rate = take(input, 8);
-	/* As rate.bpf.c has them. */
+	/* As in rate.bpf.c. */
 	floor = thalweg_min(take(input, 8), THALWEG_MAX_RATE);
 	cap = thalweg_min(take(input, 8), THALWEG_MAX_RATE);
 	action = thalweg_act(model, flow, &measurement, &room->scratch);

@@ -137,8 +137,8 @@ fn tag([netns, prefix_len, first, second]: [u64; 4]) -> Result<u64, String> {
     Ok(key.tag())
 }
 
-/// The share of a measured arm, from its place in a host record: arm 0, the system's own, is
-/// the best, arm 1 is judged worse by the gap, the others were never measured.
+/// The share of a measured arm, from its state in a host record. Arm 0, the system's own, is the
+/// best; arm 1 is judged worse by the gap; the others were never measured.
 fn explore(inputs: [u64; 4], params: Params) -> Result<u64, String> {
     let [gap_q16, weight_q16, arms, gap_scale] = inputs;
     if weight_q16 == 0 || !(2..=16).contains(&arms) {

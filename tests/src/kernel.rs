@@ -12,7 +12,7 @@ pub struct Kernel {
     object: Object,
 }
 
-/// Why the programs are not in the kernel.
+/// Why the programs could not be loaded.
 #[derive(Debug)]
 pub enum LoadError {
     /// This process may not load programs.

@@ -1,6 +1,6 @@
-//! The learner's arithmetic behind one door, three times: the Rust reference, the C header
-//! compiled for this machine, and the same header run by the kernel. `vectors.rs` sends the
-//! golden vectors of `vectors/` through each.
+//! The learner's arithmetic behind one interface, three times: the Rust reference, the C header
+//! compiled for this machine, and the same header run by the kernel. `vectors.rs` runs the golden
+//! vectors of `vectors/` through each.
 
 pub mod cc;
 mod core;
@@ -12,7 +12,7 @@ pub use crate::core::Core;
 pub use kernel::{Kernel, LoadError};
 pub use native::Native;
 
-/// The request that every implementation answers, generated from `src/request.h`.
+/// The request to every implementation, generated from `src/request.h`.
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -24,17 +24,17 @@ pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/request.rs"));
 }
 
-/// One question and its answer; fields by function as in `src/request.h`.
+/// One request and its answer; fields by function as in `src/request.h`.
 pub type Request = raw::vector_request;
 
 // SAFETY: generated from request.h: integers only, no padding (size asserted there).
 unsafe impl thalweg_bpf_types::Pod for Request {}
 
-/// Something that can do the learner's arithmetic.
+/// An implementation of the learner's arithmetic.
 pub trait Implementation {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(&self) -> &'static str;
 
-    /// Answers in place: `outputs`, and `host` where the function changes it.
+    /// Answers in place: `outputs`, and `host` if the function changes it.
     fn answer(&mut self, request: &mut Request) -> Result<(), String>;
 }

@@ -10,7 +10,7 @@ use thalweg_rate::{Flow, MAX_INPUTS, Measurement, Model, next_rate};
 
 use crate::LoadError;
 
-/// The request that both builds of the header answer, generated from `src/network_request.h`.
+/// The request to both builds of the header, generated from `src/network_request.h`.
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -27,23 +27,23 @@ type Request = raw::network_request;
 // SAFETY: generated from network_request.h: integers only, no padding (size asserted there).
 unsafe impl thalweg_bpf_types::Pod for Request {}
 
-/// One step of a flow: the action and the rate that follows, and the inputs that led there.
+/// One step of a flow: the action, the next rate, and the inputs.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step {
     /// Q15, oldest first; zero beyond the model's inputs.
     pub inputs: [i16; MAX_INPUTS],
     /// Q15.
     pub action_q15: i32,
-    /// In the unit of the rates that went in.
+    /// In the unit of the given rates.
     pub next_rate: u64,
 }
 
-/// Something that can run models; flows are its own.
+/// An implementation that runs models; it keeps the flows.
 pub trait Runner {
-    /// What messages call it.
+    /// Its name in messages.
     fn name(&self) -> &'static str;
 
-    /// Takes a model, for a flow that has not decided yet.
+    /// Loads a model, for a flow that has not decided yet.
     fn begin(&mut self, model: &Model) -> Result<(), String>;
 
     /// The action for these inputs.
@@ -100,14 +100,14 @@ impl Runner for CoreRunner {
     }
 }
 
-/// Whatever answers the header's requests.
+/// An implementation of the header's requests.
 trait Answer {
     const NAME: &'static str;
     fn load(&mut self, model: Box<thalweg_model>) -> Result<(), String>;
     fn answer(&mut self, request: &mut Request) -> Result<(), String>;
 }
 
-/// One of the two builds of the header, and the flow that it serves.
+/// One of the two builds of the header, and its flow.
 pub struct HeaderRunner<A> {
     side: A,
     flow: thalweg_bpf_types::raw::thalweg_rate_flow,
@@ -214,14 +214,14 @@ unsafe extern "C" {
     fn thalweg_checked_shift(by: c_int, found: *mut *const c_char) -> c_int;
 }
 
-/// The header as native code that finds out what C leaves undefined.
+/// The header as native code that detects undefined behaviour.
 #[derive(Default)]
 pub struct CheckedSide {
     model: Option<Box<thalweg_model>>,
 }
 
-/// The header compiled with clang's UndefinedBehaviorSanitizer. Its answers fail where one is
-/// found.
+/// The header compiled with clang's UndefinedBehaviorSanitizer. An answer fails if it finds
+/// undefined behaviour.
 pub fn checked() -> HeaderRunner<CheckedSide> {
     HeaderRunner {
         side: CheckedSide::default(),
@@ -259,13 +259,15 @@ fn fault_at(found: *const c_char) -> Result<(), String> {
     Err(format!("undefined in C: {}", name.to_string_lossy()))
 }
 
-/// `1 << by` by the same build, which is undefined in C from 31 on: whether it finds anything.
+/// `1 << by` by the same build, which is undefined in C from 31 on. It shows whether the build
+/// detects anything.
 ///
 /// # Errors
-/// It was undefined.
+/// The shift was undefined.
 pub fn checked_shift(by: i32) -> Result<i32, String> {
     let mut found = std::ptr::null();
-    // SAFETY: `found` is written before it returns; the sanitizer goes on after what is undefined.
+    // SAFETY: `found` is written before it returns; the sanitizer continues after undefined
+    // behaviour.
     let shifted = unsafe { thalweg_checked_shift(by, &raw mut found) };
     fault_at(found).map(|()| shifted)
 }

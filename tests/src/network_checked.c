@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * The learned rate controller's header once more, compiled with clang's
- * UndefinedBehaviorSanitizer. Its handlers are here and not in a library: they
- * note what happened, so that a test can say for which question.
+ * The learned rate controller's header again, compiled with clang's
+ * UndefinedBehaviorSanitizer. Its handlers are here and not in a library. They record
+ * the finding, so that a test can tell which request caused it.
  */
 #include "network_request.h"
 
 static _Thread_local const char *fault;
 
-/* What clang calls with -fsanitize-minimal-runtime; names are its own. */
+/* Called by clang with -fsanitize-minimal-runtime; the names are clang's. */
 #define HANDLER(name)                                  \
 	void __ubsan_handle_##name##_minimal(void);    \
 	void __ubsan_handle_##name##_minimal(void)     \
@@ -30,7 +30,7 @@ HANDLER(invalid_builtin)
 HANDLER(nonnull_arg)
 HANDLER(pointer_overflow)
 
-/* What lies around the only memory that the header writes to by computed places. */
+/* Guards around the only memory that the header writes at computed offsets. */
 #define GUARD 0x5a5aa5a5c3c33c3cull
 
 struct guarded {
@@ -43,7 +43,7 @@ int thalweg_network_answer_checked(const struct thalweg_model *model,
 				   struct network_request *request, const char **found);
 int thalweg_checked_shift(int by, const char **found);
 
-/* As thalweg_network_answer(); `found` is what was undefined in it, or null. */
+/* As thalweg_network_answer(); `found` is the kind of undefined behaviour, or null. */
 int thalweg_network_answer_checked(const struct thalweg_model *model,
 				   struct network_request *request, const char **found)
 {

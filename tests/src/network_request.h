@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * One question to a model of the learned rate controller and its answer: the same
- * for the native build and for the kernel.
+ * One request to a model of the learned rate controller and its answer: the same for the
+ * native build and for the kernel.
  */
 #ifndef THALWEG_TESTS_NETWORK_REQUEST_H
 #define THALWEG_TESTS_NETWORK_REQUEST_H

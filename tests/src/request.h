@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * One question to the learner's arithmetic and its answer, and the calls that
- * answer it: the same for the native build and for the kernel, so that both run
- * the header functions and nothing else of their own. Every number comes in
- * with the request; no constant of a test is known here.
+ * One request to the learner's arithmetic and its answer, and the calls that answer it.
+ * They are the same for the native build and for the kernel, so both run only the
+ * header's functions. Every number comes with the request; no constant of a test is
+ * known here.
  */
 #ifndef THALWEG_TESTS_REQUEST_H
 #define THALWEG_TESTS_REQUEST_H
@@ -14,7 +14,7 @@
 #define VECTOR_OUTPUTS 3
 
 enum vector_function {
-	/* Functions of plain numbers, and what their inputs and outputs are. */
+	/* Functions of plain numbers, with their inputs and outputs. */
 	VECTOR_LOG2 = 0, /* x -> log2_q16 */
 	VECTOR_RATE = 1, /* bytes, duration_us -> rate */
 	VECTOR_COST = 2, /* rate, srtt_us; params -> cost */
@@ -58,7 +58,7 @@ _Static_assert(sizeof(struct vector_request) ==
 #ifndef THALWEG_TESTS_LAYOUT_ONLY
 #include "thalweg_algo.h"
 
-/* 0, or -1 for a function that is none of the plain ones. */
+/* 0, or -1 if the function is not one of the plain ones. */
 static __always_inline int vector_unit(struct vector_request *r)
 {
 	__u64 *in = r->inputs, *out = r->outputs;
