@@ -430,7 +430,7 @@ impl Kernel {
 
 /// Text of a negative errno.
 pub fn error_text(errno: i32) -> String {
-    // ENOTSUPP, which the kernel keeps to itself.
+    // ENOTSUPP, which is internal to the kernel.
     if errno == -524 {
         return "not supported (os error 524)".to_string();
     }
