@@ -1,6 +1,8 @@
 //! The key of a host record.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
+
+use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4, mask};
 
 /// Network namespace and remote host (or prefix), in one canonical form.
 ///
@@ -45,15 +47,14 @@ impl HostKey {
         if ipv4_prefix > 32 || ipv6_prefix > 128 {
             return Err(PrefixError);
         }
-        let (octets, prefix_len) = match remote.to_canonical() {
-            IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), 96 + ipv4_prefix),
-            IpAddr::V6(v6) => (v6.octets(), ipv6_prefix),
+        let prefix_len = if is_ipv4(remote) {
+            u32::from(MAPPED) + ipv4_prefix
+        } else {
+            ipv6_prefix
         };
-        let bits = u128::from_be_bytes(octets);
-        let masked = bits & u128::MAX.checked_shl(128 - prefix_len).unwrap_or(0);
         Ok(Self {
             netns,
-            addr: masked.to_be_bytes(),
+            addr: (bits(remote) & mask(prefix_len as u8)).to_be_bytes(),
             prefix_len,
         })
     }
@@ -69,7 +70,7 @@ impl HostKey {
     ) -> Result<Self, PrefixError> {
         let nat64 = matches!(remote, IpAddr::V6(v6) if v6.octets()[..12] == NAT64);
         if nat64 && ipv4_prefix <= 32 {
-            return Self::new(netns, remote, ipv4_prefix, 96 + ipv4_prefix);
+            return Self::new(netns, remote, ipv4_prefix, u32::from(MAPPED) + ipv4_prefix);
         }
         Self::new(netns, remote, ipv4_prefix, ipv6_prefix)
     }
@@ -90,33 +91,26 @@ impl HostKey {
         mix(mix(mix(start, word(0)), word(8)), 0x7468_616c_7765_6721) | 1
     }
 
+    /// The addresses that are this host.
+    pub fn prefix(&self) -> Prefix {
+        Prefix::of(u128::from_be_bytes(self.addr), self.prefix_len as u8)
+    }
+
     /// The address, as IPv4 if it is one.
     pub fn address(&self) -> IpAddr {
-        let v6 = Ipv6Addr::from(self.addr);
-        match v6.to_ipv4_mapped() {
-            Some(v4) if self.prefix_len >= 96 => IpAddr::V4(v4),
-            _ => IpAddr::V6(v6),
-        }
+        self.prefix().address()
     }
 
     /// Prefix length in the address' own family.
     pub fn own_prefix(&self) -> u32 {
-        match self.address() {
-            IpAddr::V4(_) => self.prefix_len - 96,
-            IpAddr::V6(_) => self.prefix_len,
-        }
+        self.prefix().length().into()
     }
 }
 
 /// Formats a whole IPv4 host as its bare address, everything else as `address/length`.
 impl std::fmt::Display for HostKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let address = self.address();
-        if self.prefix_len == 128 {
-            write!(f, "{address}")
-        } else {
-            write!(f, "{address}/{}", self.own_prefix())
-        }
+        self.prefix().fmt(f)
     }
 }
 

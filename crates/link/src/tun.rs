@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use nix::libc;
+use thalweg_units::prefix::{self, MAPPED};
 
 /// The device through which the kernel lends TUN devices.
 pub const DEVICE: &str = "/dev/net/tun";
@@ -118,7 +119,7 @@ fn configure_v4(socket: &OwnedFd, addresses: Addresses) -> io::Result<()> {
     ioctl(fd, libc::SIOCSIFMTU, &request)?;
     request.ifr_ifru.ifru_addr = socket_address(addresses.v4);
     ioctl(fd, libc::SIOCSIFADDR, &request)?;
-    let mask = Ipv4Addr::from_bits(u32::MAX << (32 - PREFIX_V4));
+    let mask = Ipv4Addr::from_bits(prefix::mask(MAPPED + PREFIX_V4) as u32);
     request.ifr_ifru.ifru_netmask = socket_address(mask);
     ioctl(fd, libc::SIOCSIFNETMASK, &request)?;
     up(socket, NAME)?;

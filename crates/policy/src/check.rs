@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use thalweg_units::Position;
+use thalweg_units::prefix::{Prefix, mask};
+
 use crate::catalogue::{self, Stage};
 use crate::model::{Action, Conditions, Direction, Policy, Ports, Rule, Value, is_below};
-use crate::prefix::{Prefix, mask};
-use thalweg_units::Position;
 
 /// A probably unintended setting.
 #[derive(Clone, Debug, PartialEq, Eq)]

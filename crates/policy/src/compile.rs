@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use thalweg_bpf_types::raw;
+use thalweg_units::prefix::{MAPPED, Prefix};
+use thalweg_units::{Fault, Faults};
 
 use crate::catalogue::{Does, Stage};
 use crate::compiled::{About, Compiled, NamespaceUse};
 use crate::model::{Action, Conditions, Direction, Namespace, Policy, Ports, Rule, Value};
-use crate::prefix::{MAPPED, Prefix};
-use thalweg_units::{Fault, Faults};
 
 /// Rules after compilation.
 const RULES_MAX: usize = raw::THALWEG_POLICY_MAX_RULES as usize;

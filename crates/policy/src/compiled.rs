@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use thalweg_bpf_types::raw;
+use thalweg_units::prefix::{MAPPED, bits, is_ipv4, mask};
 
 use crate::catalogue::Key;
 use crate::model::{Flow, FlowKind, Namespace, is_below};
-use crate::prefix::{bits, is_ipv4, mask};
 
 /// The tables, and the data that user space needs to fill and explain them.
 ///
@@ -131,7 +131,7 @@ impl Compiled {
             |found: Option<(u32, u32)>| found.map_or(raw::THALWEG_POLICY_NONE, |(_, n)| n);
         if ipv4 {
             let holding = self.prefixes4.iter().filter(|(key, _)| {
-                let mask = mask(96 + key.prefix_len as u8) as u32;
+                let mask = mask(MAPPED + key.prefix_len as u8) as u32;
                 address as u32 & mask == u32::from_be_bytes(key.addr)
             });
             longest(holding.map(|(key, node)| (key.prefix_len, *node)).max())

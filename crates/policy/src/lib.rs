@@ -13,7 +13,6 @@ mod compiled;
 mod diff;
 mod model;
 mod parse;
-mod prefix;
 
 pub use catalogue::{Key, Stage};
 pub use check::{Warning, WarningKind};
@@ -23,7 +22,7 @@ pub use model::{
     Action, Condition, Conditions, Direction, Flow, FlowKind, Namespace, Policy, Ports, Precedence,
     Rule, SamePrefix, Value, parse_cgroup,
 };
-pub use prefix::{Prefix, PrefixError};
+pub use thalweg_units::prefix::{Prefix, PrefixError};
 pub use thalweg_units::{Fault, Faults, Position};
 
 /// A kernel version, such as 6.1.

@@ -7,10 +7,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::catalogue::{Key, Unit};
-use crate::prefix::{Prefix, bits, is_ipv4};
 use thalweg_units::Position;
 use thalweg_units::grammar::{duration_text, rate_text, share_text, size_text};
+use thalweg_units::prefix::{MAPPED, Prefix, bits, is_ipv4};
+
+use crate::catalogue::{Key, Unit};
 
 /// A policy: rules, in the order of the file.
 #[derive(Clone, Debug)]
@@ -318,7 +319,11 @@ impl Conditions {
             |prefix: &Prefix| prefix.contains(flow.remote) && (!listener || prefix.length() == 0);
         let same = |same: SamePrefix| {
             let alike = (bits(flow.remote) ^ bits(flow.local)).leading_zeros();
-            let own = alike.saturating_sub(if is_ipv4(flow.remote) { 96 } else { 0 });
+            let own = alike.saturating_sub(if is_ipv4(flow.remote) {
+                MAPPED.into()
+            } else {
+                0
+            });
             !listener && same.of(flow).is_some_and(|length| u32::from(length) <= own)
         };
         let port = |ports: &[Ports], port: u16| {

@@ -13,6 +13,7 @@ use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
 use thalweg_process::tool;
+use thalweg_units::prefix::{MAPPED, Prefix, bits};
 
 use crate::contact::Contact;
 use crate::control::{Ends, EndsV6};
@@ -203,15 +204,11 @@ impl Number {
     }
 
     /// Addresses that no route of the machine leads to.
-    pub(crate) fn ends(&self, routes: &[(Ipv4Addr, u8)]) -> Result<Ends, Error> {
+    pub(crate) fn ends(&self, routes: &[Prefix]) -> Result<Ends, Error> {
         let free = RANGES.iter().find_map(|range| {
             let first = range.to_bits() + 8 * self.0;
-            let used = routes.iter().any(|&(address, prefix)| {
-                let mask = u32::MAX
-                    .checked_shl(32 - u32::from(prefix.min(PREFIX_V4)))
-                    .unwrap_or(0);
-                first & mask == address.to_bits() & mask
-            });
+            let own = Prefix::of(bits(Ipv4Addr::from_bits(first).into()), MAPPED + PREFIX_V4);
+            let used = routes.iter().any(|route| route.overlaps(own));
             (!used).then_some(first)
         });
         let Some(first) = free else {
@@ -248,23 +245,21 @@ impl Number {
 }
 
 /// The destinations of all routes but the default ones.
-pub(crate) fn routes() -> Result<Vec<(Ipv4Addr, u8)>, Error> {
+pub(crate) fn routes() -> Result<Vec<Prefix>, Error> {
     Ok(destinations(&tool::read("ip", "-4 route show table all")?))
 }
 
-fn destinations(table: &str) -> Vec<(Ipv4Addr, u8)> {
+fn destinations(table: &str) -> Vec<Prefix> {
     let destination = |line: &str| {
         // A kind of route, as "local", may come first.
-        line.split_ascii_whitespace().take(2).find_map(|word| {
-            let (address, prefix) = word.split_once('/').unwrap_or((word, "32"));
-            Some((address.parse().ok()?, prefix.parse().ok()?))
-        })
+        let mut words = line.split_ascii_whitespace().take(2);
+        words.find_map(|word| Prefix::parse(word).ok())
     };
     table
         .lines()
         .filter_map(destination)
         // Shorter ones are a default route in parts.
-        .filter(|&(_, prefix)| prefix >= 8)
+        .filter(|prefix| prefix.length() >= 8)
         .collect()
 }
 

@@ -8,6 +8,7 @@ pub mod file;
 pub mod grammar;
 pub mod memory;
 mod near;
+pub mod prefix;
 mod quantity;
 pub mod random;
 pub mod reader;

@@ -80,7 +80,7 @@ fn parse_prefix(text: &str) -> Option<Prefix> {
 
 /// Whether a host's record and a prefix overlap: an address finds the record that contains it.
 fn overlap(host: &str, prefix: Prefix) -> bool {
-    parse_prefix(host).is_some_and(|host| host.covers(prefix) || prefix.covers(host))
+    parse_prefix(host).is_some_and(|host| host.overlaps(prefix))
 }
 
 /// Lists the records of remote hosts.

@@ -1,13 +1,13 @@
 //! Values of conditions and settings.
 
+use thalweg_units::grammar;
+use thalweg_units::prefix::{Prefix, PrefixError};
+use thalweg_units::reader::{Table, describe, quoted, whole};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::catalogue::{Key, Unit};
 use crate::model::{Direction, Namespace, Ports, SamePrefix, Value};
-use crate::prefix::{Prefix, PrefixError};
-use thalweg_units::grammar;
-use thalweg_units::reader::{Table, describe, quoted, whole};
 
 pub(super) const PREFIX: &str =
     "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\", an address, or a list of them";

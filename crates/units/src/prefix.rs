@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Bits before the IPv4 address in `::ffff:a.b.c.d`.
-pub(crate) const MAPPED: u8 = 96;
+pub const MAPPED: u8 = 96;
 
 /// An IPv4 or IPv6 prefix.
 ///
@@ -54,17 +54,10 @@ impl Prefix {
             Some(_) => return Err(malformed),
         };
         let bits = bits(address);
-        // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
-        let mapped = bits >> 32 == 0xffff && (address.is_ipv4() || length >= MAPPED);
-        let length = if address.is_ipv4() {
-            MAPPED + length
+        let prefix = if address.is_ipv4() {
+            Self::of(bits, MAPPED + length)
         } else {
-            length
-        };
-        let prefix = Self {
-            ipv4: mapped,
-            bits: bits & mask(length),
-            length,
+            Self::of(bits, length)
         };
         if prefix.bits == bits {
             Ok(prefix)
@@ -73,9 +66,28 @@ impl Prefix {
         }
     }
 
+    /// The prefix of an address in the 128-bit form, with a length in that form: at most 128.
+    pub fn of(bits: u128, length: u8) -> Self {
+        Self {
+            // ::ffff:10.0.0.0/104 is 10.0.0.0/8.
+            ipv4: length >= MAPPED && bits >> 32 == 0xffff,
+            bits: bits & mask(length),
+            length,
+        }
+    }
+
     /// Whether it is an IPv4 prefix.
     pub fn is_ipv4(self) -> bool {
         self.ipv4
+    }
+
+    /// The first address.
+    pub fn address(self) -> IpAddr {
+        let v6 = Ipv6Addr::from(self.bits);
+        match v6.to_ipv4_mapped() {
+            Some(v4) if self.ipv4 => v4.into(),
+            _ => v6.into(),
+        }
     }
 
     /// The first address, in the 128-bit form.
@@ -94,7 +106,7 @@ impl Prefix {
     }
 
     /// The prefix cut to a length in the 128-bit form, at most its own.
-    pub(crate) fn cut(self, length: u8) -> Self {
+    pub fn cut(self, length: u8) -> Self {
         Self {
             bits: self.bits & mask(length),
             length,
@@ -113,17 +125,17 @@ impl Prefix {
             && self.length <= other.length
             && other.bits & mask(self.length) == self.bits
     }
+
+    /// Whether some address lies in both.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
 }
 
 /// In the form of [`Prefix::parse`]; a whole address without its length.
 impl std::fmt::Display for Prefix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let v6 = Ipv6Addr::from(self.bits);
-        let address = match v6.to_ipv4_mapped() {
-            Some(v4) if self.ipv4 => IpAddr::V4(v4),
-            _ => IpAddr::V6(v6),
-        };
-        write!(f, "{address}")?;
+        write!(f, "{}", self.address())?;
         if self.length < 128 {
             write!(f, "/{}", self.length())?;
         }
@@ -132,7 +144,7 @@ impl std::fmt::Display for Prefix {
 }
 
 /// An address in the 128-bit form.
-pub(crate) fn bits(address: IpAddr) -> u128 {
+pub fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
@@ -140,12 +152,12 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
 }
 
 /// Whether an address is IPv4, including mapped ones.
-pub(crate) fn is_ipv4(address: IpAddr) -> bool {
+pub fn is_ipv4(address: IpAddr) -> bool {
     address.to_canonical().is_ipv4()
 }
 
 /// This many leading ones.
-pub(crate) fn mask(length: u8) -> u128 {
+pub fn mask(length: u8) -> u128 {
     u128::MAX
         .checked_shl(128 - u32::from(length.min(128)))
         .unwrap_or(0)
@@ -214,5 +226,7 @@ mod tests {
         assert!(!prefix("10.1.0.0/16").covers(prefix("10.0.0.0/8")));
         assert!(prefix("::/0").covers(prefix("2001:db8::/32")));
         assert!(!prefix("::/0").covers(prefix("10.0.0.0/8")));
+        assert!(prefix("10.1.0.0/16").overlaps(prefix("10.0.0.0/8")));
+        assert!(!prefix("10.1.0.0/16").overlaps(prefix("10.2.0.0/16")));
     }
 }
