@@ -89,7 +89,7 @@ impl Global {
     /// A client of the agent.
     pub fn client(&self) -> anyhow::Result<Client> {
         let paths = self.config()?.paths;
-        Client::new(paths.socket, paths.pin)
+        Ok(Client::new(paths.socket, paths.pin))
     }
 }
 

@@ -1,15 +1,22 @@
 //! The few requests to an agent's local interface by the process that started it.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Longest time for a response.
-const PATIENCE: Duration = Duration::from_secs(5);
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
+/// How often it is looked whether the agent still runs.
+const LOOK: Duration = Duration::from_secs(1);
+/// Longest line of a head or between chunks, bytes.
+const LONGEST_LINE: u64 = 16 << 10;
 /// Responses beyond this size count as an error, bytes.
 const LONGEST: u64 = 64 << 20;
+/// Longest time for a response.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A response.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,66 +27,376 @@ pub struct Response {
     pub body: String,
 }
 
-/// Makes one request over a Unix socket. It uses HTTP/1.0, so that the response ends with the
-/// connection and is not chunked (RFC 9112 section 6.1).
+/// Makes one request without a body.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::InvalidData`] if the response is not HTTP.
-pub fn request(socket: &Path, method: &str, target: &str) -> io::Result<Response> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!(
-        "{method} {target} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\nContent-Length: 0\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(LONGEST).read_to_end(&mut answer)?;
-    parse(&answer)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
+/// As of [`Connection::send`].
+pub fn request(path: &Path, method: &str, target: &str) -> io::Result<Response> {
+    let mut answer = Connection::open(path)?.send(method, target, None, PATIENCE)?;
+    answer.patience(Some(PATIENCE))?;
+    let mut body = String::new();
+    let status = answer.status;
+    answer.take(LONGEST).read_to_string(&mut body)?;
+    Ok(Response { status, body })
 }
 
-fn parse(answer: &[u8]) -> Option<Response> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&answer[..end]).ok()?;
-    let mut words = head.lines().next()?.split(' ');
-    words
-        .next()
-        .filter(|version| version.starts_with("HTTP/1."))?;
-    let status = words.next()?.parse().ok()?;
-    let body = String::from_utf8(answer[end + 4..].to_vec()).ok()?;
-    Some(Response { status, body })
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Connection(Patient);
+
+/// A stream that is waited for, but not for ever.
+#[derive(Debug)]
+struct Patient {
+    stream: UnixStream,
+    /// Its process at the other end, where this one can know it.
+    agent: Option<i32>,
+    /// How long each wait may be; `None`: as long as it takes.
+    patience: Option<Duration>,
+    /// The whole answer's beginning is awaited since then; afterwards each part for itself.
+    since: Option<Instant>,
+}
+
+/// The beginning of an answer. Its body is to be read: one that breaks off is an error.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its status code.
+    pub status: u16,
+    /// The status in words.
+    pub reason: String,
+    stream: BufReader<Patient>,
+    left: Left,
+}
+
+/// What is to come of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// So many bytes.
+    Bytes(u64),
+    /// Chunks, the first of them not begun.
+    Chunks,
+    /// So many bytes of a chunk, and what follows it.
+    Chunk(u64),
+    /// All until the connection ends.
+    All,
+}
+
+impl Connection {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The system's; [`ErrorKind::WouldBlock`] where too many wait already.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+        let agent = getsockopt(&stream, PeerCredentials).ok();
+        let stream = UnixStream::from(stream);
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_write_timeout(Some(LOOK))?;
+        Ok(Self(Patient {
+            stream,
+            agent: agent.map(|agent| agent.pid()).filter(|pid| *pid > 0),
+            patience: None,
+            since: None,
+        }))
+    }
+
+    /// Sends a request, with a JSON document of a known length if there is one, and waits for
+    /// the beginning of the answer, both together no longer than `patience`.
+    ///
+    /// # Errors
+    /// The system's; [`ErrorKind::TimedOut`] where the agent is stopped or silent;
+    /// [`ErrorKind::UnexpectedEof`] where it breaks off; [`ErrorKind::InvalidData`] where the
+    /// answer is not HTTP.
+    pub fn send(
+        self,
+        method: &str,
+        target: &str,
+        body: Option<(&mut dyn Read, u64)>,
+        patience: Duration,
+    ) -> io::Result<Answer> {
+        let mut stream = self.0;
+        (stream.patience, stream.since) = (Some(patience), Some(Instant::now()));
+        let length = body.as_ref().map_or(0, |(_, length)| *length);
+        let head = format!(
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+        );
+        let mut sent = stream.write_all(head.as_bytes());
+        if let (Ok(()), Some((body, length))) = (&sent, body) {
+            sent = io::copy(&mut body.take(length), &mut stream).and_then(|copied| {
+                match copied == length {
+                    true => Ok(()),
+                    false => Err(io::Error::other("the document became shorter meanwhile")),
+                }
+            });
+        }
+        match sent {
+            // It may have answered before it had read everything.
+            Err(error) if !is_broken(&error) => return Err(error),
+            _ => {}
+        }
+        let broken = |error: io::Error| match is_broken(&error) {
+            true => broken_off("before it answered"),
+            false => error,
+        };
+        let mut answer = Answer::read(BufReader::new(stream)).map_err(broken)?;
+        answer.stream.get_mut().since = None;
+        Ok(answer)
+    }
+}
+
+fn is_broken(error: &io::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+fn broken_off(when: &str) -> io::Error {
+    let text = format!("the agent broke off {when}");
+    io::Error::new(ErrorKind::UnexpectedEof, text)
+}
+
+impl Patient {
+    /// Waits for a call that gives up after [`LOOK`].
+    fn wait<T>(&mut self, mut call: impl FnMut(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+        let since = self.since.unwrap_or_else(Instant::now);
+        loop {
+            match call(&mut self.stream) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.check(since)?,
+                done => return done,
+            }
+        }
+    }
+
+    /// Whether there is a reason to wait on.
+    fn check(&self, since: Instant) -> io::Result<()> {
+        let Some(patience) = self.patience else {
+            return Ok(());
+        };
+        let failed = |text| Err(io::Error::new(ErrorKind::TimedOut, text));
+        if let Some(pid) = self.agent.filter(|pid| is_stopped(*pid)) {
+            return failed(format!(
+                "the agent is stopped (process {pid}); `kill -CONT {pid}` lets it go on"
+            ));
+        }
+        if since.elapsed() < patience {
+            return Ok(());
+        }
+        let seconds = patience.as_secs();
+        failed(match self.since {
+            Some(_) => format!("the agent does not answer within {seconds} s"),
+            None => format!("the agent did not go on with its answer within {seconds} s"),
+        })
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.read(buffer))
+    }
+}
+
+impl Write for Patient {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait(|stream| stream.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a process is stopped, by a signal or a debugger.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may hold anything.
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|rest| rest.starts_with(['T', 't']))
+}
+
+impl Answer {
+    /// How long each part of the body may be waited for; `None`: as long as it takes.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn patience(&mut self, patience: Option<Duration>) -> io::Result<()> {
+        let stream = self.stream.get_mut();
+        stream.patience = patience;
+        stream.stream.set_read_timeout(patience.map(|_| LOOK))
+    }
+
+    fn read(mut stream: BufReader<Patient>) -> io::Result<Self> {
+        let head = line(&mut stream)?;
+        let mut words = head.splitn(3, ' ');
+        let version = words.next().unwrap_or_default();
+        let status = words.next().and_then(|status| status.parse().ok());
+        let (true, Some(status)) = (version.starts_with("HTTP/1."), status) else {
+            return Err(not_http());
+        };
+        let reason = words.next().unwrap_or_default().to_owned();
+        let mut left = Left::All;
+        loop {
+            let field = line(&mut stream)?;
+            if field.is_empty() {
+                break;
+            }
+            let (name, value) = field.split_once(':').ok_or_else(not_http)?;
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("transfer-encoding")
+                && value.eq_ignore_ascii_case("chunked")
+            {
+                left = Left::Chunks;
+            } else if name.eq_ignore_ascii_case("content-length") && left == Left::All {
+                left = Left::Bytes(value.parse().map_err(|_| not_http())?);
+            }
+        }
+        Ok(Self {
+            status,
+            reason,
+            stream,
+            left,
+        })
+    }
+}
+
+fn not_http() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the agent does not speak HTTP")
+}
+
+/// A line without its end.
+fn line(stream: &mut impl BufRead) -> io::Result<String> {
+    let mut line = Vec::new();
+    stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+    match line.strip_suffix(b"\n") {
+        Some(line) => String::from_utf8(line.trim_ascii_end().to_vec()).map_err(|_| not_http()),
+        None if line.len() as u64 == LONGEST_LINE => Err(not_http()),
+        None => Err(ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// The beginning of a chunk (section 7.1). After the last one, of length 0, trailers may follow.
+fn next_chunk(stream: &mut impl BufRead) -> io::Result<Left> {
+    let size = line(stream)?;
+    let digits = size.split(';').next().unwrap_or_default().trim();
+    let size = u64::from_str_radix(digits, 16).map_err(|_| not_http())?;
+    if size > 0 {
+        return Ok(Left::Chunk(size));
+    }
+    while !line(stream)?.is_empty() {}
+    Ok(Left::Bytes(0))
+}
+
+impl Read for Answer {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_part(buffer);
+        read.map_err(|error| match is_broken(&error) {
+            true => broken_off("its answer"),
+            false => error,
+        })
+    }
+}
+
+impl Answer {
+    fn read_part(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Not before more is wanted: the next chunk of a stream may be long in coming.
+        if self.left == Left::Chunk(0) {
+            line(&mut self.stream)?;
+            self.left = Left::Chunks;
+        }
+        if self.left == Left::Chunks {
+            self.left = next_chunk(&mut self.stream)?;
+        }
+        let (Left::Bytes(left) | Left::Chunk(left)) = &mut self.left else {
+            return self.stream.read(buffer);
+        };
+        let most = usize::try_from(*left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let count = self.stream.read(&mut buffer[..most])?;
+        if count == 0 && most > 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        *left -= count as u64;
+        Ok(count)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
+    /// What a client makes of these bytes, after which the connection ends.
+    fn answer(bytes: &'static [u8]) -> io::Result<(u16, String)> {
+        let (stream, mut agent) = UnixStream::pair()?;
+        stream.set_read_timeout(Some(LOOK))?;
+        let connection = Connection(Patient {
+            stream,
+            agent: None,
+            patience: None,
+            since: None,
+        });
+        let served = thread::spawn(move || {
+            let mut asked = BufReader::new(agent.try_clone()?);
+            while !line(&mut asked)?.is_empty() {}
+            agent.write_all(bytes)
+        });
+        let mut answer = connection.send("GET", "/", None, PATIENCE)?;
+        let mut body = String::new();
+        answer.read_to_string(&mut body)?;
+        served.join().map_err(|_| io::Error::other("panic"))??;
+        Ok((answer.status, body))
+    }
+
     #[test]
-    fn answers_are_parsed() {
-        let answer = b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{\"a\":1}";
-        assert_eq!(
-            parse(answer),
-            Some(Response {
-                status: 200,
-                body: "{\"a\":1}".into()
-            })
-        );
-        assert_eq!(
-            parse(b"HTTP/1.1 404 Not Found\r\n\r\n").map(|r| r.status),
-            Some(404)
-        );
+    fn bodies_end_by_length_by_chunks_or_with_the_connection() {
+        for (bytes, status, body) in [
+            (&b"HTTP/1.0 200 OK\r\n\r\n{\"a\":1}"[..], 200, "{\"a\":1}"),
+            (
+                b"HTTP/1.1 404 Not Found\r\ncontent-LENGTH: 2\r\n\r\nnobody",
+                404,
+                "no",
+            ),
+            (b"HTTP/1.1 204\r\nContent-Length:0\r\n\r\n", 204, ""),
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n\
+                  3\r\nabc\r\nA;x=y\r\n0123456789\r\n0\r\nT: 1\r\n\r\nnobody",
+                200,
+                "abc0123456789",
+            ),
+        ] {
+            assert_eq!(answer(bytes).unwrap(), (status, body.to_owned()));
+        }
+    }
+
+    #[test]
+    fn answers_that_break_off_are_errors() {
+        for bytes in [
+            &b""[..],
+            b"HTTP/1.1 200 OK\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nno",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n",
+        ] {
+            let error = answer(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
+            assert!(error.to_string().contains("broke off"), "{error}");
+        }
     }
 
     #[test]
     fn what_is_not_http_is_refused() {
-        for answer in [
-            &b""[..],
-            b"HTTP/1.1 200 OK\r\n",
-            b"SSH-2.0-x\r\n\r\n",
+        for bytes in [
+            &b"SSH-2.0-x\r\n\r\n"[..],
             b"HTTP/1.1 abc\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nnothing\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n",
         ] {
-            assert_eq!(parse(answer), None);
+            let error = answer(bytes).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
         }
     }
 }

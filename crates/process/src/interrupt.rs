@@ -18,11 +18,16 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 use crate::error::Error;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether a second signal ends the process.
+static HASTY: AtomicBool = AtomicBool::new(false);
 static WAKE_FD: AtomicI32 = AtomicI32::new(-1);
 static WAKE: OnceLock<EventFd> = OnceLock::new();
 
 extern "C" fn on_signal(_: libc::c_int) {
-    REQUESTED.store(true, Ordering::SeqCst);
+    if REQUESTED.swap(true, Ordering::SeqCst) && HASTY.load(Ordering::SeqCst) {
+        // SAFETY: _exit(2) is async-signal-safe.
+        unsafe { libc::_exit(130) };
+    }
     let one = 1u64;
     // SAFETY: write(2) is async-signal-safe and reads eight bytes of a local; a closed or absent
     // descriptor only makes it fail. errno is restored because the interrupted code may be about to
@@ -106,6 +111,17 @@ fn restore(before: &mut Vec<(Signal, SigAction)>) {
         // SAFETY: restores a disposition that was in force before.
         let _ = unsafe { sigaction(signal, &before) };
     }
+}
+
+/// A flag that SIGINT and SIGTERM raise from here to the end of the process, which a second signal
+/// brings about at once.
+///
+/// # Errors
+/// The system's answer.
+pub fn flag() -> Result<&'static AtomicBool, Error> {
+    std::mem::forget(Guard::install()?);
+    HASTY.store(true, Ordering::SeqCst);
+    Ok(&REQUESTED)
 }
 
 /// Fails if SIGINT or SIGTERM has arrived.

@@ -2,17 +2,15 @@
 
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use thalweg_process::interrupt;
 use thalweg_sim::cc::{Spec, SpecError};
 use thalweg_sim::metrics::Summary;
 use thalweg_sim::sweep::{Job, sweep};
 use thalweg_sim::{Outcome, Scenario, Statistic, Time};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::options::whole;
@@ -122,10 +120,10 @@ pub fn measure(scenarios: Vec<Scenario>, common: &Common, series: bool) -> Resul
         Some(jobs) => jobs.get(),
         None => std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
     };
-    let stop = watch_signals()?;
+    let stop = interrupt::flag()?;
     let bar = bar(jobs.len() as u64);
     bar.tick();
-    let outcomes = sweep(&jobs, threads, &stop, |place| {
+    let outcomes = sweep(&jobs, threads, stop, |place| {
         bar.set_message(format!(
             "{} {}",
             jobs[place].scenario.name, jobs[place].controller
@@ -170,35 +168,4 @@ fn bar(length: u64) -> ProgressBar {
         bar.set_style(style.progress_chars("=> "));
     }
     bar
-}
-
-/// A flag set by SIGINT and SIGTERM. A second signal ends the process at once.
-fn watch_signals() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .context("cannot watch for signals")?;
-    let (mut interrupt, mut terminate): (Signal, Signal) = {
-        let _within = runtime.enter();
-        (
-            signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?,
-            signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?,
-        )
-    };
-    let raised = Arc::clone(&stop);
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if raised.swap(true, Ordering::Relaxed) {
-                    std::process::exit(130);
-                }
-            }
-        });
-    });
-    Ok(stop)
 }

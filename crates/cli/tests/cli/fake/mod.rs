@@ -36,10 +36,14 @@ impl Agent {
                 let (status, body) = answer(&request.method, &request.path);
                 seen.lock().unwrap().push(request);
                 let mut stream = stream;
+                let reason = match status {
+                    500 => "Internal Server Error",
+                    _ => "X",
+                };
                 // The client may be gone, as the test intends.
                 let _ = write!(
                     stream,
-                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    "HTTP/1.1 {status} {reason}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
                     body.len()
                 );
             }
