@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use thalweg_lab::host::{Pair, Side};
+use thalweg_report::sample::nearest;
 
 use crate::bed::{self, Worker};
 use crate::cc::per_run;
@@ -129,7 +130,7 @@ fn requests_beside(binary: &Path) -> Result<bool> {
             times.extend(requests(binary, &bulk)?);
         }
         times.sort_by(f64::total_cmp);
-        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        let at = |share| nearest(&times, share);
         let beside = match flows {
             0 => "alone".to_owned(),
             flows => format!("beside {flows} of {congestion_control}"),

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use thalweg_report::sample::nearest;
 
 use crate::table::{Target, line, spread};
 
@@ -95,7 +96,7 @@ fn ping(binary: &Path, delay_ms: u32) -> Result<f64> {
         .collect::<Result<_>>()?;
     ensure!(excess.len() == 200, "{} packets came back", excess.len());
     excess.sort_by(f64::total_cmp);
-    Ok(excess[100])
+    Ok(nearest(&excess, 0.5))
 }
 
 /// The output of the near command, and the link's report.

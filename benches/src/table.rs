@@ -1,5 +1,7 @@
 //! Tables with a line per figure: measurement, spread, target, verdict.
 
+use thalweg_report::sample::nearest;
+
 /// Median and quartiles of repeated measurements.
 pub struct Spread {
     /// The median.
@@ -16,7 +18,7 @@ pub struct Spread {
 pub fn spread(values: &[f64]) -> Spread {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let at = |share: f64| sorted[((sorted.len() - 1) as f64 * share).round() as usize];
+    let at = |share| nearest(&sorted, share);
     Spread {
         median: at(0.5),
         low: at(0.25),

@@ -11,12 +11,12 @@ mod input;
 use std::path::Path;
 
 use serde::Serialize;
+use thalweg_report::sample;
 
 use crate::error::Error;
 use crate::figure::{Better, Unit};
 use crate::measure::Measure;
 use crate::outcome::Connection;
-use crate::stats;
 use crate::table::Table;
 use bootstrap::interval;
 use input::{Run, RunMode, RunScenario};
@@ -266,7 +266,7 @@ fn compare_mode(
                     .collect()
             };
             let (old, new) = (values(a), values(b));
-            let (Some(median_a), Some(median_b)) = (stats::median(&old), stats::median(&new))
+            let (Some(median_a), Some(median_b)) = (sample::median(&old), sample::median(&new))
             else {
                 continue;
             };

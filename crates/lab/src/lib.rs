@@ -38,7 +38,6 @@ mod rundir;
 pub mod scenario;
 mod several;
 pub mod statistic;
-pub mod stats;
 pub mod table;
 pub mod timers;
 mod timing;

@@ -2,10 +2,11 @@
 //! tables, the page, `results.json`, `lab compare` and the expectations read it.
 
 use serde::Serialize;
+use thalweg_report::sample::{self, Weighted};
+use thalweg_units::figures::{rate, time};
 
 use crate::figure::{Better, Unit};
 use crate::outcome::{Connection, ModeOutcome};
-use crate::stats::{self, Weighted};
 
 /// A quantity of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -127,7 +128,7 @@ impl Measure {
     /// One value per connection, the median where there are several: what the
     /// resampling of `lab compare` draws from.
     pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
-        stats::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
+        sample::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
     }
 
     /// The values of all measured connections of a mode.

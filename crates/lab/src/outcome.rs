@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use thalweg_report::Verdict;
+use thalweg_report::sample::{self, Weighted};
 
 use crate::agent::LearnedHost;
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::options::Place;
-use crate::scenario::{Expectation, INCUMBENT, Scenario};
-use crate::stats::{self, Weighted};
+use crate::scenario::Scenario;
 use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
@@ -395,13 +394,13 @@ impl ModeOutcome {
     pub fn summary(&self) -> Option<Summary> {
         let all = self.goodputs_bps();
         Some(Summary {
-            median_bps: stats::median(&all)?,
-            median_last_half_bps: stats::median(&self.last_half_goodputs_bps()),
-            mean_bps: stats::mean(&all)?,
-            lower_quartile_bps: stats::quantile(&all, 0.25)?,
-            upper_quartile_bps: stats::quantile(&all, 0.75)?,
-            least_bps: stats::quantile(&all, 0.0)?,
-            most_bps: stats::quantile(&all, 1.0)?,
+            median_bps: sample::median(&all)?,
+            median_last_half_bps: sample::median(&self.last_half_goodputs_bps()),
+            mean_bps: sample::mean(&all)?,
+            lower_quartile_bps: sample::quantile(&all, 0.25)?,
+            upper_quartile_bps: sample::quantile(&all, 0.75)?,
+            least_bps: sample::quantile(&all, 0.0)?,
+            most_bps: sample::quantile(&all, 1.0)?,
             retransmits: self
                 .measured()
                 .map(|connection| connection.retransmits)

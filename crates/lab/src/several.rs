@@ -1,11 +1,12 @@
 //! Several remote hosts: what a run gave towards each, as if it were alone, and
 //! towards all together.
 
+use thalweg_report::sample;
 use thalweg_units::prefix::Prefix;
 
 use crate::mode::Mode;
-use crate::outcome::ScenarioOutcome;
-use crate::query::{best_setting, of_best, of_best_here};
+use crate::outcome::{ModeOutcome, RemoteOutcome, ScenarioOutcome};
+use crate::statistic::{Query, Statistic};
 use crate::table::Table;
 
 impl ModeOutcome {
@@ -104,7 +105,7 @@ pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f6
             of_best_here(&here, &modes).map_err(|why| format!("{why} (host {name})"))
         })
         .collect::<Result<Vec<f64>, String>>()?;
-    stats::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
+    sample::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
 }
 
 /// The fixed mode with the highest [`Statistic::OfBestPerHost`], that is the best

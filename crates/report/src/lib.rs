@@ -4,6 +4,7 @@
 
 mod chart;
 mod page;
+pub mod sample;
 mod statistics;
 mod svg;
 mod table;

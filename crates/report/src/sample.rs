@@ -1,4 +1,4 @@
-//! Order statistics over a handful of measurements.
+//! Statistics of a sample: a handful of measurements.
 
 /// The arithmetic mean; `None` of nothing.
 pub fn mean(values: &[f64]) -> Option<f64> {
@@ -15,6 +15,14 @@ pub fn median(values: &[f64]) -> Option<f64> {
 pub fn quantile(values: &[f64], share: f64) -> Option<f64> {
     let once: Vec<Weighted> = values.iter().map(|value| (*value, 1)).collect();
     weighted_quantile(&once, share)
+}
+
+/// The value at a share of the way through sorted ones, at the nearest place.
+///
+/// # Panics
+/// Of nothing.
+pub fn nearest(sorted: &[f64], share: f64) -> f64 {
+    sorted[(share * (sorted.len() - 1) as f64).round() as usize]
 }
 
 /// A value, and how often it was measured.

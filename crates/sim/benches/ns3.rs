@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use nix::sys::resource::{UsageWho, getrusage};
+use thalweg_report::sample::nearest;
 use thalweg_sim::cc::{Kind, Spec};
-use thalweg_sim::scenario::{Ecn, Hosts, Link, Network, Recovery, Topology, Workload};
-use thalweg_sim::{Outcome, Scenario, Simulation, Time};
+use thalweg_sim::{Outcome, Scenario, Simulation};
 
 const FLOWS: u32 = 64;
 const ROUNDS: usize = 5;
@@ -95,47 +95,19 @@ fn peer(program: &Path, control: &str) -> Result<Speed, Failure> {
 
 /// The network of `ns3_incast.cc` as a scenario.
 fn scenario() -> Scenario {
-    let link = Link {
-        rate_bps: 100_000_000_000,
-        delay: Time::from_us(3),
-        queue_bytes: 10 << 20,
-    };
-    let threshold = 400 * 1024;
-    Scenario {
-        name: "ns3-incast".into(),
-        description: String::new(),
-        duration: Time::from_us(OWN_MS * 1_000),
-        warmup: Time::ZERO,
-        topology: Topology::Star { hosts: FLOWS + 1 },
-        network: Network {
-            link,
-            fabric: link,
-            packet_bytes: 1024,
-            answer_bytes: 64,
-            base_rtt: None,
-            ecn: Some(Ecn {
-                min_bytes: threshold,
-                max_bytes: threshold,
-                max_probability: 1.0,
-            }),
-            pause: None,
-            explicit_queues: false,
-        },
-        hosts: Hosts {
-            burst_packets: 1,
-            start_spread: Time::from_us(1_000),
-            reaction: Time::ZERO,
-            min_rate_bps: 1_000_000,
-            recovery: Recovery::SelectiveRepeat,
-            timeout: Time::from_us(4_000),
-        },
-        workload: Workload::ManyToOne {
-            senders: FLOWS,
-            flows: FLOWS,
-        },
-        series: None,
-        expect: Vec::new(),
-    }
+    let hosts = FLOWS + 1;
+    let text = format!(
+        r#"
+        name = "ns3-incast"
+        duration = "{OWN_MS}ms"
+        topology = {{ kind = "star", hosts = {hosts} }}
+        link = {{ rate = "100gbit", delay = "3us", queue = "10mib" }}
+        network = {{ ecn = {{ min = "400kib", max = "400kib", probability = "100%" }} }}
+        hosts = {{ reaction = "0s", timeout = "4ms" }}
+        workload = {{ kind = "many-to-one", flows = {FLOWS} }}
+        "#
+    );
+    Scenario::parse(&text, Path::new("ns3.rs")).expect("a scenario")
 }
 
 fn user_seconds() -> Result<f64, Failure> {
@@ -158,7 +130,7 @@ fn own(control: &Spec) -> Result<Speed, Failure> {
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    nearest(&values, 0.5)
 }
 
 fn main() -> Result<ExitCode, Failure> {

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
+use thalweg_report::sample::nearest;
 use thalweg_sim::cc::learned::{Inference, Learned, Model, Options};
-use thalweg_sim::scenario::{self, Hosts, Link, Recovery, Topology, Workload};
+use thalweg_sim::scenario::{Topology, Workload};
 use thalweg_sim::{Outcome, Scenario, Simulation, Time};
 
 /// Runs of each number of flows.
@@ -32,41 +33,22 @@ const MODEL: &str = concat!(
     "/../../models/adpg-strict.safetensors"
 );
 
+/// Many flows to one, 100 Gbit/s, links of 1 µs; queues do not mark.
+const SCENARIO: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../scenarios/sim/many-to-one-64.toml"
+);
+
 fn many_to_one(flows: u32, duration: Time) -> Scenario {
-    let link = Link {
-        rate_bps: 100_000_000_000,
-        delay: Time::from_us(1),
-        queue_bytes: 10 << 20,
-    };
+    let mut scenario = Scenario::load(Path::new(SCENARIO)).expect("a scenario of this repository");
     let senders = flows.min(64);
-    Scenario {
-        name: format!("{flows}-to-1"),
-        description: String::new(),
-        duration,
-        warmup: Time::from_ps(duration.ps() / 4),
-        topology: Topology::Star { hosts: senders + 1 },
-        network: scenario::Network {
-            link,
-            fabric: link,
-            packet_bytes: 1024,
-            answer_bytes: 64,
-            base_rtt: Some(Time::from_us(12)),
-            ecn: None,
-            pause: None,
-            explicit_queues: false,
-        },
-        hosts: Hosts {
-            burst_packets: 1,
-            start_spread: Time::from_us(1_000),
-            reaction: Time::from_us(1),
-            min_rate_bps: 1_000_000,
-            recovery: Recovery::SelectiveRepeat,
-            timeout: Time::from_us(4_000),
-        },
-        workload: Workload::ManyToOne { senders, flows },
-        series: None,
-        expect: Vec::new(),
-    }
+    scenario.duration = duration;
+    scenario.warmup = Time::from_ps(duration.ps() / 4);
+    scenario.topology = Topology::Star { hosts: senders + 1 };
+    scenario.network.ecn = None;
+    scenario.hosts.timeout = Time::from_us(4_000);
+    scenario.workload = Workload::ManyToOne { senders, flows };
+    scenario
 }
 
 fn run(flows: u32, duration: Time, seed: u64, inference: Inference) -> Outcome {
@@ -95,7 +77,7 @@ fn user_seconds() -> f64 {
 /// Minimum and median.
 fn least_and_median(mut values: Vec<f64>) -> (f64, f64) {
     values.sort_by(f64::total_cmp);
-    (values[0], values[values.len() / 2])
+    (values[0], nearest(&values, 0.5))
 }
 
 fn table(flows: &[u32]) {

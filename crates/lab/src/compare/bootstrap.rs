@@ -1,9 +1,9 @@
 //! The percentile bootstrap of a comparison of two medians.
 
+use thalweg_report::sample;
 use thalweg_units::random::Random;
 
 use super::Options;
-use crate::stats;
 
 /// The interval of `compare(median of a, median of b)`. Neither may be empty.
 pub(super) fn interval(
@@ -30,7 +30,7 @@ pub(super) fn interval(
         })
         .collect();
     let tail = (1.0 - options.confidence) / 2.0;
-    let end = |share| stats::quantile(&values, share).unwrap_or(f64::NAN);
+    let end = |share| sample::quantile(&values, share).unwrap_or(f64::NAN);
     (end(tail), end(1.0 - tail))
 }
 
@@ -112,7 +112,7 @@ mod tests {
             .map(|_| resampled_median(&sorted, &mut random, &mut counts))
             .collect();
         assert!(draws.iter().all(|draw| sorted.contains(draw)));
-        assert_eq!(stats::median(&draws), Some(3.0));
+        assert_eq!(sample::median(&draws), Some(3.0));
         // Chance that at least 3 of 5 draws are the largest: Σ C(5,k)·4^(5−k)/5^5
         // for k = 3, 4, 5 = 181/3125.
         let largest = draws.iter().filter(|draw| **draw == 100.0).count() as f64 / 10_000.0;

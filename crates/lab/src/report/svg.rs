@@ -6,14 +6,14 @@
 
 use std::fmt::Write;
 
+use thalweg_report::sample::{self, Weighted};
 use thalweg_report::{COLOURS, LEFT, RIGHT, Scale, Shape, TOP, WIDTH, escape, open};
+use thalweg_units::figures::rate;
 
 use crate::figure::Unit;
 use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
-use crate::stats::{self, Weighted};
-use thalweg_units::figures::rate;
 
 /// Goodput of each connection over the rounds, one line per mode. In modes that
 /// learn each connection has a mark whose shape is its arm.
@@ -236,8 +236,8 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
     let scale = Scale::of(all.map(|(value, _)| value * factor));
     let x = |value: f64| LEFT + (WIDTH - LEFT - 40.0) * scale.place(value);
     let figures = |values: &[Weighted]| {
-        let quantile = |share| stats::weighted_quantile(values, share).unwrap_or(0.0) * factor;
-        let mean = stats::weighted_mean(values).unwrap_or(0.0) * factor;
+        let quantile = |share| sample::weighted_quantile(values, share).unwrap_or(0.0) * factor;
+        let mean = sample::weighted_mean(values).unwrap_or(0.0) * factor;
         ([0.0, 0.25, 0.5, 0.75, 1.0].map(quantile), mean)
     };
     let words = |mode: &ModeOutcome, values: &[Weighted]| {

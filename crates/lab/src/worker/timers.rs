@@ -10,10 +10,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 use serde::{Deserialize, Serialize};
 use thalweg_guest::system::is_user_mode;
+use thalweg_report::sample;
 
 use super::now_ns;
 use crate::error::Error;
-use crate::stats;
 
 /// How far ahead timers are set, µs.
 const AHEAD_US: [u64; 13] = [
@@ -51,7 +51,7 @@ pub(super) fn measure() -> Result<String, Error> {
 
 pub(crate) fn quantiles(us: &[f64]) -> Vec<f64> {
     (0..=PARTS)
-        .filter_map(|part| stats::quantile(us, part as f64 / PARTS as f64))
+        .filter_map(|part| sample::quantile(us, part as f64 / PARTS as f64))
         .collect()
 }
 

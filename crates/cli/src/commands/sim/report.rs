@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use thalweg_report::sample::nearest;
 use thalweg_report::{Chart, FOOT, Line, Scale, Table, escape, head, html_table};
 use thalweg_sim::Outcome;
 use thalweg_sim::metrics::Series;
@@ -241,8 +242,7 @@ fn rates(series: &Series) -> Vec<Line> {
         let mut rates: Vec<f64> = flows.iter().map(|flow| flow[place]).collect();
         rates.sort_unstable_by(f64::total_cmp);
         for (line, (_, share)) in lines.iter_mut().zip(shares) {
-            let rank = (share * (rates.len() - 1) as f64).round() as usize;
-            line.points.push((at(place), rates[rank]));
+            line.points.push((at(place), nearest(&rates, share)));
         }
     }
     lines.into()
