@@ -1,11 +1,25 @@
 //! Compiles the kernel programs, and generates skeletons of some.
 
 use std::env;
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::ObjectBuilder;
+
+/// What is not a skeleton: it is kept for as long as the command runs, and pinned.
+const OBJECTS: [&str; 8] = [
+    "learn",
+    "policy",
+    "policy_mark",
+    "policy_existing",
+    "limit",
+    "htcp",
+    "dctcp",
+    "rate",
+];
 
 fn main() -> Result<()> {
     let bpf = Path::new(&env::var("CARGO_MANIFEST_DIR")?)
@@ -21,16 +35,14 @@ fn main() -> Result<()> {
     let version = version.lines().next().unwrap_or_default();
     println!("cargo:rustc-env=THALWEG_CLANG={version}");
 
+    let mut names = String::new();
+    for name in OBJECTS {
+        build_object(&bpf, &include, &out, name, &[])?;
+        names += &names_of(&out, name)?;
+    }
     // One source, two objects: against the UAPI only, and with the kernel's own BTF.
-    build_object(&bpf, &include, &out, "learn", &[])?;
     build_object(&bpf, &include, &out, "learn_btf", &["-DTHALWEG_KERNEL_BTF"])?;
-    build_object(&bpf, &include, &out, "policy", &[])?;
-    build_object(&bpf, &include, &out, "policy_mark", &[])?;
-    build_object(&bpf, &include, &out, "policy_existing", &[])?;
-    build_object(&bpf, &include, &out, "limit", &[])?;
-    build_object(&bpf, &include, &out, "htcp", &[])?;
-    build_object(&bpf, &include, &out, "dctcp", &[])?;
-    build_object(&bpf, &include, &out, "rate", &[])?;
+    std::fs::write(out.join("names.rs"), names)?;
     for name in ["loss", "rtt", "timer"] {
         let source = bpf.join(format!("{name}.bpf.c"));
         SkeletonBuilder::new()
@@ -50,6 +62,27 @@ fn build_object(bpf: &Path, include: &Path, out: &Path, name: &str, flags: &[&st
         .clang_args(arguments(include, flags)?)
         .build()
         .with_context(|| format!("cannot build {name} from {source} (is clang installed?)"))
+}
+
+/// A module of an object: a constant for the name of each map and program.
+fn names_of(out: &Path, object: &str) -> Result<String> {
+    let open = ObjectBuilder::default().open_file(out.join(format!("{object}.bpf.o")))?;
+    let maps = open.maps().map(|map| map.name().to_owned());
+    let programs = open.progs().map(|program| program.name().to_owned());
+    let mut text = format!("pub mod {object} {{\n");
+    for (kind, names) in [
+        ("maps", maps.collect::<Vec<_>>()),
+        ("programs", programs.collect()),
+    ] {
+        writeln!(text, "pub mod {kind} {{")?;
+        for name in names {
+            let name = name.into_string().ok().context("a name is not UTF-8")?;
+            let word = name.trim_start_matches('.').replace('.', "_");
+            writeln!(text, "pub const {}: &str = {name:?};", word.to_uppercase())?;
+        }
+        text.push_str("}\n");
+    }
+    Ok(text + "}\n")
 }
 
 /// Compiler arguments of every program.

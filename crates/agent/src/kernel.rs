@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result, anyhow, bail};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
+use anyhow::{Context, Result, bail};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ProgramMut};
+use thalweg_bpf_objects::names::learn::{maps as names, programs};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_control::learner::{self, LINKS, is_attached};
 use thalweg_control::{links, object, policy, system};
@@ -32,9 +33,6 @@ pub use maps::HostBatch;
 
 use carried::Carried;
 use pins::MAPS;
-
-/// The program that the agent itself runs.
-const FORGET: &str = "forget_arms";
 
 /// Requested state of the kernel side.
 #[derive(Clone, Debug)]
@@ -161,25 +159,19 @@ impl Kernel {
         params.rescue_arm = setup.rescue.as_deref().and_then(|name| table.index(name));
 
         let (object, without_btf) = load(&mut setup, &params, &reused)?;
-        let mut maps = BTreeMap::new();
-        for map in object.maps() {
-            if let Some(pinned) = MAPS.iter().find(|pinned| map.name() == pinned.name) {
-                maps.insert(pinned.name, MapHandle::try_from(&map)?);
-            }
-        }
-        if maps.len() != MAPS.len() {
-            bail!("the BPF object lacks a map (found {:?})", maps.keys());
-        }
-        let forget = object.progs().find(|program| program.name() == FORGET);
-        let forget = forget.with_context(|| format!("the BPF object lacks program {FORGET}"))?;
+        let handles = MAPS
+            .iter()
+            .map(|pinned| Ok((pinned.name, object::map(&object, pinned.name)?)))
+            .collect::<Result<BTreeMap<_, _>>>()?;
+        let forget = object::program(&object, programs::FORGET_ARMS)?;
         let forget = forget.as_fd().try_clone_to_owned()?;
-        let map_bytes = maps
+        let map_bytes = handles
             .values()
             .filter_map(|map| map.query_fdinfo().ok()?.memlock)
             .sum();
         let kernel = Self {
             params,
-            maps,
+            maps: handles,
             arms: Mutex::new(table),
             took_over,
             without_btf,
@@ -197,7 +189,7 @@ impl Kernel {
         kernel.bind_meta()?;
         // An agent that was killed while it emptied a slot may have left records in it.
         let renamed = kernel.arms()?.renamed(&carried_arms);
-        if reused.contains_key("hosts") && renamed != 0 {
+        if reused.contains_key(names::HOSTS) && renamed != 0 {
             kernel.forget_arms(renamed)?;
         }
         for (_, host) in &mut left.hosts {
@@ -222,10 +214,7 @@ impl Kernel {
         fail_point!("start::pinned");
         let _policy_lock = policy::lock_existing(pin)?;
         for (program, file) in LINKS {
-            let mut programs = self.object.progs_mut();
-            let mut program = programs
-                .find(|candidate| candidate.name() == program)
-                .ok_or_else(|| anyhow!("the BPF object lacks program {program}"))?;
+            let mut program = object::program(&self.object, program)?;
             put_in_force(&mut program, &cgroup, &pin.join(file))?;
             // Twice: between the two programs, and before the maps have their names.
             fail_point!("start::link");
@@ -236,16 +225,12 @@ impl Kernel {
 
     /// Binds the version record to the program as one of its maps, so that it can be found again.
     fn bind_meta(&self) -> Result<()> {
-        let program = self
-            .object
-            .progs()
-            .find(|program| program.name() == learner::MAIN);
-        let program = program.context("the BPF object lacks its main program")?;
+        let program = object::program(&self.object, learner::MAIN)?;
         // SAFETY: both descriptors are open for the whole call; no options are passed.
         let failed = unsafe {
             libbpf_rs::libbpf_sys::bpf_prog_bind_map(
                 program.as_fd().as_raw_fd(),
-                self.map("meta").as_fd().as_raw_fd(),
+                self.map(names::META).as_fd().as_raw_fd(),
                 std::ptr::null(),
             )
         };
@@ -264,7 +249,7 @@ impl Kernel {
             event_bytes: size_of::<raw::thalweg_event>() as u32,
             hosts_max: u64::from(self.setup.hosts_max),
         };
-        self.map("meta")
+        self.map(names::META)
             .update(&0u32.to_ne_bytes(), bytes_of(&meta), MapFlags::ANY)?;
         Ok(())
     }
@@ -351,20 +336,17 @@ fn load_variant(
     } else {
         thalweg_bpf_objects::LEARN
     };
-    let mut object = ObjectBuilder::default()
-        .name("thalweg")
-        .and_then(|builder| builder.open_memory(bytes))
-        .context("opening the BPF object")?;
+    let mut object = object::open("thalweg", bytes)?;
     let raw_params = raw_params(setup, params);
     let mut parameters_set = false;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
-            "hosts" => map.set_max_entries(setup.hosts_max)?,
-            "events" => map.set_max_entries(setup.ring_bytes)?,
+            names::HOSTS => map.set_max_entries(setup.hosts_max)?,
+            names::EVENTS => map.set_max_entries(setup.ring_bytes)?,
             // A policy may be pinning it at the same time: libbpf takes whichever came first.
             learner::OWNED => map.set_pin_path(setup.pin.join(&name))?,
-            ".rodata.params" => {
+            names::RODATA_PARAMS => {
                 map.set_initial_value(bytes_of(&raw_params))?;
                 parameters_set = true;
             }

@@ -36,6 +36,13 @@ skeleton!(
     "timer.skel.rs"
 );
 
+/// Names of maps and programs, as the compiler put them into the objects: a module an object. Those
+/// of `learn` are in both of its objects.
+#[allow(missing_docs)]
+pub mod names {
+    include!(concat!(env!("OUT_DIR"), "/names.rs"));
+}
+
 /// The program `learn` against the UAPI only: an ELF object for libbpf.
 pub const LEARN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/learn.bpf.o"));
 

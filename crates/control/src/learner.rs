@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use thalweg_bpf_objects::names::learn::{maps, programs};
 use thalweg_bpf_types::{arm_name, from_bytes, raw};
 
 use crate::pins::remove_file;
@@ -13,12 +14,15 @@ use crate::{links, privileges};
 
 /// Sockets that belong to an application or a policy. Policies write this map too, and its content
 /// outlives programs, modes and versions: it is never replaced.
-pub const OWNED: &str = "owned";
+pub const OWNED: &str = maps::OWNED;
 
 /// The program whose link shows the version in force.
-pub const MAIN: &str = "learn_sockops";
+pub const MAIN: &str = programs::LEARN_SOCKOPS;
 /// Pinned links: program name, file name.
-pub const LINKS: [(&str, &str); 2] = [("learn_setsockopt", "link_setsockopt"), (MAIN, MAIN_LINK)];
+pub const LINKS: [(&str, &str); 2] = [
+    (programs::LEARN_SETSOCKOPT, "link_setsockopt"),
+    (MAIN, MAIN_LINK),
+];
 /// File name of the main program's link.
 pub const MAIN_LINK: &str = "link_sockops";
 
@@ -39,7 +43,7 @@ pub fn is_attached(pin: &Path) -> bool {
 /// # Errors
 /// There is no table, or it has another version.
 pub fn arm_names(pin: &Path) -> Result<Vec<String>> {
-    let path = pin.join("arms");
+    let path = pin.join(maps::ARMS);
     let map = MapHandle::from_pinned_path(&path)
         .with_context(|| format!("opening pinned map {}", path.display()))?;
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;

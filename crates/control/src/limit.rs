@@ -22,11 +22,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapHandle, Object};
 use report::read;
 use serde::Serialize;
 use settings::has;
 use sockets::{Maps, Subtree};
+use thalweg_bpf_objects::names::limit::{maps, programs};
 use thalweg_bpf_types::raw;
 
 use crate::links::{self, cgroup_path, open_cgroup};
@@ -41,19 +42,19 @@ pub use sockets::Moved;
 /// The directory, below the agent's.
 const DIRECTORY: &str = "limits";
 /// Maps that all limits share.
-const SHARED: [&str; 3] = ["pacing", "dropped", "line"];
+const SHARED: [&str; 3] = [maps::PACING, maps::DROPPED, maps::LINE];
 /// Maps of one limit.
-const OWN: [&str; 3] = ["settings", "state", "flows"];
+const OWN: [&str; 3] = [maps::SETTINGS, maps::STATE, maps::FLOWS];
 const EGRESS: &str = "link_egress";
 const SOCKOPS: &str = "link_sockops";
 const LINE: &str = "line_link";
 /// Programs on the root cgroup for sockets that have moved here, and the paths of their links.
 const MOVED: [(&str, &str); 2] = [
-    ("limit_sockops_moved", "link_sockops_moved"),
-    ("limit_egress_moved", "link_egress_moved"),
+    (programs::LIMIT_SOCKOPS_MOVED, "link_sockops_moved"),
+    (programs::LIMIT_EGRESS_MOVED, "link_egress_moved"),
 ];
 /// Triggers TCP's calls for connections older than the limit; attached only for that time.
-const FOLLOW: &str = "limit_follow";
+const FOLLOW: &str = programs::LIMIT_FOLLOW;
 
 /// Outcome of [`set`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -210,13 +211,13 @@ impl Limits {
         let id = cgroup_id(&request.cgroup)?;
         let own = self.own(id);
         for other in ids(&self.0.directory)? {
-            if let Ok(map) = MapHandle::from_pinned_path(self.own(other).join("settings")) {
+            if let Ok(map) = MapHandle::from_pinned_path(self.own(other).join(maps::SETTINGS)) {
                 settings::read(&map)?;
             }
         }
         let outcome = match attached_to(&own.join(EGRESS))? {
             Some(attached) if attached == id => {
-                let map = open(own.join("settings"))?;
+                let map = open(own.join(maps::SETTINGS))?;
                 if request.line_bps.is_some() {
                     let object = self.load(&own)?;
                     self.attach_meter(&object)?;
@@ -253,20 +254,21 @@ impl Limits {
         fail_point!("limit::made");
         let object = self.load(own)?;
         fail_point!("limit::loaded");
-        let map = object
-            .maps()
-            .find(|map| map.name() == "settings")
-            .ok_or_else(|| anyhow!("the BPF object lacks map settings"))?;
-        settings::write(&map, settings)?;
+        settings::write(&object::map(&object, maps::SETTINGS)?, settings)?;
         if request.line_bps.is_some() {
             self.attach_meter(&object)?;
             fail_point!("limit::metered");
         }
         let cgroup = open_cgroup(&request.cgroup)?;
         // The limit itself comes last: if its link exists, everything exists.
-        attach(&object, "limit_sockops", &cgroup, &own.join(SOCKOPS))?;
+        attach(
+            &object,
+            programs::LIMIT_SOCKOPS,
+            &cgroup,
+            &own.join(SOCKOPS),
+        )?;
         fail_point!("limit::paces");
-        attach(&object, "limit_egress", &cgroup, &own.join(EGRESS))?;
+        attach(&object, programs::LIMIT_EGRESS, &cgroup, &own.join(EGRESS))?;
         fail_point!("limit::limits");
         Ok(())
     }
@@ -284,7 +286,7 @@ impl Limits {
             return Ok(());
         };
         let subtree = Subtree::new(&request.cgroup);
-        let maps = maps(&self.0.directory, own, settings)?;
+        let maps = maps_of(&self.0.directory, own, settings)?;
         let some_are_in = subtree.holds_others(&sockets);
         // This comes first, so that a socket marked as reached is reached.
         if some_are_in {
@@ -320,10 +322,7 @@ impl Limits {
     }
 
     fn load(&self, own: &Path) -> Result<Object> {
-        let mut object = ObjectBuilder::default()
-            .name("thalweg_limit")
-            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::LIMIT))
-            .context("opening the BPF object")?;
+        let mut object = object::open("thalweg_limit", thalweg_bpf_objects::LIMIT)?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if SHARED.contains(&name.as_str()) {
@@ -349,7 +348,7 @@ impl Limits {
             return Ok(());
         }
         let root = open_cgroup(&system::cgroup2_mount()?)?;
-        attach(object, "limit_line", &root, &path)
+        attach(object, programs::LIMIT_LINE, &root, &path)
     }
 
     fn remove(&self, id: u64, cgroup: &Path) -> Result<()> {
@@ -364,7 +363,7 @@ impl Limits {
         let mut told = Ok(());
         if let Some(settings) = settings.filter(|settings| has(settings, raw::THALWEG_LIMIT_PACE)) {
             told = sockets::survey().and_then(|sockets| {
-                let maps = maps(&self.0.directory, &own, &settings)?;
+                let maps = maps_of(&self.0.directory, &own, &settings)?;
                 maps.give_back(&Subtree::new(cgroup), &sockets)
             });
         }
@@ -417,11 +416,11 @@ fn open(path: PathBuf) -> Result<MapHandle> {
     MapHandle::from_pinned_path(&path).with_context(|| format!("opening {}", path.display()))
 }
 
-/// The maps with entries per socket.
-fn maps(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) -> Result<Maps> {
+/// The maps that know sockets.
+fn maps_of(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) -> Result<Maps> {
     Ok(Maps {
-        pacing: open(directory.join("pacing"))?,
-        flows: open(own.join("flows"))?,
+        pacing: open(directory.join(maps::PACING))?,
+        flows: open(own.join(maps::FLOWS))?,
         slot: (settings.depth % raw::THALWEG_LIMIT_SLOTS) as usize,
         pace: has(settings, raw::THALWEG_LIMIT_PACE),
         loopback: has(settings, raw::THALWEG_LIMIT_LOOPBACK),
@@ -432,9 +431,7 @@ fn maps(directory: &Path, own: &Path, settings: &raw::thalweg_limit_settings) ->
 /// Enables [`sockets::follow`] while the returned link lives.
 fn follow() -> Result<Link> {
     object::listening(|| {
-        let mut object = ObjectBuilder::default()
-            .name("thalweg_limit")
-            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::LIMIT))?;
+        let mut object = object::open("thalweg_limit", thalweg_bpf_objects::LIMIT)?;
         for mut map in object.maps_mut() {
             map.set_autocreate(false)?;
         }
@@ -443,10 +440,8 @@ fn follow() -> Result<Link> {
             program.set_autoload(is_wanted);
         }
         let object = object.load()?;
-        let program = object.progs_mut().find(|program| program.name() == FOLLOW);
         let root = File::open(system::cgroup2_mount()?)?;
-        let program = program.context("the BPF object lacks its program")?;
-        Ok(program.attach_cgroup(root.as_raw_fd())?)
+        Ok(object::program(&object, FOLLOW)?.attach_cgroup(root.as_raw_fd())?)
     })
 }
 
@@ -466,10 +461,7 @@ fn cgroup_id(cgroup: &Path) -> Result<u64> {
 }
 
 fn attach(object: &Object, name: &str, cgroup: &File, path: &Path) -> Result<()> {
-    let mut program = object
-        .progs_mut()
-        .find(|program| program.name() == name)
-        .ok_or_else(|| anyhow!("the BPF object lacks program {name}"))?;
+    let mut program = object::program(object, name)?;
     // Its pin keeps it.
     drop(links::attach_and_pin(&mut program, cgroup, path)?);
     Ok(())

@@ -4,10 +4,12 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::Mutex;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use libbpf_rs::btf::types::{MemberAttr, Struct};
 use libbpf_rs::btf::{Btf, BtfType, HasSize, TypeId};
-use libbpf_rs::{AsRawLibbpf, libbpf_sys};
+use libbpf_rs::{
+    AsRawLibbpf, MapCore, MapHandle, Object, ObjectBuilder, OpenObject, ProgramMut, libbpf_sys,
+};
 use thalweg_units::file::{MAX_FILE_BYTES, read};
 
 /// Lines of the verifier's log in an error. The last ones have the reason.
@@ -16,6 +18,37 @@ const LOG_LINES: usize = 6;
 const MOST_TYPES: usize = 32;
 /// `e_machine` of a BPF object (linux/elf-em.h, EM_BPF).
 const EM_BPF: u16 = 247;
+
+/// Opens an object of Thalweg's own under a name.
+///
+/// # Errors
+/// libbpf's.
+pub fn open(name: &str, bytes: &[u8]) -> Result<OpenObject> {
+    ObjectBuilder::default()
+        .name(name)
+        .and_then(|builder| builder.open_memory(bytes))
+        .context("opening the BPF object")
+}
+
+/// A map of an object.
+///
+/// # Errors
+/// There is none of that name.
+pub fn map(object: &Object, name: &str) -> Result<MapHandle> {
+    let map = object.maps().find(|map| map.name() == name);
+    let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
+    Ok(MapHandle::try_from(&map)?)
+}
+
+/// A program of an object.
+///
+/// # Errors
+/// There is none of that name.
+pub fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'o>> {
+    let mut programs = object.progs_mut();
+    let program = programs.find(|program| program.name() == name);
+    program.with_context(|| format!("the BPF object lacks program {name}"))
+}
 
 /// Checks a file for faults that libbpf does not name.
 pub fn check_file(file: &Path) -> Result<()> {

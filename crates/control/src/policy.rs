@@ -19,7 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramMut};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use thalweg_bpf_objects::names::{
+    self,
+    policy::{maps, programs},
+};
 use thalweg_bpf_types::{bytes_of, raw};
 use thalweg_policy::{Compiled, Namespace};
 
@@ -31,33 +35,32 @@ use existing::Existing;
 use history::History;
 
 use crate::pins::Locked;
-use crate::{learner, links, system};
+use crate::{learner, links, object, system};
 pub use pins::DIRECTORY;
-use pins::{Pins, Running};
+use pins::{HEAD, PROGRAM, Pins, Running};
 use tables::Tables;
 
 /// Maps that all policies share. `owned` is also the learner's, and is beside its pins.
 const SHARED: [&str; 6] = [
-    "texts",
-    "failures",
-    "handshakes",
-    "flows",
-    "listeners",
-    "events",
+    maps::TEXTS,
+    maps::FAILURES,
+    maps::HANDSHAKES,
+    maps::FLOWS,
+    maps::LISTENERS,
+    maps::EVENTS,
 ];
-/// Maps of one policy, and the names of their pins: for `policy show`, and for inspection.
-const OWN: [(&str, &str); 11] = [
-    ("arm_sets", "arm_sets"),
-    ("counters", "counters"),
-    ("missed", "missed"),
-    (".rodata.head", "head"),
-    ("nodes", "nodes"),
-    ("rules", "rules"),
-    ("actions", "actions"),
-    ("prefixes4", "prefixes4"),
-    ("prefixes6", "prefixes6"),
-    ("marks", "marks"),
-    ("swap", "swap"),
+/// Maps of one policy, pinned by their names: for `policy show`, and to be looked at.
+const OWN: [&str; 10] = [
+    maps::ARM_SETS,
+    maps::COUNTERS,
+    maps::MISSED,
+    maps::NODES,
+    maps::RULES,
+    maps::ACTIONS,
+    maps::PREFIXES4,
+    maps::PREFIXES6,
+    maps::MARKS,
+    maps::SWAP,
 ];
 
 /// The stage for which a policy remembers flows of both directions from their start.
@@ -153,8 +156,7 @@ impl Place {
             notes,
             ..Applied::default()
         };
-        let arm_sets = object.maps().find(|map| map.name() == "arm_sets");
-        let arm_sets = MapHandle::try_from(&arm_sets.context("the BPF object lacks arm_sets")?)?;
+        let arm_sets = object::map(&object, maps::ARM_SETS)?;
         // Without a learner nobody chooses; the agent writes them when it starts.
         if let Ok(arms) = learner::arm_names(&self.pin) {
             let number = |name: &str| arms.iter().position(|arm| arm == name);
@@ -217,8 +219,7 @@ impl Prepared {
         let path = self.pins.link();
         let cgroup = File::open(&self.place.cgroup)
             .with_context(|| format!("opening cgroup {}", self.place.cgroup.display()))?;
-        let mut programs = self.object.progs_mut();
-        let mut program = main_program(&mut programs)?;
+        let mut program = object::program(&self.object, programs::POLICY_SOCKOPS)?;
         self.tell_what_began_before()?;
         match links::open_on(&path, links::cgroup_id(&cgroup)?)? {
             Some(mut link) => link
@@ -247,7 +248,7 @@ impl Prepared {
             // It remembers flows that started under it, in both directions; perhaps not yet earlier
             // ones.
             Some(head) if head.stages & ASKED != 0 => {
-                let swap = self.pins.generation(head.generation).join("swap");
+                let swap = self.pins.generation(head.generation).join(maps::SWAP);
                 let until_ns = MapHandle::from_pinned_path(swap)?.lookup(&key, MapFlags::ANY)?;
                 until_ns.context("the map of the last swap is empty")?
             }
@@ -256,7 +257,7 @@ impl Prepared {
                 until_ns.to_ne_bytes().to_vec()
             }
         };
-        self.map("swap")?.update(&key, &until_ns, MapFlags::ANY)?;
+        object::map(&self.object, maps::SWAP)?.update(&key, &until_ns, MapFlags::ANY)?;
         Ok(())
     }
 
@@ -266,26 +267,18 @@ impl Prepared {
         let _ = self.pins.remove_generation(self.generation);
     }
 
-    fn map(&self, name: &str) -> Result<MapHandle> {
-        let map = self.object.maps().find(|map| map.name() == name);
-        let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
-        Ok(MapHandle::try_from(&map)?)
-    }
-
     fn pin_own(&self) -> Result<()> {
         let directory = self.pins.generation(self.generation);
-        for map in self.object.maps() {
-            if let Some((_, file)) = OWN.iter().find(|(name, _)| map.name() == *name) {
-                let path = directory.join(file);
-                MapHandle::try_from(&map)?
-                    .pin(&path)
-                    .with_context(|| format!("pinning {}", path.display()))?;
-                fail_point!("policy::map");
-            }
+        let named = OWN.map(|name| (name, name));
+        for (name, file) in named.into_iter().chain([(maps::RODATA_HEAD, HEAD)]) {
+            let path = directory.join(file);
+            object::map(&self.object, name)?
+                .pin(&path)
+                .with_context(|| format!("pinning {}", path.display()))?;
+            fail_point!("policy::map");
         }
-        let mut programs = self.object.progs_mut();
-        main_program(&mut programs)?.pin(directory.join("program"))?;
-        let shared = self.map("marks")?;
+        object::program(&self.object, programs::POLICY_SOCKOPS)?.pin(directory.join(PROGRAM))?;
+        let shared = object::map(&self.object, maps::MARKS)?;
         for (bit, cgroup) in &self.marks.named {
             attach_mark(shared.as_fd(), *bit, cgroup, &directory)?;
         }
@@ -312,7 +305,7 @@ pub fn refresh_arm_sets(
     if compiled.arm_sets.is_empty() {
         return Ok(());
     }
-    let map = MapHandle::from_pinned_path(pins.generation(head.generation).join("arm_sets"))?;
+    let map = MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::ARM_SETS))?;
     write_arm_sets(&map, &compiled.arm_sets, number)
 }
 
@@ -340,7 +333,7 @@ pub fn refresh_cgroups(place: &Place, history: &History) -> Result<Vec<PathBuf>>
     };
     let marks = Marks::find(&place.cgroup, &compiled.cgroups, &mut Vec::new())?;
     let directory = pins.generation(head.generation);
-    let shared = MapHandle::from_pinned_path(directory.join("marks"))?;
+    let shared = MapHandle::from_pinned_path(directory.join(maps::MARKS))?;
     let mut renewed = Vec::new();
     for (bit, cgroup) in marks.named {
         let id = File::open(&cgroup)
@@ -376,12 +369,6 @@ fn write_arm_sets(
             .context("writing the sets of arms")?;
     }
     Ok(())
-}
-
-fn main_program<'o>(programs: &mut impl Iterator<Item = ProgramMut<'o>>) -> Result<ProgramMut<'o>> {
-    programs
-        .find(|program| program.name() == "policy_sockops")
-        .context("the BPF object lacks program policy_sockops")
 }
 
 /// cgroups named by rules.
@@ -423,14 +410,13 @@ impl Marks {
 
 /// Attaches the program that marks a named cgroup's sockets for the main program.
 fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path) -> Result<()> {
-    let mut object = ObjectBuilder::default()
-        .name("thalweg_mark")
-        .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY_MARK))
-        .context("opening the BPF object")?;
+    let mut object = object::open("thalweg_mark", thalweg_bpf_objects::POLICY_MARK)?;
     for mut map in object.maps_mut() {
         match map.name().to_string_lossy().as_ref() {
-            ".rodata.mark" => map.set_initial_value(&(1u32 << bit).to_ne_bytes())?,
-            "marks" => map.reuse_fd(marks)?,
+            names::policy_mark::maps::RODATA_MARK => {
+                map.set_initial_value(&(1u32 << bit).to_ne_bytes())?;
+            }
+            names::policy_mark::maps::MARKS => map.reuse_fd(marks)?,
             _ => {}
         }
     }
@@ -449,15 +435,12 @@ fn attach_mark(marks: BorrowedFd<'_>, bit: u32, cgroup: &Path, directory: &Path)
 }
 
 fn load(pins: &Pins, tables: &Tables, head: &raw::thalweg_policy_head) -> Result<Object> {
-    let mut object = ObjectBuilder::default()
-        .name("thalweg_policy")
-        .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY))
-        .context("opening the BPF object")?;
+    let mut object = object::open("thalweg_policy", thalweg_bpf_objects::POLICY)?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         match name.as_str() {
-            ".rodata.head" => map.set_initial_value(bytes_of(head))?,
-            "owned" => map.set_pin_path(pins.owned())?,
+            maps::RODATA_HEAD => map.set_initial_value(bytes_of(head))?,
+            maps::OWNED => map.set_pin_path(pins.owned())?,
             shared if SHARED.contains(&shared) => map.set_pin_path(pins.shared(shared))?,
             _ => {
                 if let Some(entries) = tables.entries(&name) {

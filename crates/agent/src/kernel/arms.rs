@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{arm_name, arm_name_bytes, bytes_of, from_bytes, raw};
 use thalweg_learner::{ArmState, Host, MAX_ARMS, Mode};
 
@@ -279,7 +280,7 @@ fn wait_for_programs() {
 impl Kernel {
     /// The arm table with current refusals.
     pub fn arms(&self) -> Result<ArmTable> {
-        ArmTable::read(self.map("arms"))
+        ArmTable::read(self.map(names::ARMS))
     }
 
     /// Writes the table of `start`; refusals of an earlier agent are cleared.
@@ -294,7 +295,7 @@ impl Kernel {
 
     fn put_arms(&self, table: &ArmTable) -> Result<()> {
         let raw = table.to_raw(self.params().mode)?;
-        self.map("arms")
+        self.map(names::ARMS)
             .update(&0u32.to_ne_bytes(), bytes_of(&raw), MapFlags::ANY)?;
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{from_bytes, key_from_raw, raw, version4};
 use thalweg_control::{batch, learner};
 use thalweg_learner::Mode;
@@ -26,7 +27,7 @@ pub(super) struct Carried {
 
 /// The version record of pinned state; `None` if there is none or no agent has completed it.
 fn read_meta(directory: &Path) -> Result<Option<Vec<u8>>> {
-    let Some(map) = pins::open(&directory.join("meta"))? else {
+    let Some(map) = pins::open(&directory.join(names::META))? else {
         return Ok(None);
     };
     let bytes = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
@@ -92,10 +93,10 @@ impl Carried {
         };
         let mut carried = Self {
             took_over: true,
-            arms: ArmTable::from_pinned(&pin.join("arms"))?,
+            arms: ArmTable::from_pinned(&pin.join(names::ARMS))?,
             ..Self::default()
         };
-        let hosts = MapHandle::from_pinned_path(pin.join("hosts"))?;
+        let hosts = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         if let Some(mode) = other_mode(setup, meta.mode) {
             // Arm numbers and costs have another meaning now.
             carried.left.previous = Some(Previous {
@@ -107,21 +108,21 @@ impl Carried {
         }
         carried.left.is_whole = true;
         if hosts.max_entries() == setup.hosts_max {
-            carried.reused.insert("hosts", hosts);
+            carried.reused.insert(names::HOSTS, hosts);
         } else {
             carried.left.hosts = maps::read_all(&hosts)?;
         }
-        for name in ["locks", "conns", "counters", "events"] {
+        for name in [names::LOCKS, names::CONNS, names::COUNTERS, names::EVENTS] {
             if let Some(map) = pins::open(&pin.join(name))? {
                 carried.reused.insert(name, map);
             }
         }
         if carried
             .reused
-            .get("events")
+            .get(names::EVENTS)
             .is_some_and(|ring| ring.max_entries() != setup.ring_bytes)
         {
-            carried.reused.remove("events");
+            carried.reused.remove(names::EVENTS);
         }
         Ok(carried)
     }
@@ -136,7 +137,7 @@ impl Carried {
         let Some(meta) = complete(pin, meta, lost)? else {
             return Ok(Self::default());
         };
-        let map = MapHandle::from_pinned_path(pin.join("hosts"))?;
+        let map = MapHandle::from_pinned_path(pin.join(names::HOSTS))?;
         let mut hosts = Vec::new();
         batch::walk(&map, |key, value| {
             let key: raw::thalweg_host_key =
@@ -149,7 +150,7 @@ impl Carried {
             "{} host records of kernel interface version 4 are carried over",
             hosts.len()
         );
-        let arms = ArmTable::from_pinned(&pin.join("arms"))?;
+        let arms = ArmTable::from_pinned(&pin.join(names::ARMS))?;
         fail_point!("upgrade::read");
         let mut carried = Self {
             took_over: true,

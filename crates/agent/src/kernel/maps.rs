@@ -7,6 +7,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_bpf_types::{
     Copied, bytes_of, copied, from_bytes, host_from_raw, host_to_raw, key_from_raw, key_to_raw, raw,
 };
@@ -108,14 +109,14 @@ fn settled(
 impl Kernel {
     /// Calls `visit` with the host records, in batches.
     pub fn walk_hosts(&self, visit: impl FnMut(HostBatch) -> Result<()>) -> Result<()> {
-        walk(self.map("hosts"), visit)
+        walk(self.map(names::HOSTS), visit)
     }
 
     /// The host records of the page at a cursor (`None`: the first), and the cursor of the next
     /// page (`None`: the end). For readers that return later. The pages together have the records
     /// of a walk.
     pub fn hosts_page(&self, from: Option<&Cursor>) -> Result<(HostBatch, Option<Cursor>)> {
-        let map = self.map("hosts");
+        let map = self.map(names::HOSTS);
         let mut hosts = Vec::with_capacity(PAGE as usize);
         let next = batch::page(PAGE, map, from, |key, value| {
             hosts.extend(host_of(map, key, value)?);
@@ -126,7 +127,7 @@ impl Kernel {
 
     /// The record of one host.
     pub fn host(&self, key: &HostKey) -> Result<Option<Host>> {
-        let map = self.map("hosts");
+        let map = self.map(names::HOSTS);
         let raw_key = key_to_raw(key);
         match map.lookup(bytes_of(&raw_key), MapFlags::ANY)? {
             Some(value) => untorn(map, key, &value),
@@ -136,7 +137,7 @@ impl Kernel {
 
     /// Calls `visit` with the measured connections.
     pub(super) fn walk_conns(&self, mut visit: impl FnMut(&raw::thalweg_conn)) -> Result<()> {
-        batch::walk(self.map("conns"), |_, value| {
+        batch::walk(self.map(names::CONNS), |_, value| {
             let conn: raw::thalweg_conn =
                 from_bytes(value).context("a connection's record has an unexpected size")?;
             if conn.cookie != 0 {
@@ -149,7 +150,7 @@ impl Kernel {
     /// Number of host records.
     pub fn count_hosts(&self) -> Result<u64> {
         let mut count = 0;
-        batch::walk(self.map("hosts"), |_, _| {
+        batch::walk(self.map(names::HOSTS), |_, _| {
             count += 1;
             Ok(())
         })?;
@@ -159,7 +160,7 @@ impl Kernel {
     /// Writes a record, new or replacing an old one.
     pub fn insert_host(&self, key: &HostKey, host: &Host) -> Result<()> {
         let raw_host = host_to_raw(key, host);
-        self.map("hosts").update(
+        self.map(names::HOSTS).update(
             bytes_of(&key_to_raw(key)),
             bytes_of(&raw_host),
             MapFlags::ANY,
@@ -211,7 +212,7 @@ impl Kernel {
 
     /// Removes one host; false if there was no record.
     pub fn remove_host(&self, key: &HostKey) -> Result<bool> {
-        match self.map("hosts").delete(bytes_of(&key_to_raw(key))) {
+        match self.map(names::HOSTS).delete(bytes_of(&key_to_raw(key))) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error.into()),
@@ -221,8 +222,8 @@ impl Kernel {
     /// Removes all hosts; returns their number.
     pub fn clear_hosts(&self) -> Result<u64> {
         let mut removed = 0;
-        for key in batch::keys(self.map("hosts"))? {
-            match self.map("hosts").delete(&key) {
+        for key in batch::keys(self.map(names::HOSTS))? {
+            match self.map(names::HOSTS).delete(&key) {
                 Ok(()) => removed += 1,
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
@@ -234,7 +235,7 @@ impl Kernel {
     /// Counters, summed over the CPUs.
     pub fn counters(&self) -> Result<Counters> {
         let per_cpu = self
-            .map("counters")
+            .map(names::COUNTERS)
             .lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY)?
             .context("the counters map is empty")?;
         let mut sum = Counters::default();
@@ -282,14 +283,17 @@ impl Kernel {
     /// on its connections.
     pub fn set_default(&self, netns: u64, arm: Option<usize>) -> Result<()> {
         let arm = arm.map_or(raw::THALWEG_NO_ARM, |arm| arm as u32);
-        self.map("defaults")
-            .update(&netns.to_ne_bytes(), &arm.to_ne_bytes(), MapFlags::ANY)?;
+        self.map(names::DEFAULTS).update(
+            &netns.to_ne_bytes(),
+            &arm.to_ne_bytes(),
+            MapFlags::ANY,
+        )?;
         Ok(())
     }
 
     /// The default arm of each network namespace in scope; `None`: the default is not an arm.
     pub fn defaults(&self) -> Result<HashMap<u64, Option<usize>>> {
-        let map = self.map("defaults");
+        let map = self.map(names::DEFAULTS);
         let mut defaults = HashMap::new();
         batch::walk(map, |key, value| {
             let netns = key.try_into().map(u64::from_ne_bytes);
@@ -305,7 +309,7 @@ impl Kernel {
 
     /// Namespaces outside the scope that had a connection since the last call.
     pub fn take_strangers(&self) -> Result<Vec<u64>> {
-        let map = self.map("strangers");
+        let map = self.map(names::STRANGERS);
         let keys = batch::keys(map)?;
         let mut strangers = Vec::with_capacity(keys.len());
         for key in keys {
@@ -321,7 +325,7 @@ impl Kernel {
 
     /// Sets the prefixes for which arms that need ECN may be chosen.
     pub(super) fn write_ecn_prefixes(&self, prefixes: &[Prefix]) -> Result<()> {
-        let map = self.map("ecn_prefixes");
+        let map = self.map(names::ECN_PREFIXES);
         let wanted: Vec<raw::thalweg_policy_key6> = prefixes
             .iter()
             .map(|prefix| raw::thalweg_policy_key6 {
@@ -342,7 +346,7 @@ impl Kernel {
 
     /// Removes the default of a namespace: its connections are not touched any more.
     pub fn forget_default(&self, netns: u64) -> Result<()> {
-        match self.map("defaults").delete(&netns.to_ne_bytes()) {
+        match self.map(names::DEFAULTS).delete(&netns.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
@@ -350,7 +354,7 @@ impl Kernel {
 
     /// The event ring, for [`libbpf_rs::RingBufferBuilder`].
     pub(crate) fn ring(&self) -> &MapHandle {
-        self.map("events")
+        self.map(names::EVENTS)
     }
 }
 

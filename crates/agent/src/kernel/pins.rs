@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapHandle, MapType, Object, Program};
+use thalweg_bpf_objects::names::learn::maps as names;
 use thalweg_control::learner::{LINKS, MAIN, MAIN_LINK, OWNED, beside};
 use thalweg_control::pins::{make, remove_file};
-use thalweg_control::{links, privileges};
+use thalweg_control::{links, object, privileges};
 
 /// A map that is pinned.
 pub(super) struct PinnedMap {
@@ -34,17 +35,17 @@ const fn map(name: &'static str, kind: MapType, key_bytes: u32) -> PinnedMap {
 
 /// Maps that are pinned.
 pub(super) const MAPS: [PinnedMap; 11] = [
-    map("hosts", MapType::LruHash, 32),
-    map("locks", MapType::Array, 4),
-    map("arms", MapType::Array, 4),
-    map("meta", MapType::Array, 4),
-    map("defaults", MapType::LruHash, 8),
-    map("strangers", MapType::LruHash, 8),
-    map("ecn_prefixes", MapType::LpmTrie, 20),
-    map("conns", MapType::Array, 4),
+    map(names::HOSTS, MapType::LruHash, 32),
+    map(names::LOCKS, MapType::Array, 4),
+    map(names::ARMS, MapType::Array, 4),
+    map(names::META, MapType::Array, 4),
+    map(names::DEFAULTS, MapType::LruHash, 8),
+    map(names::STRANGERS, MapType::LruHash, 8),
+    map(names::ECN_PREFIXES, MapType::LpmTrie, 20),
+    map(names::CONNS, MapType::Array, 4),
     map(OWNED, MapType::SkStorage, 4),
-    map("counters", MapType::PercpuArray, 4),
-    map("events", MapType::RingBuf, 0),
+    map(names::COUNTERS, MapType::PercpuArray, 4),
+    map(names::EVENTS, MapType::RingBuf, 0),
 ];
 
 /// Directory of a set that is not in force yet.
@@ -138,9 +139,7 @@ pub(super) fn prepare(pin: &Path, object: &Object) -> Result<()> {
             fail_point!("start::map");
         }
     }
-    let program = object.progs().find(|program| program.name() == MAIN);
-    let program = program.with_context(|| format!("the BPF object lacks program {MAIN}"))?;
-    links::pin(program.as_fd(), &next.join(PROGRAM))
+    links::pin(object::program(object, MAIN)?.as_fd(), &next.join(PROGRAM))
 }
 
 /// Moves the maps of a set that is in force to their names.

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use serde::Serialize;
+use thalweg_bpf_objects::names::rate::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, model_to_raw, raw};
 use thalweg_rate::models::ModelFile;
 
@@ -13,9 +14,9 @@ use super::program::Program;
 /// Its default name.
 pub(super) const NAME: &str = "thalweg_rl";
 /// Its maps.
-const SETTINGS: &str = "settings";
-pub(super) const TRACE: &str = "trace";
-pub(super) const DECISIONS: &str = "decisions";
+const SETTINGS: &str = maps::SETTINGS;
+pub(super) const TRACE: &str = maps::TRACE;
+pub(super) const DECISIONS: &str = maps::DECISIONS;
 /// File extension of models.
 const EXTENSION: &str = "safetensors";
 /// One in the fixed point of the target, Q24.

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow};
 use libbpf_rs::{MapCore, MapFlags};
 use serde::Serialize;
+use thalweg_bpf_objects::names::limit::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 
 use super::settings::{self, has};
 use super::sockets::{Moved, Socket, Subtree};
-use super::{EGRESS, attached_to, maps, open};
+use super::{EGRESS, attached_to, maps_of, open};
 use crate::links::cgroup_path;
 use crate::system;
 
@@ -71,8 +72,8 @@ pub(super) fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Res
     if !own.exists() {
         return Ok(None);
     }
-    let settings = settings::read(&open(own.join("settings"))?)?;
-    let bytes = open(own.join("state"))?
+    let settings = settings::read(&open(own.join(maps::SETTINGS))?)?;
+    let bytes = open(own.join(maps::STATE))?
         .lookup(&0u32.to_ne_bytes(), MapFlags::LOCK)?
         .unwrap_or_default();
     // The lock after the state is not read.
@@ -92,7 +93,7 @@ pub(super) fn read(directory: &Path, id: u64, sockets: Option<&[Socket]>) -> Res
     let cgroup = attached_to(&own.join(EGRESS))?.and_then(cgroup_path);
     let sockets = match (&cgroup, sockets) {
         (Some(cgroup), Some(sockets)) => {
-            let maps = maps(directory, &own, &settings)?;
+            let maps = maps_of(directory, &own, &settings)?;
             Some(maps.count(&Subtree::new(cgroup), sockets))
         }
         _ => None,

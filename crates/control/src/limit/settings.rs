@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use thalweg_bpf_objects::names::limit::maps;
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 /// Shortest interval between two measurements of the rate.
@@ -134,7 +135,7 @@ pub(super) fn read(map: &impl MapCore) -> Result<raw::thalweg_limit_settings> {
 
 /// The settings pinned in a limit's directory, if they can be read.
 pub(super) fn pinned(own: &Path) -> Option<raw::thalweg_limit_settings> {
-    let map = MapHandle::from_pinned_path(own.join("settings")).ok()?;
+    let map = MapHandle::from_pinned_path(own.join(maps::SETTINGS)).ok()?;
     read(&map).ok()
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapHandle, RingBufferBuilder};
 use serde::{Deserialize, Serialize};
+use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 
 use super::pins::Pins;
@@ -97,7 +98,7 @@ pub fn watch(
     until: impl Fn() -> bool,
     mut each: impl FnMut(FlowStatistics) -> Result<()>,
 ) -> Result<()> {
-    let path = Pins::at(pin).shared("events");
+    let path = Pins::at(pin).shared(maps::EVENTS);
     let map = MapHandle::from_pinned_path(&path).context("no policy is in force")?;
     let failure = std::cell::RefCell::new(None);
     let mut builder = RingBufferBuilder::new();

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use anyhow::{Context, Result, bail};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, Object};
 use serde::Serialize;
+use thalweg_bpf_objects::names::policy_existing::{maps, programs};
 use thalweg_bpf_types::{bytes_of, from_bytes, raw};
 
 use super::Prepared;
-use crate::system;
+use crate::{object, system};
 
 /// Flag in the values of map `cgroups`: the policy is attached to this one (policy_existing.bpf.c).
 const ATTACHED: u64 = 1 << 32;
@@ -46,19 +47,17 @@ impl Existing {
     /// The kernel has no BTF, or refuses the program.
     pub fn load(prepared: &Prepared) -> Result<Self> {
         check_kernel(system::has_kernel_btf())?;
-        let mut object = ObjectBuilder::default()
-            .name("thalweg_exist")
-            .and_then(|builder| builder.open_memory(thalweg_bpf_objects::POLICY_EXISTING))
-            .context("opening the BPF object")?;
-        let rules = prepared.map("actions")?.max_entries();
+        let mut object = object::open("thalweg_exist", thalweg_bpf_objects::POLICY_EXISTING)?;
+        let of_policy = |name: &str| object::map(&prepared.object, name);
+        let rules = of_policy(maps::ACTIONS)?.max_entries();
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             match name.as_str() {
-                ".rodata.head" => map.set_initial_value(bytes_of(&prepared.head))?,
-                "reached" => map.set_max_entries(rules)?,
-                "cgroups" | "ports" | "seen" => {}
+                maps::RODATA_HEAD => map.set_initial_value(bytes_of(&prepared.head))?,
+                maps::REACHED => map.set_max_entries(rules)?,
+                maps::CGROUPS | maps::PORTS | maps::SEEN => {}
                 _ if name.starts_with('.') => {}
-                shared => map.reuse_fd(prepared.map(shared)?.as_fd())?,
+                shared => map.reuse_fd(of_policy(shared)?.as_fd())?,
             }
         }
         let object = object.load().context(
@@ -67,14 +66,12 @@ impl Existing {
         )?;
         fill_cgroups(&object, prepared)?;
         let path = prepared.pins.existing(prepared.generation);
-        handle(&object, "reached")?
+        object::map(&object, maps::REACHED)?
             .pin(&path)
             .with_context(|| format!("pinning {}", path.display()))?;
         fail_point!("existing::pinned");
-        let mut programs = object.progs_mut();
-        let program = programs.next().context("the BPF object is empty")?;
+        let program = object::program(&object, programs::POLICY_EXISTING)?;
         let link = program.attach().context("making a TCP iterator")?;
-        drop(programs);
         Ok(Self { object, link })
     }
 
@@ -113,7 +110,8 @@ impl Existing {
     }
 
     fn seen(&self) -> Result<raw::thalweg_policy_seen> {
-        let bytes = handle(&self.object, "seen")?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
+        let bytes =
+            object::map(&self.object, maps::SEEN)?.lookup(&0u32.to_ne_bytes(), MapFlags::ANY)?;
         bytes
             .and_then(|bytes| from_bytes(&bytes))
             .context("the counters of open connections have an unexpected size")
@@ -133,7 +131,7 @@ fn check_kernel(has_btf: bool) -> Result<()> {
 }
 
 fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
-    let map = handle(object, "cgroups")?;
+    let map = object::map(object, maps::CGROUPS)?;
     let named = prepared.marks.named.iter();
     let named = named.map(|(bit, path)| (1u64 << bit, path));
     for (bits, path) in named.chain([(ATTACHED, &prepared.place.cgroup)]) {
@@ -147,12 +145,6 @@ fn fill_cgroups(object: &Object, prepared: &Prepared) -> Result<()> {
         .context("writing the cgroups")?;
     }
     Ok(())
-}
-
-fn handle(object: &Object, name: &str) -> Result<MapHandle> {
-    let map = object.maps().find(|map| map.name() == name);
-    let map = map.with_context(|| format!("the BPF object lacks map {name}"))?;
-    Ok(MapHandle::try_from(&map)?)
 }
 
 /// Reads the iterator to its end, once over all sockets of the thread's network namespace.

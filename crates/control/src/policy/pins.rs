@@ -15,6 +15,10 @@ use crate::{learner, links, system};
 /// Name of the directory below the agent's pins.
 pub const DIRECTORY: &str = "policy";
 const LINK: &str = "link";
+/// Pin of a policy's main program.
+pub(super) const PROGRAM: &str = "program";
+/// Pin of its head, the map of its constants.
+pub(super) const HEAD: &str = "head";
 /// Version of the pins of this Thalweg. Each version has its own directory for the shared maps, so
 /// that a policy can be loaded beside one that another Thalweg has pinned.
 const VERSION: u32 = raw::THALWEG_POLICY_VERSION;
@@ -148,12 +152,12 @@ impl Pins {
         let link = link.info()?;
         for generation in self.generations()? {
             let directory = self.generation(generation);
-            let program = Program::fd_from_pinned_path(directory.join("program"));
+            let program = Program::fd_from_pinned_path(directory.join(PROGRAM));
             let Ok(id) = program.and_then(|fd| Program::id_from_fd(fd.as_fd())) else {
                 continue;
             };
             if id == link.prog_id {
-                let head = read_head(&directory.join("head"))?;
+                let head = read_head(&directory.join(HEAD))?;
                 return Ok(Some(Running { generation, head }));
             }
         }

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::{Deserialize, Serialize};
+use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{from_bytes, raw};
 use thalweg_policy::{About, catalogue};
 
@@ -116,8 +117,9 @@ impl Report {
         let compiled = history.compiled(head.generation);
         let about = compiled.as_ref().map_or(&[][..], |known| &known.about);
         let counters =
-            MapHandle::from_pinned_path(pins.generation(head.generation).join("counters"))?;
-        let missed = MapHandle::from_pinned_path(pins.generation(head.generation).join("missed"))?;
+            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::COUNTERS))?;
+        let missed =
+            MapHandle::from_pinned_path(pins.generation(head.generation).join(maps::MISSED))?;
         let mut failures = failures(&pins, head.generation, about)?;
         let existing = pins.existing(head.generation);
         let existing = match existing.exists() {
@@ -227,7 +229,7 @@ impl FailureLog {
 }
 
 fn failures(pins: &Pins, generation: u32, about: &[About]) -> Result<BTreeMap<u32, Vec<Failure>>> {
-    let map = MapHandle::from_pinned_path(pins.shared("failures"))?;
+    let map = MapHandle::from_pinned_path(pins.shared(maps::FAILURES))?;
     let mut found: BTreeMap<u32, Vec<Failure>> = BTreeMap::new();
     batch::walk(&map, |key, count| {
         let Some(failure) = from_bytes::<raw::thalweg_policy_failure>(key) else {

@@ -2,8 +2,11 @@
 
 use anyhow::{Context, Result, bail};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
+use thalweg_bpf_objects::names::policy::maps;
 use thalweg_bpf_types::{Pod, bytes_of, from_bytes, raw};
 use thalweg_policy::Compiled;
+
+use crate::object;
 
 const EARLY: u32 = 1 << raw::THALWEG_STAGE_CONNECT | 1 << raw::THALWEG_STAGE_ASKED;
 const LATER: u32 = 1 << raw::THALWEG_STAGE_RETRANSMIT
@@ -113,11 +116,11 @@ impl<'c> Tables<'c> {
     /// Size of one of this policy's own maps.
     pub fn entries(&self, map: &str) -> Option<u32> {
         let entries = match map {
-            "prefixes4" => self.compiled.prefixes4.len(),
-            "prefixes6" => self.compiled.prefixes6.len(),
-            "nodes" => self.compiled.nodes.len(),
-            "rules" => self.compiled.rules.len(),
-            "actions" | "counters" => self.actions.len(),
+            maps::PREFIXES4 => self.compiled.prefixes4.len(),
+            maps::PREFIXES6 => self.compiled.prefixes6.len(),
+            maps::NODES => self.compiled.nodes.len(),
+            maps::RULES => self.compiled.rules.len(),
+            maps::ACTIONS | maps::COUNTERS => self.actions.len(),
             _ => return None,
         };
         Some(entries.max(1) as u32)
@@ -125,13 +128,8 @@ impl<'c> Tables<'c> {
 
     /// Fills the maps of a loaded object.
     pub fn fill(mut self, object: &Object, generation: u32) -> Result<()> {
-        let map = |name: &str| -> Result<MapHandle> {
-            let map = object.maps().find(|map| map.name() == name);
-            Ok(MapHandle::try_from(&map.with_context(|| {
-                format!("the BPF object lacks map {name}")
-            })?)?)
-        };
-        let texts = place_texts(&map("texts")?, &self.compiled.texts)?;
+        let map = |name| object::map(object, name);
+        let texts = place_texts(&map(maps::TEXTS)?, &self.compiled.texts)?;
         for action in &mut self.actions {
             action.generation = generation;
             for op in &mut action.ops[..usize::from(action.count).min(OPS_MAX)] {
@@ -142,11 +140,11 @@ impl<'c> Tables<'c> {
                 }
             }
         }
-        fill_array(&map("nodes")?, &self.compiled.nodes)?;
-        fill_array(&map("rules")?, &self.compiled.rules)?;
-        fill_array(&map("actions")?, &self.actions)?;
-        fill_trie(&map("prefixes4")?, &self.compiled.prefixes4)?;
-        fill_trie(&map("prefixes6")?, &self.compiled.prefixes6)
+        fill_array(&map(maps::NODES)?, &self.compiled.nodes)?;
+        fill_array(&map(maps::RULES)?, &self.compiled.rules)?;
+        fill_array(&map(maps::ACTIONS)?, &self.actions)?;
+        fill_trie(&map(maps::PREFIXES4)?, &self.compiled.prefixes4)?;
+        fill_trie(&map(maps::PREFIXES6)?, &self.compiled.prefixes6)
     }
 }
 
