@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 use thalweg_report::sample::{self, Weighted};
-use thalweg_units::figures::{rate, time};
 
 use crate::figure::{Better, Unit};
 use crate::outcome::{Connection, ModeOutcome};

@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use thalweg_report::Verdict;
 use thalweg_report::sample::{self, Weighted};
+use thalweg_units::prefix::Prefix;
 
 use crate::agent::LearnedHost;
 use crate::host::loss::LossCounters;
 use crate::mode::Mode;
 use crate::options::Place;
-use crate::scenario::Scenario;
+use crate::scenario::{Expectation, INCUMBENT, Scenario};
 use crate::ticks::Timers;
 
 /// Version of the layout of `results.json`. It grows when a reader would break.
@@ -183,20 +185,7 @@ pub struct RemoteOutcome {
 impl RemoteOutcome {
     /// Whether an address, or a prefix such as "fd00::/64", is this host's.
     pub fn is_at(&self, address: &str) -> bool {
-        let (address, bits) = match address.split_once('/') {
-            Some((address, bits)) => (address, bits.parse().ok()),
-            None => (address, Some(128)),
-        };
-        let (Ok(theirs), Some(bits)) = (address.parse(), bits) else {
-            return false;
-        };
-        match (self.address, theirs) {
-            (std::net::IpAddr::V6(ours), std::net::IpAddr::V6(theirs)) => {
-                let differ = u128::from(ours) ^ u128::from(theirs);
-                differ.leading_zeros() >= bits
-            }
-            (ours, theirs) => ours == theirs,
-        }
+        Prefix::parse(address).is_ok_and(|prefix| prefix.contains(self.address))
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use thalweg_report::sample;
+
 use crate::measure::{Measure, jain};
 use crate::mode::Mode;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::INCUMBENT;
 use crate::statistic::Statistic;
-use crate::stats;
 
 /// How many connections the running median of [`Statistic::Convergence`] covers.
 pub const WINDOW: usize = 5;
@@ -50,13 +51,13 @@ impl Query<'_> {
             .map(|one| one.goodput_bps)
             .collect();
         let quantile = |measure: Measure, share: f64| {
-            stats::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
+            sample::weighted_quantile(&measure.of(chosen.iter().copied(), outcome), share)
         };
         let value = match self.statistic {
-            Statistic::Median => stats::median(&goodputs),
-            Statistic::MedianLastHalf => stats::median(&last_half),
-            Statistic::Mean => stats::mean(&goodputs),
-            Statistic::LowerQuartile => stats::quantile(&goodputs, 0.25),
+            Statistic::Median => sample::median(&goodputs),
+            Statistic::MedianLastHalf => sample::median(&last_half),
+            Statistic::Mean => sample::mean(&goodputs),
+            Statistic::LowerQuartile => sample::quantile(&goodputs, 0.25),
             Statistic::Total => total(&chosen),
             Statistic::ConvergedShare => outcome.converged_share(),
             Statistic::ArmShare => arm_share(outcome, self.arm.unwrap_or_default()),
@@ -144,7 +145,7 @@ impl Query<'_> {
                 .map(|one| one.goodput_bps)
                 .collect();
             if matches!(outcome.mode, Mode::Fixed(_))
-                && let Some(median) = stats::median(&goodputs)
+                && let Some(median) = sample::median(&goodputs)
                 && best.is_none_or(|(_, highest)| median > highest)
             {
                 best = Some((outcome, median));
@@ -182,7 +183,7 @@ fn convergence(values: &[f64], best: f64) -> f64 {
 /// The median of each [`WINDOW`] values in a row; the first belongs to value
 /// number [`WINDOW`].
 pub fn running_median(values: &[f64]) -> impl Iterator<Item = f64> {
-    values.windows(WINDOW).filter_map(stats::median)
+    values.windows(WINDOW).filter_map(sample::median)
 }
 
 fn arm_share(outcome: &ModeOutcome, arm: &str) -> Option<f64> {
@@ -206,7 +207,7 @@ fn total(connections: &[&Connection]) -> Option<f64> {
             *sums.entry(one.round).or_default() += part;
         }
     }
-    stats::median(&sums.into_values().collect::<Vec<_>>())
+    sample::median(&sums.into_values().collect::<Vec<_>>())
 }
 
 /// The median over the rounds of the least goodput over the greatest; of rounds of several
@@ -222,11 +223,11 @@ fn fairness(connections: &[&Connection]) -> Option<f64> {
         .into_values()
         .filter(|parts| parts.len() > 1)
         .filter_map(|parts| {
-            let most = stats::quantile(&parts, 1.0).filter(|most| *most > 0.0)?;
-            Some(stats::quantile(&parts, 0.0)? / most)
+            let most = sample::quantile(&parts, 1.0).filter(|most| *most > 0.0)?;
+            Some(sample::quantile(&parts, 0.0)? / most)
         })
         .collect();
-    stats::median(&figures)
+    sample::median(&figures)
 }
 
 /// The median over the rounds of a figure of a round's flows; only of rounds that
@@ -237,7 +238,7 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
         .filter(|flows| flows.iter().any(|flow| flow.class == INCUMBENT))
         .filter_map(|flows| figure(flows))
         .collect();
-    stats::median(&figures)
+    sample::median(&figures)
 }
 
 /// The newcomers' part of what the flows of a round carry.
@@ -268,7 +269,7 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
                 .filter(|flow| flow.class == INCUMBENT)
                 .map(|flow| flow.goodput_bps)
                 .collect();
-            stats::mean(&theirs)
+            sample::mean(&theirs)
         })
     };
     let with = incumbents(outcome).ok_or("there are no incumbents to be harmed")?;
@@ -320,7 +321,7 @@ pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f6
             of_best_here(&here, &modes).map_err(|why| format!("{why} (host {name})"))
         })
         .collect::<Result<Vec<f64>, String>>()?;
-    stats::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
+    sample::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
 }
 
 /// The fixed mode with the highest [`Statistic::OfBestPerHost`], that is the best

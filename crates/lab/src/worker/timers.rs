@@ -10,10 +10,10 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use nix::libc;
 use serde::{Deserialize, Serialize};
 use thalweg_guest::system::is_user_mode;
-use thalweg_report::sample;
 
 use super::now_ns;
 use crate::error::Error;
+use thalweg_report::sample;
 
 /// How far ahead timers are set, µs.
 const AHEAD_US: [u64; 13] = [
