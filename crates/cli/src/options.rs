@@ -163,13 +163,13 @@ pub fn cgroup(text: &Path) -> anyhow::Result<PathBuf> {
 pub enum Command {
     /// Run the agent in the foreground.
     Run(commands::run::Options),
-    /// Show how the agent is doing: mode, counters, memory, problems.
+    /// Show the agent's mode, counters, memory and problems.
     Status,
     /// List the agent's arms: the congestion controls that it chooses from.
     Arms,
     /// List what is known of remote hosts.
     Hosts(commands::hosts::Options),
-    /// Say why the next connection to a host will run what it will.
+    /// Explain the choice for the next connection to a host.
     Explain(commands::explain::Options),
     /// Show decisions and ends of connections.
     Events(commands::events::Options),
@@ -192,19 +192,19 @@ pub enum Command {
     /// Set TCP parameters per flow, by the rules of a file.
     #[command(subcommand)]
     Policy(commands::policy::What),
-    /// Look into model files of the learned rate controller: show, check.
+    /// Show and check model files of the learned rate controller.
     ///
     /// docs/reference/model.md describes the format.
     #[command(subcommand)]
     Model(commands::model::What),
-    /// Measure congestion controls on this machine's own TCP stack.
+    /// Measure congestion controls with real TCP on emulated paths.
     Lab(commands::lab::Options),
     /// Run a command behind an emulated path: delay, rate, loss, queue; no root needed.
     ///
     /// The path leads to the command of --far alone; addresses are in THALWEG_LINK_NEAR and
     /// THALWEG_LINK_FAR (IPv6: _NEAR6 and _FAR6).
     Link(commands::link::Options),
-    /// Run a command on the TCP of a Linux kernel that is a process, on this machine's network.
+    /// Run a command on the TCP of a Linux kernel that is a process.
     ///
     /// User-mode Linux has what this machine's kernel may lack, as bbr. The command runs
     /// unmodified; its connections leave by this machine's address (NAT). Needs root, or once
@@ -218,7 +218,7 @@ pub enum Command {
     /// Simulate datacenter networks with rate controllers, packet by packet.
     #[command(subcommand)]
     Sim(commands::sim::What),
-    /// Load congestion controls in BPF, replace and remove them while connections use them.
+    /// Load, replace and remove congestion controls in BPF.
     ///
     /// The learner takes up what is loaded as one more choice. See docs/guide/cc.md.
     Cc(commands::cc::Options),

@@ -274,6 +274,12 @@ pub fn markdown() -> String {
             option => format!("`{option}`"),
         };
         let (set, on) = (names(key.set), names(key.on & !key.set));
+        // The quotes and units of a range tell what it is.
+        let accepts = key.expected();
+        let accepts = ["a whole number ", "a duration ", "a size ", "a rate "]
+            .iter()
+            .find_map(|kind| accepts.strip_prefix(kind))
+            .unwrap_or(&accepts);
         // The stages of most keys; the page explains the word.
         let at = match (set.as_str(), on.as_str()) {
             ("connect, established", "listen, retransmission, rto, rtt") => "any".to_owned(),
@@ -283,7 +289,7 @@ pub fn markdown() -> String {
         text.push_str(&format!(
             "| `{}` | `{}` | {at} | {option} | {} | {} |\n",
             key.name,
-            key.expected(),
+            accepts.strip_prefix("from ").unwrap_or(accepts),
             key.since,
             key.effect,
         ));

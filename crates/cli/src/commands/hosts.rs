@@ -19,7 +19,7 @@ pub struct Options {
     /// Order of the hosts.
     #[arg(long, value_enum, default_value_t = Order::Address)]
     sort: Order,
-    /// Only hosts of this address or prefix, or only this arm; may be given several times.
+    /// Only hosts of this address or prefix, or only this arm; repeatable.
     ///
     /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32` or `bbr`.
     #[arg(long, value_name = "WHAT")]

@@ -61,8 +61,8 @@ enum Lab {
     /// Compare two runs; exit code 6 if B is worse than A.
     ///
     /// A and B are results.json files, directories that hold one, or directories of such
-    /// directories. For each scenario, mode and measure that both have: the medians, their ratio,
-    /// and a bootstrap interval of that. B is better or worse where the whole interval says so.
+    /// directories. Medians are compared, with a bootstrap interval of their ratio; B is better or
+    /// worse where the whole interval says so.
     Compare(Compare),
     /// Measure how late timers are, for a page of `python -m thalweg.results`.
     #[command(hide = true)]
@@ -121,11 +121,10 @@ struct Compare {
     /// Seed of the bootstrap.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Only this measure (goodput, retransmission-share, rtt, srtt, queue-delay, fct); may be
-    /// given several times. Default: all.
+    /// Only this measure (goodput, retransmission-share, rtt, srtt, queue-delay, fct); repeatable.
     #[arg(long, value_name = "MEASURE")]
     measure: Vec<Measure>,
-    /// Only this mode; may be given several times. Default: all.
+    /// Only this mode; repeatable.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
 }
@@ -136,8 +135,8 @@ struct Run {
     #[arg(required = true, value_name = "FILE")]
     scenarios: Vec<PathBuf>,
     /// What to measure: baseline, fixed (each congestion control), fixed:NAME, classic, thalweg,
-    /// policy:NAME (a policy of the scenario); may be given several times. Default: baseline,
-    /// fixed, classic, thalweg.
+    /// policy:NAME (a policy of the scenario); repeatable. Default: baseline, fixed, classic,
+    /// thalweg.
     #[arg(long, value_name = "MODE")]
     mode: Vec<Mode>,
     /// Connections a mode. Default: as the scenario says.

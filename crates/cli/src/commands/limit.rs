@@ -73,12 +73,12 @@ struct Set {
     /// Needs fq on the devices that packets leave by.
     #[arg(long)]
     edt: bool,
-    /// With --edt: the device that must have fq; may be given several times.
+    /// With --edt: the device that must have fq; repeatable.
     ///
     /// Default: all that are up, where the cgroup's processes are.
     #[arg(long, value_name = "NAME", requires = "edt")]
     device: Vec<String>,
-    /// Let the rate rise while all that the machine sends is less than 15/16 of --line-rate.
+    /// Let the rate rise while the machine sends less than 15/16 of --line-rate.
     #[arg(long, requires = "line_rate")]
     work_conserving: bool,
     /// With --work-conserving: what all cgroups together may send.

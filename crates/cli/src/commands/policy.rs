@@ -31,11 +31,11 @@ pub enum What {
     ///
     /// Faults and warnings have file, line and column. Needs no privilege.
     Check(check::Options),
-    /// Say which rule of a policy a flow gets, what that sets, and why no other rule.
+    /// Say which rule a flow gets, what that sets, and why no other rule.
     Test(test::Options),
     /// Say what differs between two policies, rule by rule.
     Diff(diff::Options),
-    /// Put the policy of a file in force, in place of the present one, in one step.
+    /// Put the policy of a file in force, in one step.
     ///
     /// Open connections keep what they were given. It needs no running agent; one that starts at
     /// boot applies it again.
@@ -46,7 +46,7 @@ pub enum What {
     Rollback,
     /// Take the policy out of the kernel.
     Remove,
-    /// Print the statistics of flows whose rules ask for them, as they come.
+    /// Print statistics of flows whose rules ask for them.
     Statistics(statistics::Options),
 }
 

@@ -30,11 +30,11 @@ pub struct Options {
     /// Queueing discipline of its interface, as fq. Default: the kernel's.
     #[arg(long, value_name = "NAME", value_parser = name)]
     qdisc: Option<String>,
-    /// A setting of the kernel, as net.ipv4.tcp_ecn=1; may be given several times.
+    /// A setting of the kernel, as net.ipv4.tcp_ecn=1; repeatable.
     #[arg(long = "sysctl", value_name = "KEY=VALUE", value_parser = setting)]
     sysctls: Vec<(String, String)>,
     /// A TCP port of this machine, and the port inside that it leads to, as 8080:80; with ADDR
-    /// (IPv6 in brackets) at this address only. May be given several times.
+    /// (IPv6 in brackets) at this address only; repeatable.
     #[arg(long = "publish", value_name = "[ADDR:]PORT:PORT")]
     publish: Vec<Publish>,
     /// Memory of the kernel, 128mib to 4000mb. Default: 1 GiB.
@@ -44,8 +44,8 @@ pub struct Options {
     /// user-mode-linux.
     #[arg(long, value_name = "FILE")]
     kernel: Option<PathBuf>,
-    /// Have an agent choose congestion controls for the command's connections, and learn from them.
-    /// The next call knows what it learned.
+    /// Have an agent choose congestion controls for the command's connections, and learn for the
+    /// next call.
     #[arg(long)]
     learn: bool,
     /// What was learned, as `thalweg export` writes it; for one call at a time. Default:

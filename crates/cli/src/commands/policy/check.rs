@@ -23,7 +23,7 @@ pub struct Options {
     /// Exit code 1 if there are warnings, too.
     #[arg(long)]
     deny_warnings: bool,
-    /// Refuse cgroups and congestion controls that this machine does not have now.
+    /// Refuse cgroups and congestion controls that this machine lacks.
     #[arg(long)]
     here: bool,
 }

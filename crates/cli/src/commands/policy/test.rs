@@ -37,7 +37,7 @@ pub struct Options {
     /// Port of this machine. Default: not known.
     #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     local_port: Option<u16>,
-    /// Port of the service: the peer's if this machine opens the flow, else its own.
+    /// Port of the service.
     #[arg(long, value_name = "PORT", value_parser = whole(1..=u16::MAX))]
     port: Option<u16>,
     /// Who opens the flow.

@@ -18,14 +18,14 @@ use crate::options::whole;
 /// What all simulations have in common.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// A controller, as NAME or NAME:parameter=value,…; may be given several times. Default:
-    /// dcqcn, hpcc, swift and proportional. docs/reference/controllers.md lists them all.
+    /// A controller, as NAME or NAME:parameter=value,…; repeatable. Default: dcqcn, hpcc, swift and
+    /// proportional. All: docs/reference/controllers.md.
     #[arg(long, value_name = "NAME")]
     pub cc: Vec<String>,
     /// Seeds; 1 to N are run.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = whole::<u64>(1..=10_000))]
     pub seeds: u64,
-    /// Simulations at a time. Default: one for each CPU.
+    /// Simulations at a time. Default: one a CPU.
     #[arg(long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
 }
