@@ -24,8 +24,8 @@ const US: Unit = Unit::Time(1);
 const MS: Unit = Unit::Time(1_000);
 const S: Unit = Unit::Time(1_000_000);
 
-const BUFFER_TRAP: &str = "A fixed buffer switches the kernel's autotuning of it off for the \
-    connection. The kernel doubles the value, and net.core.{w,r}mem_max caps it first.";
+const BUFFER_TRAP: &str = "A fixed buffer ends the kernel's autotuning of it. The kernel doubles \
+    the value; net.core.{w,r}mem_max caps it first.";
 
 const fn socket(name: u16) -> Does {
     Does::SetNumber {
@@ -66,8 +66,8 @@ pub static KEYS: &[Key] = &[
         since: Version(4, 13),
         effect: "Initial receive window, in packets.",
         trap: Some(
-            "Since Linux 4.20 a connection begins with as much as the buffer and the SYN's 64 KiB \
-             allow: this can only lower it.",
+            "From Linux 4.20 on it can only lower the window, which begins with as much as the \
+             buffer and 64 KiB allow.",
         ),
     },
     Key {
@@ -106,7 +106,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: LIVING,
         since: Version(4, 13),
-        effect: "Congestion control. The kernel loads no module for it; `arms.load` does.",
+        effect: "Congestion control. `arms.load` loads its module; the kernel does not.",
         trap: None,
     },
     Key {
@@ -118,7 +118,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: 0,
         since: Version(4, 13),
-        effect: "The learner chooses among these congestion controls only.",
+        effect: "The learner chooses among these only.",
         trap: None,
     },
     Key {
@@ -131,10 +131,7 @@ pub static KEYS: &[Key] = &[
         on: ESTABLISHED,
         since: Version(4, 13),
         effect: "Initial congestion window, in packets.",
-        trap: Some(
-            "It fails once the connection has sent data, so it does nothing for connections \
-             that were open before the policy.",
-        ),
+        trap: Some("It fails once the connection has sent data, as open connections have."),
     },
     Key {
         name: "cwnd_clamp",
@@ -146,10 +143,7 @@ pub static KEYS: &[Key] = &[
         on: ESTABLISHED | LATER,
         since: Version(4, 13),
         effect: "Maximum congestion window, in packets.",
-        trap: Some(
-            "It sets the slow-start threshold to the same value as well, and lowers the initial \
-             window to it.",
-        ),
+        trap: Some("It sets the slow-start threshold as well, and lowers the initial window."),
     },
     Key {
         name: "delack_max",
@@ -177,9 +171,8 @@ pub static KEYS: &[Key] = &[
         since: Version(5, 10),
         effect: "Minimum retransmission timeout.",
         trap: Some(
-            "The kernel refuses less than two of its clock ticks (2 ms at HZ=1000, 8 ms at \
-             HZ=250, 20 ms at HZ=100). Below the peer's delay of acknowledgements, timeouts are \
-             spurious.",
+            "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
+             HZ=250, 20 ms at HZ=100. Below the peer's delay of ACKs, timeouts are spurious.",
         ),
     },
     Key {
@@ -227,7 +220,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(5, 11),
-        effect: "Maximum receive window that is advertised.",
+        effect: "Maximum receive window to advertise.",
         trap: None,
     },
     Key {
@@ -252,7 +245,7 @@ pub static KEYS: &[Key] = &[
         on: LIVING,
         since: Version(4, 13),
         effect: "The application is woken once this much can be read.",
-        trap: Some("An application that does not expect it waits for bytes that may never come."),
+        trap: Some("An application that does not expect it may wait for bytes that never come."),
     },
     Key {
         name: "max_pacing_rate",
@@ -265,8 +258,8 @@ pub static KEYS: &[Key] = &[
         since: Version(4, 13),
         effect: "Maximum pacing rate.",
         trap: Some(
-            "Where the interface's queueing discipline is not fq, TCP paces by a timer of its own \
-             for each connection, which costs CPU.",
+            "Without fq on the interface, TCP paces by a timer for each connection, which costs \
+             CPU.",
         ),
     },
     Key {
@@ -290,7 +283,7 @@ pub static KEYS: &[Key] = &[
         set: CONNECT | LISTEN,
         on: CONNECT | LISTEN,
         since: Version(6, 1),
-        effect: "Largest segment, in bytes: told to the peer in the SYN or SYN-ACK.",
+        effect: "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.",
         trap: None,
     },
     Key {
@@ -314,7 +307,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(6, 1),
-        effect: "Timeouts of a connection with few packets under way do not double.",
+        effect: "Timeouts with few packets in flight do not double.",
         trap: None,
     },
     Key {
@@ -326,7 +319,7 @@ pub static KEYS: &[Key] = &[
         set: OPENING,
         on: LIVING,
         since: Version(5, 9),
-        effect: "How long data may stay unacknowledged before the connection is given up.",
+        effect: "Longest time that data may stay unacknowledged.",
         trap: None,
     },
     Key {
@@ -374,7 +367,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: CONNECT | LISTEN | ESTABLISHED,
         since: Version(5, 9),
-        effect: "Unacknowledged probes before the connection is given up.",
+        effect: "Unacknowledged probes that end the connection.",
         trap: None,
     },
     Key {
@@ -441,9 +434,7 @@ pub static KEYS: &[Key] = &[
         on: LIVING,
         since: Version(4, 17),
         effect: "Type of service (IPv4); its two ECN bits stay TCP's own.",
-        trap: Some(
-            "The kernel derives the priority from it, unless the rule sets `priority`, too.",
-        ),
+        trap: Some("The kernel derives the priority from it, unless the rule sets `priority`."),
     },
     Key {
         name: "tclass",
@@ -484,8 +475,7 @@ pub static KEYS: &[Key] = &[
         set: LISTEN,
         on: LISTEN,
         since: Version(4, 20),
-        effect: "Listeners keep the headers of each SYN for the application. `reflect_tos` and \
-                 `read_option` see to it themselves.",
+        effect: "Listeners keep the headers of each SYN for the application.",
         trap: None,
     },
     Key {
@@ -497,7 +487,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: 0,
         since: Version(4, 20),
-        effect: "Accepted connections answer with the type of service or traffic class of the SYN.",
+        effect: "Accepted connections have the SYN's type of service or traffic class.",
         trap: None,
     },
     Key {
@@ -509,8 +499,8 @@ pub static KEYS: &[Key] = &[
         set: CONNECT | LISTEN,
         on: 0,
         since: Version(5, 10),
-        effect: "Sends these 32 bits, or a hash of the congestion control's name, in experimental \
-                 TCP option 253 of the SYN or SYN-ACK.",
+        effect: "Sends these 32 bits, or a hash of the congestion control's name, in TCP option \
+                 253 of the SYN or SYN-ACK.",
         trap: None,
     },
     Key {
@@ -522,7 +512,7 @@ pub static KEYS: &[Key] = &[
         set: ESTABLISHED,
         on: 0,
         since: Version(5, 10),
-        effect: "Reads the peer's option: counted, and told in events.",
+        effect: "Counts and reports the peer's option.",
         trap: None,
     },
     Key {
@@ -535,7 +525,7 @@ pub static KEYS: &[Key] = &[
         on: LATER | CLOSE,
         since: Version(5, 3),
         effect: "An event with what the flow delivered, lost and measured, at most once in this \
-                 time; \"0\" is every time.",
+                 time; \"0\": always.",
         trap: None,
     },
 ];

@@ -17,8 +17,18 @@ fn the_table_of_keys_is_the_catalogue() {
 
 #[test]
 fn every_trap_is_explained() {
-    for key in KEYS.iter().filter(|key| key.trap.is_some()) {
-        let line = format!("- `{}`: {}\n", key.name, key.trap.unwrap());
+    // Keys with the same trap share a line.
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    for key in KEYS {
+        let Some(trap) = key.trap else { continue };
+        match lines.iter_mut().find(|line| line.0 == trap) {
+            Some((_, names)) => names.push_str(&format!(", `{}`", key.name)),
+            None => lines.push((trap, format!("`{}`", key.name))),
+        }
+    }
+    assert!(!lines.is_empty());
+    for (trap, names) in lines {
+        let line = format!("- {names}: {trap}\n");
         assert!(
             PAGE.contains(&line),
             "docs/reference/policy.md must contain this line:\n{line}"
