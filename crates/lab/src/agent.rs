@@ -1,5 +1,4 @@
-//! The agent under test: a child process that is configured, awaited, asked and
-//! told to go.
+//! The agent under test: a child process with a configuration of its own, asked over its local API.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,13 +16,13 @@ use crate::mode::Mode;
 
 /// The agent's socket in its directory.
 const SOCKET: &str = "agent.sock";
-/// How long an agent may take until it answers.
+/// Time within which an agent must answer.
 const START: Duration = Duration::from_secs(20);
-/// How long it may take to go after each way of asking.
+/// Time that an agent gets to end after each way of asking.
 const END: Duration = Duration::from_secs(5);
-/// Where the laboratory's hosts are. It is a network of its own, where dctcp may be chosen.
+/// The networks of the laboratory's hosts. They are private, so dctcp may be chosen there.
 const HOSTS: [&str; 2] = ["10.0.0.0/8", "fd00::/8"];
-/// How often an agent that is not ready is asked again, unless it ends before.
+/// Pause between two requests to an agent that is not ready.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A running agent; dropped, it is detached and ended.
@@ -37,8 +36,7 @@ pub(crate) struct Agent {
     detached: bool,
 }
 
-/// What an agent learned about one remote host. Fields that it does not report
-/// are absent.
+/// An agent's record of one remote host. Fields that the agent does not report are absent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LearnedHost {
     /// The remote host's address or prefix.
@@ -49,7 +47,7 @@ pub struct LearnedHost {
     pub arms: Vec<LearnedArm>,
 }
 
-/// What an agent learned about one congestion control towards one host.
+/// An agent's estimate of one congestion control towards one host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LearnedArm {
     /// Name of the congestion control.
@@ -59,7 +57,7 @@ pub struct LearnedArm {
     pub metric: Option<f64>,
     /// Connections scored.
     pub count: Option<u64>,
-    /// Times it was chosen for its metric and not to explore.
+    /// Times that it was chosen as the best, not to explore.
     pub greedy: Option<u64>,
     /// Smallest round-trip time, µs.
     pub min_rtt_us: Option<f64>,
@@ -67,7 +65,7 @@ pub struct LearnedArm {
     pub max_rate: Option<f64>,
 }
 
-/// Where an agent keeps its things.
+/// The places that an agent uses.
 #[derive(Debug)]
 pub(crate) struct Places<'a> {
     /// A directory for configuration, socket and state.
@@ -145,7 +143,7 @@ impl Agent {
         self.check_alive_until(Instant::now())
     }
 
-    /// The answer of GET /v1/hosts as it came.
+    /// The unparsed answer of GET /v1/hosts.
     pub(crate) fn hosts(&self) -> Result<String, Error> {
         let answer = http::request(&self.socket, "GET", "/v1/hosts")
             .map_err(|error| self.fault(&format!("GET /v1/hosts: {error}")))?;
@@ -156,7 +154,7 @@ impl Agent {
         }
     }
 
-    /// Tells the agent to remove everything of its own and go, and waits for it.
+    /// Tells the agent to remove its programs and end, and waits for that.
     pub(crate) fn detach(mut self) -> Result<(), Error> {
         self.ask_to_go();
         match self.process.ended()? {
@@ -179,7 +177,7 @@ impl Agent {
         ) {
             self.process.terminate(END);
         }
-        // What the agent did not unpin itself.
+        // Pins that the agent left behind.
         match fs::remove_dir_all(&self.pin) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cannot remove {}: {error}", self.pin.display());
@@ -188,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// What the agent wrote to its standard output and error.
+    /// The file with the agent's standard output and error.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
@@ -215,8 +213,8 @@ impl Drop for Agent {
     }
 }
 
-/// Writes the configuration of an agent that has all it keeps in a directory, or that of the
-/// commands that need none, and returns its path.
+/// Writes a configuration whose state and socket are in the directory, and returns its path.
+/// Commands that need no agent have no mode.
 pub(crate) fn configuration(
     mode: Option<&Mode>,
     cgroup: &Path,
@@ -249,8 +247,8 @@ fn configuration_text(
     )
 }
 
-/// The hosts in the answer of GET /v1/hosts. What does not fit is left out: the
-/// answer itself is kept beside the report.
+/// The hosts in the answer of GET /v1/hosts. Records that do not parse are left out; the report
+/// keeps the answer itself.
 pub(crate) fn parse_hosts(body: &str) -> Vec<LearnedHost> {
     #[derive(Deserialize)]
     struct Answer {

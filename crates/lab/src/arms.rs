@@ -1,8 +1,8 @@
-//! The congestion controls that scenarios bring along: loaded for a run by the product's own
-//! command, gone with it.
+//! Congestion controls that scenarios bring along: `thalweg cc load` loads them for a run, and they
+//! go with it.
 //!
-//! They are pinned in a BPF file system of their own, whose end is theirs too, so that
-//! nothing stays even after SIGKILL once the next run has cleared away.
+//! They are pinned in a BPF file system of their own. If a run is killed by SIGKILL, the next run
+//! clears them away.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,22 +13,21 @@ use crate::host::available_congestion_controls;
 use crate::rundir::RunDir;
 use crate::scenario::{Arm, Scenario};
 
-/// The run directories of scenarios count from 0.
+/// Serials of these run directories begin here; those of scenarios begin at 0.
 const SERIAL: usize = 1_000_000;
-/// What a kernel that takes congestion controls in BPF tells of its types.
+/// Type information of the kernel; it exists where congestion controls in BPF can be loaded.
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
 
-/// What was loaded. Dropped, it is unregistered; connections that have it keep it to
-/// their end.
+/// The loaded congestion controls, unregistered on drop. Open connections keep theirs to the end.
 #[derive(Debug)]
 pub(crate) struct Loaded(
     #[allow(dead_code, reason = "its end is what is wanted of it")] Option<RunDir>,
 );
 
-/// The congestion controls that the scenarios bring along, each once.
+/// The congestion controls of the scenarios, each once.
 ///
 /// # Errors
-/// Two scenarios mean different things by one name.
+/// Two scenarios give one name to different models.
 pub(crate) fn of(scenarios: &[Scenario]) -> Result<Vec<&Arm>, Error> {
     let mut arms: Vec<&Arm> = Vec::new();
     for arm in scenarios.iter().flat_map(|scenario| &scenario.arms) {
@@ -46,16 +45,16 @@ pub(crate) fn of(scenarios: &[Scenario]) -> Result<Vec<&Arm>, Error> {
     Ok(arms)
 }
 
-/// Whether this kernel takes congestion controls in BPF, as far as that can be told at once.
+/// Whether this kernel seems to take congestion controls in BPF.
 pub(crate) fn loadable() -> bool {
     Path::new(TYPES).exists()
 }
 
-/// Loads what the kernel has none of. Where it takes none at all, nothing is loaded.
+/// Loads the congestion controls that the kernel lacks. A kernel that takes none gets none.
 ///
 /// # Errors
-/// [`Error::CongestionControl`] with the words of `thalweg cc load`; or where the kernel has
-/// one of a model's name: it may run another model.
+/// [`Error::CongestionControl`] with the message of `thalweg cc load`, or where the kernel already
+/// has a model's name: it may run another model.
 pub(crate) fn load(binary: &Path, scenarios: &[Scenario]) -> Result<Loaded, Error> {
     let arms = of(scenarios)?;
     let offered = available_congestion_controls()?;
@@ -80,7 +79,7 @@ pub(crate) fn load(binary: &Path, scenarios: &[Scenario]) -> Result<Loaded, Erro
     }
     let directory = RunDir::create(SERIAL)?;
     let bpf = directory.mount_bpf()?;
-    // No agent reads it: only where pins are counts.
+    // No agent reads this configuration; only its pin directory is used.
     let settings = configuration(None, Path::new("/"), &bpf.join("arms"), directory.path())?;
     for arm in wanted {
         one(binary, &settings, arm)?;

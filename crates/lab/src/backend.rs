@@ -1,5 +1,4 @@
-//! Where a run takes place: on this machine's own kernel, or in a kernel that
-//! runs as a process.
+//! The kernel of a run: this machine's own, or one that runs as a process.
 
 use std::path::Path;
 
@@ -18,13 +17,12 @@ use crate::ticks::{self, Timers};
 use crate::units::Rate;
 use crate::{host, inside, timing};
 
-/// Runs the scenarios on the backend that the options ask for, and writes a
-/// report of each, as [`crate::run()`] does on the machine's own kernel.
+/// Runs the scenarios on the chosen backend and writes a report of each, as [`crate::run()`] does
+/// on the machine's own kernel.
 ///
 /// # Errors
-/// The first fault; see [`crate::run()`]. Also where the backend cannot be used here,
-/// with all that is missing, and where its kernel does not boot or hangs, with
-/// its console.
+/// The first fault; see [`crate::run()`]. A backend that cannot be used here, with all that is
+/// missing. A kernel that does not boot or hangs, with its console.
 pub fn run(options: &Options) -> Result<Finished, Error> {
     let scenarios = check(options)?;
     let has_stack = scenarios.iter().any(|scenario| scenario.stack().is_some());
@@ -41,7 +39,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         _ => None,
     };
     if let Some(stock) = &stock {
-        // What the figures depend on, beside the scenario.
+        // The figures depend on these, too.
         why = format!("{why}: {}, kernel {}", qemu::version()?, stock.origin());
     }
     let mut options = options.clone();
@@ -54,7 +52,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
         check_virtual(&options, &scenarios)?;
     }
     if matches!(name, Backend::Virtual | Backend::Qemu) {
-        // Two runs give the same results, wherever they are put.
+        // The path of the report must not make the results of two runs differ.
         let command = &mut options.origin.command;
         command.get_or_insert_with(command_to_repeat);
     }
@@ -81,11 +79,11 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     inside::uml::run(&kernel, &options, &scenarios)
 }
 
-/// Does the job in a work directory, in a kernel of its own (`thalweg lab guest`, see
+/// Runs the job of a work directory, inside a kernel of its own (`thalweg lab guest`, see
 /// [`thalweg_guest::main`]).
 ///
 /// # Errors
-/// Where there is none, or the run fails.
+/// There is no job, or the run fails.
 pub fn run_inside(work: &Path) -> Result<(), Error> {
     thalweg_guest::main(work, |document| {
         let options: Options = inside::read(document)?;
@@ -93,8 +91,7 @@ pub fn run_inside(work: &Path) -> Result<(), Error> {
     })
 }
 
-/// Simulated time passes only while all wait: without a bottleneck nobody ever
-/// would.
+/// Simulated time passes only while every process waits. Without a bottleneck none ever does.
 fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error> {
     let endless = scenarios
         .iter()
@@ -113,7 +110,8 @@ fn check_virtual(options: &Options, scenarios: &[Scenario]) -> Result<(), Error>
     }
 }
 
-/// A stack is one end, and this machine's own kernel the other, or the path between two.
+/// A stack is one end of the path. The other end, or the path between two stacks, is on this
+/// machine's own kernel.
 fn check_stacks(options: &Options, scenarios: &[Scenario], name: Backend) -> Result<(), Error> {
     let stack = scenarios
         .iter()
@@ -170,18 +168,18 @@ fn choose(options: &Options, scenarios: &[Scenario]) -> Result<(Backend, String)
     decide(options.kernel.backend, missing, link, uml::missing)
 }
 
-/// What all paths of a scenario carry together; none where one has no limit.
+/// The sum of the rates of all paths; none if one is unlimited.
 fn total_rate(scenario: &Scenario) -> Option<Rate> {
     let rates = scenario.remotes().into_iter().map(|(_, path)| path.rate);
     let sum: Option<u64> = rates.map(|rate| rate.map(Rate::bps)).sum();
     sum.map(Rate::from_bps)
 }
 
-/// What [`Backend::Link`] carries on any machine: above, it is taken only if named.
+/// The rate that [`Backend::Link`] sustains on any machine. Above it, that backend must be named.
 const LINK_RATE: Rate = Rate::from_bps(1_000_000_000);
 
-/// The backend and why it is that one, from what is asked for, what the machine's
-/// own kernel lacks, and what user-mode Linux lacks.
+/// Chooses the backend and says why: by the option, by what the machine's own kernel lacks, and by
+/// what user-mode Linux lacks.
 fn decide(
     asked: Backend,
     mut host: Vec<String>,

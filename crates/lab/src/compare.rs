@@ -1,9 +1,8 @@
-//! `lab compare`: what two runs say about each other.
+//! `lab compare`: two runs, compared.
 //!
-//! For each scenario, mode and measure that both have, the medians of the
-//! connections are compared by a bootstrap (Efron 1979): both samples are drawn
-//! again with replacement many times, and the interval is that between the
-//! percentiles of the resampled comparison. The draws are seeded.
+//! The medians of each scenario, mode and measure that both runs have are compared by a bootstrap
+//! (Efron 1979). Both samples are resampled with replacement. The interval lies between percentiles
+//! of the resampled comparison. The draws are seeded.
 
 mod bootstrap;
 mod input;
@@ -21,15 +20,15 @@ use crate::table::Table;
 use bootstrap::interval;
 use input::{Run, RunMode, RunScenario};
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Options {
-    /// A difference within this is none: 0.05 is 5 % of A's median, or for shares
-    /// 5 percentage points. Not negative.
+    /// A difference within this counts as none: 0.05 is 5 % of A's median, or 5 percentage points
+    /// of a share. Not negative.
     pub tolerance: f64,
-    /// The part of intervals that hold the true value, between 0 and 1.
+    /// Confidence level of the intervals, between 0 and 1.
     pub confidence: f64,
-    /// How often the samples are drawn again.
+    /// Number of resamples.
     pub resamples: u32,
     /// Seed of the draws.
     pub seed: u64,
@@ -52,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// What is said of B.
+/// The verdict on B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -60,17 +59,17 @@ pub enum Verdict {
     Better,
     /// The whole interval lies on the worse side, beyond the tolerance.
     Worse,
-    /// Neither. That is no proof that there is none.
+    /// Neither. This does not prove that there is no difference.
     NoDifferenceShown,
 }
 
-/// How B's median is set against A's.
+/// The comparison of B's median with A's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Against {
     /// B / A.
     Ratio,
-    /// B − A, for shares, which may well be 0.
+    /// B − A: for shares, which may be 0.
     Difference,
 }
 
@@ -92,7 +91,7 @@ impl Against {
 
     fn apply(self, a: f64, b: f64) -> f64 {
         match self {
-            // Equal is equal, also where both are 0 or infinite.
+            // Equal values compare as equal, also if both are 0 or infinite.
             _ if a == b => self.neutral(),
             Self::Ratio => b / a,
             Self::Difference => b - a,
@@ -100,20 +99,20 @@ impl Against {
     }
 }
 
-/// One measure of one mode in both runs. Infinite values (a flow that failed
-/// never completes) are null in JSON.
+/// One measure of one mode in both runs. Infinite values are null in JSON: a flow that failed never
+/// completes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// The scenario's name.
     pub scenario: String,
     /// The mode.
     pub mode: String,
-    /// The class of flows; empty where there is one sort only.
+    /// The class of flows; empty if there is only one.
     pub class: String,
-    /// The remote host; empty where there is one only.
+    /// The remote host; empty if there is only one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// What is compared.
+    /// The measure that is compared.
     pub measure: Measure,
     /// Its unit.
     pub unit: Unit,
@@ -127,7 +126,7 @@ pub struct Row {
     pub median_a: f64,
     /// B's median.
     pub median_b: f64,
-    /// How the medians are set against each other.
+    /// Ratio or difference.
     pub against: Against,
     /// Ratio or difference of the medians.
     pub value: f64,
@@ -135,22 +134,22 @@ pub struct Row {
     pub low: f64,
     /// Upper end of its interval.
     pub high: f64,
-    /// What that says of B.
+    /// The verdict on B.
     pub verdict: Verdict,
 }
 
 /// The whole comparison.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// How it was made.
+    /// Its options.
     pub options: Options,
     /// One row per scenario, mode, class and measure of both runs.
     pub rows: Vec<Row>,
-    /// What is in A only: scenarios, or "scenario: mode".
+    /// Only in A: scenarios, or "scenario: mode".
     pub only_a: Vec<String>,
-    /// What is in B only.
+    /// Only in B.
     pub only_b: Vec<String>,
-    /// How the two runs' circumstances differ, one line each.
+    /// Differences between the two runs' environments, one a line.
     pub notes: Vec<String>,
 }
 
@@ -164,8 +163,8 @@ impl Comparison {
 /// Reads two runs and compares them.
 ///
 /// # Errors
-/// [`Error::Compare`] where a run cannot be read, or where the two are of no
-/// common scenario, or of scenarios of one name that differ.
+/// [`Error::Compare`]: a run cannot be read, no scenario is common to both, or scenarios of one
+/// name differ.
 pub fn compare(a: &Path, b: &Path, options: &Options) -> Result<Comparison, Error> {
     let fault = |message: &str| Err(Error::Options(message.to_owned()));
     if !options.tolerance.is_finite() || options.tolerance < 0.0 {
@@ -242,13 +241,13 @@ fn compare_mode(
             sorts.push(sort);
         }
     }
-    // Hosts as the scenario has them; classes in alphabetical order.
+    // Hosts in the order of the scenario, classes in alphabetical order.
     let places: Vec<&str> = sorts.iter().map(|(host, _)| *host).collect();
     let place = |host: &str| places.iter().position(|other| *other == host);
     sorts.sort_by_key(|(host, class)| (place(host), *class));
     for (host, class) in sorts {
-        // One origin for both: the least of a few smoothed samples differs by chance, and
-        // an origin of each run's own would make that a difference of all its delays.
+        // Both runs share one least RTT. Each run's own differs by chance, and would shift all of
+        // its delays.
         let least_rtt_us = [a, b]
             .into_iter()
             .filter_map(|mode| mode.least_rtt_us(host))
@@ -304,19 +303,19 @@ fn verdict(low: f64, high: f64, against: Against, better: Better, tolerance: f64
     }
 }
 
-/// How a comparison was made, in a line.
+/// The options of a comparison, in a line.
 pub fn title(comparison: &Comparison) -> String {
     let options = &comparison.options;
     format!(
         "Medians of B against A, {}% intervals, {} resamples, seed {}",
-        // 0.95 is not exactly 95 of anything in binary.
+        // 0.95 is not exact in binary.
         (options.confidence * 1e6).round() / 1e4,
         options.resamples,
         options.seed
     )
 }
 
-/// The rows of a comparison, a table for each scenario.
+/// One table for each scenario.
 pub fn tables(comparison: &Comparison) -> Vec<Table> {
     let rows = &comparison.rows;
     rows.chunk_by(|one, next| one.scenario == next.scenario)
@@ -371,8 +370,7 @@ fn finite(unit: Unit, value: f64) -> String {
     }
 }
 
-/// What is to be said beside the table, one line each: what only one of the runs
-/// has, and how their circumstances differ.
+/// Lines below the tables: what only one run has, and how their environments differ.
 pub fn remarks(comparison: &Comparison) -> Vec<String> {
     let only = [("A", &comparison.only_a), ("B", &comparison.only_b)]
         .into_iter()

@@ -1,5 +1,5 @@
-//! Ends of a path whose TCP is that of a kernel that is a process (`sender = "stack"`,
-//! `receiver = "stack"`): `thalweg stack` with a TAP device of the laboratory as its wire.
+//! Ends of a path that are stacks (`sender = "stack"`, `receiver = "stack"`): `thalweg stack` on a
+//! TAP device of the laboratory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -30,27 +30,27 @@ use crate::traffic::Pause;
 use crate::units::Size;
 use crate::worker::turns::{Done, Order, READY};
 
-/// How long such an end may take to be there; it ends by itself before.
+/// Time within which an end must be up. It gives up earlier by itself.
 pub(crate) const START: Duration = Duration::from_secs(90);
-/// How often it is looked whether a signal came.
+/// Interval of the checks for a signal.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long it may take to end once it is asked to.
+/// Time that an end gets to stop.
 pub(crate) const STOP: Duration = Duration::from_secs(10);
 
-/// What all such ends of a run have in common.
+/// The kernel that all stacks of a run share.
 #[derive(Debug)]
 pub(crate) struct Stacks {
     kernel: Kernel,
     memory: Size,
-    /// The kernel in words.
+    /// Its description.
     pub(crate) text: String,
 }
 
 impl Stacks {
-    /// Finds the kernel; none where no scenario has such an end.
+    /// Finds the kernel; none if no scenario has a stack.
     ///
     /// # Errors
-    /// What the machine lacks, and what the kernel has not of what scenarios and modes name.
+    /// The machine lacks something, or the kernel lacks something that a scenario or mode names.
     pub(crate) fn find(options: &Options, scenarios: &[Scenario]) -> Result<Option<Self>, Error> {
         let stacks: Vec<Scenario> = scenarios
             .iter()
@@ -85,7 +85,7 @@ impl Stacks {
         }))
     }
 
-    /// The command that runs a program at an end of the pair, and the cgroup that it will be in.
+    /// The command that runs a program at one end, and that end's cgroup.
     fn command(
         &self,
         options: &Options,
@@ -100,7 +100,7 @@ impl Stacks {
             tap: Pair::STACK.to_owned(),
             kernel: self.kernel.clone(),
             memory: self.memory,
-            // As on the machine's kernel, what counts is the sender's.
+            // The sender's congestion control counts, as on the machine's kernel.
             congestion_control: (side == Side::Client).then(|| match mode {
                 Mode::Fixed(name) => name.clone(),
                 _ => scenario.system.default_cc.clone(),
@@ -135,7 +135,7 @@ impl Stacks {
         Ok((command, cgroup))
     }
 
-    /// The command that runs a program as the server of the pair.
+    /// The command that runs a program as the server.
     pub(crate) fn receiver(
         &self,
         options: &Options,
@@ -147,7 +147,7 @@ impl Stacks {
         self.command(options, scenario, pair, mode, Side::Server, words)
     }
 
-    /// Starts the client of the pair.
+    /// Starts the client.
     pub(crate) fn sender(
         &self,
         options: &Options,
@@ -163,7 +163,7 @@ impl Stacks {
     }
 }
 
-/// The modules that the scenarios and modes need.
+/// Kernel modules that the scenarios and modes need.
 fn modules(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
     let senders = || {
         scenarios
@@ -187,11 +187,11 @@ fn modules(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
     modules
 }
 
-/// A client whose TCP is a stack's: it runs one program after the other. Dropped, it ends.
+/// A client on a stack: it runs one program after the other. Dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct Sender {
     process: Process,
-    /// Closed, it ends.
+    /// The client ends when this closes.
     input: Option<ChildStdin>,
     lines: mpsc::Receiver<String>,
     errors: mpsc::Receiver<String>,
@@ -229,8 +229,8 @@ impl Sender {
         }
     }
 
-    /// Runs a program, and does meanwhile what is due. None where it is not done at the
-    /// deadline: then the kernel is gone, too.
+    /// Runs a program and carries out the pauses meanwhile. None if it misses the deadline; the
+    /// kernel is then killed.
     pub(crate) fn turn(
         &mut self,
         program: &str,
@@ -247,7 +247,7 @@ impl Sender {
             .map_err(|error| Error::system("an order")(error.into()))?;
         order.push('\n');
         if let Some(input) = &mut self.input {
-            // Where nobody reads it, there is no answer either.
+            // If nobody reads the order, the missing answer tells so.
             let _ = input.write_all(order.as_bytes());
         }
         let mut reply = None;
@@ -275,17 +275,17 @@ impl Sender {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the client has ended.
     pub(crate) fn ended(&mut self) -> Result<bool, Error> {
         Ok(self.process.ended()?.is_some())
     }
 
-    /// Processor time of the kernel with all that runs on it, seconds.
+    /// Processor time of the kernel and everything on it, seconds.
     pub(crate) fn cpu_s(&self) -> Result<f64, Error> {
         self.cgroup.cpu_s()
     }
 
-    /// The next line that it says; none at the deadline and where nothing can come.
+    /// The next line of output; none at the deadline, or if the output has ended.
     fn line(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
         loop {
             interrupt::check()?;
@@ -295,7 +295,7 @@ impl Sender {
                 Err(mpsc::RecvTimeoutError::Timeout) if !left.is_zero() => {}
                 Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    // Its output ends a moment before it does.
+                    // The output closes a moment before the process ends.
                     let deadline = deadline.min(Instant::now() + STOP);
                     self.process.wait_until(deadline, OnSignal::Fail)?;
                     return Ok(None);
@@ -304,7 +304,7 @@ impl Sender {
         }
     }
 
-    /// What it has complained of.
+    /// Its standard error.
     fn why(&mut self) -> String {
         self.process.terminate(STOP);
         let said: Vec<String> = self.errors.iter().collect();
@@ -318,7 +318,7 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // With nothing more to run the kernel ends.
+        // With no program left, the kernel shuts down.
         self.input = None;
         let _ = self
             .process
@@ -327,7 +327,7 @@ impl Drop for Sender {
     }
 }
 
-/// The lines of a stream, read to its end, or its writer would wait.
+/// The lines of a stream. It is read to its end; else its writer would block.
 fn lines_of(stream: impl std::io::Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel();
     thread::spawn(move || {

@@ -1,16 +1,16 @@
-//! What can go wrong in a laboratory run.
+//! Errors of a laboratory run.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why a laboratory run could not be done. A missed expectation is not an
-/// error: see [`crate::Outcome::passed`].
+/// Why a laboratory run failed. A missed expectation is not an error: see
+/// [`crate::Outcome::passed`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A scenario file is not a valid scenario.
     #[error(transparent)]
     Scenario(#[from] thalweg_units::Faults),
-    /// A mode's name is not known.
+    /// A mode's name is unknown.
     #[error(transparent)]
     Mode(#[from] crate::mode::ModeError),
     /// The machine lacks something that every run needs.
@@ -22,10 +22,10 @@ pub enum Error {
     /// A process or the system failed, or a signal came; everything has been removed.
     #[error(transparent)]
     Process(#[from] thalweg_process::Error),
-    /// The link between two hosts.
+    /// The link between two hosts failed.
     #[error(transparent)]
     Link(#[from] thalweg_link::Error),
-    /// A kernel of its own.
+    /// A kernel of its own failed.
     #[error(transparent)]
     Guest(thalweg_guest::Error),
     /// The loss program could not be loaded or attached.
@@ -52,34 +52,34 @@ pub enum Error {
         /// The reason and what to do.
         why: String,
     },
-    /// The worker that makes flows failed as a whole.
+    /// The worker failed as a whole.
     #[error("the worker that makes flows: {0}")]
     Worker(String),
-    /// A server of traffic did not start.
+    /// A traffic server did not start.
     #[error("the traffic server of mode {mode} did not start: {why}")]
     Server {
-        /// The mode that it serves.
+        /// Its mode.
         mode: String,
-        /// Its own words, or that it was silent.
+        /// Its output, or that there was none.
         why: String,
     },
-    /// The agent did not start, or its local interface did not answer.
+    /// The agent did not start, or its API did not answer.
     #[error("the agent of mode {mode}: {why}")]
     Agent {
-        /// The mode that it runs in.
+        /// Its mode.
         mode: String,
-        /// What went wrong, with the agent's own words where there are any.
+        /// The fault, with the agent's output if there is any.
         why: String,
     },
-    /// A policy could not be put in force, or asked what it did.
+    /// A policy could not be applied or shown.
     #[error("the policy {name}: {why}")]
     Policy {
         /// Its name in the scenario.
         name: String,
-        /// What went wrong, in the command's own words where there are any.
+        /// The fault, with the command's output if there is any.
         why: String,
     },
-    /// Two runs cannot be compared.
+    /// Two runs are not comparable.
     #[error("{0}")]
     Compare(String),
     /// The options contradict each other.
@@ -100,7 +100,7 @@ impl From<thalweg_guest::Error> for Error {
 }
 
 impl Error {
-    /// Whether SIGINT or SIGTERM came, and nothing failed.
+    /// Whether SIGINT or SIGTERM ended the run, and nothing failed.
     pub fn is_interruption(&self) -> bool {
         use thalweg_process::Error::Interrupted;
         matches!(

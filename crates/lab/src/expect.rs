@@ -1,7 +1,7 @@
-//! Whether a run met the expectations of its scenario.
+//! Verdicts on the expectations of a scenario.
 //!
-//! Where a mode that an expectation needs was not measured, it is "not checked": neither met
-//! nor missed.
+//! An expectation is "not checked", neither met nor missed, if a mode that it needs was not
+//! measured.
 
 use thalweg_report::Verdict;
 
@@ -12,7 +12,7 @@ use crate::query::Query;
 use crate::scenario::{Expectation, Reference};
 use crate::statistic::Statistic;
 
-/// Compares every expectation with what was measured.
+/// Compares every expectation with the measured modes.
 pub fn evaluate(expectations: &[Expectation], modes: &[ModeOutcome]) -> Vec<Check> {
     expectations
         .iter()
@@ -30,7 +30,7 @@ fn check(expectation: &Expectation, modes: &[ModeOutcome]) -> Check {
         reason: None,
     };
     let result = match &expectation.host {
-        // As if that host were alone.
+        // The figures towards one host are taken as if it were the only one.
         Some(host) => {
             let towards: Vec<ModeOutcome> =
                 modes.iter().filter_map(|mode| mode.towards(host)).collect();
@@ -75,8 +75,8 @@ fn measure(
             .ok_or_else(|| "no mode fixed:ARM was run".to_owned())?,
     };
     *reference_mode = Some(outcome.mode.clone());
-    // Over the same rounds, so that a machine that slows down meets both alike. A reference
-    // with no connection in the last half does not learn: all of its connections will do.
+    // Both cover the same rounds, so that a machine that slows down affects both alike. A reference
+    // without connections in the last half does not learn; all of its connections are used.
     let all = Query {
         statistic: match expectation.statistic {
             Statistic::MedianLastHalf => Statistic::Median,

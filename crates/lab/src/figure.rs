@@ -12,17 +12,16 @@ pub enum Unit {
     /// Microseconds.
     #[serde(rename = "us")]
     Microseconds,
-    /// A part of a whole, 0 to 1.
+    /// A share of a whole, 0 to 1.
     #[serde(rename = "share")]
     Share,
-    /// A number of things, or a plain number.
+    /// A count, or a number without a unit.
     #[serde(rename = "number")]
     Number,
 }
 
 impl Unit {
-    /// A figure for a reader, with its unit. One that was never reached is
-    /// infinite.
+    /// The figure with its unit. An infinite one was never reached.
     pub fn show(self, value: f64) -> String {
         if value.is_infinite() {
             return "not reached".into();
@@ -37,13 +36,13 @@ impl Unit {
     }
 }
 
-/// Which of two values one would rather have.
+/// The direction in which a figure improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// The larger.
+    /// A larger value is better.
     Higher,
-    /// The smaller.
+    /// A smaller value is better.
     Lower,
 }
 

@@ -1,5 +1,5 @@
-//! Traffic by the laboratory's own worker: flows of a size, flows that compete,
-//! and several senders at once.
+//! Traffic of the laboratory's own worker: flows of given size, competing flows, several senders at
+//! once.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use crate::scenario::{INCAST, INCUMBENT, Kind, LONG, SHORT, SMALL_CALLS, Traffic
 use crate::traffic::Pause;
 use crate::worker::{Flow, Load, PATIENCE_MS, Plan, Sender};
 
-/// How much longer than its plan a client may take.
+/// Time that a client may take beyond its plan.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The plan of one round; none for traffic that iperf3 makes.
@@ -88,7 +88,7 @@ pub(crate) fn plan(traffic: &Traffic, server: SocketAddr) -> Option<Plan> {
     Some(Plan { server, senders })
 }
 
-/// How long a plan may take, every flow as slow as it may be.
+/// The time limit of a plan in which every flow takes as long as it may.
 fn allowed(plan: &Plan) -> Duration {
     let patience = Duration::from_millis(PATIENCE_MS);
     let longest = plan
@@ -105,11 +105,11 @@ fn allowed(plan: &Plan) -> Duration {
     longest + GRACE
 }
 
-/// Runs a plan in the client's host and keeps what the worker wrote in a file. A
-/// flow that fails is a result, not an error.
+/// Runs a plan in the client's host and keeps the worker's output in a file. A flow that fails is a
+/// result, not an error.
 ///
 /// # Errors
-/// Where the worker cannot be started, or on SIGINT or SIGTERM.
+/// The worker cannot be started, or SIGINT or SIGTERM came.
 pub(crate) fn transfer(
     pair: &Pair,
     worker: &Path,
@@ -120,7 +120,7 @@ pub(crate) fn transfer(
 ) -> Result<Vec<Connection>, Error> {
     let text = serde_json::to_vec(plan).map_err(|error| Error::system("a plan")(error.into()))?;
     File::create(raw).map_err(Error::io("cannot create", raw))?;
-    // Absolute, for a worker that may be started elsewhere.
+    // Absolute: the worker may be started elsewhere.
     let result =
         std::path::absolute(raw).map_err(Error::io("cannot tell the full path of", raw))?;
     let mut command = pair.command_in(Side::Client, &worker.to_string_lossy())?;
@@ -133,7 +133,7 @@ pub(crate) fn transfer(
     let started = Instant::now();
     let mut process = Process::spawn_tied(&mut command)?;
     if let Some(mut input) = process.child_mut().stdin.take() {
-        // A worker that ends without reading it says why by its status.
+        // A worker that ends without reading the plan says why by its status.
         let _ = input.write_all(&text);
     }
     let deadline = started + allowed(plan);
@@ -174,7 +174,7 @@ pub(crate) fn transfer(
         .collect())
 }
 
-/// What a flow adds to the goodput of a round that lasts for a time, bit/s.
+/// A flow's part of the goodput of a round of `ms` milliseconds, bit/s.
 fn part_bps(flow: &Flow, ms: u64) -> f64 {
     match flow.error {
         Some(_) => 0.0,
@@ -292,7 +292,7 @@ mod tests {
             skip_ms: 0,
         };
         assert_eq!(count("stream", stream), 3);
-        // 3 (X + 3) flows, as in the slides.
+        // 3 (X + 3) flows, as the slides say.
         assert_eq!(plan.senders.len(), 21);
         assert_eq!(plan.ms(), Some(2000));
         let short = of(Kind::Short {

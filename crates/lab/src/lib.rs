@@ -1,18 +1,17 @@
-//! The laboratory: measures congestion controls, and an agent that chooses among
-//! them, on this machine's own TCP stack under controlled loss and rate.
+//! The laboratory: measures congestion controls, and an agent that chooses among them, on this
+//! machine's TCP under controlled loss and rate.
 //!
-//! A [`scenario::Scenario`] describes a path, its traffic and the expected
-//! outcome. [`run`] sets up one [`host::Pair`] per [`Mode`] (two network
-//! namespaces joined by a veth pair), lets iperf3 or its own
-//! [`worker`] make the same connections in each, interleaved, and writes a report.
-//! [`compare`](mod@compare) sets two reports against each other. Everything it creates bears the
-//! process's id and is removed on every way out.
+//! A [`scenario::Scenario`] describes a path, its traffic and the expected outcome. [`run`] sets up
+//! one [`host::Pair`] per [`Mode`]: two network namespaces joined by a veth pair. iperf3 or the
+//! laboratory's [`worker`] makes the same connections in each, interleaved. A report follows;
+//! [`compare`](mod@compare) compares two. Everything that a run creates bears the process's id and
+//! is removed on every way out.
 //!
-//! Kernels of its own are `thalweg-guest`'s, ends of a path on one `thalweg-stack`'s. It must not
-//! know the agent's crates: an agent under test is a process.
+//! `thalweg-guest` boots kernels, `thalweg-stack` runs the ends of a path on one. The laboratory
+//! must not know the agent's crates: an agent under test is a process.
 //!
-//! A laboratory run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and
-//! iperf3; [`host::missing`] says what a machine lacks.
+//! A run needs Linux 5.14 or later, CAP_NET_ADMIN and CAP_SYS_ADMIN, iproute2 and iperf3.
+//! [`host::missing`] says what a machine lacks.
 
 mod agent;
 mod arms;

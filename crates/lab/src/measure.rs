@@ -1,5 +1,5 @@
-//! What is measured of each connection. Each quantity is defined here once; the
-//! tables, the page, `results.json`, `lab compare` and the expectations read it.
+//! Quantities of a connection. Each is defined here once, for tables, page, `results.json`, `lab
+//! compare` and expectations.
 
 use serde::Serialize;
 use thalweg_report::sample::{self, Weighted};
@@ -11,7 +11,7 @@ use crate::outcome::{Connection, ModeOutcome};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
-    /// See [`Measure::description`], as for the others.
+    /// [`Measure::description`] defines this and the others.
     Goodput,
     /// Segments retransmitted.
     RetransmissionShare,
@@ -19,14 +19,14 @@ pub enum Measure {
     Rtt,
     /// Smoothed round-trip time under load.
     Srtt,
-    /// Smoothed round-trip time beyond the least.
+    /// Smoothed round-trip time above the least.
     QueueDelay,
     /// Flow-completion time.
     Fct,
 }
 
 impl Measure {
-    /// All of them, in the order in which they are shown.
+    /// All measures, in the order of the tables.
     pub const ALL: [Self; 6] = [
         Self::Goodput,
         Self::RetransmissionShare,
@@ -60,7 +60,7 @@ impl Measure {
         }
     }
 
-    /// What it is, in a sentence.
+    /// Its definition, in a sentence.
     pub fn description(self) -> &'static str {
         match self {
             Self::Goodput => {
@@ -99,9 +99,8 @@ impl Measure {
         }
     }
 
-    /// The values of a connection, and how often each was measured: one, or for
-    /// round-trip times one a sample; none where it was not measured.
-    /// `least_rtt_us` is the scenario's.
+    /// The values of a connection, each with the number of times it was measured. Round-trip times
+    /// have one value a sample. `least_rtt_us` is the scenario's.
     pub fn values(self, connection: &Connection, least_rtt_us: Option<f64>) -> Vec<Weighted> {
         let one = |value: Option<f64>| value.map(|value| (value, 1)).into_iter().collect();
         let smoothed = |origin: f64| {
@@ -116,7 +115,7 @@ impl Measure {
             Self::Rtt => connection.rtt_us.clone(),
             Self::Srtt => smoothed(0.0),
             Self::QueueDelay => least_rtt_us.map(smoothed).unwrap_or_default(),
-            // A failed flow is the worst of all, not one that may be left out.
+            // A failed flow counts as the slowest; leaving it out would flatter the mode.
             Self::Fct => one(match (connection.flow_bytes, &connection.error) {
                 (Some(_), Some(_)) => Some(f64::INFINITY),
                 _ => connection.fct_us,
@@ -124,8 +123,7 @@ impl Measure {
         }
     }
 
-    /// One value per connection, the median where there are several: what the
-    /// resampling of `lab compare` draws from.
+    /// One value per connection, the median of several. `lab compare` resamples these.
     pub fn value(self, connection: &Connection, least_rtt_us: Option<f64>) -> Option<f64> {
         sample::weighted_quantile(&self.values(connection, least_rtt_us), 0.5)
     }
@@ -162,8 +160,8 @@ impl std::str::FromStr for Measure {
     }
 }
 
-/// Jain's index of fairness: (Σx)²/(n·Σx²), 1 where all are equal, 1/n where one
-/// has everything (Jain, Chiu, Hawe 1984); `None` where nobody got anything.
+/// Jain's fairness index, (Σx)²/(n·Σx²): 1 if all are equal, 1/n if one has everything (Jain, Chiu,
+/// Hawe 1984). `None` if the sum is 0.
 pub fn jain(rates: &[f64]) -> Option<f64> {
     let sum: f64 = rates.iter().sum();
     let squares: f64 = rates.iter().map(|rate| rate * rate).sum();

@@ -1,30 +1,29 @@
-//! What decides the congestion control of a connection in a run.
+//! Modes: each decides the congestion control of a run's connections in its own way.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::units::grammar::is_congestion_control;
 
-/// One thing to measure. Each gets its own pair of namespaces and cgroup.
+/// A mode to measure. Each gets its own pair of namespaces and its own cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mode {
     /// The scenario's default congestion control and no agent.
     Baseline,
     /// One congestion control for every connection and no agent.
     Fixed(String),
-    /// Every congestion control that the kernel offers, each as a mode of its
-    /// own. [`expand`] replaces it.
+    /// Every congestion control that the kernel offers. [`expand`] replaces it by one mode for
+    /// each.
     EveryFixed,
-    /// The agent in its published, faithful mode.
+    /// The agent as bpftune's connection tuner.
     Classic,
     /// The agent in its default mode.
     Thalweg,
-    /// The scenario's default congestion control, under one of its policies and
-    /// without an agent.
+    /// The scenario's default congestion control under one of its policies, without an agent.
     Policy(String),
 }
 
-/// A mode's name is not known.
+/// An unknown mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found {0:?}", expected = Self::EXPECTED)]
 pub struct ModeError(pub String);
@@ -40,12 +39,12 @@ impl Mode {
         matches!(self, Self::Classic | Self::Thalweg)
     }
 
-    /// Whether something of Thalweg is in the kernel in this mode.
+    /// Whether a program of Thalweg is in the kernel in this mode.
     pub(crate) fn pins(&self) -> bool {
         self.learns() || matches!(self, Self::Policy(_))
     }
 
-    /// The name as a part of a file name: "fixed:bbr" becomes "fixed-bbr".
+    /// The name as part of a file name: "fixed:bbr" becomes "fixed-bbr".
     pub fn label(&self) -> String {
         self.to_string().replace(':', "-")
     }
@@ -97,7 +96,7 @@ impl<'de> serde::Deserialize<'de> for Mode {
     }
 }
 
-/// Whether a scenario may call a policy so. The name becomes a part of those of files.
+/// Whether a scenario may give a policy this name. File names contain it.
 pub(crate) fn is_policy_name(name: &str) -> bool {
     (1..=32).contains(&name.len())
         && name
@@ -105,8 +104,8 @@ pub(crate) fn is_policy_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// The modes to run, in order and each once, with [`Mode::EveryFixed`] replaced
-/// by one mode per available congestion control.
+/// The modes to run, each once and in order. [`Mode::EveryFixed`] becomes one mode per available
+/// congestion control.
 pub fn expand(modes: &[Mode], available: &[String]) -> Vec<Mode> {
     let mut expanded: Vec<Mode> = Vec::new();
     let mut add = |mode: Mode| {

@@ -1,4 +1,4 @@
-//! What a run is asked for: scenarios, modes, and a backend to run them on.
+//! Options of a run: scenarios, modes, and the backend.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,30 +12,29 @@ use crate::host::WireKind;
 use crate::mode::Mode;
 use crate::units::Size;
 
-/// What to run and how.
+/// Options of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Options {
     /// Scenario files, run one after the other.
     pub scenarios: Vec<PathBuf>,
-    /// What to measure; [`Mode::EveryFixed`] is expanded.
+    /// Modes to measure; [`Mode::EveryFixed`] is expanded.
     pub modes: Vec<Mode>,
     /// Connections per mode, instead of the scenario's number.
     pub connections: Option<u32>,
-    /// Modes without an agent run in every n-th round only. At least 1.
+    /// Modes without an agent run only in every n-th round. At least 1.
     pub reference_every: u32,
-    /// Where the report goes; none: a new directory below `lab-results`. With
-    /// several scenarios each gets a subdirectory of its name.
+    /// Directory of the report; none: a new one below `lab-results`. Several scenarios get a
+    /// subdirectory each.
     pub out: Option<PathBuf>,
-    /// The agent: started as `BINARY --socket PATH run --config PATH`, and in a
-    /// kernel of its own first as `BINARY lab guest DIRECTORY`. It is also what makes
-    /// traffic other than bulk: `BINARY lab worker …`, see [`crate::worker`].
+    /// The `thalweg` command. As agent it is started as `BINARY --socket PATH run --config PATH`,
+    /// in a kernel of its own as `BINARY lab guest DIRECTORY`, and for all traffic but bulk as
+    /// `BINARY lab worker …`, see [`crate::worker`].
     pub agent_binary: PathBuf,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
-    /// What [`crate::backend::run`] is to run them on. [`run`] itself is always on the
-    /// kernel that it is called on.
+    /// The kernel for [`crate::backend::run`]. [`run`] always uses the kernel that it is called on.
     pub kernel: KernelOptions,
-    /// What is known of the run where it was asked for.
+    /// Facts about the run from the place where it was started.
     pub origin: Origin,
 }
 
@@ -44,29 +43,29 @@ pub struct Options {
 pub struct KernelOptions {
     /// Which kind of kernel.
     pub backend: Backend,
-    /// Memory of a kernel of its own; none: the scenarios' largest, or 1 GiB.
+    /// Memory of a kernel of its own; none: the largest that a scenario asks for, or 1 GiB.
     pub memory: Option<Size>,
-    /// For [`Backend::Qemu`]: the kernel, by its name in the list or its file; none: the newest.
-    /// For ends that are stacks: the user-mode kernel, a file; none: the packaged one.
+    /// For [`Backend::Qemu`]: name in the list or file of the kernel; none: the newest. For stacks:
+    /// file of the user-mode kernel; none: the packaged one.
     pub name: Option<OsString>,
-    /// For [`Backend::Qemu`]: an instruction takes two to the power of this many nanoseconds.
+    /// For [`Backend::Qemu`]: an instruction takes 2^shift nanoseconds.
     pub shift: u8,
-    /// How long a kernel of its own may take to boot, seconds; none: 60, in QEMU 300.
+    /// Time limit for booting a kernel of its own, seconds; none: 60, in QEMU 300.
     pub boot_limit_s: Option<u64>,
 }
 
-/// What is known of a run where it was asked for; in a kernel of its own, it is told.
+/// Facts about a run from the place where it was started. A kernel of its own is told them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Origin {
-    /// For the report: where the run takes place.
+    /// Place of the run, for the report.
     pub place: Place,
-    /// For the report: the command line; none: this process's own.
+    /// Command line, for the report; none: this process's own.
     pub command: Option<String>,
-    /// For the report: when the run began, RFC 3339; none: now.
+    /// Start of the run, RFC 3339, for the report; none: now.
     pub started: Option<String>,
-    /// Where the policies that each scenario names are looked for; empty: beside it.
+    /// For each scenario, the folder of its policies; empty: that of the scenario file.
     pub policy_folders: Vec<PathBuf>,
-    /// A file that is told how far the run has come; none: nobody is.
+    /// File that progress is reported to; none: no report.
     pub channel: Option<PathBuf>,
 }
 
@@ -101,23 +100,22 @@ impl Default for Options {
     }
 }
 
-/// The kernel that a run uses.
+/// The kind of kernel that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The machine's own where it has all that is needed; otherwise
-    /// [`Backend::Link`] if every path is slow enough for it; otherwise
-    /// [`Backend::Uml`].
+    /// The machine's own kernel if it has everything needed; else [`Backend::Link`] if every path
+    /// is slow enough; else [`Backend::Uml`].
     #[default]
     Auto,
     /// The machine's own kernel, in network namespaces. Needs root.
     Host,
-    /// The machine's own kernel, and a path that this process forwards: delay
-    /// without netem. Needs root.
+    /// The machine's own kernel, and a path that this process forwards: delay without netem. Needs
+    /// root.
     Link,
     /// Debian's user-mode Linux, an ordinary process.
     Uml,
-    /// A user-mode Linux whose time is simulated: no noise from the machine.
+    /// User-mode Linux in simulated time, without noise of the machine.
     Virtual,
     /// A distribution's kernel in QEMU, in virtual time.
     Qemu,
@@ -135,7 +133,7 @@ impl Backend {
 }
 
 impl Backend {
-    /// What joins the hosts where the machine's own kernel is used.
+    /// The wire between the hosts on the machine's own kernel.
     pub(crate) fn wire(self) -> WireKind {
         match self {
             Self::Link => WireKind::Tun,
@@ -166,14 +164,14 @@ impl FromStr for Backend {
     }
 }
 
-/// Which backend ran, and why that one.
+/// The backend that ran, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The backend; never [`Backend::Auto`].
     pub name: Backend,
-    /// Why this one.
+    /// The reason.
     pub why: String,
-    /// The command line of the kernel that was started; none on the machine's own.
+    /// Command line of the kernel that was started; none on the machine's own.
     pub kernel_command: Option<String>,
 }
 
@@ -187,13 +185,13 @@ impl Default for Place {
     }
 }
 
-/// The present time, UTC, RFC 3339, whole seconds.
+/// The present time: UTC, RFC 3339, whole seconds.
 pub(crate) fn now() -> String {
     let now = jiff::Timestamp::now();
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// This process's command line, with quotes where a shell would want them.
+/// This process's command line, quoted for a shell.
 pub(crate) fn own_command() -> String {
     let words: Vec<String> = std::env::args_os()
         .map(|word| quote(&word.to_string_lossy()))
@@ -201,7 +199,7 @@ pub(crate) fn own_command() -> String {
     words.join(" ")
 }
 
-/// The same without `--out`: what makes the same run again.
+/// The same without `--out`: it repeats the run.
 pub(crate) fn command_to_repeat() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = without_out(words).map(|word| quote(&word)).collect();

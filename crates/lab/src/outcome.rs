@@ -1,4 +1,4 @@
-//! What a run measured. This is also the layout of `results.json`.
+//! The results of a run, in the layout of `results.json`.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ use crate::options::Place;
 use crate::scenario::{Expectation, INCUMBENT, Scenario};
 use crate::ticks::Timers;
 
-/// Version of the layout of `results.json`. It grows when a reader would break.
+/// Version of that layout. A change that breaks readers raises it.
 pub const FORMAT: u32 = 1;
-/// What the layout is called, with its version: docs/reference/lab-results.schema.json.
+/// Name of the layout, with its version: docs/reference/lab-results.schema.json.
 pub const SCHEMA: &str = "thalweg/lab-results/1";
 
-/// Everything that one call of [`crate::run`] measured.
+/// The results of one call of [`crate::run`].
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// The machine and the command.
@@ -29,20 +29,20 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether no expectation was missed. One that was not checked is no miss.
+    /// Whether no expectation was missed. Expectations that were not checked are not missed.
     pub fn passed(&self) -> bool {
         self.scenarios.iter().all(ScenarioOutcome::passed)
     }
 }
 
-/// Where the run took place.
+/// The machine and the command of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Environment {
     /// Version of this crate.
     pub version: String,
     /// `uname -r` and `uname -m`.
     pub kernel: String,
-    /// Ticks a second of the kernel.
+    /// Ticks a second of the kernel (HZ).
     pub hz: u32,
     /// When its timers expire.
     pub timers: Timers,
@@ -54,29 +54,29 @@ pub struct Environment {
     pub iperf3: String,
     /// The command line.
     pub command: String,
-    /// When the run began, UTC, RFC 3339.
+    /// Start of the run, UTC, RFC 3339.
     pub started: String,
-    /// The kernel that was used, and why that one.
+    /// The kernel, and why this one.
     pub backend: Place,
-    /// The kernel of ends that are stacks, where a scenario has one.
+    /// The kernel of the stacks, if a scenario has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<String>,
 }
 
-/// What one scenario gave.
+/// The results of one scenario.
 #[derive(Debug, Serialize)]
 pub struct ScenarioOutcome {
     /// The scenario as it ran.
     pub scenario: Scenario,
-    /// How often the modes without an agent were run: every n-th round.
+    /// Modes without an agent ran in every n-th round.
     pub reference_every: u32,
     /// One entry per mode, in the order given.
     pub modes: Vec<ModeOutcome>,
-    /// The expectations and what became of them.
+    /// The expectations and their verdicts.
     pub checks: Vec<Check>,
     /// Wall time of the whole scenario, seconds.
     pub wall_s: f64,
-    /// Where the files of this scenario are.
+    /// Directory of this scenario's files.
     pub report: PathBuf,
 }
 
@@ -93,8 +93,8 @@ impl ScenarioOutcome {
         self.modes.iter().find(|outcome| outcome.mode == *mode)
     }
 
-    /// The outcome towards each of several hosts, as of a scenario of its own;
-    /// empty where there is but one. Expectations stay with the whole.
+    /// The outcome towards each of several hosts, as a scenario of its own; empty if there is only
+    /// one host. Expectations stay with the whole.
     pub fn by_host(&self) -> Vec<Self> {
         self.scenario
             .hosts
@@ -122,50 +122,49 @@ impl ScenarioOutcome {
     }
 }
 
-/// An expectation and what became of it.
+/// An expectation and its verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
     /// The expectation.
     pub expectation: Expectation,
     /// The expectation in words.
     pub text: String,
-    /// What became of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The value that was compared (ratio, or in the statistic's unit).
+    /// The compared value: a ratio, or in the statistic's unit.
     pub value: Option<f64>,
-    /// The mode that the reference turned out to be.
+    /// The mode that the reference resolved to.
     pub reference: Option<Mode>,
-    /// Why it was not checked.
+    /// The reason why it was not checked.
     pub reason: Option<String>,
 }
 
-/// What one mode gave.
+/// The results of one mode.
 #[derive(Debug, Serialize)]
 pub struct ModeOutcome {
     /// The mode.
     pub mode: Mode,
-    /// Rounds in the scenario; a reference may have skipped some.
+    /// Rounds of the scenario. A reference may have skipped some.
     pub rounds: u32,
     /// Its connections, in order.
     pub connections: Vec<Connection>,
     /// Packets in the data direction.
     pub forward: LossCounters,
-    /// Packets in the direction of the acknowledgements.
+    /// Packets in the direction of the ACKs.
     pub reverse: LossCounters,
-    /// What the agent had learned at the end; empty without an agent.
+    /// The agent's records at the end; empty without an agent.
     pub hosts: Vec<LearnedHost>,
-    /// The least round-trip time that any connection of the scenario saw, in any
-    /// mode, µs: what queue delay is counted from.
+    /// The least round-trip time of all connections of the scenario, in any mode, µs. Queue delay
+    /// is counted from it.
     pub least_rtt_us: Option<f64>,
-    /// The round, counted from 0, at which the path changed last.
+    /// The round of the last change of the path, counted from 0.
     pub last_change: Option<u32>,
-    /// The remote hosts, where there are several; `forward` and `reverse` are then
-    /// their sums.
+    /// The remote hosts, if there are several. `forward` and `reverse` are then their sums.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remotes: Vec<RemoteOutcome>,
 }
 
-/// What of a mode is about one of several remote hosts, beside its connections.
+/// The part of a mode's results that concerns one of several remote hosts, without its connections.
 #[derive(Debug, Clone, Serialize)]
 pub struct RemoteOutcome {
     /// Its name in the scenario.
@@ -174,36 +173,36 @@ pub struct RemoteOutcome {
     pub address: std::net::IpAddr,
     /// Packets in the data direction.
     pub forward: LossCounters,
-    /// Packets in the direction of the acknowledgements.
+    /// Packets in the direction of the ACKs.
     pub reverse: LossCounters,
-    /// The least round-trip time that any connection to it saw, in any mode, µs.
+    /// The least round-trip time of all connections to it, in any mode, µs.
     pub least_rtt_us: Option<f64>,
-    /// The round, counted from 0, at which its path changed last.
+    /// The round of the last change of its path, counted from 0.
     pub last_change: Option<u32>,
 }
 
 impl RemoteOutcome {
-    /// Whether an address, or a prefix such as "fd00::/64", is this host's.
+    /// Whether an address or prefix, such as "fd00::/64", covers this host.
     pub fn is_at(&self, address: &str) -> bool {
         Prefix::parse(address).is_ok_and(|prefix| prefix.contains(self.address))
     }
 }
 
-/// One connection. Fields that a kind of traffic does not have are absent.
+/// One connection. Fields that its kind of traffic lacks are absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Connection {
     /// The round, counted from 0.
     pub round: u32,
-    /// What the receiver got, bit/s. 0 where the connection failed.
+    /// Goodput at the receiver, bit/s. 0 if the connection failed.
     pub goodput_bps: f64,
-    /// What it adds to the goodput of its round, bit/s: what the receiver got within the
-    /// round's time, over that time. Absent where a round has no time.
+    /// Its part of the goodput of its round, bit/s: bytes received within the round's time, over
+    /// that time. Absent if a round has no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_bps: Option<f64>,
-    /// Which flow of the round it was, where a round has several sorts.
+    /// Class of the flow, if a round has several.
     #[serde(default)]
     pub class: String,
-    /// Which of several remote hosts it went to.
+    /// The remote host, if there are several.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Segments that TCP retransmitted.
@@ -213,29 +212,29 @@ pub struct Connection {
     pub sent_segments: Option<u64>,
     /// The congestion control at the end of the connection.
     pub arm: String,
-    /// Mean smoothed round-trip time that the sender saw, µs.
+    /// Mean smoothed round-trip time at the sender, µs.
     pub mean_rtt_us: Option<f64>,
-    /// Samples of the sender's smoothed round-trip time, every 100 ms, µs.
+    /// Smoothed round-trip time at the sender, sampled every 100 ms, µs.
     #[serde(default)]
     pub srtt_us: Vec<u32>,
-    /// Single round-trip times of its data: the time, µs, and how often it was
-    /// measured, to a sixteenth of it.
+    /// Single round-trip times of data: time in µs, to a sixteenth of it, and the number of
+    /// measurements.
     #[serde(default)]
     pub rtt_us: Vec<Weighted>,
-    /// The least round-trip time that it saw, µs.
+    /// Its least round-trip time, µs.
     #[serde(default)]
     pub min_rtt_us: Option<f64>,
-    /// Bytes to send, where that and not a time was given.
+    /// Bytes to send, if not a time was given.
     #[serde(default)]
     pub flow_bytes: Option<u64>,
-    /// From the call of connect until the receiver has the last byte, µs; of a
-    /// flow of known size that did not fail.
+    /// Flow-completion time, from the call of connect until the receiver has the last byte, µs.
+    /// Only of a flow of known size that did not fail.
     #[serde(default)]
     pub fct_us: Option<f64>,
     /// Wall time of the client from start to exit, seconds.
     pub wall_s: f64,
-    /// Processor time meanwhile; absent where the clock is not the machine's, and where
-    /// connections run at once.
+    /// Processor time meanwhile. Absent where the clock is not the machine's, and where connections
+    /// run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
     /// Why it failed.
@@ -245,16 +244,15 @@ pub struct Connection {
 /// Processor time, seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Of the whole machine: what its processors were not idle, whoever used them.
+    /// The whole machine: time that its processors were not idle, whoever used them.
     pub machine_s: f64,
-    /// Of the kernel of an end that is a stack, with all that runs on it; the client's where
-    /// both ends are.
+    /// The kernel of a stack, with everything on it; the client's if both ends are stacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack_s: Option<f64>,
 }
 
 impl Connection {
-    /// Segments retransmitted, of all data segments sent (0 to 1).
+    /// Segments retransmitted, as a share of all data segments sent (0 to 1).
     pub fn retransmission_share(&self) -> Option<f64> {
         let sent = self.sent_segments.filter(|sent| *sent > 0)?;
         Some((self.retransmits as f64 / sent as f64).min(1.0))
@@ -262,15 +260,15 @@ impl Connection {
 }
 
 impl ModeOutcome {
-    /// The connections that the mode is judged by: all but incumbents.
+    /// The connections that count for the mode: all but incumbents.
     pub fn measured(&self) -> impl Iterator<Item = &Connection> {
         self.connections
             .iter()
             .filter(|connection| connection.class != INCUMBENT)
     }
 
-    /// What the mode gave towards one of several hosts, as if that were the only
-    /// one; none where it has no such host.
+    /// The mode's results towards one of several hosts, as if it were the only one; none if there
+    /// is no such host.
     pub fn towards(&self, host: &str) -> Option<Self> {
         let remote = self.remotes.iter().find(|remote| remote.name == host)?;
         Some(Self {
@@ -306,7 +304,7 @@ impl ModeOutcome {
         classes.into_iter().collect()
     }
 
-    /// Goodput of every measured connection, bit/s. Failed ones are there as 0.
+    /// Goodput of every measured connection, bit/s; 0 for failed ones.
     pub fn goodputs_bps(&self) -> Vec<f64> {
         self.measured()
             .map(|connection| connection.goodput_bps)
@@ -327,7 +325,7 @@ impl ModeOutcome {
             .collect()
     }
 
-    /// How many connections failed.
+    /// Number of failed connections.
     pub fn failures(&self) -> usize {
         self.connections
             .iter()
@@ -335,7 +333,7 @@ impl ModeOutcome {
             .count()
     }
 
-    /// The arms that were used and how often, most frequent first.
+    /// The arms and the number of connections on each, most frequent first.
     pub fn arms(&self) -> Vec<(String, usize)> {
         count_arms(self.measured())
     }
@@ -345,8 +343,8 @@ impl ModeOutcome {
         count_arms(self.last_half())
     }
 
-    /// The shares of the arms over the run, cut into so many parts of as many
-    /// rounds, as far as that goes. Parts without a connection are left out.
+    /// The shares of the arms over the run, in `parts` parts of about as many rounds. Parts without
+    /// a connection are left out.
     pub fn arm_shares(&self, parts: u32) -> Vec<ArmShares> {
         let parts = parts.clamp(1, self.rounds.max(1));
         let bound =
@@ -369,8 +367,8 @@ impl ModeOutcome {
             .collect()
     }
 
-    /// Share (0 to 1) of the connections of the last half on the arm that is
-    /// most frequent among them; `None` where there were none.
+    /// Share (0 to 1) of the last half's connections on its most frequent arm; `None` if there are
+    /// none.
     pub fn converged_share(&self) -> Option<f64> {
         let total = self.last_half().count();
         let most = count_arms(self.last_half())
@@ -379,7 +377,7 @@ impl ModeOutcome {
         (total > 0).then(|| most as f64 / total as f64)
     }
 
-    /// The figures of the summary table; `None` where nothing was measured.
+    /// The figures of the summary table; `None` if nothing was measured.
     pub fn summary(&self) -> Option<Summary> {
         let all = self.goodputs_bps();
         Some(Summary {
@@ -398,14 +396,14 @@ impl ModeOutcome {
     }
 }
 
-/// Which arms a part of a run used.
+/// Shares of the arms in a part of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ArmShares {
     /// The first round of the part, counted from 0.
     pub first: u32,
     /// The last round of the part.
     pub last: u32,
-    /// Share (0 to 1) of its connections on each arm that it used.
+    /// Share (0 to 1) of its connections on each arm.
     pub shares: std::collections::BTreeMap<String, f64>,
 }
 

@@ -1,7 +1,8 @@
-//! A policy under test: put in force by the product's own command, and asked what it did.
+//! A policy under test: `thalweg policy apply` puts it in force, and `thalweg policy show` tells
+//! what it did.
 //!
-//! No agent runs: one would choose congestion controls too, and what is measured is the
-//! policy. Its maps and link are pinned in the run's own BPF file system and go with that.
+//! No agent runs, as it would choose congestion controls, too. Maps and link are pinned in the
+//! run's BPF file system and go with it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,10 +17,10 @@ use crate::agent::{Places, configuration};
 use crate::error::Error;
 use crate::scenario::PolicyFile;
 
-/// How long a command may take.
+/// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A policy in force for what runs in a cgroup.
+/// A policy in force in a cgroup.
 #[derive(Debug)]
 pub(crate) struct PolicyInForce {
     name: String,
@@ -28,7 +29,7 @@ pub(crate) struct PolicyInForce {
     configuration: PathBuf,
 }
 
-/// What of `thalweg policy show --json` is looked at.
+/// The part of `thalweg policy show --json` that is checked.
 #[derive(Debug, Deserialize)]
 struct Shown {
     rules: Vec<Rule>,
@@ -45,7 +46,7 @@ impl PolicyInForce {
     /// Runs `BINARY --config FILE policy apply POLICY`.
     ///
     /// # Errors
-    /// [`Error::Policy`] with the command's own words; nothing is in force then.
+    /// [`Error::Policy`] with the command's message; nothing is in force then.
     pub(crate) fn apply(
         binary: &Path,
         policy: &PolicyFile,
@@ -56,7 +57,7 @@ impl PolicyInForce {
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
         let configuration =
             configuration(None, places.cgroup, &places.bpf.join(label), &directory)?;
-        // What was checked, whatever has become of the file since.
+        // The text that was checked; the file may have changed since.
         let file = directory.join(format!("{}.toml", policy.name));
         fs::write(&file, &policy.text).map_err(Error::io("cannot write", &file))?;
         let in_force = Self {
@@ -69,8 +70,8 @@ impl PolicyInForce {
         Ok(in_force)
     }
 
-    /// What `thalweg policy show --json` says. Rules that matched nothing and settings that
-    /// failed are also told to the log: what was measured is then not what the policy says.
+    /// The output of `thalweg policy show --json`. Rules that matched nothing and settings that
+    /// failed go to the log: the run then did not measure what the policy says.
     ///
     /// # Errors
     /// [`Error::Policy`].
@@ -94,7 +95,7 @@ impl PolicyInForce {
         Ok(text)
     }
 
-    /// Runs a command and returns what it printed.
+    /// Runs a command and returns its standard output.
     fn call(&self, arguments: impl Fn(&mut Command) -> &mut Command) -> Result<String, Error> {
         let open = |name: &str| {
             let path = self.directory.join(name);

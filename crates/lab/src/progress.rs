@@ -1,5 +1,4 @@
-//! How far a run has come: a bar on a terminal, or messages to whoever started
-//! the kernel that it runs in.
+//! Progress of a run: a bar on a terminal, or messages to the process that started the kernel.
 
 use std::path::Path;
 
@@ -9,7 +8,7 @@ use thalweg_guest::Channel;
 
 use crate::error::Error;
 
-/// What a run in a kernel of its own tells those who started it.
+/// A message from a run in a kernel of its own to the process that started it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Step {
@@ -17,19 +16,19 @@ pub(crate) enum Step {
     Scenario {
         /// Its name.
         name: String,
-        /// How many connections it makes.
+        /// Number of its connections.
         connections: u64,
     },
     /// A connection begins.
     Connection {
-        /// How many were made before it.
+        /// Number of connections before it.
         made: u64,
-        /// Whose it is.
+        /// Its mode.
         mode: String,
     },
 }
 
-/// Shows how far a scenario has come.
+/// Shows the progress of a scenario.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -37,8 +36,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A bar on standard error where it is wanted and that is a terminal; messages
-    /// where there is a channel.
+    /// A bar on standard error, if wanted and if that is a terminal; messages if there is a
+    /// channel.
     pub(crate) fn new(
         wanted: bool,
         channel: Option<&Path>,
@@ -55,14 +54,14 @@ impl Progress {
         Ok(progress)
     }
 
-    /// A connection of a mode begins, after this many others.
+    /// A connection of a mode begins, after `made` others.
     pub(crate) fn begin(&self, made: u64, mode: String) {
         self.bar.set_position(made);
         self.bar.set_message(mode.clone());
         self.tell(&Step::Connection { made, mode });
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -76,7 +75,7 @@ impl Progress {
     }
 }
 
-/// A bar on standard error; hidden where that is no terminal.
+/// A bar on standard error; hidden if that is no terminal.
 pub(crate) fn bar(wanted: bool, name: &str, length: u64) -> ProgressBar {
     if !wanted {
         return ProgressBar::hidden();

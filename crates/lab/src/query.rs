@@ -1,4 +1,4 @@
-//! The values of statistics: what a run's connections give.
+//! The values of statistics, computed from a run's connections.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::INCUMBENT;
 use crate::statistic::Statistic;
 
-/// How many connections the running median of [`Statistic::Convergence`] covers.
+/// Number of connections in the running median of [`Statistic::Convergence`].
 pub const WINDOW: usize = 5;
-/// The part of the best fixed arm's median that counts as converged.
+/// Share of the best fixed arm's median that counts as converged.
 const CONVERGED: f64 = 0.9;
 
-/// A statistic and what it is about.
+/// A statistic, with the arm or class that it is restricted to.
 #[derive(Debug, Clone, Copy)]
 pub struct Query<'a> {
     /// Which statistic.
@@ -37,11 +37,11 @@ impl From<Statistic> for Query<'_> {
 }
 
 impl Query<'_> {
-    /// The value of a mode among all that were measured in the scenario; what was
-    /// not reached is infinite.
+    /// The value of a mode, among all modes of the scenario. A goal that was not reached is
+    /// infinite.
     ///
     /// # Errors
-    /// Why it has no value, in words.
+    /// Why there is no value, in words.
     pub fn value(&self, outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
         let chosen = self.chosen(outcome);
         let goodputs: Vec<f64> = chosen.iter().map(|one| one.goodput_bps).collect();
@@ -129,8 +129,8 @@ impl Query<'_> {
             .collect()
     }
 
-    /// The fixed mode with the highest median goodput of the flows in question,
-    /// from a round on; the first of equals.
+    /// The fixed mode with the highest median goodput of these flows, from a round on; the first of
+    /// equals.
     pub fn best_fixed<'a>(
         &self,
         modes: &'a [ModeOutcome],
@@ -154,8 +154,8 @@ impl Query<'_> {
         best
     }
 
-    /// The fixed mode that does best by this statistic: by its value over all hosts,
-    /// otherwise by median goodput.
+    /// The fixed mode that is best by this statistic. All but [`Statistic::OfBestPerHost`] go by
+    /// median goodput.
     pub fn best_setting<'a>(&self, modes: &'a [ModeOutcome]) -> Option<&'a ModeOutcome> {
         match self.statistic {
             Statistic::OfBestPerHost => best_setting(modes).map(|(best, _)| best),
@@ -172,16 +172,15 @@ impl Query<'_> {
     }
 }
 
-/// The number of values until the median of the last [`WINDOW`] is near the
-/// best; infinite where that never happens.
+/// Number of values until the median of the last [`WINDOW`] is near the best; infinite if it never
+/// is.
 fn convergence(values: &[f64], best: f64) -> f64 {
     running_median(values)
         .position(|median| median >= CONVERGED * best)
         .map_or(f64::INFINITY, |place| (place + WINDOW) as f64)
 }
 
-/// The median of each [`WINDOW`] values in a row; the first belongs to value
-/// number [`WINDOW`].
+/// The median of each [`WINDOW`] consecutive values. The first belongs to value number [`WINDOW`].
 pub fn running_median(values: &[f64]) -> impl Iterator<Item = f64> {
     values.windows(WINDOW).filter_map(sample::median)
 }
@@ -199,7 +198,7 @@ fn retransmission_share(connections: &[&Connection]) -> Option<f64> {
     (sent > 0).then(|| (again as f64 / sent as f64).min(1.0))
 }
 
-/// The median over the rounds of the sum of what the flows carry.
+/// Median over the rounds: sum of the flows' parts of goodput.
 fn total(connections: &[&Connection]) -> Option<f64> {
     let mut sums: BTreeMap<u32, f64> = BTreeMap::new();
     for one in connections {
@@ -210,8 +209,8 @@ fn total(connections: &[&Connection]) -> Option<f64> {
     sample::median(&sums.into_values().collect::<Vec<_>>())
 }
 
-/// The median over the rounds of the least goodput over the greatest; of rounds of several
-/// flows at a time, which add to the goodput of their round.
+/// Median over the rounds: min/max ratio of the flows' parts of goodput. Rounds of a single flow
+/// are left out.
 fn fairness(connections: &[&Connection]) -> Option<f64> {
     let mut parts: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for one in connections {
@@ -230,8 +229,8 @@ fn fairness(connections: &[&Connection]) -> Option<f64> {
     sample::median(&figures)
 }
 
-/// The median over the rounds of a figure of a round's flows; only of rounds that
-/// have incumbents, in which flows compete.
+/// Median over the rounds of a figure of their flows. Only rounds with incumbents count, as flows
+/// compete there.
 fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f64>) -> Option<f64> {
     let figures: Vec<f64> = rounds(outcome)
         .values()
@@ -241,7 +240,7 @@ fn per_round(outcome: &ModeOutcome, figure: impl Fn(&[&Connection]) -> Option<f6
     sample::median(&figures)
 }
 
-/// The newcomers' part of what the flows of a round carry.
+/// The newcomers' share of the goodput of a round's flows.
 fn share(flows: &[&Connection]) -> Option<f64> {
     let part = |incumbent: bool| -> f64 {
         let of = |flow: &&&Connection| (flow.class == INCUMBENT) == incumbent;
@@ -260,8 +259,7 @@ fn rounds(outcome: &ModeOutcome) -> BTreeMap<u32, Vec<&Connection>> {
 }
 
 fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
-    // A round's incumbents together, because which of them has more is not the
-    // newcomers' doing.
+    // A round's incumbents are averaged: the newcomers do not decide how incumbents share.
     let incumbents = |outcome: &ModeOutcome| {
         per_round(outcome, |flows| {
             let theirs: Vec<f64> = flows
@@ -291,15 +289,15 @@ fn harm(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
     }
 }
 
-/// A mode's last half towards one host, of that host's best fixed arm; `modes` as
-/// [`ModeOutcome::towards`] gives them.
+/// Goodput of a mode's last half towards one host, relative to that host's best fixed arm. `modes`
+/// come from [`ModeOutcome::towards`].
 pub(crate) fn of_best_here(mode: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f64, String> {
     let query = Query::from(Statistic::MedianLastHalf);
     let settled = query.value(mode, modes)?;
     let (best, median) = query
         .best_fixed(modes, 0)
         .ok_or("no mode fixed:ARM was run")?;
-    // Over the same rounds, where the reference has any of them.
+    // Both cover the same rounds, if the reference has any of them.
     let median = query.value(best, modes).unwrap_or(median);
     if median > 0.0 {
         Ok(settled / median)
@@ -324,8 +322,8 @@ pub(crate) fn of_best(outcome: &ModeOutcome, modes: &[ModeOutcome]) -> Result<f6
     sample::mean(&parts).ok_or_else(|| "there is one host only".to_owned())
 }
 
-/// The fixed mode with the highest [`Statistic::OfBestPerHost`], that is the best
-/// single setting for all hosts, and its value; the first of equals.
+/// The best single setting for all hosts: the fixed mode with the highest
+/// [`Statistic::OfBestPerHost`], with that value; the first of equals.
 pub(crate) fn best_setting(modes: &[ModeOutcome]) -> Option<(&ModeOutcome, f64)> {
     let mut best: Option<(&ModeOutcome, f64)> = None;
     for outcome in modes {

@@ -1,4 +1,4 @@
-//! The run itself: set everything up, interleave the modes, take it all down.
+//! The run itself: set up, interleave the modes, take down.
 
 mod environment;
 mod rig;
@@ -26,14 +26,12 @@ use rig::Rig;
 
 /// Runs the scenarios and writes a report of each.
 ///
-/// While it runs, SIGINT and SIGTERM end it in order; on every way out, error and
-/// panic included, all that it created is removed. It must be called from a
-/// thread that lives until it returns.
+/// SIGINT and SIGTERM end it in order. Everything that it created is removed on every way out, also
+/// on errors and panics. The calling thread must live until it returns.
 ///
 /// # Errors
-/// The first fault: a scenario that is not valid (before anything is created), a
-/// missing precondition, a step that failed. A missed expectation is not an
-/// error, see [`Outcome::passed`].
+/// The first fault: a scenario that is not valid (before anything is created), a missing
+/// precondition, a step that failed. A missed expectation is not an error, see [`Outcome::passed`].
 pub fn run(options: &Options) -> Result<Outcome, Error> {
     let scenarios = check(options)?;
     preflight::check(&scenarios, &options.modes, options.origin.place.name.wire())?;
@@ -77,7 +75,7 @@ pub fn run(options: &Options) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
-/// Checks the options and reads the scenarios; nothing is created.
+/// Checks the options and reads the scenarios. It creates nothing.
 pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
     if options.scenarios.is_empty() {
         return Err(Error::Options("no scenario was given".into()));
@@ -107,7 +105,7 @@ pub(crate) fn check(options: &Options) -> Result<Vec<Scenario>, Error> {
     options.scenarios.iter().enumerate().map(load).collect()
 }
 
-/// A scenario, and what it is run with.
+/// A scenario and the means to run it.
 #[derive(Clone, Copy)]
 struct Bench<'a> {
     options: &'a Options,
@@ -115,7 +113,7 @@ struct Bench<'a> {
     scenario: &'a Scenario,
 }
 
-/// Returns what each mode gave, and how long all took, seconds.
+/// Returns the results of each mode, and the wall time, seconds.
 fn run_scenario(
     bench: Bench<'_>,
     modes: &[Mode],
@@ -134,8 +132,8 @@ fn run_scenario(
     } else {
         None
     };
-    // Each is set up when its first turn comes, so that the first connection does
-    // not wait for all. The first round has a turn of each.
+    // Each mode is set up at its first turn, so that the first connection does not wait for all of
+    // them. The first round has a turn of each.
     let mut rigs: Vec<Option<Rig>> = modes.iter().map(|_| None).collect();
     let rounds = scenario.traffic.connections;
     let turns = schedule(modes, rounds, options.reference_every);
@@ -169,7 +167,7 @@ fn run_scenario(
     Ok((modes, started.elapsed().as_secs_f64()))
 }
 
-/// Tells each mode what holds for all of the scenario.
+/// Gives each mode the figures that hold for the whole scenario.
 fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
     let least = |modes: &[ModeOutcome], host: &str| {
         modes
@@ -194,7 +192,7 @@ fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
         .map(|host| (least(modes, &host.name), last_change(Some(&host.name))))
         .collect();
     for mode in modes {
-        // Several hosts have a least round-trip time each and none together.
+        // Several hosts have a least round-trip time each, and none together.
         mode.least_rtt_us = alone;
         mode.last_change = last_change(None);
         for (remote, of_host) in mode.remotes.iter_mut().zip(&of_hosts) {
@@ -203,16 +201,15 @@ fn relate(modes: &mut [ModeOutcome], scenario: &Scenario) {
     }
 }
 
-/// One connection to make: a round and an index into the modes.
+/// A connection to make: round, and index into the modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Turn {
     round: u32,
     mode: usize,
 }
 
-/// Every connection in the order it is made. The modes of a round follow each
-/// other, so that a disturbance of the machine meets all alike, and each round
-/// begins with another mode.
+/// All connections in order. The modes of a round follow each other, so that a disturbance of the
+/// machine affects all alike. Each round begins with another mode.
 fn schedule(modes: &[Mode], rounds: u32, reference_every: u32) -> Vec<Turn> {
     let mut turns = Vec::new();
     for round in 0..rounds {

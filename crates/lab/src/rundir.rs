@@ -1,5 +1,5 @@
-//! The private directory of a run: sockets, agents' configuration, and a BPF
-//! file system of its own, so that unmounting it leaves no pinned object.
+//! The private directory of a run: sockets, agents' configuration, and a BPF file system.
+//! Unmounting that removes every pinned object.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -10,7 +10,7 @@ use thalweg_process::owned::PREFIX;
 
 use crate::error::Error;
 
-/// Where run directories are.
+/// Parent of run directories.
 pub(crate) const PARENT: &str = "/run";
 
 /// A directory under [`PARENT`]; dropped, it is unmounted and removed.
@@ -59,9 +59,9 @@ fn bpf(path: &Path) -> PathBuf {
     path.join("bpf")
 }
 
-/// Unmounts what is mounted in a run directory and removes it.
+/// Unmounts a run directory's file system and removes the directory.
 pub(crate) fn remove(path: &Path) {
-    // Fails where nothing is mounted, which is fine.
+    // This fails if nothing is mounted, which is fine.
     let _ = umount2(&bpf(path), MntFlags::MNT_DETACH);
     if let Err(error) = fs::remove_dir_all(path) {
         tracing::warn!("cannot remove {}: {error}", path.display());

@@ -1,8 +1,8 @@
-//! A scenario: a path, its traffic, and the outcome that is expected, as a TOML
-//! file. `docs/reference/lab.md` documents every key.
+//! A scenario: a path, its traffic and the expected outcome, as a TOML file.
+//! `docs/reference/lab.md` documents every key.
 //!
-//! Parsing is strict: an unknown key, a malformed quantity or a contradiction is
-//! an error with file, line, column and what was expected, and nothing runs.
+//! Parsing is strict. An unknown key, a malformed quantity or a contradiction is an error with
+//! file, line, column and what was expected, and nothing runs.
 
 mod arm;
 mod change;
@@ -43,43 +43,42 @@ pub struct Scenario {
     pub name: String,
     /// One sentence for the reader of the report.
     pub description: String,
-    /// Whose TCP the client has.
-    // Absent where it is the default, so that older results can be compared with.
+    /// The client's TCP.
+    // The default is left out, so that older results stay comparable.
     #[serde(skip_serializing_if = "End::is_native")]
     pub sender: End,
-    /// Whose TCP the server has.
+    /// The server's TCP.
     #[serde(skip_serializing_if = "End::is_native")]
     pub receiver: End,
-    /// The link between the two hosts; where there are several remote hosts, what
-    /// their paths have in common.
+    /// The link between the two hosts. With several remote hosts, the default of their paths.
     pub path: PathModel,
-    /// The remote hosts; empty where there is but one, at the end of `path`.
+    /// The remote hosts; empty if there is only one, at the end of `path`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<Host>,
-    /// What is sent over it.
+    /// The traffic.
     pub traffic: Traffic,
-    /// How the path changes in the course of the run, in order.
+    /// Changes of the path during the run, in order.
     pub changes: Vec<Change>,
     /// The policies that modes may run under.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFile>,
-    /// Congestion controls that a run loads where its kernel has none of that name.
+    /// Congestion controls that a run loads if its kernel has none of that name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arms: Vec<Arm>,
     /// The two hosts' settings.
     pub system: System,
-    /// The outcome, checked after the run.
+    /// The expected outcome, checked after the run.
     pub expect: Vec<Expectation>,
 }
 
-/// Whose TCP a host has.
+/// The kernel whose TCP a host uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum End {
-    /// That of the kernel that the run is on.
+    /// The kernel that the run is on.
     #[default]
     Native,
-    /// That of a kernel that is a process, as of `thalweg stack`.
+    /// A kernel that is a process, as in `thalweg stack`.
     Stack,
 }
 
@@ -89,11 +88,11 @@ impl End {
     }
 }
 
-/// What the sender's link queues with (its root queueing discipline).
+/// The root queueing discipline of the sender's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Qdisc {
-    /// What the kernel gives a veth link: none, packets go at once.
+    /// The kernel's default for a veth link: no queue, packets leave at once.
     #[default]
     Default,
     /// `fq`: one queue per flow, paced as TCP asks.
@@ -103,7 +102,7 @@ pub enum Qdisc {
 }
 
 impl Qdisc {
-    /// Its name in `tc`; none where the link keeps what it has.
+    /// Its name in `tc`; none for the link's default.
     pub fn kind(self) -> Option<&'static str> {
         match self {
             Self::Default => None,
@@ -120,12 +119,12 @@ pub struct System {
     pub default_cc: String,
     /// Other settings below `net.`, in both.
     pub sysctl: BTreeMap<String, String>,
-    /// What the sender's link queues with.
+    /// The queueing discipline of the sender's link.
     pub qdisc: Qdisc,
     /// Memory of a kernel of its own (user-mode Linux), bytes; none: the
     /// laboratory's default.
     pub memory: Option<Size>,
-    /// Ticks a second of the kernel; none: whatever it has.
+    /// Ticks a second of the kernel (HZ); none: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hz: Option<u32>,
     /// When the kernel's timers expire.
@@ -147,8 +146,7 @@ impl Default for System {
 }
 
 impl Scenario {
-    /// Every remote host: those of `hosts`, or the one at the end of `path`, which
-    /// has no name.
+    /// Every remote host with its path. The only one, at the end of `path`, has no name.
     pub fn remotes(&self) -> Vec<(&str, &PathModel)> {
         if self.hosts.is_empty() {
             return vec![("", &self.path)];
@@ -167,7 +165,7 @@ impl Scenario {
         }
     }
 
-    /// Its first end that is a stack, by the key that says so.
+    /// The key of its first end that is a stack.
     pub(crate) fn stack(&self) -> Option<&'static str> {
         let ends = [("sender", self.sender), ("receiver", self.receiver)];
         let stack = ends.into_iter().find(|(_, end)| *end == End::Stack);
@@ -189,22 +187,21 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Reads and checks a scenario file and the policies that it names.
+    /// Reads and checks a scenario file and its policies.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read, [`Error::Scenario`] where it or a
-    /// policy is not valid.
+    /// [`Error::Read`] if the file cannot be read, [`Error::Scenario`] if it or a policy is not
+    /// valid.
     pub fn load(file: &Path) -> Result<Self, Error> {
         Self::load_in(file, folder(file))
     }
 
-    /// The same, with policies looked for in another folder than beside the file.
+    /// The same, with the policies in a folder of their own.
     pub(crate) fn load_in(file: &Path, folder: &Path) -> Result<Self, Error> {
         Ok(Self::parse_in(&read_text(file)?, file, folder)?)
     }
 
-    /// Checks the text of a scenario; `file` is for messages, and for finding the policies
-    /// that it names.
+    /// Checks the text of a scenario. `file` is for messages, and its folder has the policies.
     ///
     /// # Errors
     /// All faults, with their places.
@@ -226,7 +223,7 @@ impl Scenario {
         path.read(&mut table);
         table.finish();
         path.check(&table);
-        // What is unknown is compared with nothing.
+        // A path with faults is compared with nothing.
         let path = table.is_sound().then_some(path);
         let traffic = Traffic::read(root.sub_or_empty("traffic"));
         let hosts = host::read(root.tables("host"), path.as_ref(), traffic.as_ref());
@@ -261,7 +258,7 @@ impl Scenario {
         Some(scenario)
     }
 
-    /// Whether its ends can be kernels that are processes, where they are to be.
+    /// Checks that a stack can be an end of this scenario.
     fn check_stack(&self, root: &Table<'_>) {
         let Some(key) = self.stack() else { return };
         let why = if self.traffic.kind != Kind::Bulk {
@@ -277,12 +274,12 @@ impl Scenario {
     }
 }
 
-/// Where files that a scenario names are looked for.
+/// The folder of the files that a scenario names.
 pub(crate) fn folder(file: &Path) -> &Path {
     file.parent().unwrap_or(Path::new(""))
 }
 
-/// The name of a congestion control.
+/// Reads the name of a congestion control.
 fn congestion_control(value: &DeValue<'_>) -> Option<String> {
     let name = value.as_str().filter(|name| is_congestion_control(name));
     name.map(str::to_owned)
@@ -325,7 +322,7 @@ impl System {
     }
 }
 
-/// The value of a setting, or what was expected.
+/// Reads the value of a setting, or says what was expected.
 fn sysctl(name: &str, value: &DeValue<'_>) -> Result<String, &'static str> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let part = |part: &str| !part.is_empty() && part.bytes().all(plain);

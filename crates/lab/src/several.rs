@@ -1,14 +1,13 @@
-//! Several remote hosts: what a run gave towards each, as if it were alone, and
-//! towards all together.
+//! Results of several remote hosts: towards each as if it were alone, and towards all together.
 
 use crate::mode::Mode;
 use crate::outcome::ScenarioOutcome;
 use crate::query::{best_setting, of_best, of_best_here};
 use crate::table::Table;
 
-/// Each mode towards each host: its last half's median goodput, of that host's best
-/// fixed arm, with the arm that it used most; and the mean over the hosts. None where
-/// there is but one host.
+/// A table of modes by hosts: median goodput of the last half relative to the host's best fixed
+/// arm, and the most frequent arm. The last column is the mean over the hosts. None if there is
+/// only one host.
 pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
     let views = outcome.by_host();
     if views.is_empty() {
@@ -49,7 +48,7 @@ pub(crate) fn table(outcome: &ScenarioOutcome) -> Option<Table> {
     })
 }
 
-/// What is to be said of all hosts together.
+/// The sentences about all hosts together.
 pub(crate) fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
     let Some((setting, best)) = best_setting(&outcome.modes) else {
         return Vec::new();

@@ -1,12 +1,12 @@
-//! The figures of a mode. Each is defined here once; the tables, the page,
-//! `results.json` and the expectations read it.
+//! Statistics of a mode. Each is defined here once, for tables, page, `results.json` and
+//! expectations.
 
 use crate::figure::Better::{Higher, Lower};
 use crate::figure::Unit::{BitsPerSecond, Microseconds, Number, Share};
 use crate::figure::{Better, Unit};
 
 thalweg_report::statistics! {
-    /// What is computed of a mode's connections.
+    /// A figure computed from a mode's connections.
     Statistic: (&'static str, Unit, Better);
     Median, "median", ("median goodput", BitsPerSecond, Higher),
         "median goodput of all connections";
@@ -111,7 +111,7 @@ impl Statistic {
             )
     }
 
-    /// What of a scenario with several hosts it can be about.
+    /// Its scope in a scenario with several hosts.
     pub fn scope(self) -> Scope {
         match self {
             Self::OfBestPerHost => Scope::Hosts,
@@ -125,8 +125,7 @@ impl Statistic {
         matches!(self, Self::Regret | Self::RegretPerConnection | Self::Harm)
     }
 
-    /// Whether it is about some of the connections only, so that a class can be
-    /// named.
+    /// Whether it concerns only some connections, so that a class can be named.
     pub fn takes_class(self) -> bool {
         !matches!(
             self,
@@ -140,14 +139,14 @@ impl Statistic {
     }
 }
 
-/// What of a scenario with several hosts a statistic can be about.
+/// The scope of a statistic in a scenario with several hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// One host: figures of different paths are not to be mixed.
+    /// One host: paths must not be mixed.
     Path,
-    /// One host, or all together.
+    /// One host or all together.
     Any,
-    /// All together only.
+    /// Only all together.
     Hosts,
 }
 
@@ -163,7 +162,7 @@ mod tests {
             assert!(keys.insert(statistic.key()), "{}", statistic.key());
             assert!(!statistic.description().is_empty() && !statistic.words().is_empty());
         }
-        // The page for users has a row for each.
+        // The reference page has a row for each.
         let page = include_str!("../../../docs/reference/lab.md");
         for key in keys {
             assert!(page.contains(&format!("| `{key}` |")), "{key}");

@@ -16,7 +16,7 @@ fn header<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
 
-/// The statistics that [`measures`] shows: those that [`summary`] does not.
+/// The statistics in [`measures`]: all that [`summary`] lacks.
 const MEASURES: [Statistic; 21] = [
     Statistic::Total,
     Statistic::ConvergedShare,
@@ -41,7 +41,7 @@ const MEASURES: [Statistic; 21] = [
     Statistic::Fairness,
 ];
 
-/// The statistics that are worth a row for each class of flows.
+/// The statistics that get a row for each class of flows.
 pub(crate) const BY_CLASS: [Statistic; 6] = [
     Statistic::Total,
     Statistic::Median,
@@ -51,7 +51,7 @@ pub(crate) const BY_CLASS: [Statistic; 6] = [
     Statistic::FctP99,
 ];
 
-/// A row for each further statistic that any mode has, a column for each mode.
+/// A row for each further statistic that a mode has, a column for each mode.
 pub fn measures(outcome: &ScenarioOutcome) -> Table {
     let modes = &outcome.modes;
     let row = |name: String, query: Query<'_>| {
@@ -91,14 +91,14 @@ pub fn measures(outcome: &ScenarioOutcome) -> Table {
     }
 }
 
-/// The modes and their figures.
+/// The summary: a row of figures for each mode.
 pub fn summary(outcome: &ScenarioOutcome) -> Table {
     let median = |mode: Option<&ModeOutcome>| Some(mode?.summary()?.median_bps);
     let baseline = median(outcome.mode(&Mode::Baseline));
     let best = median(outcome.best_fixed());
     let rows = outcome.modes.iter().filter_map(|mode| {
         let figures = mode.summary()?;
-        // What a learner reaches once it has learned; a reference learns nothing.
+        // The last half shows a learner after it has learned; references do not learn.
         let settled = if mode.mode.learns() {
             figures.median_last_half_bps.unwrap_or(figures.median_bps)
         } else {
@@ -160,7 +160,7 @@ pub fn summary(outcome: &ScenarioOutcome) -> Table {
     }
 }
 
-/// Each connection of each mode: goodput and arm.
+/// Every connection of each mode: goodput and arm.
 pub fn connections(outcome: &ScenarioOutcome) -> Table {
     let rows = outcome.modes.iter().flat_map(|mode| {
         mode.connections.iter().map(|connection| {
@@ -195,8 +195,7 @@ pub fn connections(outcome: &ScenarioOutcome) -> Table {
     }
 }
 
-/// What an agent had learned at the end, in the columns in which such tables
-/// have been published.
+/// An agent's records at the end, in the columns of published tables.
 pub fn learned(mode: &ModeOutcome) -> Table {
     let figure = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.0}"));
     let count = |value: Option<u64>| value.map_or("–".into(), |value| value.to_string());
@@ -220,7 +219,7 @@ pub fn learned(mode: &ModeOutcome) -> Table {
     }
 }
 
-/// An address with the name that the scenario gives the host there.
+/// An address with its host's name in the scenario.
 fn named(mode: &ModeOutcome, address: &str) -> String {
     match mode.remotes.iter().find(|remote| remote.is_at(address)) {
         Some(remote) => format!("{address} ({})", remote.name),
@@ -228,7 +227,7 @@ fn named(mode: &ModeOutcome, address: &str) -> String {
     }
 }
 
-/// The expectations and what became of them.
+/// The expectations and their verdicts.
 pub fn checks(outcome: &ScenarioOutcome) -> Table {
     let rows = outcome.checks.iter().map(|check| {
         vec![
@@ -249,7 +248,7 @@ fn measured(check: &Check) -> String {
     match (check.value, &check.reference, &check.reason) {
         (Some(value), Some(reference), _) => format!("{value:.3} × {reference}"),
         (Some(value), None, _) => match expectation.statistic.unit() {
-            // As the bound is written, so that the two can be compared.
+            // In the form of the bound, for comparison.
             Unit::Share if value.is_finite() => format!("{value:.4}"),
             unit => unit.show(value),
         },
@@ -258,7 +257,7 @@ fn measured(check: &Check) -> String {
     }
 }
 
-/// What has tables of its own: each of several hosts, or the scenario.
+/// The outcomes that have tables of their own: each of several hosts, or the whole scenario.
 pub(crate) fn paths<'a>(
     outcome: &'a ScenarioOutcome,
     views: &'a [ScenarioOutcome],
@@ -269,7 +268,7 @@ pub(crate) fn paths<'a>(
     views.iter().collect()
 }
 
-/// All that a terminal shows of a scenario.
+/// The text about a scenario on a terminal.
 pub fn scenario(outcome: &ScenarioOutcome) -> String {
     let mut text = String::new();
     let views = outcome.by_host();

@@ -1,4 +1,4 @@
-//! How late timers are: of this machine's kernel, or of one that is a process.
+//! Lateness of timers: of this machine's kernel, or of one that is a process.
 
 use std::fs;
 use std::io::{self, Read};
@@ -18,26 +18,26 @@ use crate::error::Error;
 use crate::options::own_command;
 use crate::worker::timers::{self, Lateness};
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// On the kernel of `thalweg stack`.
+    /// Measure on the kernel of `thalweg stack`.
     pub stack: bool,
-    /// The machine runs it before all that is not real-time (`SCHED_FIFO`).
+    /// Use real-time priority (`SCHED_FIFO`).
     pub real_time: bool,
-    /// How much before its timers are due the kernel of a stack wakes, µs; none: as ever.
+    /// Time before its timers at which a stack's kernel wakes, µs; none: the default.
     pub early_us: Option<u32>,
     /// Directory of the result.
     pub out: PathBuf,
-    /// This very program.
+    /// This program's file.
     pub program: PathBuf,
 }
 
-/// Measures, and writes `results.json`: how late timers were, µs, from the least to the
-/// greatest in a thousand steps.
+/// Measures the lateness of timers and writes `results.json`: thousand steps from the least to the
+/// greatest, µs.
 ///
 /// # Errors
-/// Where it cannot be measured, as without the right to real-time priority, or not be written.
+/// Measuring or writing fails, for example without the right to real-time priority.
 pub fn measure(options: &Options) -> Result<(), Error> {
     let _signals = interrupt::Guard::install()?;
     let mut command = Command::new(&options.program);
@@ -48,7 +48,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
         .args(["lab", "worker", "timers"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
-    // What a kernel that is a process does not say is seen from outside.
+    // The lateness of a stack's own timers is recorded outside its kernel.
     let mut late = record()?;
     if options.stack {
         let path = format!("/proc/{}/fd/{}", std::process::id(), late.as_raw_fd());
@@ -96,7 +96,7 @@ pub fn measure(options: &Options) -> Result<(), Error> {
     replace(&file, format!("{document:#}\n").as_bytes()).map_err(Error::io("cannot write", file))
 }
 
-/// A file in memory for what `uml/idle.c` notes: a count, and the last 4,096 figures, ns.
+/// A memory file for `uml/idle.c`: a count, and the last 4,096 figures, ns.
 fn record() -> Result<fs::File, Error> {
     memfd_create(c"thalweg-timers", MFdFlags::MFD_CLOEXEC)
         .map_err(io::Error::from)
@@ -109,7 +109,7 @@ fn record() -> Result<fs::File, Error> {
 
 const RECORD_BYTES: usize = 8 * (1 + 4096);
 
-/// What is noted there, µs.
+/// The figures in that file, µs.
 fn recorded(file: &mut fs::File) -> Result<Vec<f64>, Error> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)

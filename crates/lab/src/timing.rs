@@ -1,10 +1,10 @@
-//! Ticks and timers that scenarios ask of a kernel, and that one has.
+//! Ticks and timers: those that scenarios ask for, and those that a kernel has.
 
 use crate::error::Error;
 use crate::scenario::Scenario;
 use crate::ticks::{DEFAULT, Ticks, Timers};
 
-/// What all scenarios ask for: they share one kernel.
+/// The timing that all scenarios ask for; they share one kernel.
 pub(crate) fn asked(scenarios: &[Scenario]) -> Result<Ticks, Error> {
     let of = |scenario: &Scenario| Ticks {
         hz: scenario.system.hz.unwrap_or(DEFAULT),
@@ -26,11 +26,11 @@ pub(crate) fn asked(scenarios: &[Scenario]) -> Result<Ticks, Error> {
     }
 }
 
-/// What a kernel does not have of what scenarios ask for, one line each.
+/// The timing that scenarios ask for and a kernel lacks, one line each.
 pub(crate) fn missing(here: Ticks, scenarios: &[Scenario]) -> Vec<String> {
     let mut missing = Vec::new();
     let elsewhere = "--backend uml and --backend virtual can have it";
-    // A stack's kernel is its own.
+    // A stack has a kernel of its own.
     let native = scenarios
         .iter()
         .filter(|scenario| scenario.stack().is_none());

@@ -1,4 +1,4 @@
-//! The server of a pair, and bulk traffic by iperf3: one client per connection.
+//! The traffic server of a pair, and bulk traffic by iperf3: one client per connection.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -20,27 +20,27 @@ use crate::outcome::Connection;
 use crate::units::Seconds;
 use crate::worker;
 
-/// How long a server may take until it listens.
+/// Time within which a server must listen.
 const START: Duration = Duration::from_secs(10);
-/// What iperf3 says after listen(2). A connection made to find out would be one more for an
+/// The line that iperf3 prints after listen(2). A connection to find out would be one more for an
 /// agent to learn from.
 const ANNOUNCES: &str = "Server listening";
-/// How often iperf3 looks at the connection, seconds.
+/// Sampling interval of iperf3, seconds.
 const SAMPLE_S: &str = "0.1";
-/// How much longer than its sending time a client may take.
+/// Time that a client may take beyond its sending time.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// A server that listens; dropped, it is killed.
+/// A listening server; dropped, it is killed.
 #[derive(Debug)]
 pub(crate) struct Server {
     process: Process,
-    /// What it has said and nobody has looked at yet.
+    /// Its lines of output, not yet read.
     lines: mpsc::Receiver<String>,
-    /// What it says before each client it can take; none: it takes several.
+    /// The line that it prints before each client; none: it takes several clients.
     announces: Option<&'static str>,
-    /// Whether it has said so since the last client.
+    /// Whether it has printed that line since the last client.
     ready: bool,
-    /// The cgroup of the kernel that it runs on, if that is a stack's; dropped after it.
+    /// The cgroup of its kernel, if that is a stack's. It is dropped after the process.
     stack: Option<Cgroup>,
 }
 
@@ -59,7 +59,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts iperf3 on a stack, by the command that runs it there.
+    /// Starts iperf3 on a stack by the given command.
     pub(crate) fn on_stack(command: Command, cgroup: Cgroup, mode: &str) -> Result<Self, Error> {
         let mut server = Self::start(command, ANNOUNCES, mode, ends::START)?;
         server.announces = Some(ANNOUNCES);
@@ -104,7 +104,7 @@ impl Server {
         ];
         for output in outputs.into_iter().flatten() {
             let sender = sender.clone();
-            // Goes on reading to the end, or the server would stall on a full pipe.
+            // Reads on to the end; else the server would block on a full pipe.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     let _ = sender.send(line);
@@ -130,8 +130,8 @@ impl Server {
         }))
     }
 
-    /// Waits until it can take a client, which is then taken to come. False where it
-    /// has ended, or does not come to an end with the last client.
+    /// Waits until the server can take a client, and counts that client as come. False if the
+    /// server has ended or hangs on its last client.
     pub(crate) fn await_turn(&mut self) -> Result<bool, Error> {
         if self.ended()? {
             return Ok(false);
@@ -144,16 +144,16 @@ impl Server {
         Ok(ready)
     }
 
-    /// Ends it and frees its port.
+    /// Ends the server and frees its port.
     pub(crate) fn stop(&mut self) {
         if self.stack.is_some() {
-            // It has a directory to remove.
+            // A stack has a directory to remove.
             self.process.terminate(ends::STOP);
         }
         self.process.kill();
     }
 
-    /// Processor time of the stack that it runs on, seconds; none where it runs on none.
+    /// Processor time of its stack, seconds; none if it runs on no stack.
     pub(crate) fn stack_cpu_s(&self) -> Result<Option<f64>, Error> {
         self.stack.as_ref().map(Cgroup::cpu_s).transpose()
     }
@@ -170,7 +170,7 @@ impl Drop for Server {
     }
 }
 
-/// The words of an iperf3 that receives.
+/// Arguments of an iperf3 server.
 pub(crate) fn iperf3_server(remote: &Remote, port: u16) -> [String; 6] {
     let words = ["--server", "--forceflush", "--port", "", "--bind", ""];
     let mut words = words.map(str::to_owned);
@@ -179,8 +179,7 @@ pub(crate) fn iperf3_server(remote: &Remote, port: u16) -> [String; 6] {
     words
 }
 
-/// Waits until a line with the given text comes from a child's output, or the
-/// channel ends, or the deadline passes.
+/// Waits for a line that contains the text, until the output ends or the deadline passes.
 fn await_line(
     lines: &mpsc::Receiver<String>,
     text: &str,
@@ -198,15 +197,15 @@ fn await_line(
     }
 }
 
-/// Something to do while a client sends.
+/// An action during a client's sending.
 pub(crate) struct Pause<'a> {
-    /// How long after its start.
+    /// Time after the client's start.
     pub(crate) after: Duration,
     pub(crate) act: Box<dyn Fn() -> Result<(), Error> + Send + 'a>,
 }
 
-/// Waits for a client until the deadline, and does meanwhile what is due, in
-/// order. Where the client ends before, the rest is done then.
+/// Waits for a client until the deadline and carries out the pauses meanwhile, in order. If the
+/// client ends early, the others follow at once.
 pub(crate) fn wait(
     process: &mut Process,
     started: Instant,
@@ -220,11 +219,11 @@ pub(crate) fn wait(
     Ok(process.wait_until(deadline, OnSignal::Fail)?)
 }
 
-/// Opens one connection that sends for the given time, from the pair's client or from a stack,
-/// and keeps iperf3's own JSON in a file. A connection that fails or hangs is a result, not an error.
+/// Sends over one connection for the given time, from the pair's client or from a stack, and keeps
+/// iperf3's JSON in a file. A connection that fails or hangs is a result, not an error.
 ///
 /// # Errors
-/// Where iperf3 cannot be started, or on SIGINT or SIGTERM.
+/// iperf3 cannot be started, or SIGINT or SIGTERM came.
 pub(crate) fn transfer(
     pair: &Pair,
     sender: Option<&Mutex<ends::Sender>>,
@@ -278,7 +277,7 @@ pub(crate) fn transfer(
         None => failed(format!("killed: not done after {} s", allowed.as_secs())),
         Some(ended) => match (parse(&text), ended) {
             (Ok(connection), Ok(())) => connection,
-            // iperf3 says more than its exit code, where it said anything.
+            // iperf3's message says more than its exit status.
             (Err(why), Err(_)) if !text.is_empty() => failed(why),
             (Err(why), Ok(())) | (_, Err(why)) => failed(why),
         },
@@ -292,7 +291,7 @@ pub(crate) fn transfer(
     Ok(connection)
 }
 
-/// The client's port of the connection that carries the data, not the control.
+/// The client's port of the data connection, not of the control connection.
 fn data_port(text: &str) -> Option<u16> {
     let report: Report = serde_json::from_str(text).ok()?;
     Some(report.start.connected.first()?.local_port)
@@ -370,7 +369,7 @@ struct Sender {
     min_rtt: Option<f64>,
 }
 
-/// What iperf3 reports of a connection; otherwise why it failed.
+/// iperf3's report of a connection, or why it failed.
 fn parse(text: &str) -> Result<Connection, String> {
     let report: Report =
         serde_json::from_str(text).map_err(|error| format!("iperf3's output: {error}"))?;
@@ -381,7 +380,7 @@ fn parse(text: &str) -> Result<Connection, String> {
     let received = end.sum_received.ok_or("iperf3 reports nothing received")?;
     let sent = end.sum_sent.as_ref();
     let retransmits = sent.and_then(|sent| sent.retransmits).unwrap_or(0);
-    // iperf3 counts bytes handed to TCP, and segments retransmitted beyond them.
+    // iperf3 counts bytes given to TCP; retransmitted segments come on top.
     let sent_segments = match (
         sent.and_then(|sent| sent.bytes),
         report.start.tcp_mss_default,
@@ -404,7 +403,7 @@ fn parse(text: &str) -> Result<Connection, String> {
             .intervals
             .iter()
             .filter_map(|interval| interval.streams.first()?.rtt)
-            // 0 stands for no measurement yet.
+            // 0 means that nothing was measured yet.
             .filter(|rtt| *rtt > 0)
             .collect(),
         ..Connection::default()

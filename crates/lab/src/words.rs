@@ -1,4 +1,4 @@
-//! What a run says, in sentences made from its figures.
+//! The results of a run in sentences.
 
 use thalweg_report::Verdict;
 
@@ -9,8 +9,7 @@ use crate::scenario::{Kind, SHORT};
 use crate::several;
 use crate::statistic::Statistic;
 
-/// The sentences about a scenario: what learned, how it compares, what of the
-/// expectations became.
+/// The sentences about a scenario: learners, comparisons, expectations.
 pub fn sentences(outcome: &ScenarioOutcome) -> Vec<String> {
     let mut sentences = several::sentences(outcome);
     let views = outcome.by_host();
@@ -124,7 +123,7 @@ fn reference(outcome: &ScenarioOutcome, baseline: &ModeOutcome) -> Option<String
     ))
 }
 
-/// What flows that share a bottleneck carry together, and how alike.
+/// Total goodput of flows that share a bottleneck, and their fairness.
 fn shares(outcome: &ScenarioOutcome) -> Option<String> {
     let parts: Vec<String> = outcome
         .modes

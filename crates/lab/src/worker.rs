@@ -1,12 +1,10 @@
-//! The laboratory's own traffic: a server that receives and a client that opens
-//! flows by a plan. Both run as processes of their own inside the two hosts, as
-//! the hidden sub-command `thalweg lab worker`.
+//! The laboratory's own traffic: a server that receives, and a client that opens flows by a plan.
+//! Both are processes inside the two hosts, started by the hidden command `thalweg lab worker`.
 //!
-//! iperf3 is not used here because its control connection would outweigh a short
-//! flow. A flow is one TCP connection: the client sends, then closes its side,
-//! and the server answers with what it read and when; or it is one of several calls
-//! over a connection ([`calls`]). The times of both are of
-//! CLOCK_MONOTONIC, which does not know of network namespaces.
+//! iperf3's control connection would outweigh a short flow. A flow is one TCP connection: the
+//! client sends and closes its side, then the server answers with bytes and times. Or a flow is one
+//! of several calls over a connection ([`calls`]). Both hosts share CLOCK_MONOTONIC, as network
+//! namespaces do not separate clocks.
 
 mod calls;
 mod client;
@@ -23,41 +21,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What a server says when it can be reached.
+/// The line that a server prints when it listens.
 pub(crate) const LISTENING: &str = "worker listening";
-/// How long a flow may stand still, milliseconds.
+/// Time that a flow may stall, milliseconds.
 pub(crate) const PATIENCE_MS: u64 = 20_000;
 /// How often a client samples its connection.
 const SAMPLE: Duration = Duration::from_millis(100);
 /// The bytes of one write.
 static CHUNK: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// What a worker process is to do.
+/// A task of a worker process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Job {
-    /// Receive, until killed.
+    /// Receive until killed.
     Serve {
-        /// Where to listen.
+        /// The address to listen on.
         address: SocketAddr,
     },
-    /// Open the flows of the plan on standard input and write down what became of
-    /// them.
+    /// Open the flows of the plan on standard input and write their results.
     Send {
-        /// Where the result goes.
+        /// File of the results.
         result: PathBuf,
     },
     /// Run the programs that are ordered on standard input, one after the other.
     Turns,
-    /// Measure how late timers are, and say it on standard output.
+    /// Measure the lateness of timers and print it.
     Timers,
 }
 
-/// Does a job; a server does not return.
+/// Does a job; a server does not return. A flow that fails is a result, not an error.
 ///
 /// # Errors
-/// Where the address cannot be listened on, the plan cannot be read or the result
-/// cannot be written.
-/// A flow that fails is a result, not an error.
+/// The address cannot be listened on, the plan cannot be read, or the result cannot be written.
 pub fn work(job: &Job) -> Result<(), Error> {
     match job {
         Job::Serve { address } => server::serve(*address),
@@ -74,12 +69,12 @@ pub fn work(job: &Job) -> Result<(), Error> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) server: SocketAddr,
-    /// All begin at once, each on a thread of its own.
+    /// All begin at once, each in a thread of its own.
     pub(crate) senders: Vec<Sender>,
 }
 
 impl Plan {
-    /// How long its senders are measured, where that is a time, milliseconds.
+    /// The time for which its senders are measured, if they have one, milliseconds.
     pub(crate) fn ms(&self) -> Option<u64> {
         let times = self.senders.iter().map(|sender| match sender.load {
             Load::FlowsFor { ms, .. } | Load::Calls { ms, .. } => Some(ms),
@@ -90,70 +85,69 @@ impl Plan {
     }
 }
 
-/// One sender: connections one after the other.
+/// A sender: its connections follow one another.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sender {
     pub(crate) class: String,
-    /// The congestion control that the application asks for; none: the system's.
+    /// The congestion control that the application sets; none: the system's.
     pub(crate) cc: Option<String>,
     pub(crate) load: Load,
 }
 
-/// What a sender sends.
+/// The load of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Load {
-    /// So many flows of so many bytes.
+    /// `count` flows of `bytes` bytes each.
     Flows { count: u32, bytes: u64 },
-    /// Flows of so many bytes until the time is over; the last is finished.
+    /// Flows of `bytes` bytes until the time is over; the last one is finished.
     FlowsFor { ms: u64, bytes: u64 },
-    /// The same over one connection, which is there before the first, with a pause after each.
+    /// The same over one connection, opened before, with a pause after each call.
     Calls { ms: u64, bytes: u64, idle_ms: u64 },
-    /// One flow until the time is over, of which the first part is not measured.
+    /// One flow until the time is over. The first `skip_ms` are not measured.
     Stream { ms: u64, skip_ms: u64 },
 }
 
-/// What became of one flow.
+/// The result of one flow.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Flow {
     pub(crate) class: String,
-    /// The client's port, which calls over one connection share; 0 where there was no connection.
+    /// The client's port, shared by calls over one connection; 0 without a connection.
     pub(crate) local_port: u16,
     /// The congestion control at the end.
     pub(crate) cc: String,
     /// Bytes to send; none for a stream.
     pub(crate) flow_bytes: Option<u64>,
-    /// Bytes that the receiver read; of a stream, within the time that is measured.
+    /// Bytes that the receiver read; of a stream, within the measured time.
     pub(crate) received_bytes: u64,
-    /// Those of them that it had read when the sender's time was over.
+    /// Those that it read within the sender's time.
     #[serde(default)]
     pub(crate) in_time_bytes: u64,
-    /// When connect was called, or for [`Load::Calls`] the call begun, on the clock that
-    /// all flows share, ns.
+    /// Time of the call of connect, or of the call's begin with [`Load::Calls`], on the shared
+    /// clock, ns.
     pub(crate) begun_ns: u64,
-    /// From then until the receiver had the last byte, or of a stream, how long it was
-    /// measured; µs.
+    /// Time from then until the receiver had the last byte; of a stream, the measured time; µs.
     pub(crate) took_us: f64,
     pub(crate) retransmits: u64,
     pub(crate) sent_segments: u64,
     pub(crate) min_rtt_us: Option<u32>,
-    /// Every 100 ms while it was measured, and at its end.
+    /// Samples every 100 ms while it was measured, and at its end.
     pub(crate) srtt_us: Vec<u32>,
     pub(crate) error: Option<String>,
 }
 
-/// What the server says of a connection when the client has closed its side.
+/// The server's report on a connection that the client has closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Receipt {
     bytes: u64,
-    /// When the last byte was read; of an empty flow, when it was closed.
+    /// Time of the last byte, or of the close of an empty flow.
     last_ns: u64,
-    /// Bytes read so far, at most every 10 ms: (when, bytes).
+    /// Bytes read so far, noted at most every 10 ms: (time, bytes).
     progress: Vec<(u64, u64)>,
 }
 
 impl Receipt {
-    /// Bytes that had been read at a time: those of the last note before it.
+    /// Bytes read by a time, as last noted before it.
     fn bytes_at(&self, time_ns: u64) -> u64 {
         if time_ns >= self.last_ns {
             return self.bytes;
@@ -284,15 +278,15 @@ mod tests {
                 assert_eq!(flow.error, None);
                 assert_eq!(flow.local_port, own[0].local_port);
                 assert_eq!((flow.flow_bytes, flow.received_bytes), (Some(bytes), bytes));
-                // Its own segments and not those of the calls before; loopback has segments of
-                // 64 KiB at most.
+                // Retransmissions of earlier calls do not count. Loopback has segments of 64 KiB at
+                // most.
                 assert!((2..1_000).contains(&flow.sent_segments), "{flow:?}");
                 assert!(flow.begun_ns > end_ns, "one after the other");
                 end_ns = flow.begun_ns + (flow.took_us * 1e3) as u64;
             }
             let sum: f64 = own.iter().map(|flow| flow.took_us).sum();
             assert!(sum < wall_us, "{sum} of {wall_us} µs");
-            // Only the last may have come too late.
+            // Only the last flow may be late.
             let (last, others) = own.split_last().unwrap();
             assert!(others.iter().all(|flow| flow.in_time_bytes == bytes));
             assert!(last.in_time_bytes <= bytes);

@@ -25,10 +25,10 @@ pub fn nearest(sorted: &[f64], share: f64) -> f64 {
     sorted[(share * (sorted.len() - 1) as f64).round() as usize]
 }
 
-/// A value, and how often it was measured.
+/// A value, and the number of times that it was measured.
 pub type Weighted = (f64, u64);
 
-/// [`quantile`] of values that were measured several times each.
+/// [`quantile`] of weighted values.
 pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -44,14 +44,14 @@ pub fn weighted_quantile(values: &[Weighted], share: f64) -> Option<f64> {
         found.map(|(value, _)| *value)
     };
     let (below, above) = (at(place.floor() as u64)?, at(place.ceil() as u64)?);
-    // Equal, or infinite on both sides: no difference to weigh.
+    // Equal, or both infinite: nothing to interpolate.
     if below == above {
         return Some(below);
     }
     Some(below + (above - below) * place.fract())
 }
 
-/// [`mean`] of values that were measured several times each.
+/// [`mean`] of weighted values.
 pub fn weighted_mean(values: &[Weighted]) -> Option<f64> {
     let total: u64 = values.iter().map(|(_, count)| count).sum();
     let sum: f64 = values

@@ -12,8 +12,8 @@ pub(super) fn interval(
     options: &Options,
     compare: impl Fn(f64, f64) -> f64,
 ) -> (f64, f64) {
-    // Sorted once: then a resample is a count per place, and its median is found
-    // by walking them, without sorting again.
+    // Sorting once suffices: a resample is then a count per place, and walking the counts finds its
+    // median.
     let sorted = |values: &[f64]| {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -34,7 +34,7 @@ pub(super) fn interval(
     (end(tail), end(1.0 - tail))
 }
 
-/// The median of as many draws from the sorted values as there are.
+/// The median of as many draws, with replacement, as there are sorted values.
 fn resampled_median(sorted: &[f64], random: &mut Random, counts: &mut [u32]) -> f64 {
     let length = sorted.len();
     let counts = &mut counts[..length];
@@ -48,7 +48,7 @@ fn resampled_median(sorted: &[f64], random: &mut Random, counts: &mut [u32]) -> 
             passed += *count as usize;
             passed > rank
         });
-        // The counts add up to the length, and the rank is below it.
+        // The counts sum to the length, and the rank is below it.
         sorted[place.unwrap_or(length - 1)]
     };
     let (low, high) = (at((length - 1) / 2), at(length / 2));
@@ -63,14 +63,14 @@ fn resampled_median(sorted: &[f64], random: &mut Random, counts: &mut [u32]) -> 
 mod tests {
     use super::*;
 
-    /// Normal draws by Box and Muller (1958).
+    /// Normal draws (Box and Muller 1958).
     fn normal(random: &mut Random) -> f64 {
         let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
         radius * (std::f64::consts::TAU * random.fraction()).cos()
     }
 
-    /// Of many pairs of samples with a known ratio of medians, the share whose
-    /// interval holds it. Log-normal, as goodput under loss is.
+    /// The share of sample pairs whose interval holds the known ratio of medians. The samples are
+    /// log-normal, like goodput under loss.
     fn coverage(a: usize, b: usize, ratio: f64, trials: u32) -> f64 {
         let mut random = Random::new(7);
         let mut held = 0;
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_true_ratio_about_as_often_as_they_say() {
-        // 600 trials: three standard errors of 95 % are 2.7 points. The percentile
-        // interval of a median is known to be a little wide for small samples.
+        // With 600 trials, three standard errors of 95 % are 2.7 points. The percentile interval of
+        // a median is a little wide for small samples.
         for (a, b, ratio) in [(60, 60, 1.0), (30, 60, 1.5), (20, 20, 0.5)] {
             let held = coverage(a, b, ratio, 600);
             println!("{a} against {b}, ratio {ratio}: {held:.3} of 600 intervals hold it");

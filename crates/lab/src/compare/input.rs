@@ -1,4 +1,4 @@
-//! A run as its `results.json` has it, as far as a comparison needs it.
+//! A run read from its `results.json`, as far as a comparison needs it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,11 +30,11 @@ pub(super) struct RunScenario {
     pub(super) name: String,
     pub(super) modes: Vec<RunMode>,
     file: PathBuf,
-    /// What must be the same for the figures to be comparable.
+    /// The parts that must be equal for the figures to be comparable.
     definition: Value,
 }
 
-/// One mode of it.
+/// One of its modes.
 #[derive(Debug, Deserialize)]
 pub(super) struct RunMode {
     pub(super) mode: String,
@@ -53,7 +53,7 @@ struct Remote {
 }
 
 impl RunMode {
-    /// The least round-trip time to a host, whose name is empty where there is but one.
+    /// The least round-trip time to a host. The name of an only host is empty.
     pub(super) fn least_rtt_us(&self, host: &str) -> Option<f64> {
         match self.remotes.iter().find(|remote| remote.name == host) {
             Some(remote) => remote.least_rtt_us,
@@ -87,15 +87,14 @@ struct DocumentScenario {
     modes: Vec<RunMode>,
 }
 
-/// The parts of a scenario that decide its figures. Descriptions, expectations
-/// and the number of connections do not.
+/// The keys of a scenario that decide its figures. Description, expectations and number of
+/// connections do not.
 const DEFINING: [&str; 7] = [
     "path", "hosts", "traffic", "changes", "policies", "arms", "system",
 ];
 
 impl Run {
-    /// Reads a results file, a directory that holds one, or a directory of such
-    /// directories.
+    /// Reads a results file, a directory with one, or a directory of such directories.
     pub(super) fn load(source: &Path) -> Result<Self, Error> {
         let mut run = Self {
             source: source.to_owned(),
@@ -124,7 +123,7 @@ impl Run {
                 file.display()
             ))
         };
-        // The format first: a document of another has other fields.
+        // The format is checked first: another one has other fields.
         let head: Head = serde_json::from_str(&text).map_err(place)?;
         if head.format != FORMAT {
             return Err(Error::Compare(format!(
@@ -159,7 +158,7 @@ impl Run {
         Ok(())
     }
 
-    /// The scenarios and modes that another run lacks.
+    /// The scenarios and modes that only this run has.
     pub(super) fn without(&self, other: &Self) -> Vec<String> {
         let mut lacking = Vec::new();
         for scenario in &self.scenarios {
@@ -177,7 +176,7 @@ impl Run {
         lacking
     }
 
-    /// How the circumstances differ, one line each.
+    /// Differences between the environments, one a line.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let (ours, theirs) = (self.facts(), other.facts());
         ours.into_iter()
@@ -190,7 +189,7 @@ impl Run {
             .collect()
     }
 
-    /// The circumstances of a run that may explain a difference, with a name each.
+    /// Named facts about a run's environment that may explain a difference.
     fn facts(&self) -> [(&'static str, BTreeSet<String>); 4] {
         let all = &self.environments;
         [
@@ -210,16 +209,16 @@ impl RunScenario {
         self.modes.iter().find(|mode| mode.mode == name)
     }
 
-    /// Fails unless both ran the same path, traffic and system.
+    /// Fails unless both runs have the same path, traffic and system.
     pub(super) fn check_same(&self, other: &Self) -> Result<(), Error> {
         for key in DEFINING {
             let part = |scenario: &Self| {
                 let mut part = scenario.definition[key].clone();
                 if let Some(table) = part.as_object_mut() {
-                    // More connections are more data, not other data.
+                    // More connections are more data of the same kind.
                     table.remove("connections");
                     if key == "traffic" {
-                        // Runs before there were kinds were of this one.
+                        // Older runs have no kind; all of them were bulk.
                         table.entry("kind").or_insert_with(|| "bulk".into());
                     }
                 }
@@ -242,7 +241,7 @@ impl RunScenario {
     }
 }
 
-/// The results files that a path stands for.
+/// The results files at a path.
 fn files(source: &Path) -> Result<Vec<PathBuf>, Error> {
     let kind = fs::metadata(source).map_err(Error::io("cannot read", source))?;
     if !kind.is_dir() {

@@ -1,4 +1,4 @@
-//! A cgroup (version 2) per mode: what an agent is attached to.
+//! A cgroup (version 2) per mode, to which an agent is attached.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -11,8 +11,7 @@ use thalweg_process::interrupt::{self, OnSignal};
 
 use crate::error::Error;
 
-/// A directory of the unified hierarchy; dropped, what runs in it is killed and
-/// it is removed.
+/// A directory of the unified hierarchy. Dropped, it is removed, and its processes are killed.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
@@ -26,14 +25,14 @@ impl Cgroup {
         Ok(Self { path })
     }
 
-    /// One below this, which must be dropped before.
+    /// A cgroup below this one. It must be dropped first.
     pub(crate) fn below(&self, name: &str) -> Result<Self, Error> {
         let path = self.path.join(name);
         fs::create_dir(&path).map_err(Error::io("cannot create the cgroup", &path))?;
         Ok(Self { path })
     }
 
-    /// Processor time of what runs or ran in it, user and system, seconds.
+    /// User and system time of its processes, ended ones included, seconds.
     pub(crate) fn cpu_s(&self) -> Result<f64, Error> {
         let path = self.path.join("cpu.stat");
         let table = fs::read_to_string(&path).map_err(Error::io("cannot read", &path))?;
@@ -50,7 +49,7 @@ impl Cgroup {
         &self.path
     }
 
-    /// `cgroup.procs`, open for writing: a process that writes "0" joins.
+    /// `cgroup.procs`, open for writing. A process that writes "0" joins.
     pub(crate) fn entrance(&self) -> Result<File, Error> {
         let path = self.path.join("cgroup.procs");
         OpenOptions::new()
@@ -66,7 +65,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Kills what runs in a cgroup and in those below it, and removes them all.
+/// Kills the processes of a cgroup and of those below it, and removes them all.
 pub(crate) fn remove(path: &Path) {
     for child in fs::read_dir(path).into_iter().flatten().flatten() {
         if child.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -88,17 +87,16 @@ pub(crate) fn remove(path: &Path) {
     }
 }
 
-/// Kills the processes of a cgroup and waits until the kernel says that none is
-/// left, or for 100 ms, whichever is first.
+/// Kills the processes of a cgroup and waits until none is left, at most 100 ms.
 fn empty(path: &Path, deadline: Instant) {
-    // Opened and read before the kill: the kernel tells of changes since the last read.
+    // Opened and read before the kill: the kernel reports changes since the last read.
     let mut events = File::open(path.join("cgroup.events"));
     if let Ok(events) = &mut events {
         let _ = events.read_to_string(&mut String::new());
     }
     let processes = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| line.parse().ok()) {
-        // 0 stands for a process outside this process's PID namespace.
+        // 0 means a process outside this process's PID namespace.
         if pid > 0 {
             let pid = nix::unistd::Pid::from_raw(pid);
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -118,7 +116,7 @@ fn empty(path: &Path, deadline: Instant) {
 /// The mount point of the unified cgroup hierarchy.
 ///
 /// # Errors
-/// [`Error::System`] where no cgroup2 file system is mounted.
+/// [`Error::System`] if no cgroup2 file system is mounted.
 pub fn mount() -> Result<PathBuf, Error> {
     let path = Path::new("/proc/self/mountinfo");
     let table = fs::read_to_string(path).map_err(Error::io("cannot read", path))?;
@@ -129,8 +127,7 @@ pub fn mount() -> Result<PathBuf, Error> {
     })
 }
 
-/// The first mount of type cgroup2 in a table of the form of proc(5)'s
-/// `/proc/pid/mountinfo`.
+/// The first mount of type cgroup2 in the text of `/proc/pid/mountinfo` (proc(5)).
 fn mount_in(table: &str) -> Option<PathBuf> {
     table.lines().find_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -140,7 +137,7 @@ fn mount_in(table: &str) -> Option<PathBuf> {
     })
 }
 
-/// Undoes the octal escapes of mountinfo for space, tab, newline, backslash.
+/// Undoes the octal escapes of mountinfo: space, tab, newline, backslash.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ")
         .replace("\\011", "\t")

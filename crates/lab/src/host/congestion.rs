@@ -1,10 +1,10 @@
-//! Making a congestion control the default of a namespace.
+//! The default congestion control of a namespace.
 //!
 //! A namespace other than the first takes only a congestion control that
 //! `net.ipv4.tcp_allowed_congestion_control` names (`tcp_set_default_congestion_control`,
-//! net/ipv4/tcp_cong.c). That list belongs to the whole machine: it says what
-//! unprivileged programs may choose. So where a name is missing it is added for
-//! the moment of the change and then taken out again.
+//! net/ipv4/tcp_cong.c). That list belongs to the whole machine, as it says what unprivileged
+//! programs may choose. A missing name is therefore added for the moment of the change, and then
+//! removed.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::error::Error;
 
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Two runs at once must not restore each other's list.
+/// Lock against a second run, which would restore the wrong list.
 const LOCK: &str = "/run/thalweg-lab.lock";
 
 /// The congestion controls that the kernel offers now, in its own order.
 ///
 /// # Errors
-/// [`Error::Io`] where the kernel's list cannot be read.
+/// [`Error::Io`] if the kernel's list cannot be read.
 pub fn available() -> Result<Vec<String>, Error> {
     read_list(AVAILABLE)
 }
@@ -32,7 +32,7 @@ fn read_list(path: &str) -> Result<Vec<String>, Error> {
     Ok(text.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
-/// Makes a congestion control the default of some namespaces.
+/// Makes a congestion control the default of the namespaces.
 pub(crate) fn set_default(name: &str, namespaces: &[&Namespace]) -> Result<(), Error> {
     let failed = |why: String| Error::CongestionControl {
         name: name.to_owned(),
@@ -70,7 +70,7 @@ pub(crate) fn set_default(name: &str, namespaces: &[&Namespace]) -> Result<(), E
     Ok(())
 }
 
-/// The machine's list as it was; dropped, it is so again.
+/// The machine's list; dropped, its former value is restored.
 struct Allowance {
     before: String,
 }

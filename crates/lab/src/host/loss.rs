@@ -12,14 +12,14 @@ use super::netns::Namespace;
 use crate::error::Error;
 use crate::scenario::{Drop, GilbertElliott};
 
-/// linux/pkt_cls.h: the packet is gone and the sender hears of success.
+/// linux/pkt_cls.h: the packet is dropped, and the sender hears of success.
 const TC_ACT_STOLEN: u32 = 4;
-/// linux/pkt_cls.h: the packet is gone and the sender hears of it.
+/// linux/pkt_cls.h: the packet is dropped, and the sender hears of it.
 const TC_ACT_SHOT: u32 = 2;
 
-/// What passed one direction of a link since it was created, as the loss
-/// program saw it. A packet here is what the network stack hands to the link: up
-/// to 64 KiB where offload is on. Bytes include the link header.
+/// The loss program's counters of one direction of a link, since the link was created. A packet is
+/// a buffer that the network stack gives to the link: up to 64 KiB with offload. Bytes include the
+/// link header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct LossCounters {
     /// Packets that reached the program.
@@ -34,14 +34,14 @@ pub struct LossCounters {
     pub dropped_bytes: u64,
     /// The TCP segments in them.
     pub dropped_segments: u64,
-    /// Runs of consecutive drops.
+    /// Runs of consecutive dropped packets.
     pub bursts: u64,
-    /// Packets that met the bad state of the chain.
+    /// Packets in the bad state of the chain.
     pub bad_packets: u64,
     /// The longest packet, bytes.
     pub largest_bytes: u64,
-    /// A digest of the fate of every packet, in order. In JSON as hexadecimal
-    /// text: many readers keep no more than 53 bits of a number.
+    /// A digest of the fate of every packet, in order. JSON has it as hexadecimal text, as many
+    /// readers keep only 53 bits of a number.
     #[serde(serialize_with = "hexadecimal")]
     pub digest: u64,
 }
@@ -51,20 +51,20 @@ fn hexadecimal<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok
 }
 
 impl LossCounters {
-    /// The share of packets dropped; `None` where none passed.
+    /// Share of packets dropped; `None` if no packet passed.
     pub fn loss(&self) -> Option<f64> {
         (self.seen_packets > 0).then(|| self.dropped_packets as f64 / self.seen_packets as f64)
     }
 
-    /// The mean number of packets dropped in a row; `None` where none was.
+    /// Mean number of packets dropped in a row; `None` if none was dropped.
     pub fn mean_burst_packets(&self) -> Option<f64> {
         (self.bursts > 0).then(|| self.dropped_packets as f64 / self.bursts as f64)
     }
 }
 
 impl std::iter::Sum for LossCounters {
-    /// Several links together. Their packets have no order, so the digest is that of
-    /// the set of the links' digests, whatever their order.
+    /// The sum of several links. Their packets have no common order, so the digest is that of the
+    /// set of the links' digests.
     fn sum<I: Iterator<Item = Self>>(counters: I) -> Self {
         counters.fold(Self::default(), |sum, one| Self {
             seen_packets: sum.seen_packets + one.seen_packets,
@@ -98,7 +98,7 @@ impl From<types::counters> for LossCounters {
     }
 }
 
-/// The loss program on the egress of one interface. It goes with the interface.
+/// The loss program on the egress of one interface. It is removed with the interface.
 #[derive(Debug)]
 pub(crate) struct Loss {
     counters: MapHandle,
@@ -142,8 +142,8 @@ impl Loss {
         })
     }
 
-    /// Replaces the chain. A packet that passes meanwhile may meet some of its
-    /// probabilities and not yet the others; the numbering of packets goes on.
+    /// Replaces the chain and keeps the numbering of packets. Packets meanwhile may see some old
+    /// and some new probabilities.
     pub(crate) fn change(&self, chain: &GilbertElliott) -> Result<(), Error> {
         let value: Vec<u8> = [chain.to_bad, chain.to_good, chain.loss_good, chain.loss_bad]
             .iter()
@@ -157,20 +157,19 @@ impl Loss {
             })
     }
 
-    /// What has passed so far. Packets that pass meanwhile may be in some of the
-    /// figures and not in others.
+    /// The counters. Packets meanwhile may be in some figures and not in others.
     pub(crate) fn counters(&self) -> Result<LossCounters, Error> {
         read(&self.counters)
     }
 }
 
-/// What the chain does to the first packets of a link, found by running the
-/// program in the kernel without any link.
+/// The chain's effect on the first packets of a link, from a run of the program in the kernel,
+/// without a link.
 ///
 /// # Errors
-/// [`Error::Loss`] where the program cannot be loaded or run.
+/// [`Error::Loss`] if the program cannot be loaded or run.
 pub fn rehearse(chain: &GilbertElliott, seed: u64, packets: u32) -> Result<LossCounters, Error> {
-    // An Ethernet header that announces IPv4, and an empty packet.
+    // An Ethernet header with the type of IPv4, and an empty packet.
     let mut frame = [0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     loop {
@@ -236,7 +235,7 @@ fn read(map: &impl MapCore) -> Result<LossCounters, Error> {
         .map_err(failed)?
         .filter(|bytes| bytes.len() >= size_of::<types::counters>())
         .ok_or_else(|| failed(libbpf_rs::Error::from_raw_os_error(nix::libc::ENODATA)))?;
-    // SAFETY: the bytes are at least as many as the type's, which is a struct of
-    // integers without padding, the only variable of its section; unaligned.
+    // SAFETY: there are at least as many bytes as the type has. The type is a struct of integers
+    // without padding, the only variable of its section. The read may be unaligned.
     Ok(unsafe { bytes.as_ptr().cast::<types::counters>().read_unaligned() }.into())
 }

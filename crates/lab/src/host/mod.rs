@@ -1,6 +1,6 @@
-//! The laboratory on the kernel it runs on: two network namespaces joined by veth
-//! pairs, loss by a TC program, rate and queue by `tbf`, delay by `netem`; or joined
-//! by a wire that this process forwards ([`WireKind::Tun`]).
+//! The laboratory on this machine's kernel: two network namespaces joined by veth pairs. A TC
+//! program drops packets, `tbf` limits rate and queue, `netem` delays. Or this process forwards
+//! between the namespaces ([`WireKind::Tun`]).
 
 pub(crate) mod cgroup;
 pub(crate) mod congestion;
@@ -48,7 +48,7 @@ pub enum Side {
     Server,
 }
 
-/// What joins the two hosts.
+/// The wire between the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WireKind {
     /// veth pairs; the kernel delays and queues.
@@ -58,10 +58,10 @@ pub enum WireKind {
     Tun,
 }
 
-/// What a [`Pair`] is made of. The default is a perfect IPv4 link.
+/// The parts of a [`Pair`]. The default is a perfect IPv4 link.
 #[derive(Debug, Clone, Default)]
 pub struct PairOptions {
-    /// A word for the names of namespaces and cgroup: letters, digits, '-'.
+    /// Part of the names of namespaces and cgroup: letters, digits, '-'.
     pub label: String,
     /// The link between the hosts.
     pub path: PathModel,
@@ -69,21 +69,20 @@ pub struct PairOptions {
     pub congestion_control: Option<String>,
     /// Further settings below `net.`, in both hosts.
     pub sysctl: std::collections::BTreeMap<String, String>,
-    /// Hosts whose TCP is that of a stack: their namespaces pass on what is for them.
+    /// Hosts whose TCP is a stack's. Their namespaces forward its packets.
     pub stacks: Vec<Side>,
-    /// What joins the hosts.
+    /// The wire between the hosts.
     pub wire: WireKind,
-    /// What the sender's link queues with.
+    /// The queueing discipline of the sender's link.
     pub qdisc: Qdisc,
-    /// Addresses that the server has beyond its first: further remote hosts, as
-    /// the client sees it. At most 200.
+    /// Number of the server's further addresses, each a remote host to the client. At most 200.
     pub further_addresses: u8,
-    /// Paths to further servers, each a host of its own behind a link of its own.
+    /// Paths to further servers, each with a link of its own.
     pub further_paths: Vec<PathModel>,
 }
 
 impl PairOptions {
-    /// The pair that a scenario describes.
+    /// The pair of a scenario.
     pub fn new(label: &str, path: &PathModel, system: &System) -> Self {
         Self {
             label: label.to_owned(),
@@ -116,7 +115,7 @@ impl PairOptions {
 /// ```
 #[derive(Debug)]
 pub struct Pair {
-    // Fields are dropped in this order: first what runs, then where it ran.
+    // Fields are dropped in this order: first the processes, then their places.
     cgroup: Cgroup,
     remotes: Vec<Remote>,
     client: Namespace,
@@ -126,7 +125,7 @@ impl Pair {
     /// Creates namespaces, links, loss, queues and cgroup.
     ///
     /// # Errors
-    /// What failed, with the words of the tool or the kernel. Nothing is left.
+    /// The step that failed, with the message of the tool or the kernel. Nothing is left behind.
     pub fn new(options: &PairOptions) -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
@@ -167,7 +166,7 @@ impl Pair {
                 namespace.set_sysctl(key, value)?;
             }
         }
-        // This kernel may lack what the stack of a sender has.
+        // This kernel may lack a congestion control that a sender's stack has.
         if let Some(name) = &options.congestion_control
             && native(Side::Client)
         {
@@ -201,26 +200,25 @@ impl Pair {
         self.remotes[0].change(path)
     }
 
-    /// The TAP device in the namespace of a host whose TCP is a stack's.
+    /// The TAP device in the namespace of a host on a stack.
     pub(crate) const STACK: &'static str = veth::TAP;
 
-    /// The commands of `ip` by which a stack's kernel becomes a host of the path, with this
-    /// interface of its own.
+    /// The commands of `ip` that make a stack's kernel a host of the path, on this interface.
     pub(crate) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
         veth::inside(path, side, interface)
     }
 
-    /// The file of a host's namespace.
+    /// The file of a host's network namespace.
     pub(crate) fn namespace_file(&self, side: Side) -> std::path::PathBuf {
         Path::new(netns::DIRECTORY).join(self.namespace(side))
     }
 
-    /// A cgroup below that of the pair.
+    /// A cgroup below the pair's.
     pub(crate) fn cgroup_below(&self, name: &str) -> Result<Cgroup, Error> {
         self.cgroup.below(name)
     }
 
-    /// The first address of a host: of the first server, or the client's towards it.
+    /// The first address of a host: the first server's, or the client's towards it.
     pub fn address(&self, side: Side) -> IpAddr {
         self.remotes[0].address_of(side)
     }
@@ -240,33 +238,31 @@ impl Pair {
         self.side(side).name()
     }
 
-    /// Whether the hosts are still joined.
+    /// Fails if the hosts are no longer joined.
     ///
     /// # Errors
-    /// [`Error::System`] where this process has ceased to forward.
+    /// [`Error::System`] if this process has stopped forwarding.
     pub fn check(&self) -> Result<(), Error> {
         self.remotes.iter().try_for_each(Remote::check)
     }
 
-    /// What has passed so far in the data direction (from the client to the first
-    /// server).
+    /// Packets so far in the data direction, to the first server.
     ///
     /// # Errors
-    /// [`Error::Loss`] where the counters cannot be read.
+    /// [`Error::Loss`] if the counters cannot be read.
     pub fn forward(&self) -> Result<LossCounters, Error> {
         self.remotes[0].forward()
     }
 
-    /// What has passed so far in the other direction (from the first server).
+    /// Packets so far in the other direction, from the first server.
     ///
     /// # Errors
-    /// [`Error::Loss`] where the counters cannot be read.
+    /// [`Error::Loss`] if the counters cannot be read.
     pub fn reverse(&self) -> Result<LossCounters, Error> {
         self.remotes[0].reverse()
     }
 
-    /// The round-trip times of the client's connections to a remote host since the
-    /// last call.
+    /// The round-trip times of the client's connections to a remote host, since the last call.
     pub(crate) fn take_round_trips(&self, to: IpAddr) -> Result<RoundTrips, Error> {
         self.remotes
             .iter()
@@ -285,27 +281,26 @@ impl Pair {
     /// Makes a congestion control the default of all hosts.
     ///
     /// # Errors
-    /// [`Error::CongestionControl`] where the kernel does not offer it.
+    /// [`Error::CongestionControl`] if the kernel does not offer it.
     pub fn set_congestion_control(&self, name: &str) -> Result<(), Error> {
         let servers = self.remotes.iter().map(Remote::server);
         let hosts: Vec<&Namespace> = [&self.client].into_iter().chain(servers).collect();
         congestion::set_default(name, &hosts)
     }
 
-    /// A command that will run in a host's namespace and in the cgroup, in a
-    /// process group of its own, and that the kernel kills when the thread that
-    /// starts it ends.
+    /// A command in a host's namespace and in the cgroup, in a process group of its own. The kernel
+    /// kills it when the thread that starts it ends.
     ///
     /// # Errors
-    /// [`Error::Io`] where the cgroup cannot be opened.
+    /// [`Error::Io`] if the cgroup cannot be opened.
     pub fn command_in(&self, side: Side, program: &str) -> Result<Command, Error> {
         self.command_within(self.side(side), program)
     }
 
-    /// The same on one of the servers, which is one of [`Pair::remotes`].
+    /// The same on one of [`Pair::remotes`].
     ///
     /// # Errors
-    /// [`Error::Io`] where the cgroup cannot be opened.
+    /// [`Error::Io`] if the cgroup cannot be opened.
     pub fn command_on(&self, remote: &Remote, program: &str) -> Result<Command, Error> {
         self.command_within(remote.server(), program)
     }
@@ -333,7 +328,7 @@ impl Pair {
 
 /// Moves the calling process, just forked, into a namespace and a cgroup.
 fn enter(namespace: RawFd, entrance: RawFd) -> io::Result<()> {
-    // SAFETY: integers and a pointer to one byte of a constant are passed.
+    // SAFETY: the arguments are integers and a pointer to one byte of a constant.
     unsafe {
         if libc::write(entrance, c"0".as_ptr().cast(), 1) != 1
             || libc::setns(namespace, libc::CLONE_NEWNET) != 0

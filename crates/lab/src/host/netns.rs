@@ -1,4 +1,4 @@
-//! A named network namespace, as `ip netns` keeps them.
+//! Named network namespaces, as of `ip netns`.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use thalweg_process::tool;
 
 use crate::error::Error;
 
-/// Where `ip netns` mounts them.
+/// The directory where `ip netns` mounts them.
 pub(crate) const DIRECTORY: &str = "/run/netns";
 
 /// A network namespace; dropped, it is deleted.
@@ -20,7 +20,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Creates it, with nothing but a loopback that is down.
+    /// Creates a namespace with a loopback that is down.
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
         tool::run("ip", &format!("netns add {name}"))?;
         let path = PathBuf::from(DIRECTORY).join(name);
@@ -37,15 +37,15 @@ impl Namespace {
         &self.name
     }
 
-    /// A descriptor of the namespace that is independent of this guard.
+    /// A descriptor of the namespace, independent of this guard.
     pub(crate) fn handle(&self) -> Result<File, Error> {
         self.file
             .try_clone()
             .map_err(Error::system("cannot duplicate a descriptor"))
     }
 
-    /// Runs a closure on a thread of its own inside the namespace. No child
-    /// process may be tied to that thread: it ends when the closure does.
+    /// Runs a closure in a thread of its own inside the namespace. No child process may be tied to
+    /// that thread, which ends with the closure.
     pub(crate) fn within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,

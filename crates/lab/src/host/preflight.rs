@@ -1,4 +1,4 @@
-//! What a run needs of the machine, checked before anything is created.
+//! Preconditions of a run, checked before anything is created.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::ticks::Ticks;
 use crate::timing;
 use crate::units::Delay;
 
-/// Bits of `CapEff` (linux/capability.h) and what they are for.
+/// Bits of `CapEff` (linux/capability.h) and their use.
 const CAPABILITIES: [(u32, &str); 2] = [
     (12, "CAP_NET_ADMIN (links, queues, the loss program)"),
     (21, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
 ];
 
-/// Everything that is missing, one line each; empty where nothing is.
+/// Everything that is missing, one line each.
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -38,8 +38,7 @@ pub fn missing() -> Vec<String> {
     if let Err(error) = cgroup::mount() {
         missing.push(error.to_string());
     }
-    // The two queueing disciplines are tried only where nothing else is missing:
-    // without privilege the answer would be about that.
+    // The queueing disciplines are tried last: without privilege the answer would be about that.
     if missing.is_empty() {
         for (words, what) in [
             ("qdisc add dev lo clsact", "clsact (CONFIG_NET_SCH_INGRESS)"),
@@ -58,9 +57,8 @@ pub fn missing() -> Vec<String> {
     missing
 }
 
-/// What the kernel lacks of what these scenarios and modes ask for beyond
-/// [`missing`], one line each with what asks for it; empty where nothing is. It
-/// can tell only where [`missing`] has nothing to say.
+/// Kernel features that these scenarios and modes need beyond [`missing`] and that are missing, one
+/// line each with its user. Only meaningful if [`missing`] is empty.
 pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Vec<String> {
     let mut missing = Vec::new();
     let wants = |what: &dyn Fn(&Scenario) -> bool| scenarios.iter().any(what);
@@ -114,7 +112,7 @@ pub fn missing_for(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Ve
     missing
 }
 
-/// What a path that this process forwards cannot do of what scenarios ask for.
+/// Features of the scenarios that a path forwarded by this process lacks.
 fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(error) = fs::File::options().read(true).write(true).open(tun::DEVICE) {
@@ -147,7 +145,7 @@ fn missing_for_link(scenarios: &[Scenario]) -> Vec<String> {
     missing
 }
 
-/// The congestion controls that scenarios and modes name, and this kernel does not offer.
+/// The congestion controls that scenarios and modes name and this kernel lacks.
 fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<String> {
     let mut missing = Vec::new();
     let senders = || scenarios.iter().filter(is_sender);
@@ -181,12 +179,12 @@ fn missing_congestion_controls(scenarios: &[Scenario], modes: &[Mode]) -> Vec<St
     missing
 }
 
-/// A stack has what its kernel has.
+/// Whether the sender uses this kernel; a stack has its own.
 fn is_sender(scenario: &&Scenario) -> bool {
     scenario.sender.is_native()
 }
 
-/// Fails with all that a run of these scenarios lacks here.
+/// Fails with everything that a run of these scenarios lacks here.
 pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> Result<(), Error> {
     let mut missing = missing();
     if missing.is_empty() {
@@ -207,12 +205,12 @@ fn effective_capabilities(status: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Runs `tc` in a network namespace that ends with it.
+/// Runs `tc` in a new network namespace, which ends with it.
 fn try_in_new_namespace(words: &str) -> Result<(), String> {
     let mut command = tool::command("tc");
     command.args(words.split(' '));
-    // SAFETY: between fork and exec only unshare(2) is called, a system call
-    // that takes one integer.
+    // SAFETY: between fork and exec only unshare(2) is called, a system call that takes one
+    // integer.
     unsafe {
         command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
             0 => Ok(()),

@@ -1,16 +1,14 @@
-//! What lies between the hosts: bottleneck and delay, each in a network namespace
-//! of its own that forwards packets.
+//! Relays between the hosts: bottleneck and delay, each a network namespace that forwards.
 //!
-//! They are not queueing disciplines of the sender's own link, for two reasons.
-//! A packet that waits there counts as the sender's own: TCP's small-queue limit
-//! (`tcp_small_queue_check`, net/ipv4/tcp_output.c) then holds back the
-//! rest, and the sender would never have more than a few packets under way; a
-//! full queue would be reported to it (`NET_XMIT_DROP`) and not found out. And
-//! the sender's link has its own discipline, `qdisc` of the scenario. A namespace
-//! that forwards lets go of the sender's socket (`ip_rcv_core`).
+//! They are not queueing disciplines of the sender's own link, for two reasons. A packet that waits
+//! there counts as the sender's own. TCP's small-queue limit (`tcp_small_queue_check`,
+//! net/ipv4/tcp_output.c) then holds back the rest, so that only a few packets are ever in flight,
+//! and a full queue is reported to the sender (`NET_XMIT_DROP`). Also, the sender's link has its
+//! own discipline, the scenario's `qdisc`. A namespace that forwards releases the packet from the
+//! sender's socket (`ip_rcv_core`).
 //!
-//! One namespace each, and not `tbf` below `netem`: before Linux 6.13 netem
-//! miscounts, and in the end blocks, when a discipline below it splits packets.
+//! Each has its own namespace, without `tbf` below `netem`. Before Linux 6.13 netem miscounts and
+//! finally blocks if a discipline below it splits packets.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -22,11 +20,11 @@ use super::veth::{FAR, NEAR};
 use crate::scenario::{Aqm, DEFAULT_QUEUE, PathModel};
 use crate::units::{Delay, Probability};
 
-/// Packets that a delay may hold. Its own limit must never be what drops: this is
-/// more than the socket memory of any host can have under way.
+/// Packets that a delay may hold. This limit must never drop: it exceeds the socket memory of any
+/// host.
 const DELAY_LIMIT_PKTS: u32 = 10_000_000;
 
-/// One thing between the hosts.
+/// One relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relay {
     Bottleneck,
@@ -34,7 +32,7 @@ pub(super) enum Relay {
 }
 
 impl Relay {
-    /// What a path needs between the hosts, from client to server.
+    /// The relays of a path, from client to server.
     pub(super) fn of(path: &PathModel) -> Vec<Self> {
         let mut relays = Vec::new();
         if path.rate.is_some() {
@@ -46,7 +44,7 @@ impl Relay {
         relays
     }
 
-    /// A word for the namespace's name.
+    /// Its part of the namespace's name.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Bottleneck => "bottleneck",
@@ -54,15 +52,14 @@ impl Relay {
         }
     }
 
-    /// Replaces its queueing disciplines; what waits in them is dropped. Kept, packets larger
-    /// than a smaller bucket would never be sent by `tbf`.
+    /// Replaces its queueing disciplines and drops their packets. If kept, a packet larger than the
+    /// new bucket would block `tbf` for ever.
     pub(super) fn change(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         self.set_up(namespace, path)
     }
 
-    /// Puts its queueing disciplines on the links of its namespace, in one step where there
-    /// were others: between the end of one and the begin of the next a link would send as fast
-    /// as it can, megabytes in a few milliseconds.
+    /// Puts its queueing disciplines on the links of its namespace. Existing ones are replaced in
+    /// one step: in between, a link would send at full speed, megabytes in a few milliseconds.
     pub(super) fn set_up(self, namespace: &Namespace, path: &PathModel) -> Result<(), Error> {
         let name = namespace.name();
         let handle = fresh_handle();
@@ -86,15 +83,15 @@ impl Relay {
     }
 }
 
-/// A handle that no discipline of a relay has. `tc qdisc replace` changes the discipline that has
-/// its handle, and puts a new one in place of one with another (`tc_modify_qdisc`,
-/// net/sched/sch_api.c). The kernel gives its own from 8001 on.
+/// A handle that no discipline of a relay has. `tc qdisc replace` changes a discipline with the
+/// same handle, and replaces one with another (`tc_modify_qdisc`, net/sched/sch_api.c). The
+/// kernel's own handles begin at 8001.
 fn fresh_handle() -> u16 {
     static LAST: AtomicU16 = AtomicU16::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) % 0x7fff + 1
 }
 
-/// The queueing disciplines of a relay: an interface and the words for `tc`.
+/// The queueing disciplines of a relay: interface and arguments of `tc`.
 fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
     match relay {
         Relay::Bottleneck => {
@@ -102,8 +99,8 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
                 return Vec::new();
             };
             let queue = path.queue.unwrap_or(DEFAULT_QUEUE).bytes();
-            // 1 ms of the rate, so that the kernel's timers can keep it up, and at
-            // least two packets.
+            // 1 ms at this rate, so that the kernel's timers can sustain it, and at least two
+            // packets.
             let burst = (rate.bps() / 8 / 1000).max(2 * (u64::from(path.mtu) + 14));
             let words = format!("tbf rate {}bit burst {burst} limit {queue}", rate.bps());
             vec![(FAR, words)]
@@ -122,12 +119,11 @@ fn disciplines(relay: Relay, path: &PathModel) -> Vec<(&'static str, String)> {
     }
 }
 
-/// The words for `tc` that make `red` the queue of the bottleneck; none without it.
+/// The arguments of `tc` for a `red` queue at the bottleneck; none without it.
 ///
-/// The parameters follow from the queue as tc-red(8) advises: `max` a quarter of the
-/// limit, `min` a third of that, `burst` (2·min + max) / (3·avpkt), and the higher of its
-/// two suggestions for the probability. Packets of 1000 bytes are its advice for an MTU
-/// of 1500.
+/// The parameters follow the advice of tc-red(8): `max` is a quarter of the limit, `min` a third of
+/// `max`, `burst` (2·min + max) / (3·avpkt), and the probability the higher of two. Packets of 1000
+/// bytes are its advice for an MTU of 1500.
 fn red(path: &PathModel) -> Option<String> {
     const PACKET: u64 = 1000;
     let rate = path.rate.filter(|_| path.aqm == Aqm::Red)?;

@@ -1,5 +1,4 @@
-//! One remote host: its namespace, what lies between it and the client, and the
-//! loss in both directions.
+//! One remote host: its namespace, its relays to the client, and the loss in both directions.
 
 use std::net::IpAddr;
 
@@ -14,7 +13,7 @@ use super::{PairOptions, Side, WireKind, tun};
 use crate::error::Error;
 use crate::scenario::{Family, GilbertElliott, PathModel};
 
-/// A server, joined to the client. Dropped, it is removed with its link.
+/// A server, joined to the client. Dropped, it and its link are removed.
 #[derive(Debug)]
 pub struct Remote {
     forward: Loss,
@@ -23,14 +22,14 @@ pub struct Remote {
     family: Family,
     place: u8,
     further_addresses: u8,
-    // Fields are dropped in this order: first what forwards, then where it does.
+    // Fields are dropped in this order: first the wire, then its namespaces.
     wire: Option<tun::Wire>,
     server: Namespace,
-    // What lies between it and the client.
+    // The relays between it and the client.
     relays: Vec<(Relay, Namespace)>,
 }
 
-/// The name of a namespace: the first server's have no number.
+/// The name of a namespace. Those of the first server have no number.
 pub(super) fn name(prefix: &str, word: &str, place: u8) -> String {
     match place {
         0 => format!("{prefix}-{word}"),
@@ -39,7 +38,7 @@ pub(super) fn name(prefix: &str, word: &str, place: u8) -> String {
 }
 
 impl Remote {
-    /// Puts links, relays and loss between the client and a server.
+    /// Sets up links, relays and loss between the client and a server.
     pub(super) fn join(
         prefix: &str,
         client: &Namespace,
@@ -80,7 +79,7 @@ impl Remote {
             let near = client.name();
             tool::run("tc", &format!("-n {near} qdisc add dev {link} root {kind}"))?;
         }
-        // Each direction has its own sequence.
+        // Each direction has its own random sequence.
         let reverse_seed = path.seed ^ 0x5555_5555_5555_5555;
         let reverse_chain = GilbertElliott::bernoulli(path.reverse_loss);
         Ok(Self {
@@ -92,7 +91,7 @@ impl Remote {
                 path.drop,
                 reverse_seed,
             )?,
-            // After the loss of that interface, which it stands behind.
+            // Attached after the loss program of that interface, so that it runs behind it.
             rtt: Rtt::attach(client, &link)?,
             family: path.family,
             place,
@@ -103,8 +102,7 @@ impl Remote {
         })
     }
 
-    /// Changes the loss, the rate and the queue of the live link to those of a
-    /// path; what else the path says is not looked at.
+    /// Changes loss, rate and queue of the live link to those of a path, and nothing else.
     ///
     /// # Errors
     /// [`Error::Loss`] or [`Error::Process`] with the kernel's answer.
@@ -136,23 +134,23 @@ impl Remote {
         veth::address(self.family, self.place, side, 0)
     }
 
-    /// What has passed so far in the data direction (to this host).
+    /// Packets so far in the data direction, to this host.
     ///
     /// # Errors
-    /// [`Error::Loss`] where the counters cannot be read.
+    /// [`Error::Loss`] if the counters cannot be read.
     pub fn forward(&self) -> Result<LossCounters, Error> {
         self.forward.counters()
     }
 
-    /// What has passed so far in the other direction (from this host).
+    /// Packets so far in the other direction, from this host.
     ///
     /// # Errors
-    /// [`Error::Loss`] where the counters cannot be read.
+    /// [`Error::Loss`] if the counters cannot be read.
     pub fn reverse(&self) -> Result<LossCounters, Error> {
         self.reverse.counters()
     }
 
-    /// The round-trip times of the client's connections to it since the last call.
+    /// The round-trip times of the client's connections to it, since the last call.
     pub(super) fn take_round_trips(&self) -> Result<RoundTrips, Error> {
         self.rtt.take()
     }
@@ -161,7 +159,7 @@ impl Remote {
         &self.server
     }
 
-    /// Whether it is still joined to the client.
+    /// Fails if it is no longer joined to the client.
     pub(super) fn check(&self) -> Result<(), Error> {
         self.wire.as_ref().map_or(Ok(()), tun::Wire::check)
     }

@@ -14,31 +14,31 @@ use crate::error::Error;
 
 /// The unit of the histogram, µs (`UNIT_SHIFT`).
 const UNIT_US: f64 = 0.064;
-/// Buckets in each doubling (`PARTS`).
+/// Buckets per doubling (`PARTS`).
 const PARTS: usize = 16;
 
-/// Behind the loss program, which has priority 1.
+/// After the loss program, whose priority is 1.
 const PRIORITY: u32 = 2;
 
-/// Round-trip times of a connection: the middle of a bucket, µs, and the samples in
-/// it. Buckets are at most a sixteenth of their value wide.
+/// Round-trip times of a connection: the middle of a bucket, µs, and the number of samples in it. A
+/// bucket is at most a sixteenth of its value wide.
 pub(crate) type Histogram = Vec<(f64, u64)>;
 
-/// The programs on one interface. They go with it.
+/// The programs on one interface. They are removed with it.
 #[derive(Debug)]
 pub(crate) struct Rtt {
     flows: MapHandle,
 }
 
-/// What was measured of each connection.
+/// Round-trip times by connection.
 #[derive(Debug, Default)]
 pub(crate) struct RoundTrips {
     by_connection: BTreeMap<(IpAddr, u16), Histogram>,
 }
 
 impl RoundTrips {
-    /// Those of the connection from a local port to a remote host, taken out; empty
-    /// where there are none.
+    /// Removes and returns those of the connection from a local port to a remote host; empty if
+    /// there are none.
     pub(crate) fn take(&mut self, remote: IpAddr, local_port: u16) -> Histogram {
         self.by_connection
             .remove(&(remote, local_port))
@@ -47,8 +47,7 @@ impl RoundTrips {
 }
 
 impl Rtt {
-    /// Loads the programs and attaches them to an interface of the namespace that
-    /// has the loss program already.
+    /// Loads the programs and attaches them to an interface that already has the loss program.
     pub(crate) fn attach(namespace: &Namespace, interface: &str) -> Result<Self, Error> {
         let mut storage = MaybeUninit::uninit();
         let mut open = open(&mut storage)?;
@@ -77,10 +76,10 @@ impl Rtt {
         Ok(Self { flows })
     }
 
-    /// What was measured since it was attached or since the last call.
+    /// The measurements since the last call.
     pub(crate) fn take(&self) -> Result<RoundTrips, Error> {
         let mut taken = RoundTrips::default();
-        // Collected first: a key that is deleted sends the iteration back to the start.
+        // Keys are collected first: deleting one restarts the iteration.
         for key in self.flows.keys().collect::<Vec<_>>() {
             let value = self
                 .flows
@@ -100,7 +99,7 @@ impl Rtt {
             }
             let remote = Ipv6Addr::from(address).to_canonical();
             let port = u16::from_be(endpoints.local_port);
-            // One local port may have been used for several ports of the remote host.
+            // A local port may have met several ports of the remote host.
             let histogram = taken.by_connection.entry((remote, port)).or_default();
             histogram.extend(histogram_of(&flow.buckets));
         }
@@ -108,7 +107,7 @@ impl Rtt {
     }
 }
 
-/// The buckets that are not empty.
+/// The buckets with samples.
 fn histogram_of(buckets: &[u32]) -> Histogram {
     buckets
         .iter()
@@ -124,7 +123,7 @@ fn middle_us(place: usize) -> f64 {
     ((first as f64 + width as f64 / 2.0) * UNIT_US * 1e3).round() / 1e3
 }
 
-/// Where a bucket begins and how wide it is, in units: the inverse of `bucket()`.
+/// Start and width of a bucket, in units: the inverse of `bucket()`.
 fn bounds(place: usize) -> (u64, u64) {
     match place / PARTS {
         0 => (place as u64, 1),
@@ -150,16 +149,16 @@ fn plain<T: Copy>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
         return None;
     }
-    // SAFETY: the bytes are at least as many as the type's; it is used for structs of
-    // integers only, which any bytes are valid for; unaligned.
+    // SAFETY: there are at least as many bytes as the type has. It is only used for structs of
+    // integers, for which any bytes are valid. The read may be unaligned.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// The bucket in which the programs count a time, found by running them in the
-/// kernel, and the middle of that bucket, µs. For tests of the arithmetic.
+/// The bucket in which the programs count a time, and the middle of that bucket, µs, from a run in
+/// the kernel. For tests of the arithmetic.
 ///
 /// # Errors
-/// [`Error::Rtt`] where the program cannot be loaded or run.
+/// [`Error::Rtt`] if the program cannot be loaded or run.
 pub fn rehearse(times_ns: &[u64]) -> Result<Vec<(u32, f64)>, Error> {
     let mut storage = MaybeUninit::uninit();
     let mut open = open(&mut storage)?;

@@ -1,4 +1,4 @@
-//! What a laboratory left behind that was killed before it could clean up.
+//! Removal of what a killed laboratory left behind.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use thalweg_process::tool;
 use super::{cgroup, netns};
 use crate::rundir;
 
-/// Removes namespaces, cgroups and run directories whose process is gone. What
-/// cannot be removed is reported and left.
+/// Removes namespaces, cgroups and run directories whose process is gone. Failures are reported and
+/// left.
 pub(crate) fn remove() {
     for name in orphans(Path::new(netns::DIRECTORY)) {
         tracing::info!("removing the namespace {name} of a laboratory that is gone");

@@ -1,6 +1,6 @@
-//! The wire that this process forwards: a TUN device at each host, and the engine
-//! of [`thalweg_link`] in between. It gives delay on kernels without netem, and rate
-//! and queue exact to the nanosecond, up to what one thread a direction can carry.
+//! The wire that this process forwards: a TUN device at each host, with the engine of
+//! [`thalweg_link`] in between. It delays on kernels without netem. Rate and queue are exact to the
+//! nanosecond, up to the speed of one thread a direction.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::scenario::{DEFAULT_QUEUE, PathModel};
 use crate::units::Probability;
 
-/// A wire in operation. Dropped, it stops.
+/// A running wire. Dropped, it stops.
 #[derive(Debug)]
 pub(super) struct Wire {
     failed: Arc<EventFd>,
@@ -26,7 +26,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Makes the devices, gives them the hosts' addresses and starts to forward.
+    /// Creates the devices, gives them the hosts' addresses and starts forwarding.
     pub(super) fn join(ends: &Ends<'_>, path: &PathModel) -> Result<Self, Error> {
         let make = |host: &Namespace, interface: &str| {
             host.within(|| {
@@ -40,7 +40,7 @@ impl Wire {
         for (host, _, link) in &hosts {
             let name = host.name();
             let (mtu, waiting) = (path.mtu, tun::WAITING_PACKETS);
-            // No link-local address: nothing crosses the link but what the hosts send.
+            // Without link-local addresses, only packets of the hosts cross the link.
             run(
                 "ip",
                 &format!(
@@ -74,19 +74,19 @@ impl Wire {
         })
     }
 
-    /// Whether it still forwards.
+    /// Fails if it has stopped forwarding.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self.failed.read() {
             Ok(_) => Err(Error::system("the link between the hosts")(
                 std::io::Error::other("forwarding packets has stopped"),
             )),
-            // Nothing to read: it runs.
+            // No message means that it runs.
             Err(_) => Ok(()),
         }
     }
 }
 
-/// The data direction. Loss is not here: it is the TC program's, as on every wire.
+/// The data direction. Loss is not part of it: the TC program drops on every wire.
 fn forward(path: &PathModel) -> Direction {
     Direction {
         loss: Probability::ZERO,

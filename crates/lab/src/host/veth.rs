@@ -10,28 +10,28 @@ use super::netns::Namespace;
 use crate::error::Error;
 use crate::scenario::{Family, PathModel};
 
-/// The interface's name on a server, and on the client towards the first server. It
-/// never exists outside them.
+/// Name of the interface on a server, and of the client's towards the first server. It exists only
+/// in those namespaces.
 pub(super) const INTERFACE: &str = "link0";
-/// The interface to the kernel of a host whose TCP is a stack's.
+/// The interface to the kernel of a host on a stack.
 pub(super) const TAP: &str = "stack";
 /// A relay's interface towards the client.
 pub(super) const NEAR: &str = "near";
 /// A relay's interface towards the server.
 pub(super) const FAR: &str = "far";
 
-/// Locally administered, so that the hosts know each other without asking: no
-/// ARP or neighbour discovery that could get lost.
+/// Locally administered and fixed, so that ARP and neighbour discovery, which could get lost, are
+/// not needed.
 const CLIENT_MAC: &str = "02:00:00:00:00:01";
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 
-/// The client's interface towards a server, by the server's place.
+/// The client's interface towards the server at a place.
 pub(super) fn towards(place: u8) -> String {
     format!("link{place}")
 }
 
-/// An address of a host on the link of a server's place. There the client has one,
-/// the server several.
+/// An address of a host on the link to the server at a place. The client has one there, the server
+/// several.
 pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAddr {
     let host = match side {
         Side::Client => 1,
@@ -39,7 +39,7 @@ pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAdd
     };
     match family {
         Family::Ipv4 => Ipv4Addr::new(10, 0, place, host as u8).into(),
-        // Several /64, because a learner may take a /64 as one host.
+        // Several /64: a learner may treat a /64 as one host.
         Family::Ipv6 => Ipv6Addr::new(0xfd00, 0, place.into(), host, 0, 0, 0, host).into(),
     }
 }
@@ -49,10 +49,10 @@ pub(super) fn address(family: Family, place: u8, side: Side, index: u8) -> IpAdd
 pub(super) struct Ends<'a> {
     pub(super) client: &'a Namespace,
     pub(super) server: &'a Namespace,
-    /// Which of the client's servers this is, counted from 0.
+    /// The server's place, counted from 0.
     pub(super) place: u8,
     pub(super) further_addresses: u8,
-    /// Those whose TCP is a stack's: their namespaces pass on what is for them.
+    /// Hosts on stacks. Their namespaces forward.
     pub(super) stacks: &'a [Side],
 }
 
@@ -79,12 +79,11 @@ impl Ends<'_> {
     }
 }
 
-/// Joins the hosts, through the relays in between if there are any, and gives
-/// them their addresses. Everything comes up, the loopbacks too.
+/// Joins the hosts, through the relays if there are any, gives them their addresses and brings
+/// everything up, loopbacks included.
 pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> Result<(), Error> {
     let wires = Wires::of(ends, path);
-    // One call of `ip` a namespace: each costs a process, which is slow in
-    // user-mode Linux.
+    // One call of `ip` per namespace: each is a process, which is slow in user-mode Linux.
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let client_interface = towards(ends.place);
     let mut near = (ends.client.name(), client_interface.as_str());
@@ -121,8 +120,7 @@ pub(super) fn join(ends: &Ends<'_>, relays: &[Namespace], path: &PathModel) -> R
     Ok(())
 }
 
-/// Gives the hosts their addresses on their interfaces, made by other means, and
-/// brings their loopbacks up.
+/// Gives the hosts addresses on their existing interfaces, and brings their loopbacks up.
 pub(super) fn give_addresses(ends: &Ends<'_>, path: &PathModel) -> Result<(), Error> {
     let wires = Wires::of(ends, path);
     for (host, side, interface) in &ends.hosts() {
@@ -133,7 +131,7 @@ pub(super) fn give_addresses(ends: &Ends<'_>, path: &PathModel) -> Result<(), Er
     Ok(())
 }
 
-/// What the kernel of a stack has to do to be a host of the path, as commands of `ip`.
+/// The commands of `ip` that make the kernel of a stack a host of the path.
 pub(super) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<String> {
     let wires = Wires {
         family: path.family,
@@ -154,13 +152,13 @@ pub(super) fn inside(path: &PathModel, side: Side, interface: &str) -> Vec<Strin
     commands
 }
 
-/// One segment per packet. Needs no ethtool, and TCP obeys it as it does a device without
-/// segmentation offload.
+/// One segment per packet. It needs no ethtool, and TCP obeys it like a device without segmentation
+/// offload.
 fn one_segment(interface: &str) -> String {
     format!("link set {interface} gso_max_segs 1")
 }
 
-/// What all links of a path have in common.
+/// The common parameters of all links of a path.
 struct Wires {
     family: Family,
     mtu: u32,
@@ -178,11 +176,11 @@ impl Wires {
         }
     }
 
-    /// The words that create one veth pair between two interfaces, each a
-    /// namespace and a name.
+    /// The arguments that create one veth pair between two interfaces, each given as namespace and
+    /// name.
     ///
-    /// Towards each end the other bears the address of the host behind it, so that
-    /// hosts and relays need the same table of neighbours.
+    /// Each end bears the address of the host beyond the other, so that hosts and relays share one
+    /// neighbour table.
     fn pair(&self, near: (&str, &str), far: (&str, &str)) -> String {
         let mtu = self.mtu;
         format!(
@@ -192,7 +190,7 @@ impl Wires {
         )
     }
 
-    /// What the interface on a link's client side needs.
+    /// The commands for the interface on a link's client side.
     fn near(&self, interface: &str) -> Vec<String> {
         let mut commands = up(interface);
         commands.extend(
@@ -202,14 +200,14 @@ impl Wires {
         commands
     }
 
-    /// What the interface on a link's server side needs.
+    /// The commands for the interface on a link's server side.
     fn far(&self, interface: &str) -> Vec<String> {
         let mut commands = up(interface);
         commands.push(know(interface, self.client(), CLIENT_MAC));
         commands
     }
 
-    /// The setting that makes a relay forward. It has no address of its own.
+    /// The setting that makes a relay forward. The relay itself has no address.
     fn forwarding(&self) -> &'static str {
         match self.family {
             Family::Ipv4 => "net.ipv4.ip_forward",
@@ -217,7 +215,7 @@ impl Wires {
         }
     }
 
-    /// What a relay knows of the hosts.
+    /// A relay's routes and neighbours.
     fn routes(&self) -> Vec<String> {
         let to_client = format!("route add {} dev {NEAR}", self.client());
         self.servers()
@@ -226,7 +224,7 @@ impl Wires {
             .collect()
     }
 
-    /// What makes the namespace of a host a relay to its kernel.
+    /// The commands that make a host's namespace a relay to its stack.
     fn to_stack(&self, side: Side, interface: &str) -> Vec<String> {
         let (mac, up) = match side {
             Side::Client => (SERVER_MAC, self.far(TAP)),
@@ -249,7 +247,7 @@ impl Wires {
         commands
     }
 
-    /// What gives a host its addresses.
+    /// The commands that give a host its addresses.
     fn addresses(&self, side: Side, interface: &str) -> Vec<String> {
         let (bits, nodad) = match self.family {
             Family::Ipv4 => (24, ""),
@@ -272,9 +270,8 @@ impl Wires {
     }
 }
 
-/// Brings an interface up without a link-local address or group memberships:
-/// nothing crosses the link but what the hosts send, so the sequence of loss is
-/// theirs alone.
+/// Brings an interface up without link-local address or group memberships. Only packets of the
+/// hosts then cross the link and take part in the sequence of losses.
 fn up(interface: &str) -> Vec<String> {
     vec![
         format!("link set {interface} addrgenmode none arp off"),

@@ -1,5 +1,5 @@
-//! A run in a kernel of its own: the options go in as one document, and what is left of the run
-//! comes out as another. Inside, the run is as on any kernel.
+//! A run in a kernel of its own. The options go in as one document, and the results come out as
+//! another. Inside, the run is as on any kernel.
 
 pub(crate) mod qemu;
 pub(crate) mod uml;
@@ -27,13 +27,13 @@ pub(crate) fn read<T: DeserializeOwned>(document: Value) -> Result<T, Error> {
     serde_json::from_value(document).map_err(|error| Error::system("what came out")(error.into()))
 }
 
-/// The program that is to run inside, as the options name it.
+/// The program that runs inside, from the options.
 pub(crate) fn program(options: &Options) -> Result<PathBuf, Error> {
     fs::canonicalize(&options.agent_binary)
         .map_err(Error::io("cannot find the agent", &options.agent_binary))
 }
 
-/// The memory that is asked for, if the machine has it.
+/// The memory asked for, if the machine has it.
 pub(crate) fn memory(kind: Kind, options: &Options, scenarios: &[Scenario]) -> Result<Size, Error> {
     let largest = scenarios.iter().filter_map(|one| one.system.memory).max();
     let memory = options.kernel.memory.or(largest).unwrap_or(DEFAULT_MEMORY);
@@ -49,7 +49,7 @@ fn limits(options: &Options, scenarios: &[Scenario]) -> Limits {
     }
 }
 
-/// The modules of congestion controls that scenarios and modes name.
+/// The kernel modules of the congestion controls that scenarios and modes name.
 fn modules<'a>(scenarios: &'a [Scenario], modes: &'a [Mode]) -> impl Iterator<Item = String> + 'a {
     let policies = scenarios.iter().flat_map(move |scenario| {
         let of = move |mode: &'a Mode| scenario.policy(mode);
@@ -71,12 +71,12 @@ fn modules<'a>(scenarios: &'a [Scenario], modes: &'a [Mode]) -> impl Iterator<It
         .map(|name| format!("tcp_{name}"))
 }
 
-/// A scenario's copy in the directory of a job.
+/// Name of a scenario's copy in the directory of a job.
 fn copy_of_scenario(index: usize) -> String {
     format!("scenario-{index}.toml")
 }
 
-/// Shows how far a run has come that tells it from inside.
+/// Shows the progress that a run reports from inside.
 struct Follower {
     wanted: bool,
     bar: ProgressBar,
@@ -88,7 +88,7 @@ impl Follower {
         Self { wanted, bar }
     }
 
-    /// Takes what was told.
+    /// Takes one report.
     fn take(&mut self, words: Value) -> Result<(), String> {
         match serde_json::from_value(words).map_err(|error| error.to_string())? {
             Step::Scenario { name, connections } => {

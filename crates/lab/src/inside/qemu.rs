@@ -1,5 +1,5 @@
-//! A run on a stock kernel in QEMU, which sees nothing of the machine: scenarios and what they
-//! name are brought along, and reports come out.
+//! A run on a stock kernel in QEMU, which sees no file of the machine. Scenarios and their files
+//! are copied in, and reports are copied out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +17,12 @@ use crate::options::{KernelOptions, Options, Origin, Place};
 use crate::report::{self, Finished};
 use crate::scenario::{self, Scenario};
 
-/// What stands for the command line in what the guest writes: a longer one would cost it
-/// time.
+/// Placeholder of the command line in the guest's files. The real one is longer, which would cost
+/// the guest time.
 const COMMAND: &str = "@COMMAND@";
 
-/// Boots the kernel, runs the scenarios there, and returns what they gave. On
-/// every way out the kernel is gone, and so is its directory.
+/// Boots the kernel, runs the scenarios there and returns the results. Kernel and directory are
+/// gone on every way out.
 pub(crate) fn run(
     kernel: &Stock,
     timers: Timers,
@@ -43,7 +43,7 @@ pub(crate) fn run(
     let needs = needs(options, scenarios, &copies);
     machine.modules(&needs)?;
     let own = super::program(options)?;
-    // Now, and not after a minute, if it cannot be done.
+    // Checked now, so that a fault does not appear after a minute.
     let directories =
         report::directories(options.out.as_deref(), scenarios, &options.origin.started())?;
 
@@ -86,7 +86,7 @@ pub(crate) fn run(
 
 /// Files and modules that the run needs.
 fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
-    // One that a scenario brings along need not be a module.
+    // A congestion control that a scenario brings along need not be a module.
     let arms = scenarios.iter().flat_map(|scenario| &scenario.arms);
     let brought = |name: &String| arms.clone().any(|arm| format!("tcp_{}", arm.name) == *name);
     let (wished, modules) = super::modules(scenarios, &options.modes).partition(brought);
@@ -106,20 +106,20 @@ fn needs(options: &Options, scenarios: &[Scenario], copies: &[Copy]) -> Needs {
     needs
 }
 
-/// A scenario in the guest, and the files that it names.
+/// A scenario in the guest, with the files that it names.
 struct Copy {
     /// The scenario's file.
     file: PathBuf,
-    /// Where what it names is looked for.
+    /// The folder at which names begin.
     folder: PathBuf,
-    /// What it names: on this machine, by its place in the guest.
+    /// The named files: path on this machine, by path in the guest.
     named: BTreeMap<PathBuf, PathBuf>,
-    /// Directories on the way there that names leave again, by `..`.
+    /// Directories that a name enters and leaves again by `..`.
     passed: Vec<PathBuf>,
 }
 
-/// Where the guest has a scenario and what it names. Names stay what they are, relative to a
-/// folder that is deep enough for them.
+/// Places a scenario and its files in the guest. Names stay as they are, relative to a folder that
+/// is deep enough for every `..`.
 fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     let of_policies = scenario.policies.iter().map(|policy| &policy.file);
     let of_arms = scenario.arms.iter().filter_map(|arm| arm.file.as_ref());
@@ -149,8 +149,8 @@ fn copy(index: usize, file: &Path, scenario: &Scenario) -> Copy {
     }
 }
 
-/// A path without `.` and `..`; no directory of it is a link. Those that `..` leaves are added
-/// to `passed`.
+/// A path without `.` and `..`, none of whose directories is a link. Directories that `..` leaves
+/// are added to `passed`.
 fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -166,7 +166,7 @@ fn straight(path: &Path, passed: &mut Vec<PathBuf>) -> PathBuf {
     out
 }
 
-/// Puts what came out of the guest where it was asked for.
+/// Moves the guest's output to the directories that were asked for.
 fn keep(
     mut finished: Finished,
     reports: &Path,
@@ -185,7 +185,7 @@ fn keep(
     Ok(finished)
 }
 
-/// Copies a directory; what stands for the command becomes the command.
+/// Copies a directory and replaces the placeholder by the command.
 fn move_tree(from: &Path, to: &Path, command: &str) -> Result<(), Error> {
     fs::create_dir_all(to).map_err(Error::io("cannot create", to))?;
     let entries = fs::read_dir(from).map_err(Error::io("cannot read", from))?;
@@ -199,7 +199,7 @@ fn move_tree(from: &Path, to: &Path, command: &str) -> Result<(), Error> {
         let content = fs::read(&path).map_err(Error::io("cannot read", &path))?;
         let shown = match path.extension().and_then(|ending| ending.to_str()) {
             Some("html") => Some(escape(command)),
-            // As JSON has it between quotes.
+            // Escaped as inside a JSON string.
             Some("json") => serde_json::to_string(command)
                 .ok()
                 .map(|text| text[1..text.len() - 1].to_owned()),
@@ -240,7 +240,7 @@ mod tests {
             "{:?}",
             copy.passed
         );
-        // A name that is absolute stays that.
+        // An absolute name stays absolute.
         let mut passed = Vec::new();
         assert_eq!(
             straight(Path::new("/a/b/../../c"), &mut passed),

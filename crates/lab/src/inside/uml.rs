@@ -18,8 +18,8 @@ pub(crate) fn packaged(scenarios: &[Scenario], modes: &[Mode]) -> Result<Kernel,
     Ok(Kernel::packaged(super::modules(scenarios, modes))?)
 }
 
-/// Boots the kernel, runs the scenarios there, and returns what they gave. On
-/// every way out the kernel is gone, and so is its directory.
+/// Boots the kernel, runs the scenarios there and returns the results. Kernel and directory are
+/// gone on every way out.
 pub(crate) fn run(
     kernel: &Kernel,
     options: &Options,
@@ -31,7 +31,7 @@ pub(crate) fn run(
         .out
         .clone()
         .unwrap_or_else(|| report::DEFAULT.into());
-    // Now, and not after a minute, if it cannot be done.
+    // Created now, so that a fault does not appear after a minute.
     fs::create_dir_all(&out).map_err(Error::io("cannot create", &out))?;
     let out = fs::canonicalize(&out).map_err(Error::io("cannot find", &out))?;
     check_visible("the report's directory", &out, "choose another with --out")?;
@@ -68,7 +68,7 @@ pub(crate) fn run(
     super::read(answer)
 }
 
-/// Copies the scenarios to where the kernel sees them.
+/// Copies the scenarios to a directory that the kernel sees.
 fn copy_scenarios(files: &[PathBuf], work: &Path) -> Result<Vec<PathBuf>, Error> {
     let copy = |(index, file): (usize, &PathBuf)| {
         let copy = work.join(super::copy_of_scenario(index));

@@ -1,4 +1,4 @@
-//! What is left of a run once its kernel may be gone.
+//! The part of a run that outlives its kernel.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -7,22 +7,22 @@ use crate::error::Error;
 use crate::outcome::Outcome;
 use crate::table;
 
-/// What is left of a run once its kernel may be gone.
+/// The part of a run that outlives its kernel.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
     /// Whether no expectation was missed.
     pub passed: bool,
-    /// The document that [`super::json`] makes.
+    /// The document of [`super::json`].
     pub document: Value,
     /// The tables for a terminal.
     pub text: String,
 }
 
 impl Finished {
-    /// What is shown of an outcome.
+    /// The document and tables of an outcome.
     ///
     /// # Errors
-    /// [`Error::System`] where a figure cannot be written as JSON.
+    /// [`Error::System`] if a figure cannot be written as JSON.
     pub fn of(outcome: &Outcome) -> Result<Self, Error> {
         let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario).collect();
         Ok(Self {

@@ -1,4 +1,4 @@
-//! The page: one file that needs nothing else, neither network nor script.
+//! The page: one file that needs neither network nor script.
 
 use std::fmt::Write;
 
@@ -72,7 +72,7 @@ pub(super) fn page(environment: &Environment, outcome: &ScenarioOutcome) -> Stri
     page
 }
 
-/// What made the figures, for who wants them again.
+/// Machine, command and scenario, so that the run can be repeated.
 fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &ScenarioOutcome) {
     let scenario = &outcome.scenario;
     page.push_str("<h2>How it was measured</h2>\n<dl>\n");
@@ -139,8 +139,7 @@ fn how_it_was_measured(page: &mut String, environment: &Environment, outcome: &S
     page.push_str("</dl>\n");
 }
 
-/// The pictures and tables of one path: the scenario's, or that to one of several
-/// hosts, by its place.
+/// Pictures and tables of one path: the scenario's, or that to one of several hosts, by its place.
 fn figures(page: &mut String, outcome: &ScenarioOutcome, host: Option<usize>) {
     let whose = match host {
         Some(_) => format!(", host {}", escape(&outcome.scenario.name)),
@@ -170,8 +169,7 @@ fn figures(page: &mut String, outcome: &ScenarioOutcome, host: Option<usize>) {
     }
 }
 
-/// A picture whose identifiers occur once in the page, though the same picture is
-/// there for each host.
+/// Makes a picture's identifiers unique in the page, which may have one for each host.
 fn unique(picture: &str, host: Option<usize>) -> String {
     let Some(place) = host else {
         return picture.to_owned();
@@ -180,7 +178,7 @@ fn unique(picture: &str, host: Option<usize>) -> String {
     let tag = tag
         .replace("labelledby=\"", &format!("labelledby=\"host{place}-"))
         .replace("-title ", &format!("-title host{place}-"));
-    // Those of <title> and <desc>, which come first.
+    // The identifiers of <title> and <desc> come first.
     let rest = rest.replacen(" id=\"", &format!(" id=\"host{place}-"), 2);
     format!("{tag}>{rest}")
 }

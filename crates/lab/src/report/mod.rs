@@ -22,7 +22,7 @@ use crate::scenario::Scenario;
 use crate::statistic::{Scope, Statistic};
 use crate::words;
 
-/// Where reports go unless the caller says otherwise.
+/// The default parent of reports.
 pub(crate) const DEFAULT: &str = "lab-results";
 
 /// The directory of each scenario's report.
@@ -44,7 +44,7 @@ pub(crate) fn directories(
         };
         let mut directory = wanted.clone();
         let mut copies = 1;
-        // A fresh one by default, and never two scenarios in one.
+        // By default a new one, and never one for two scenarios.
         while directories.contains(&directory) || (out.is_none() && directory.exists()) {
             copies += 1;
             let mut name = wanted.clone().into_os_string();
@@ -60,7 +60,7 @@ pub(crate) fn directories(
 /// The machine-readable document of a whole run.
 ///
 /// # Errors
-/// [`Error::System`] where a figure cannot be written as JSON.
+/// [`Error::System`] if a figure cannot be written as JSON.
 pub fn json(outcome: &Outcome) -> Result<Value, Error> {
     let scenarios = outcome
         .scenarios
@@ -117,7 +117,7 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
     Ok(document)
 }
 
-/// What each statistic and each measure is, for a reader of the document.
+/// Definitions of the statistics and measures, for readers of the document.
 fn definitions() -> Value {
     let statistics: serde_json::Map<String, Value> = Statistic::ALL
         .into_iter()
@@ -142,7 +142,7 @@ fn definitions() -> Value {
     json!({ "statistics": statistics, "measures": measures })
 }
 
-/// The statistics that a mode has; one that was not reached is null.
+/// The statistics that a mode has; a goal that was not reached is null.
 fn statistics(
     wanted: &[Statistic],
     modes: &[ModeOutcome],
@@ -154,7 +154,7 @@ fn statistics(
         .copied()
         .filter(|statistic| class.is_none() || statistic.takes_class())
         .filter(|statistic| *statistic != Statistic::ArmShare)
-        // Figures of several hosts' paths are not mixed.
+        // Paths of several hosts are not mixed.
         .filter(|statistic| mode.remotes.is_empty() || statistic.scope() != Scope::Path)
         .filter_map(|statistic| {
             let query = Query {
@@ -183,8 +183,7 @@ fn classes(
         .collect()
 }
 
-/// The figures of a mode towards several hosts: a summary each, and what can be said
-/// of all together.
+/// A mode's figures with several hosts: a summary each, and the statistics of all together.
 fn hosts_json(
     outcome: &ScenarioOutcome,
     mode: &ModeOutcome,
@@ -225,7 +224,7 @@ fn value(item: impl serde::Serialize) -> Result<Value, Error> {
 /// Writes a scenario's `results.json` and `report.html` into its directory.
 pub(crate) fn write(environment: &Environment, outcome: &ScenarioOutcome) -> Result<(), Error> {
     let mut scenario = scenario_json(outcome)?;
-    // Where this file is, and wherever it goes.
+    // The path must stay right if the file moves.
     scenario["report"] = ".".into();
     let document = document(environment, outcome.passed(), vec![scenario])?;
     let file = outcome.report.join("results.json");

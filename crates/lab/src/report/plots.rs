@@ -1,5 +1,4 @@
-//! Pictures over the course of a run: what was chosen, how near it came to the
-//! best, what was lost on the way.
+//! Pictures over the course of a run: chosen arms, convergence, regret.
 
 use std::fmt::Write;
 
@@ -10,11 +9,11 @@ use crate::query::{Query, WINDOW, running_median};
 use crate::scenario::INCUMBENT;
 use crate::statistic::Statistic;
 
-/// Into how many parts a run is cut to show the shares of the arms.
+/// Number of parts of a run in the picture of the arms' shares.
 pub(crate) const PARTS: u32 = 10;
 
-/// Shares of the arms over the run, a column per part and a row per mode that
-/// learns; none where none does.
+/// Shares of the arms over the run: a column per part, a row per learning mode; none without
+/// learners.
 pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
     const ROW: f64 = 130.0;
     const BAR: f64 = 96.0;
@@ -94,8 +93,8 @@ pub(super) fn arms(outcome: &ScenarioOutcome) -> Option<String> {
     Some(svg)
 }
 
-/// The running median over the best fixed arm's median, with the line that counts
-/// as converged; none without a fixed arm.
+/// The running median relative to the best fixed arm's median, with the threshold of convergence;
+/// none without a fixed arm.
 pub(super) fn convergence(outcome: &ScenarioOutcome) -> Option<String> {
     let (_, best) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
     let series = series(outcome, best, |mode| {
@@ -112,7 +111,7 @@ pub(super) fn convergence(outcome: &ScenarioOutcome) -> Option<String> {
     ))
 }
 
-/// What was lost against the best fixed arm, added up; none without a fixed arm.
+/// Cumulative regret against the best fixed arm; none without a fixed arm.
 pub(super) fn regret(outcome: &ScenarioOutcome) -> Option<String> {
     let (_, best) = Query::from(Statistic::Median).best_fixed(&outcome.modes, 0)?;
     let series = series(outcome, best, |mode| {
@@ -167,7 +166,7 @@ pub(super) fn shares(outcome: &ScenarioOutcome) -> Option<String> {
     })
 }
 
-/// One line.
+/// A line of a picture.
 struct Series {
     name: String,
     colour: usize,
@@ -189,7 +188,7 @@ impl Series {
         }
     }
 
-    /// Draws it through these points, and names it in this row of the legend.
+    /// Draws the line through these points, and names it in this row of the legend.
     fn draw(&self, svg: &mut String, row: usize, points: &[(f64, f64)]) {
         let path = points
             .iter()
@@ -206,7 +205,7 @@ impl Series {
             path.join(" "),
             left + 22.0,
         );
-        // The same mark at the line's end and beside its name: not colour alone.
+        // A mark at the line's end and beside its name, so that colour is not needed.
         let shape = Shape::of(row);
         shape.draw(svg, left + 11.0, line, &self.name);
         if let Some((across, up)) = points.last() {
@@ -239,8 +238,7 @@ fn series(
     (!series.is_empty()).then_some(series)
 }
 
-/// Lines over the number of the connection or round, on a linear scale that has
-/// zero in it.
+/// Lines over the number of the connection or round, on a linear scale with zero.
 fn lines(id: &str, title: &str, series: &[Series], mark: Option<f64>) -> String {
     const HEIGHT: f64 = 260.0;
     const BOTTOM: f64 = 30.0;

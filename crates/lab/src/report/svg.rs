@@ -1,8 +1,7 @@
-//! The pictures of single connections and their spread, as inline SVG.
+//! Pictures of single connections and their spread, as inline SVG.
 //!
-//! Colours come from the page's style sheet (classes `c0`, `c1`, …), so that they
-//! suit a light and a dark page. Nothing is told by colour alone: lines are
-//! labelled, arms have shapes, every mark has a tooltip.
+//! Colours come from the page's style sheet (classes `c0`, `c1`, …), for light and dark pages.
+//! Nothing depends on colour alone: lines are labelled, arms have shapes, every mark has a tooltip.
 
 use std::fmt::Write;
 
@@ -15,8 +14,8 @@ use crate::measure::Measure;
 use crate::outcome::{Connection, ModeOutcome, ScenarioOutcome};
 use crate::scenario::Kind;
 
-/// Goodput of each connection over the rounds, one line per mode. In modes that
-/// learn each connection has a mark whose shape is its arm.
+/// Goodput of each connection over the rounds, one line per mode. In learning modes a mark's shape
+/// shows the connection's arm.
 pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
     let plane = Plane {
         scale: Scale::of(outcome.modes.iter().flat_map(ModeOutcome::goodputs_bps)),
@@ -40,7 +39,7 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
         ),
     );
     plane.axes(&mut svg, outcome);
-    // Learners last, on top of their references.
+    // Learners are drawn last, on top of their references.
     let mut order: Vec<usize> = (0..outcome.modes.len()).collect();
     order.sort_by_key(|index| outcome.modes[*index].mode.learns());
     for index in order {
@@ -51,7 +50,7 @@ pub(super) fn rounds(outcome: &ScenarioOutcome) -> String {
     svg
 }
 
-/// Where the goodput of a round stands.
+/// Coordinates of rounds and goodputs.
 struct Plane {
     scale: Scale,
     rounds: u32,
@@ -61,7 +60,7 @@ impl Plane {
     const HEIGHT: f64 = 400.0;
     const AXIS: f64 = Self::HEIGHT - 44.0;
 
-    /// Several flows of one round stand side by side.
+    /// Flows of one round stand side by side.
     fn x(&self, place: f64) -> f64 {
         LEFT + (WIDTH - LEFT - RIGHT) * place / f64::from(self.rounds.max(2))
     }
@@ -148,8 +147,8 @@ impl Plane {
     }
 }
 
-/// The measured connections of a mode, each with its place: its round, and those
-/// of one round evenly within it.
+/// The measured connections of a mode with their places. Those of one round are spread evenly
+/// within it.
 fn places(mode: &ModeOutcome) -> Vec<(f64, &Connection)> {
     let mut counts: std::collections::BTreeMap<u32, u32> = Default::default();
     for connection in mode.measured() {
@@ -205,9 +204,8 @@ fn legend(svg: &mut String, outcome: &ScenarioOutcome, arms: &[&str]) {
     }
 }
 
-/// Spread of a measure per mode: least, quartiles, median, most, and the mean;
-/// none where no mode has it. Infinite values cannot be drawn and are left out;
-/// the tables have them.
+/// Spread of a measure per mode: minimum, quartiles, median, maximum and mean; none if no mode has
+/// it. Infinite values are left out here; the tables have them.
 pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<String> {
     const ROW: f64 = 36.0;
     const AXIS: f64 = 34.0;
@@ -226,7 +224,7 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
         return None;
     }
     let height = TOP + ROW * modes.len() as f64 + AXIS;
-    // Shares as percentages: the scale is made for figures of 1 and more.
+    // Shares become percentages, as the scale is made for figures of 1 and more.
     let factor = match measure.unit() {
         Unit::Share => 100.0,
         _ => 1.0,
@@ -283,7 +281,7 @@ pub(super) fn boxes(outcome: &ScenarioOutcome, measure: Measure) -> Option<Strin
     Some(svg)
 }
 
-/// The grid below boxes, and what it says.
+/// The grid below the boxes, with its labels.
 fn ticks(
     svg: &mut String,
     scale: &Scale,
@@ -297,7 +295,7 @@ fn ticks(
             svg,
             "<line class=\"grid\" x1=\"{place:.1}\" x2=\"{place:.1}\" y1=\"{TOP}\" y2=\"{bottom}\"/>"
         );
-        // Every other label where they would touch.
+        // Every other label if they would touch.
         if number % 2 == 0 || scale.ticks().len() < 8 {
             let _ = write!(
                 svg,
@@ -309,7 +307,7 @@ fn ticks(
     }
 }
 
-/// One mode's box: from least to most, with the mean, by their places.
+/// One mode's box, from minimum to maximum, with the mean; in coordinates.
 fn spread(
     svg: &mut String,
     (mode, index): (&ModeOutcome, usize),

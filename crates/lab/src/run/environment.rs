@@ -1,4 +1,4 @@
-//! What a report says of the machine, and of the time and the command.
+//! The report's facts about the machine, the time and the command.
 
 use thalweg_process::tool;
 
@@ -9,7 +9,7 @@ use crate::options::{Backend, Options, now};
 use crate::outcome::Environment;
 use crate::ticks::Ticks;
 
-/// What the report says of where the run takes place.
+/// The environment of a run.
 pub(super) fn environment(
     options: &Options,
     stacks: Option<&Stacks>,
@@ -41,7 +41,7 @@ pub(super) fn environment(
         iperf3,
         command: options.origin.command(),
         started: match options.origin.place.name {
-            // As all times of the run.
+            // The kernel's time, like all times of the run.
             Backend::Virtual | Backend::Qemu => now(),
             _ => options.origin.started(),
         },

@@ -1,4 +1,4 @@
-//! What one mode runs in, from its set-up to its outcome.
+//! The rig of one mode, from set-up to outcome.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,23 +23,23 @@ use crate::traffic::{self, Pause, Server};
 /// The port of iperf3, registered for it. Each pair has its own namespace.
 const PORT: u16 = 5201;
 
-/// One mode's hosts and what runs in them. Fields are dropped in this order.
+/// One mode's hosts and the processes on them. Fields are dropped in this order.
 pub(super) struct Rig {
     agent: Option<Agent>,
     policy: Option<PolicyInForce>,
     /// One for each remote host.
     servers: Vec<Server>,
-    /// The client where it is a stack.
+    /// The client, if it is a stack.
     sender: Option<Mutex<Sender>>,
     pair: Pair,
     mode: Mode,
     connections: Vec<Connection>,
-    /// How many of the scenario's changes its path has seen.
+    /// Number of the scenario's changes that its path has seen.
     changed: usize,
 }
 
 impl Rig {
-    /// Sets everything up in a run's directory.
+    /// Sets a rig up in a run's directory.
     pub(super) fn set_up(
         bench: Bench<'_>,
         mode: &Mode,
@@ -64,7 +64,7 @@ impl Rig {
         let stacks = ends.into_iter().filter(|(_, end)| *end == End::Stack);
         settings.stacks = stacks.map(|(side, _)| side).collect();
         let pair = Pair::new(&settings)?;
-        // Agent and policy first, so that they see the server's socket from the start.
+        // Agent and policy come first, so that they see the server's socket from the start.
         let places = bpf.map(|bpf| Places {
             directory,
             bpf,
@@ -99,7 +99,7 @@ impl Rig {
         })
     }
 
-    /// Sees to it that both ends are there; what has ended begins anew.
+    /// Ensures that both ends run; an end that has stopped is started again.
     fn ready(&mut self, bench: Bench<'_>) -> Result<(), Error> {
         if let Some(agent) = &mut self.agent {
             agent.check_alive()?;
@@ -115,7 +115,7 @@ impl Rig {
         if let Some(running) = &mut self.sender {
             let running = running.get_mut().unwrap_or_else(PoisonError::into_inner);
             if running.ended()? {
-                // First the old one, whose place it takes.
+                // The old one goes first, as the new one takes its place.
                 self.sender = None;
                 self.sender = sender(bench, &self.pair, &self.mode)?;
             }
@@ -137,7 +137,7 @@ impl Rig {
         let remotes = self.pair.remotes();
         let mut pauses = changes(&self.pair, scenario, round, &mut self.changed)?;
         if let Some(warmup) = scenario.traffic.warmup {
-            // What went round before is not measured.
+            // Round-trip times before the round are not measured.
             for (pauses, remote) in pauses.iter_mut().zip(remotes) {
                 pauses.push(Pause {
                     after: warmup.duration(),
@@ -195,7 +195,7 @@ impl Rig {
         }
     }
 
-    /// Processor time so far; none where the clock is not the machine's.
+    /// Processor time so far; none if the clock is not the machine's.
     fn cpu(&self, options: &Options) -> Result<Option<Cpu>, Error> {
         if !matches!(options.origin.place.name, Backend::Host | Backend::Link) {
             return Ok(None);
@@ -214,7 +214,7 @@ impl Rig {
         }))
     }
 
-    /// Takes it down and returns what it measured.
+    /// Takes the rig down and returns its results.
     pub(super) fn finish(self, scenario: &Scenario, report: &Path) -> Result<ModeOutcome, Error> {
         let Self {
             agent,
@@ -260,7 +260,7 @@ impl Rig {
             })
             .collect::<Result<Vec<_>, Error>>()?;
         let (forward, reverse) = match &remotes[..] {
-            // Not summed: the digest of one link is kept as it is.
+            // Not summed: the digest of a single link is kept as it is.
             [only] => (only.forward, only.reverse),
             several => (
                 several.iter().map(|remote| remote.forward).sum(),
@@ -294,13 +294,13 @@ fn used(before: Option<Cpu>, after: Option<Cpu>) -> Option<Cpu> {
     })
 }
 
-/// What one round needs to reach one remote host.
+/// One round's way to one remote host.
 struct Way<'a> {
     server: SocketAddr,
     host: &'a str,
-    /// Where the raw result goes.
+    /// File of the raw result.
     raw: PathBuf,
-    /// What becomes of its path meanwhile.
+    /// Changes of its path meanwhile.
     pauses: Vec<Pause<'a>>,
 }
 
@@ -336,14 +336,14 @@ fn transfer(
     if ways.len() == 1 {
         return ways.into_iter().map(one).collect();
     }
-    // A thread each: a client is tied to the thread that starts it, and a path changes
-    // while its own connection runs.
+    // One thread per host: a client is tied to the thread that starts it, and a path changes while
+    // its own connection runs.
     std::thread::scope(|scope| {
         let threads: Vec<_> = ways
             .into_iter()
             .map(|way| scope.spawn(move || one(way)))
             .collect();
-        // All are joined, whatever became of the first.
+        // All threads are joined, even if the first has failed.
         let results: Vec<Result<Vec<Connection>, Error>> = threads
             .into_iter()
             .map(|thread| {
@@ -356,7 +356,7 @@ fn transfer(
     })
 }
 
-/// Starts what receives the scenario's traffic on a remote host.
+/// Starts the server of the scenario's traffic on a remote host.
 fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result<Server, Error> {
     let Bench {
         options,
@@ -379,7 +379,7 @@ fn server(bench: Bench<'_>, pair: &Pair, remote: &Remote, mode: &Mode) -> Result
     }
 }
 
-/// Starts the client where it is a stack.
+/// Starts the client, if it is a stack.
 fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sender>>, Error> {
     let Bench {
         options,
@@ -394,9 +394,8 @@ fn sender(bench: Bench<'_>, pair: &Pair, mode: &Mode) -> Result<Option<Mutex<Sen
     }
 }
 
-/// Makes the changes of the paths that are due before a round, and returns for each
-/// remote host those that are due within it. A reference may have skipped the rounds
-/// before.
+/// Carries out the changes of paths that are due before a round, and returns those due within it,
+/// by remote host. A reference may have skipped earlier rounds.
 fn changes<'a>(
     pair: &'a Pair,
     scenario: &'a Scenario,

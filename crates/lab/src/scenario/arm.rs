@@ -1,5 +1,5 @@
-//! The `[[arm]]` tables: congestion controls in BPF that a run loads where its kernel has none
-//! of that name.
+//! The `[[arm]]` tables: congestion controls in BPF that a run loads if its kernel has none of that
+//! name.
 
 use std::path::{Path, PathBuf};
 
@@ -12,24 +12,23 @@ use super::congestion_control;
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Rate};
 
-/// What a model file's name ends with.
+/// Ending of a model file's name.
 const MODEL: &str = "safetensors";
 
 /// A congestion control that `thalweg cc load` can load.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Arm {
-    /// The name that modes and expectations know it by.
+    /// Its name in modes and expectations.
     pub name: String,
-    /// What is loaded: the name of one that comes with Thalweg, or a file as the scenario
-    /// names it.
+    /// Name of a congestion control of Thalweg, or a file as the scenario names it.
     pub load: String,
-    /// Where that file is; none for one that comes with Thalweg.
+    /// The path of that file; none for one of Thalweg's.
     #[serde(skip)]
     pub file: Option<PathBuf>,
-    /// Of a model: the rate that counts as 1; none: what `cc load` takes.
+    /// For a model: the rate that counts as 1; none: the default of `cc load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_rate: Option<Rate>,
-    /// Of a model: the shortest round-trip time that counts; none: what `cc load` takes.
+    /// For a model: the shortest round-trip time that counts; none: the default of `cc load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference_rtt: Option<Delay>,
 }
@@ -42,8 +41,8 @@ impl Arm {
     }
 }
 
-/// Reads the tables; none where there is a fault. Names of files begin at the folder. A word
-/// without '/' and '.' is the name of one that comes with Thalweg.
+/// Reads the tables; none if there is a fault. File names are relative to the folder. A word
+/// without '/' and '.' names a congestion control of Thalweg.
 pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<Arm>> {
     let mut all_sound = true;
     let mut arms: Vec<Arm> = Vec::new();

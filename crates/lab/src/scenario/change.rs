@@ -1,4 +1,4 @@
-//! `[[change]]`: what becomes of the path in the course of a run.
+//! The `[[change]]` tables: changes of the path during a run.
 
 use serde::Serialize;
 use thalweg_units::reader::Table;
@@ -8,23 +8,22 @@ use super::path::CHANGING;
 use super::{Host, PathModel};
 use crate::units::Delay;
 
-/// A change of the path. What it does not name stays as it is.
+/// A change of the path. Keys that it lacks stay as they are.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Change {
-    /// The round, counted from 1, before which it happens.
+    /// The round, counted from 1, before which it takes effect.
     pub at: u32,
-    /// How long after that round's connection has begun it happens instead.
+    /// If given, it takes effect this long after that round's connection has begun.
     pub within: Option<Delay>,
-    /// The host whose path changes; empty where there is but one.
+    /// The host whose path changes; empty if there is only one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Loss, rate and queue from then on.
     pub path: PathModel,
 }
 
-/// Reads all changes of a scenario, in the order in which they stand; none where there is a
-/// fault. One that names no host is one of every host. What is not known of the rest of the
-/// scenario is not compared with.
+/// Reads all changes of a scenario, in order; none if there is a fault. A change without a host
+/// applies to every host. Parts of the scenario with faults are not compared with.
 pub(super) fn read(
     tables: Vec<Table<'_>>,
     path: Option<&PathModel>,
@@ -57,7 +56,7 @@ pub(super) fn read(
                 "changes in the order in which they happen",
             );
         }
-        // Its keys are taken once, and then put on what each host has at that time.
+        // The keys are taken once and then applied to each host's path at that time.
         let mut keys = PathModel::default();
         if !keys.read_change(&mut table) {
             let expected = format!("what changes: {}", CHANGING.join(", "));
@@ -80,7 +79,7 @@ pub(super) fn read(
     (all_sound && path.is_some() && hosts.is_some()).then_some(changes)
 }
 
-/// Whether a change comes after one that stands before it, or with one of the same host.
+/// Whether an earlier table has a later change, or one of the same host at the same time.
 fn is_late(changes: &[Change], moment: (u32, Option<Delay>), hosts: &[(&str, &PathModel)]) -> bool {
     changes.iter().any(|change| {
         let before = (change.at, change.within);

@@ -1,7 +1,7 @@
-//! The `[[expect]]` tables: the outcome that a scenario expects.
+//! The `[[expect]]` tables: the expected outcome of a scenario.
 //!
-//! An expectation compares one statistic of one mode with a number, or with the
-//! same statistic of a reference that was measured in the same run.
+//! An expectation compares one statistic of one mode with a number, or with the same statistic of a
+//! reference from the same run.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use crate::statistic::{Scope, Statistic};
 use crate::units::grammar::{CONGESTION_CONTROL, is_congestion_control};
 use crate::units::{Delay, Rate};
 
-/// What a statistic is compared with.
+/// A reference that a statistic is compared with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
     /// The fixed mode with the highest median in this run.
@@ -46,22 +46,22 @@ impl Serialize for Reference {
 /// One expectation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Expectation {
-    /// Whose statistic.
+    /// The mode that is judged.
     pub mode: Mode,
-    /// Which statistic.
+    /// The statistic that is compared.
     pub statistic: Statistic,
     /// The arm of [`Statistic::ArmShare`].
     pub arm: Option<String>,
     /// Only flows of this class.
     pub class: Option<String>,
-    /// Only towards this one of several hosts.
+    /// Only towards this host, of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Compared with this, as a ratio; none: compared as it is.
+    /// The value is compared as a ratio to this; none: by itself.
     pub relative_to: Option<Reference>,
-    /// Met only if the value is at least this (ratio, or in the statistic's unit).
+    /// Lower bound: a ratio, or in the statistic's unit.
     pub at_least: Option<f64>,
-    /// Met only if the value is at most this.
+    /// Upper bound.
     pub at_most: Option<f64>,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for Expectation {
     }
 }
 
-/// What is known of the scenario that expectations are of; none: it has faults.
+/// The scenario that expectations belong to. Parts with faults are none.
 pub(super) struct Known<'a> {
     pub(super) traffic: Option<&'a Traffic>,
     pub(super) hosts: Option<&'a [Host]>,
@@ -101,7 +101,7 @@ pub(super) struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// One `[[expect]]` table; none where there is a fault.
+    /// Reads one `[[expect]]` table; none if there is a fault.
     pub(super) fn read(&self, mut table: Table<'_>) -> Option<Expectation> {
         let mode = self.mode(&mut table, "mode");
         if !table.has("mode") {
@@ -118,7 +118,7 @@ impl Known<'_> {
         let arm: Option<String> = table.value("arm");
         let class: Option<String> = table.value("class");
         let host: Option<String> = table.value("host");
-        // How bounds are written depends on it.
+        // The form of the bounds depends on it.
         let statistic = statistic?;
         let unit = match table.has("relative_to") {
             true => Unit::Number,
@@ -171,7 +171,7 @@ impl Known<'_> {
             .is_none_or(|policies| policies.iter().any(|policy| policy.name == name))
     }
 
-    /// Checks what the keys say about each other and the scenario.
+    /// Checks the keys against each other and the scenario.
     fn check(&self, table: &Table<'_>, expectation: &Expectation) {
         let statistic = expectation.statistic;
         let key = statistic.key();
@@ -218,7 +218,7 @@ impl Known<'_> {
     }
 }
 
-/// Whether an expectation names one of several hosts where it must.
+/// Checks that an expectation names one of several hosts if it must.
 fn check_host(table: &Table<'_>, expectation: &Expectation, hosts: &[Host]) {
     let (key, scope) = (expectation.statistic.key(), expectation.statistic.scope());
     match (&expectation.host, scope) {

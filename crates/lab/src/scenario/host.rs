@@ -1,4 +1,4 @@
-//! `[[host]]`: several remote hosts, each with a path of its own.
+//! The `[[host]]` tables: several remote hosts, each with a path of its own.
 
 use serde::Serialize;
 use thalweg_units::reader::Table;
@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use super::{Kind, PathModel, Traffic};
 
-/// How many there may be: each costs namespaces and a process in every mode.
+/// Most hosts: each costs namespaces and a process in every mode.
 const MOST: usize = 16;
 /// The longest name, bytes.
 const NAME_BYTES: usize = 16;
@@ -14,9 +14,9 @@ const NAME_BYTES: usize = 16;
 /// A remote host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Host {
-    /// Its name in the scenario and the report; empty where there is but one.
+    /// Its name in the scenario and the report; empty if it is the only one.
     pub name: String,
-    /// What lies between it and the client.
+    /// The path between it and the client.
     pub path: PathModel,
 }
 
@@ -26,8 +26,8 @@ fn name(value: &DeValue<'_>) -> Option<String> {
     value.as_str().filter(fine).map(str::to_owned)
 }
 
-/// Reads all hosts of a scenario; none where it has no `[[host]]`, or there is a fault. What a
-/// host does not name is as `path` has it.
+/// Reads all hosts of a scenario; none without `[[host]]` tables, or if there is a fault. Keys that
+/// a host lacks are taken from `path`.
 pub(super) fn read(
     tables: Vec<Table<'_>>,
     path: Option<&PathModel>,
@@ -43,7 +43,7 @@ pub(super) fn read(
         let expected = format!("1 to {NAME_BYTES} letters, digits, - or _");
         let name = table.required("name", "a name", name, &expected);
         let mut own = path.cloned().unwrap_or_default();
-        // The same loss at the same packet of every host would be no chance.
+        // Each host has its own seed: equal losses at equal packets would not be random.
         own.seed = own.seed.wrapping_add(place as u64);
         own.read(&mut table);
         table.finish();
@@ -60,7 +60,7 @@ pub(super) fn read(
     all_sound.then_some(hosts)
 }
 
-/// Whether there can be so many hosts; `first` is the table of the first.
+/// Checks the number of hosts; `first` is the first table.
 fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
     if traffic.is_some_and(|it| !matches!(it.kind, Kind::Bulk | Kind::Short { .. })) {
         first.fault_here(
@@ -78,7 +78,7 @@ fn check(first: &Table<'_>, count: usize, traffic: Option<&Traffic>) {
     }
 }
 
-/// Checks that the host that a table names is one of these.
+/// Checks that a table names one of these hosts.
 pub(crate) fn check_name(table: &Table<'_>, name: &str, hosts: &[Host]) {
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     if !names.contains(&name) {

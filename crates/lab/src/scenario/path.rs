@@ -1,4 +1,4 @@
-//! The link between two hosts: `[path]`, and what `[[host]]` and `[[change]]` have of it.
+//! The link between two hosts: `[path]`, and its keys in `[[host]]` and `[[change]]`.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use toml::de::DeValue;
 
 use crate::units::{Delay, Probability, Rate, Size};
 
-/// The keys that may change in the course of a run.
+/// The keys that may change during a run.
 pub(super) const CHANGING: [&str; 5] = ["loss", "gilbert_elliott", "reverse_loss", "rate", "queue"];
-/// Least MTUs, bytes. 576 keeps room for TCP options and some data; a veth takes at most 65535.
+/// The least MTU of IPv4, bytes. 576 leaves space for TCP options and some data.
 const IPV4_MTU: u32 = 576;
-/// What RFC 8200, section 5 asks of a link that carries IPv6.
+/// The least MTU of a link that carries IPv6 (RFC 8200, section 5).
 const IPV6_MTU: u32 = 1280;
 
 /// The link. The data direction is from client to server.
@@ -22,42 +22,38 @@ pub struct PathModel {
     pub loss: Option<Probability>,
     /// Loss in bursts in the data direction, instead of `loss`.
     pub gilbert_elliott: Option<GilbertElliott>,
-    /// Independent loss in the direction of the acknowledgements.
+    /// Independent loss in the direction of the ACKs.
     pub reverse_loss: Probability,
-    /// Whether a sender hears of its losses.
+    /// Whether the sender is told of its losses.
     pub drop: Drop,
     /// Bottleneck rate in the data direction; none: as fast as the machine.
     pub rate: Option<Rate>,
-    /// Bytes that wait before the bottleneck; more are dropped. With `rate` only.
+    /// Bytes that may queue at the bottleneck; more are dropped. With `rate` only.
     pub queue: Option<Size>,
-    /// What the bottleneck does about a queue that grows. With `rate` only.
-    // Absent where it is the default, so that older results can be compared with.
+    /// Active queue management of the bottleneck. With `rate` only.
+    // The default is left out, so that older results stay comparable.
     #[serde(skip_serializing_if = "Aqm::is_tail_drop")]
     pub aqm: Aqm,
-    /// Whether it marks packets of flows that understand ECN instead of dropping
-    /// them. With an `aqm` only.
+    /// Mark packets of ECN flows instead of dropping them. With an `aqm` only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ecn: bool,
-    /// With `aqm = "step"`: packets that will wait longer than this are marked or dropped.
+    /// With `aqm = "step"`: packets with a longer queueing delay are marked or dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mark: Option<Delay>,
-    /// How long a packet is under way, in each direction: the round trip takes
-    /// twice as long.
+    /// One-way delay of a packet; a round trip takes twice as long.
     pub delay: Delay,
-    /// Each packet's delay lies evenly between `delay` less this and `delay`
-    /// plus this, in each direction. Packets may overtake each other.
+    /// Each packet's delay is uniform in `delay` ± this, in each direction. Packets may overtake
+    /// each other.
     pub jitter: Delay,
-    /// Share of the packets in the data direction that are not delayed, and so
-    /// overtake those before them.
+    /// Share of packets in the data direction that are not delayed, and so overtake earlier ones.
     pub reorder: Probability,
-    /// Whether packets of up to 64 KiB cross the link whole (segmentation
-    /// offload), as one unit of loss.
+    /// Packets of up to 64 KiB cross the link whole (segmentation offload), as one unit of loss.
     pub offload: bool,
     /// Largest IP packet, bytes.
     pub mtu: u32,
     /// The version of IP.
     pub family: Family,
-    /// Seed of the loss.
+    /// Seed of the random losses.
     pub seed: u64,
 }
 
@@ -84,7 +80,7 @@ impl Default for PathModel {
     }
 }
 
-/// Bytes that wait before the bottleneck where a scenario does not say.
+/// The default queue at the bottleneck.
 pub const DEFAULT_QUEUE: Size = Size::from_bytes(1_000_000);
 
 /// Loss by a two-state chain (Gilbert 1960, Elliott 1963).
@@ -111,7 +107,7 @@ impl GilbertElliott {
         }
     }
 
-    /// The share of packets lost in the long run: (r·g + p·b)/(p + r).
+    /// The long-run share of packets lost: (r·g + p·b)/(p + r).
     pub fn stationary_loss(&self) -> f64 {
         let (p, r) = (self.to_bad.fraction(), self.to_good.fraction());
         if p == 0.0 {
@@ -143,8 +139,8 @@ impl GilbertElliott {
 }
 
 impl PathModel {
-    /// Takes the keys that may change in the course of a run; the others stay. Whether there
-    /// is any.
+    /// Takes the keys that may change during a run, if any; others stay. Returns whether there is
+    /// one.
     pub(super) fn read_change(&mut self, table: &mut Table<'_>) -> bool {
         let loss = table.value("loss");
         let chain = table.sub("gilbert_elliott").and_then(GilbertElliott::read);
@@ -158,7 +154,7 @@ impl PathModel {
         CHANGING.iter().any(|key| table.has(key))
     }
 
-    /// Takes the keys of a path; what is not there stays.
+    /// Takes the keys of a path; missing ones stay.
     pub(super) fn read(&mut self, table: &mut Table<'_>) {
         self.read_change(table);
         self.drop = table.value("drop").unwrap_or(self.drop);
@@ -176,7 +172,7 @@ impl PathModel {
         self.seed = seed.unwrap_or(self.seed);
     }
 
-    /// Checks what the values say about each other; the keys were taken from that table.
+    /// Checks the values against each other; `table` is the one that they come from.
     pub(super) fn check(&self, table: &Table<'_>) {
         if !table.is_sound() {
             return;
@@ -228,7 +224,7 @@ impl PathModel {
         }
         let packet = u64::from(self.mtu) + 14;
         let (least, why) = match self.aqm {
-            // The lower threshold is a twelfth of the queue: a packet must fit below it.
+            // The lower threshold is a twelfth of the queue, and a packet must fit below it.
             Aqm::Red => (12 * packet, "twelve packets, for `aqm = \"red\"`"),
             _ => (packet, "one packet"),
         };
@@ -306,11 +302,11 @@ impl PathModel {
     }
 }
 
-/// What a sender hears of a packet that the loss program drops.
+/// The sender's knowledge of a packet that the loss program drops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Drop {
-    /// Nothing, as in a network: it misses the acknowledgement.
+    /// None, as in a network: the ACK is missing.
     #[default]
     Silent,
     /// The error of a full local queue, at once.
@@ -321,13 +317,13 @@ pub enum Drop {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aqm {
-    /// Nothing: what does not fit is dropped.
+    /// None: packets that do not fit are dropped.
     #[default]
     TailDrop,
     /// Random early detection (Floyd and Jacobson 1993), tc-red(8).
     Red,
-    /// Every packet that will wait longer than `mark` is marked, if it may be; the others wait
-    /// as with tail drop (RFC 8257, section 3.1).
+    /// A packet with a queueing delay above `mark` is marked, if ECN allows. Others queue as with
+    /// tail drop (RFC 8257, section 3.1).
     Step,
 }
 

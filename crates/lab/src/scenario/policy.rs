@@ -11,23 +11,23 @@ use toml::de::DeValue;
 
 use crate::mode::is_policy_name;
 
-/// A policy file and what a scenario calls it.
+/// A policy file and its name in a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PolicyFile {
-    /// Mode `policy:NAME` runs under it.
+    /// The NAME of mode `policy:NAME`.
     pub name: String,
-    /// Where it is.
+    /// The path of the file.
     #[serde(skip)]
     pub file: PathBuf,
-    /// What it says.
+    /// The text of the file.
     pub text: String,
     /// The congestion controls that its rules set, each once.
     #[serde(skip)]
     pub congestion_controls: Vec<String>,
 }
 
-/// Reads and checks the policies, as `thalweg policy check` does; none where there is a fault.
-/// Relative names begin at the folder.
+/// Reads and checks the policies, as `thalweg policy check` does; none if there is a fault. File
+/// names are relative to the folder.
 pub(super) fn read(tables: Vec<Table<'_>>, folder: &Path) -> Option<Vec<PolicyFile>> {
     let mut all_sound = true;
     let mut policies: Vec<PolicyFile> = Vec::new();
@@ -53,7 +53,7 @@ fn name(value: &DeValue<'_>) -> Option<String> {
     name.map(str::to_owned)
 }
 
-/// Reads one policy; its faults have its own file.
+/// Reads one policy. Its faults name its own file.
 fn load(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
     let bytes = match read_file(&file, MAX_FILE_BYTES) {
         Ok(bytes) => bytes,
@@ -77,13 +77,13 @@ fn load(table: &Table<'_>, name: String, file: PathBuf) -> Option<PolicyFile> {
     Some(PolicyFile {
         name,
         congestion_controls: policy.congestion_controls(),
-        // The parser has found it to be UTF-8.
+        // The parser has checked that it is UTF-8.
         text: String::from_utf8_lossy(&bytes).into_owned(),
         file,
     })
 }
 
-/// Whether there is a policy of this name; otherwise which ones there are.
+/// Fails if no policy has this name, and names those that exist.
 pub(crate) fn known(name: &str, policies: &[PolicyFile]) -> Result<(), String> {
     if policies.iter().any(|policy| policy.name == name) {
         return Ok(());

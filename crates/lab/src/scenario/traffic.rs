@@ -7,17 +7,17 @@ use super::congestion_control;
 use crate::units::grammar::CONGESTION_CONTROL;
 use crate::units::{Delay, Seconds, Size};
 
-/// What is sent.
+/// The traffic of a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// How many rounds each mode has: one connection each, or one group of flows.
+    /// Number of rounds of each mode. A round is one connection or one group of flows.
     pub connections: u32,
-    /// How long each sends; of no effect where flows have a size.
+    /// Sending time of each flow; unused if flows have a size.
     pub duration: Seconds,
     /// The first part of `duration`, which is not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Seconds>,
-    /// What one round is.
+    /// The traffic of one round.
     #[serde(flatten)]
     pub kind: Kind,
 }
@@ -33,21 +33,21 @@ impl Default for Traffic {
     }
 }
 
-/// What one round is.
+/// The traffic of one round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
-    /// One connection of iperf3 that sends for a time.
+    /// One iperf3 connection that sends for a time.
     Bulk,
-    /// Flows of a size, one after the other, each a connection of its own.
+    /// Flows of a given size, one after the other, each a connection of its own.
     Short {
         /// Flows in a round.
         flows: u32,
         /// Bytes of each.
         bytes: Size,
     },
-    /// Flows whose congestion control the mode decides, and others whose application
-    /// asks for one, at the same time.
+    /// Flows whose congestion control the mode decides, at the same time as flows whose application
+    /// sets one.
     Competing {
         /// Flows whose congestion control the mode decides.
         flows: u32,
@@ -56,45 +56,43 @@ pub enum Kind {
     },
     /// Endless flows at the same time, whose congestion control the mode decides.
     Streams {
-        /// How many.
+        /// Number of flows.
         flows: u32,
     },
-    /// An endless flow, and others that send a burst, pause, and again, each over a
-    /// connection that stays.
+    /// An endless flow, and others that send bursts with pauses, each over one connection.
     #[serde(rename = "long-short")]
     LongShort {
-        /// How many, the endless one included.
+        /// Number of flows, the endless one included.
         flows: u32,
         /// Bytes of a burst.
         burst: Size,
-        /// The pause after each.
+        /// The pause after each burst.
         idle: Delay,
     },
-    /// Senders of calls of 1 MB, calls of 10 kB, and streams, at the same time.
+    /// Calls of 1 MB, calls of 10 kB, and streams, all at the same time.
     Incast {
-        /// How many; without `rpcs` the three sorts take turns.
+        /// Number of senders. Without `rpcs` each has one of the three, in turn.
         senders: u32,
-        /// Loops of calls of 1 MB that each sender has, beside [`SMALL_CALLS`] loops of
-        /// calls of 10 kB and one stream.
+        /// Loops of calls of 1 MB per sender, beside [`SMALL_CALLS`] loops of calls of 10 kB and
+        /// one stream.
         #[serde(skip_serializing_if = "Option::is_none")]
         rpcs: Option<u32>,
     },
 }
 
-/// Flows of a given congestion control to compete with.
+/// Competing flows of a given congestion control.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Against {
     /// Their congestion control, set by the application.
     pub cc: String,
-    /// How many.
+    /// Number of flows.
     pub flows: u32,
 }
 
-/// The class of flows that are there to be competed with. They count only where
-/// a statistic names them.
+/// The class of the competitors. They count only for statistics that name them.
 pub const INCUMBENT: &str = "incumbent";
-/// The classes of the flows of incast, in the order in which senders take them,
-/// with the bytes of a call; none: a stream.
+/// The classes of incast flows in the order of the senders, with the bytes of a call; none: a
+/// stream.
 pub const INCAST: [(&str, Option<u64>); 3] = [
     ("rpc-1mb", Some(1_000_000)),
     ("rpc-10kb", Some(10_000)),
@@ -106,14 +104,14 @@ pub const LONG: &str = "long";
 /// The class of the bursts.
 pub const SHORT: &str = "short";
 
-/// Loops of calls of 10 kB of a sender that does all three: with its stream and X loops
-/// of calls of 1 MB it has X + 3 flows at a time.
+/// Loops of calls of 10 kB of a sender with all three sorts. With its stream and X loops of calls
+/// of 1 MB it has X + 3 flows at a time.
 pub const SMALL_CALLS: u32 = 2;
-/// Flows that may be under way at once.
+/// Most flows at the same time.
 const MOST_AT_ONCE: u32 = 1000;
 
 impl Kind {
-    /// The classes that its flows may have.
+    /// The classes of its flows.
     pub fn classes(&self) -> Vec<&'static str> {
         match self {
             Self::Bulk | Self::Short { .. } | Self::Streams { .. } => Vec::new(),
@@ -176,7 +174,7 @@ impl Traffic {
     }
 }
 
-/// The word of a kind.
+/// The key of a kind.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Name {
@@ -189,10 +187,10 @@ enum Name {
 }
 
 impl Traffic {
-    /// None where there is a fault.
+    /// Reads the table; none if there is a fault.
     pub(super) fn read(mut table: Table<'_>) -> Option<Self> {
         let mut traffic = Self::default();
-        // The other keys depend on it.
+        // The other keys depend on the kind.
         let name = table.kind(Some("bulk"))?;
         let connections = table.count("connections", 1..=10_000);
         traffic.connections = connections.unwrap_or(traffic.connections);
@@ -235,7 +233,7 @@ impl Traffic {
 }
 
 impl Against {
-    /// Nobody's where there is a fault.
+    /// Reads the table; empty if there is a fault.
     fn read(table: Option<Table<'_>>) -> Self {
         let mut against = Self {
             cc: String::new(),

@@ -1,8 +1,8 @@
 //! Calls one after the other over one connection.
 //!
-//! A call begins with its length in bytes, so that the receiver knows its end; the rest are
-//! zeros, as are all bytes of flows that end with their connection. The receiver answers each
-//! call with a receipt of one line, and the next call begins when that is there.
+//! A call begins with its length in bytes, so that the receiver knows its end. All other bytes are
+//! zeros, as are those of flows that end with their connection. The receiver answers each call with
+//! a receipt of one line. Then the next call begins.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,14 +13,14 @@ use super::{CHUNK, Flow, PATIENCE_MS, Receipt, SAMPLE, Sender, now_ns, tcp};
 /// Bytes of a call's length, little-endian.
 pub(super) const HEAD: usize = 8;
 
-/// What the first bytes of a message say of its length; none for a flow that ends with its
-/// connection, and while they are not all there.
+/// The length in the first bytes of a message; none for a flow that ends with its connection, and
+/// if bytes are missing.
 pub(super) fn length(head: &[u8]) -> Option<u64> {
     let head = <[u8; HEAD]>::try_from(head).ok()?;
     Some(u64::from_le_bytes(head)).filter(|length| *length > 0)
 }
 
-/// Calls of so many bytes until the time is over, each followed by a pause; the last is
+/// Calls of `bytes` bytes until the time is over, each followed by a pause. The last one is
 /// finished. A call that fails is the last.
 pub(super) fn calls(
     server: SocketAddr,
@@ -58,7 +58,7 @@ pub(super) fn calls(
 
 struct Caller {
     answers: BufReader<TcpStream>,
-    /// As they were when the present call began: those of the handshake do not count.
+    /// The counters at the begin of the present call.
     before: tcp::Info,
     looked: Instant,
 }
@@ -116,14 +116,14 @@ impl Caller {
         }
     }
 
-    /// Notes how the connection does, always or if it is time for it.
+    /// Samples the connection, if `always` or if a sample is due.
     fn look(&mut self, flow: &mut Flow, always: bool) -> io::Result<tcp::Info> {
         if !always && self.looked.elapsed() < SAMPLE {
             return Ok(self.before);
         }
         self.looked = Instant::now();
         let info = tcp::info(self.answers.get_ref())?;
-        // 0 stands for no measurement yet.
+        // 0 means that nothing was measured yet.
         flow.srtt_us
             .extend((info.srtt_us > 0).then_some(info.srtt_us));
         flow.min_rtt_us = (info.min_rtt_us != u32::MAX).then_some(info.min_rtt_us);

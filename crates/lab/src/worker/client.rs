@@ -20,7 +20,7 @@ pub(super) fn run(result: &Path) -> Result<(), Error> {
     fs::write(result, text).map_err(Error::io("cannot write", result))
 }
 
-/// Sends everything of a plan; the flows of a sender are in order.
+/// Sends everything of a plan. The flows of a sender are in order.
 pub(super) fn send(plan: &Plan) -> Vec<Flow> {
     let start = Barrier::new(plan.senders.len());
     std::thread::scope(|scope| {
@@ -94,7 +94,7 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
         if always || last_look.elapsed() >= SAMPLE {
             last_look = Instant::now();
             let info = tcp::info(stream)?;
-            // 0 stands for no measurement yet.
+            // 0 means that nothing was measured yet.
             flow.srtt_us
                 .extend((info.srtt_us > 0).then_some(info.srtt_us));
             flow.min_rtt_us = (info.min_rtt_us != u32::MAX).then_some(info.min_rtt_us);
@@ -123,7 +123,7 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
     }
     stream.shutdown(Shutdown::Write)?;
     let receipt = receipt(&mut stream, flow, &mut look)?;
-    // At the end nothing is in flight: it holds for the whole connection.
+    // At the end nothing is in flight, so that the sample holds for the whole connection.
     look(&stream, flow, true)?;
     flow.cc = tcp::congestion_control(&stream)?;
     match stream_ns {
@@ -147,7 +147,7 @@ fn transfer(server: SocketAddr, sender: &Sender, end_ns: u64, flow: &mut Flow) -
     Ok(())
 }
 
-/// Sends until a time, and looks at the connection from another on.
+/// Sends until `end_ns`, and samples the connection from `measured_ns` on.
 fn send_until(
     stream: &mut TcpStream,
     flow: &mut Flow,
@@ -180,7 +180,7 @@ fn send_until(
     }
 }
 
-/// Waits for what the server says, and looks at the connection meanwhile.
+/// Waits for the receipt, and samples the connection meanwhile.
 fn receipt(
     stream: &mut TcpStream,
     flow: &mut Flow,

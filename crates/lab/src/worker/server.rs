@@ -7,7 +7,7 @@ use super::calls::{HEAD, length};
 use super::{LISTENING, Receipt, now_ns};
 use crate::error::Error;
 
-/// How often the bytes so far are noted, ns.
+/// Interval of the notes of bytes received, ns.
 const NOTE_NS: u64 = 10_000_000;
 
 /// Listens and receives until the process is killed.
@@ -19,18 +19,18 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Receives each connection on a thread of its own.
+/// Receives each connection in a thread of its own.
 pub(super) fn accept(listener: &TcpListener) {
     for stream in listener.incoming() {
         match stream {
-            // A connection that breaks is known at the client's end.
+            // The client reports a connection that breaks.
             Ok(stream) => drop(std::thread::spawn(move || drop(receive(stream)))),
             Err(error) => eprintln!("cannot accept: {error}"),
         }
     }
 }
 
-/// Reads calls and answers each with a receipt, or reads to the end and answers with one.
+/// Reads calls and answers each with a receipt; or reads to the end and answers with one.
 fn receive(mut stream: TcpStream) -> io::Result<()> {
     let mut buffer = vec![0u8; 256 * 1024];
     let nothing = Receipt {
@@ -55,7 +55,7 @@ fn receive(mut stream: TcpStream) -> io::Result<()> {
             receipt.progress.push((now, receipt.bytes));
             noted_ns = now;
         }
-        // The next call begins when this one is answered, so no read has bytes of both.
+        // The next call begins after this one's receipt, so that no read has bytes of both.
         if length(&head).is_some_and(|length| receipt.bytes >= length) {
             let mut line = serde_json::to_vec(&receipt)?;
             line.push(b'\n');

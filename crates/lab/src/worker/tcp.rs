@@ -1,4 +1,4 @@
-//! What the standard library does not offer of TCP sockets.
+//! Features of TCP sockets that the standard library lacks.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,11 +12,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
 use nix::sys::time::TimeVal;
 
-/// Bytes that a stream keeps unsent in its socket, so that it stops in time.
+/// Unsent bytes that a stream keeps in its socket: few, so that it stops in time.
 static UNSENT_BYTES: libc::c_int = 128 * 1024;
 
-/// A socket that is not connected yet, with its congestion control, which gives
-/// up what stands still for the given time.
+/// An unconnected socket with its congestion control. It gives up if it stalls for the given time.
 pub(super) fn socket(
     server: SocketAddr,
     cc: Option<&str>,
@@ -28,7 +27,7 @@ pub(super) fn socket(
     };
     let fd = socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let limit = TimeVal::new(patience.as_secs() as libc::time_t, 0);
-    // The first holds for connect(2) too (socket(7)).
+    // The send time-out holds for connect(2), too (socket(7)).
     socket::setsockopt(&fd, sockopt::SendTimeout, &limit)?;
     socket::setsockopt(&fd, sockopt::ReceiveTimeout, &limit)?;
     socket::setsockopt(&fd, sockopt::TcpNoDelay, &true)?;
@@ -50,14 +49,14 @@ pub(super) fn connect(fd: OwnedFd, server: SocketAddr) -> io::Result<TcpStream> 
     Ok(fd.into())
 }
 
-/// The error of a connection that stood still for too long.
+/// The error of a connection that stalled.
 pub(super) fn stalled(doing: &str) -> io::Error {
     let seconds = super::PATIENCE_MS / 1000;
     let message = format!("no progress for {seconds} s while {doing}");
     io::Error::new(io::ErrorKind::TimedOut, message)
 }
 
-/// An error with what was being done; a time-out of the socket is said as such.
+/// An error with the action that failed. A time-out of the socket becomes [`stalled`].
 pub(super) fn while_doing(doing: &str, error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => stalled(doing),
@@ -72,7 +71,7 @@ pub(super) fn congestion_control(stream: &TcpStream) -> io::Result<String> {
     Ok(name.trim_end_matches('\0').to_owned())
 }
 
-/// Makes a socket writable only while it holds little that is not sent.
+/// Makes a socket writable only while it has few unsent bytes.
 pub(super) fn limit_unsent(stream: &TcpStream) -> io::Result<()> {
     // SAFETY: the kernel reads one int of a constant on an open descriptor.
     let result = unsafe {
@@ -90,7 +89,7 @@ pub(super) fn limit_unsent(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Writes what fits without waiting.
+/// Writes as much as fits without waiting.
 pub(super) fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     let flags = socket::MsgFlags::MSG_DONTWAIT | socket::MsgFlags::MSG_NOSIGNAL;
     socket::send(stream.as_raw_fd(), bytes, flags).map_err(|errno| match io::Error::from(errno) {
@@ -99,12 +98,12 @@ pub(super) fn write_some(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> 
     })
 }
 
-/// Waits until one may write; false where the time is over.
+/// Waits until the socket is writable; false if the time is over.
 pub(super) fn writable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
     ready(stream, PollFlags::POLLOUT, patience)
 }
 
-/// Waits until one may read; false where the time is over.
+/// Waits until the socket is readable; false if the time is over.
 pub(super) fn readable(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
     ready(stream, PollFlags::POLLIN, patience)
 }
@@ -120,7 +119,7 @@ fn ready(stream: &TcpStream, events: PollFlags, patience: Duration) -> io::Resul
     }
 }
 
-/// What the kernel says of a connection.
+/// The kernel's figures of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Info {
     /// Smoothed round-trip time, µs; 0 before the first measurement.
@@ -133,8 +132,8 @@ pub(super) struct Info {
     pub(super) data_segments_sent: u64,
 }
 
-/// Asks the kernel. Read by offset because libc's `tcp_info` ends before the
-/// last fields: `struct tcp_info`, linux/tcp.h; all of these since Linux 4.6.
+/// Reads `struct tcp_info` (linux/tcp.h) by offset, as libc's ends before the last fields. Linux
+/// 4.6 and later have all of these.
 pub(super) fn info(stream: &TcpStream) -> io::Result<Info> {
     const RTT: usize = 68;
     const TOTAL_RETRANS: usize = 100;
@@ -142,8 +141,8 @@ pub(super) fn info(stream: &TcpStream) -> io::Result<Info> {
     const DATA_SEGS_OUT: usize = 156;
     let mut buffer = [0u8; 256];
     let mut length = buffer.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to a buffer that has them,
-    // and the new length to an integer of its type.
+    // SAFETY: the kernel writes at most `length` bytes to a buffer of that size, and the new length
+    // to an integer of its type.
     let result = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),

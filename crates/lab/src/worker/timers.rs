@@ -1,5 +1,5 @@
-//! How late timers of high resolution are, from 1 µs to 10 ms ahead: those of the kernel by
-//! themselves (`bpf/timer.bpf.c`), and the sleep of a program.
+//! Lateness of high-resolution timers, 1 µs to 10 ms ahead: the kernel's own (`bpf/timer.bpf.c`),
+//! and the sleep of a program.
 
 use std::mem::MaybeUninit;
 use std::thread;
@@ -15,24 +15,24 @@ use super::now_ns;
 use crate::error::Error;
 use thalweg_report::sample;
 
-/// How far ahead timers are set, µs.
+/// Times ahead at which timers are set, µs.
 const AHEAD_US: [u64; 13] = [
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000,
 ];
-/// How often each.
+/// Repetitions of each.
 const ROUNDS: usize = 200;
-/// How long all of them may take.
+/// Time limit of all of them.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Parts that a distribution is told in.
+/// Steps of a reported distribution.
 const PARTS: usize = 1000;
 
-/// How late timers were, µs, in a thousand steps from the least to the greatest.
+/// Lateness of timers, µs, in a thousand steps from the least to the greatest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Lateness {
-    /// The kernel's, until its callback runs; empty on a user-mode kernel, which takes no callbacks
-    /// in BPF.
+    /// Until the kernel's callback runs; empty on a user-mode kernel, which takes no callbacks in
+    /// BPF.
     pub(crate) kernel_us: Vec<f64>,
-    /// A program's sleep, until it has read the clock.
+    /// Until a program that slept has read the clock.
     pub(crate) program_us: Vec<f64>,
 }
 
@@ -86,7 +86,7 @@ fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
     let deadline = Instant::now() + PATIENCE;
     let results = skeleton.maps.bss_data.as_deref();
     let results = results.expect("the program has variables");
-    // SAFETY: the kernel writes to it meanwhile.
+    // SAFETY: the pointer is valid; the kernel writes to it meanwhile, so the read is volatile.
     let expired = || unsafe { std::ptr::read_volatile(&raw const results.expired) } as usize;
     while expired() < wanted {
         if Instant::now() >= deadline {
@@ -101,8 +101,7 @@ fn kernel(rounds: usize) -> Result<Vec<f64>, Error> {
 }
 
 fn program(rounds: usize) -> Result<Vec<f64>, Error> {
-    // What is measured is not how much later timers may be.
-    // SAFETY: takes integers.
+    // The slack that timers may have is not to be measured. SAFETY: the arguments are integers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let mut late_us = Vec::new();
     for _ in 0..rounds {
@@ -120,7 +119,8 @@ fn sleep_until(moment_ns: u64) -> Result<(), Error> {
         tv_sec: (moment_ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (moment_ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: reads a structure that lives throughout; the time that is left is not asked for.
+    // SAFETY: the call reads a structure that lives throughout, and does not write the remaining
+    // time.
     let code = unsafe {
         libc::clock_nanosleep(
             libc::CLOCK_MONOTONIC,
@@ -145,7 +145,7 @@ mod tests {
     fn sleeping_programs_wake_after_the_moment() {
         let late_us = program(5).unwrap();
         assert_eq!(late_us.len(), 5 * AHEAD_US.len());
-        // Nobody wakes at the very moment, and a sleep that is none at all would be late by nothing.
+        // A timer never expires exactly on time; without a sleep the lateness would be 0.
         assert!(
             late_us.iter().all(|us| (0.001..10e6).contains(us)),
             "{late_us:?}"

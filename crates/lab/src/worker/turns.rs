@@ -1,5 +1,5 @@
-//! Programs that are run one after the other where this one is, for whoever holds its standard
-//! streams: an order is a line on standard input, its result one on standard output.
+//! Runs programs one after the other, for the holder of its standard streams. An order is a line on
+//! standard input, its result a line on standard output.
 
 use std::io::{self, BufRead, Write};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// What is said before the first order.
+/// The line before the first order.
 pub(crate) const READY: &str = "ready";
 
 /// A program to run.
@@ -18,16 +18,16 @@ pub(crate) struct Order {
     pub(crate) arguments: Vec<String>,
 }
 
-/// What became of it.
+/// The result of an order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Done {
-    /// Whether it ended well; otherwise how it ended, in words.
+    /// Success, or how it ended, in words.
     pub(crate) ended: Result<(), String>,
     /// Its standard output.
     pub(crate) output: String,
 }
 
-/// Runs what is ordered until nothing more can come.
+/// Runs orders until standard input ends.
 pub(super) fn obey() -> Result<(), Error> {
     let broken = || Error::system("the streams that orders come by");
     say(READY).map_err(broken())?;
