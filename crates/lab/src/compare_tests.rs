@@ -97,7 +97,7 @@ fn a_clear_loss_is_worse_a_clear_gain_better_and_the_same_neither() {
     );
     assert!((goodputs[1].value - 2.0).abs() < 1e-9);
     assert!((goodputs[2].value - 0.8).abs() < 1e-9);
-    // The spread is ±10 %: the interval is narrower than that, and not nothing.
+    // The spread is ±10 %: the interval is narrower than that, and not empty.
     assert!(goodputs[2].low > 0.7 && goodputs[2].low < 0.8);
     assert!(comparison.is_worse());
     // 20 % worse is within a tolerance of 30 %.
@@ -107,7 +107,7 @@ fn a_clear_loss_is_worse_a_clear_gain_better_and_the_same_neither() {
     };
     let comparison = compare(&a, &b, &tolerant).unwrap();
     assert!(!comparison.is_worse());
-    // What does not differ at all has an interval of one point.
+    // Equal values have an interval of one point.
     let share = &comparison.rows[1];
     assert_eq!(share.measure, Measure::RetransmissionShare);
     assert_eq!((share.value, share.low, share.high), (0.0, 0.0, 0.0));
@@ -128,7 +128,7 @@ fn lower_is_better_where_it_is() {
             expected
         );
     }
-    // Shares are compared by difference: from 0 to 2 % is worse, also with 1 point.
+    // Shares are compared by difference: from 0 to 2 % is worse, even by a single point.
     let against = Against::of(Measure::RetransmissionShare);
     assert_eq!(against.apply(0.0, 0.02), 0.02);
     assert_eq!(
@@ -139,7 +139,7 @@ fn lower_is_better_where_it_is() {
         verdict(0.02, 0.02, against, Better::Lower, 0.03),
         Verdict::NoDifferenceShown
     );
-    // Nothing against nothing is no difference.
+    // 0 against 0 is no difference.
     assert_eq!(Against::Ratio.apply(0.0, 0.0), 1.0);
 }
 
@@ -225,7 +225,7 @@ fn what_cannot_be_compared_is_refused_with_the_reason() {
             "{error}"
         );
     }
-    // More connections of the same are no other scenario.
+    // More connections do not make another scenario.
     let mut longer = results.clone();
     longer["scenarios"][0]["scenario"]["traffic"]["connections"] = 90.into();
     compare(&good, &files.write("longer.json", &longer), &goodput()).unwrap();

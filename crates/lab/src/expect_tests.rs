@@ -51,7 +51,7 @@ fn verdict(expectation: Expectation, modes: &[ModeOutcome]) -> (Verdict, Option<
 #[test]
 fn the_last_half_is_compared_with_the_same_rounds() {
     let modes = [
-        // The machine became slower in the middle.
+        // The machine became slower halfway.
         outcome("baseline", &[40.0, 40.0, 40.0, 10.0, 10.0, 10.0], "cubic"),
         outcome("thalweg", &[40.0, 40.0, 40.0, 10.0, 10.0, 10.0], "cubic"),
     ];

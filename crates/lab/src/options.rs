@@ -26,13 +26,14 @@ pub struct Options {
     /// Directory of the report; none: a new one below `lab-results`. Several scenarios get a
     /// subdirectory each.
     pub out: Option<PathBuf>,
-    /// The `thalweg` command. As agent it is started as `BINARY --socket PATH run --config PATH`,
-    /// in a kernel of its own as `BINARY lab guest DIRECTORY`, and for all traffic but bulk as
-    /// `BINARY lab worker …`, see [`crate::worker`].
+    /// The `thalweg` command. The agent is `BINARY --socket PATH run --config PATH`. A kernel of
+    /// its own starts `BINARY lab guest DIRECTORY`. All traffic but bulk is made by `BINARY lab
+    /// worker …`, see [`crate::worker`].
     pub agent_binary: PathBuf,
     /// Whether to draw a progress bar on a terminal's standard error.
     pub progress: bool,
-    /// The kernel for [`crate::backend::run`]. [`run`] always uses the kernel that it is called on.
+    /// The kernel for [`crate::backend::run`]. [`crate::run()`] always uses the kernel that it is
+    /// called on.
     pub kernel: KernelOptions,
     /// Facts about the run from the place where it was started.
     pub origin: Origin,

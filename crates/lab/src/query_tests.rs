@@ -93,7 +93,7 @@ fn recovery_is_counted_from_the_change_against_what_is_best_after_it() {
         Err("the path does not change".into())
     );
     modes[2].last_change = Some(10);
-    // After it: 20, 20, 20, 50, 50, 50: the sixth's window is 20 20 50 50 50.
+    // After the change: 20, 20, 20, 50, 50, 50. The sixth value's window is 20 20 50 50 50.
     assert_eq!(value(Statistic::Recovery, &modes[2], &modes), Ok(6.0));
 }
 
@@ -129,7 +129,7 @@ fn competition_has_share_fairness_and_harm() {
         value(Statistic::Harm, &modes[1], &modes[1..]),
         Err("mode fixed:cubic was not run".into())
     );
-    // Incumbents are not what the mode is judged by, unless they are named.
+    // Incumbents count only if they are named.
     assert_eq!(value(Statistic::Median, &modes[1], &modes), Ok(60.0));
     let named = Query {
         class: Some(INCUMBENT),
@@ -156,8 +156,8 @@ fn times_are_percentiles_over_all_samples_and_failures_are_the_slowest() {
     modes[0].least_rtt_us = Some(90.0);
     assert_eq!(value(Statistic::FctMedian, &modes[0], &modes), Ok(49.5));
     assert_eq!(value(Statistic::SrttMedian, &modes[0], &modes), Ok(149.5));
-    // Of 1000 samples the last hundred are 1000 µs. The median lies between those of
-    // numbers 499 and 500: nine samples each from 0 on, so both are 55.
+    // The last hundred of 1000 samples are 1000 µs. The median lies between samples 499 and 500:
+    // nine samples each from 0 on, so both are 55.
     assert_eq!(value(Statistic::RttMedian, &modes[0], &modes), Ok(55.0));
     assert_eq!(value(Statistic::RttP95, &modes[0], &modes), Ok(1000.0));
     assert_eq!(
@@ -216,7 +216,7 @@ fn the_total_is_the_median_of_what_rounds_carry() {
         ..Statistic::Total.into()
     };
     assert_eq!(calls.value(&mode, &[]), Ok(30.0));
-    // Traffic whose rounds have no time has no total.
+    // Rounds without a time have no total.
     let without = outcome("baseline", &[7.0]);
     assert!(value(Statistic::Total, &without, &[]).is_err());
 }
@@ -229,7 +229,7 @@ fn fairness_is_the_least_over_the_greatest_of_each_round_of_several() {
         ..Connection::default()
     };
     let of = |connections: &[Connection]| fairness(&connections.iter().collect::<Vec<_>>());
-    // 0.25 and 0.75; a round of one flow, and one without progress, say nothing.
+    // 0.25 and 0.75; rounds of one flow or without progress do not count.
     let all = [
         flow(0, 10.0),
         flow(0, 40.0),

@@ -19,7 +19,7 @@ fn rounds_rotate_and_references_may_be_rare() {
         ]
     );
     assert_eq!(schedule(&modes, 4, 1).len(), 12);
-    // A policy learns nothing: it has the turns of a reference.
+    // A policy does not learn, so it has the turns of a reference.
     let modes = [Mode::Policy("clamp".into()), Mode::Thalweg];
     let turns = schedule(&modes, 3, 2);
     let order: Vec<(u32, usize)> = turns.iter().map(|turn| (turn.round, turn.mode)).collect();

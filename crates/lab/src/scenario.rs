@@ -1,7 +1,7 @@
 //! A scenario: a path, its traffic and the expected outcome, as a TOML file.
 //! `docs/reference/lab.md` documents every key.
 //!
-//! Parsing is strict. An unknown key, a malformed quantity or a contradiction is an error with
+//! Parsing is strict: an unknown key, a malformed quantity or a contradiction is an error. It has
 //! file, line, column and what was expected, and nothing runs.
 
 mod arm;

@@ -31,8 +31,7 @@ relative_to = "best-fixed"
 at_least = 1.5
 "#;
 
-/// A mode with the same goodput and arm in each round towards near and far, in
-/// Mbit/s.
+/// A mode with the same goodput and arm in each round towards near and far, in Mbit/s.
 fn mode(name: &str, near: (f64, &str), far: (f64, &str)) -> ModeOutcome {
     let remote = |name: &str, address: &str, dropped_packets, last_change| RemoteOutcome {
         name: name.into(),
@@ -120,7 +119,7 @@ fn each_host_has_its_own_figures_and_its_own_best_arm() {
     assert_eq!(here.connections.len(), 10);
     assert_eq!(value(Statistic::Median), Ok(8e6));
     assert_eq!(value(Statistic::Loss), Ok(0.4));
-    // Of its own least round-trip time, 400 µs.
+    // Above its own least round-trip time, 400 µs.
     assert_eq!(value(Statistic::QueueDelayMedian), Ok(500.0));
     assert!(near_to(value(Statistic::Regret).unwrap(), 10.0 * 0.2));
     assert_eq!(value(Statistic::Convergence), Ok(f64::INFINITY));
@@ -166,7 +165,7 @@ fn expectations_look_at_one_host_or_at_all() {
     );
     assert!(near_to(far.value.unwrap(), 0.8));
     assert_eq!(far.reference.as_ref().unwrap().to_string(), "fixed:bbr");
-    // 0.85 to 0.6 is less than 1.5.
+    // 0.85 / 0.6 is less than 1.5.
     assert!(near_to(all.value.unwrap(), 0.85 / 0.6));
     assert!(!outcome.passed());
 }
@@ -239,7 +238,7 @@ fn a_prefix_stands_for_the_hosts_in_it() {
     assert!(near.is_at("10.0.0.2") && !near.is_at("10.0.0.1") && !near.is_at("x"));
     assert!(far.is_at("fd00:0:1:2::2") && far.is_at("fd00:0:1:2::/64"));
     assert!(!far.is_at("fd00:0:2:2::/64") && !far.is_at("10.0.0.2"));
-    // The measure itself knows nothing of hosts.
+    // The measure itself does not know hosts.
     let here = outcome.modes[0].towards("near").unwrap();
     let delays = Measure::QueueDelay.of(here.measured(), &here);
     assert_eq!(delays, [(30.0, 1); 10]);

@@ -33,8 +33,8 @@ pub struct Options {
     pub program: PathBuf,
 }
 
-/// Measures the lateness of timers and writes `results.json`: thousand steps from the least to the
-/// greatest, µs.
+/// Measures the lateness of timers and writes `results.json`: a thousand steps from the least to
+/// the greatest, µs.
 ///
 /// # Errors
 /// Measuring or writing fails, for example without the right to real-time priority.

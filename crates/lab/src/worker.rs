@@ -3,7 +3,7 @@
 //!
 //! iperf3's control connection would outweigh a short flow. A flow is one TCP connection: the
 //! client sends and closes its side, then the server answers with bytes and times. Or a flow is one
-//! of several calls over a connection ([`calls`]). Both hosts share CLOCK_MONOTONIC, as network
+//! of several calls over a connection (`calls`). Both hosts share CLOCK_MONOTONIC, as network
 //! namespaces do not separate clocks.
 
 mod calls;

@@ -53,12 +53,12 @@ fn flood_process() {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect((address, 9)).unwrap();
     loop {
-        // Nobody listens there, which the peer says now and then.
+        // Nobody listens there, which the peer reports now and then.
         let _ = socket.send(&[0; 1400]);
     }
 }
 
-/// Datagrams that reached a host's UDP, and found nobody.
+/// Datagrams that reached a host's UDP without a receiver.
 fn unclaimed_datagrams(pair: &Pair) -> u64 {
     let output = pair
         .command_in(Side::Server, "nstat")
@@ -109,8 +109,8 @@ fn a_change_leaves_no_moment_without_a_limit() {
     let elapsed = started.elapsed();
     flood.kill().unwrap();
     flood.wait().unwrap();
-    // The rate, and the bucket of each bottleneck; 3 ms of the bare link would be
-    // hundreds of kilobytes each time.
+    // The rate, and the bucket of each bottleneck. 3 ms of the bare link would be hundreds of
+    // kilobytes each time.
     let most = 11e6 / 8.0 * elapsed.as_secs_f64() + ((CHANGES + 1) * 3028) as f64;
     assert!((arrived as f64) < most, "{arrived} of {most} bytes");
 }
@@ -132,7 +132,7 @@ fn bernoulli_loss_is_binomial_and_not_bursty() {
         let counters = rehearse(&GilbertElliott::bernoulli(percent(loss)), seed, PACKETS).unwrap();
         assert_eq!(counters.seen_packets, u64::from(PACKETS));
         let p = loss / 100.0;
-        // Five standard deviations: one seed in two million would fail.
+        // Five standard deviations: one seed in two million fails.
         let bound = 5.0 * (p * (1.0 - p) / f64::from(PACKETS)).sqrt();
         let measured = counters.loss().unwrap();
         assert!(
@@ -173,7 +173,7 @@ fn a_signal_does_not_end_a_rehearsal() {
     let ended = std::sync::atomic::AtomicBool::new(false);
     let disturbed = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // So many that the first rehearsals meet one, and that the last meets none.
+            // Enough signals that the first rehearsals meet one, and the last meets none.
             for _ in 0..50 {
                 if ended.load(std::sync::atomic::Ordering::Relaxed) {
                     break;
@@ -194,8 +194,8 @@ fn gilbert_elliott_has_the_stationary_loss_and_burst_length_of_theory() {
     if !common::possible() {
         return;
     }
-    // Simple Gilbert: everything is lost in the bad state and nothing in the
-    // good one, so a burst is a stay in the bad state: geometric, mean 1/r.
+    // Simple Gilbert: all packets of the bad state are lost, none of the good. A burst is a stay in
+    // the bad state: geometric, mean 1/r.
     let chain = GilbertElliott {
         to_bad: percent(1.0),
         to_good: percent(20.0),
@@ -412,7 +412,7 @@ fn nothing_is_left_after_an_error() {
                 ..Default::default()
             },
         ),
-        // Too long a queue for the kernel's 32-bit limit: tc refuses it last.
+        // The queue exceeds the kernel's 32-bit limit, so tc refuses it last.
         (
             "noqueue",
             PairOptions {
@@ -471,8 +471,8 @@ fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle
     if !common::possible() {
         return;
     }
-    // By hand, in units of 64 ns: 16 a doubling, so 15 is bucket 15, 16 and 31 begin
-    // and end the first doubling, 2^20 is 16 further doublings on; then saturation.
+    // By hand, in units of 64 ns, 16 buckets a doubling. 15 is in bucket 15. 16 and 31 are the ends
+    // of the first doubling. 2^20 is 16 doublings further. Then it saturates.
     let (unit, second) = (64, 1_000_000_000);
     let known = [
         (0, 0),
@@ -490,7 +490,7 @@ fn the_kernel_counts_round_trip_times_in_the_bucket_of_which_they_are_the_middle
     for ((ns, bucket), (found, _)) in known.into_iter().zip(buckets) {
         assert_eq!(found, bucket, "{ns} ns");
     }
-    // A microsecond to a minute, six a decade.
+    // A microsecond to a minute, six values a decade.
     let times: Vec<u64> = (0..47)
         .map(|step| 10f64.powf(3.0 + f64::from(step) / 6.0) as u64)
         .collect();

@@ -16,7 +16,7 @@ use thalweg_lab::outcome::Connection;
 use thalweg_lab::worker::Job;
 use thalweg_lab::{Error, Mode, Options, Outcome, report, run, table};
 
-/// Runs change signal handlers and load the machine: one at a time.
+/// One run at a time: runs change signal handlers and load the machine.
 static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn alone() -> std::sync::MutexGuard<'static, ()> {
@@ -109,7 +109,7 @@ fn a_run_measures_reports_and_leaves_nothing() {
         2
     );
     let mut returned = report::json(&outcome).unwrap();
-    // The file says where it lies as seen from itself.
+    // The file gives its place relative to itself.
     returned["scenarios"][0]["report"] = ".".into();
     assert_eq!(format!("{returned:#}\n"), written);
     assert_eq!(fs::read_dir(out.join("raw")).unwrap().count(), 4);
@@ -195,7 +195,7 @@ fn a_fault_in_a_later_scenario_is_found_before_anything_runs() {
     assert!(!directory.path().join("out").exists());
 }
 
-/// Writes a script that starts this test binary as an agent of some behaviour.
+/// Writes a script that starts this test binary as an agent with a given behaviour.
 fn fake_agent(directory: &Path, behaviour: &str) -> PathBuf {
     let script = directory.join("agent");
     let text = format!(
@@ -207,7 +207,7 @@ fn fake_agent(directory: &Path, behaviour: &str) -> PathBuf {
     script
 }
 
-/// Not a test: what [`fake_agent`] starts.
+/// Not a test: the agent of [`fake_agent`].
 #[test]
 #[ignore = "helper process of other tests"]
 fn fake_agent_process() {
@@ -295,7 +295,7 @@ fn an_agent_is_configured_asked_and_told_to_go() {
     assert_eq!(own_leftovers(), Vec::<String>::new());
 }
 
-/// Runs a scenario whose traffic the laboratory's own worker makes.
+/// Runs a scenario with traffic of the laboratory's own worker.
 fn run_flows(directory: &Path, text: &str, modes: &[&str]) -> Outcome {
     let mut options = options(directory, text, modes);
     options.agent_binary = fake_agent(directory, "obeys");
@@ -368,7 +368,7 @@ fn a_policy_that_cannot_be_applied_is_an_error_that_leaves_nothing() {
     fs::write(directory.path().join("p.toml"), POLICY).unwrap();
     let text = "[traffic]\nconnections = 1\n[[policy]]\nname = \"p\"\nfile = \"p.toml\"\n";
     let mut options = options(directory.path(), text, &["baseline", "policy:p"]);
-    // It knows no `policy apply`, and says so.
+    // This agent knows no `policy apply` and says so.
     options.agent_binary = fake_agent(directory.path(), "obeys");
     let error = run(&options).unwrap_err().to_string();
     assert!(
@@ -498,7 +498,7 @@ fn sigint_and_sigterm_end_a_run_in_order() {
         send(signal, &child);
         let started = Instant::now();
         assert_eq!(child.wait().unwrap().code(), Some(42));
-        // Long before the connection of a minute is over.
+        // Long before the end of the connection, which takes a minute.
         assert!(
             started.elapsed() < Duration::from_secs(30),
             "{:?}",

@@ -116,7 +116,7 @@ fn empty(path: &Path, deadline: Instant) {
 /// The mount point of the unified cgroup hierarchy.
 ///
 /// # Errors
-/// [`Error::System`] if no cgroup2 file system is mounted.
+/// [`Error::Process`] if no cgroup2 file system is mounted.
 pub fn mount() -> Result<PathBuf, Error> {
     let path = Path::new("/proc/self/mountinfo");
     let table = fs::read_to_string(path).map_err(Error::io("cannot read", path))?;

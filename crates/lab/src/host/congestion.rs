@@ -22,7 +22,7 @@ const LOCK: &str = "/run/thalweg-lab.lock";
 /// The congestion controls that the kernel offers now, in its own order.
 ///
 /// # Errors
-/// [`Error::Io`] if the kernel's list cannot be read.
+/// [`Error::Process`] if the kernel's list cannot be read.
 pub fn available() -> Result<Vec<String>, Error> {
     read_list(AVAILABLE)
 }

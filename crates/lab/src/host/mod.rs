@@ -241,7 +241,7 @@ impl Pair {
     /// Fails if the hosts are no longer joined.
     ///
     /// # Errors
-    /// [`Error::System`] if this process has stopped forwarding.
+    /// [`Error::Process`] if this process has stopped forwarding.
     pub fn check(&self) -> Result<(), Error> {
         self.remotes.iter().try_for_each(Remote::check)
     }
@@ -273,7 +273,7 @@ impl Pair {
     /// Writes a setting below `net.` of one host.
     ///
     /// # Errors
-    /// [`Error::System`] with the kernel's answer.
+    /// [`Error::Process`] with the kernel's answer.
     pub fn set_sysctl(&self, side: Side, key: &str, value: &str) -> Result<(), Error> {
         self.side(side).set_sysctl(key, value)
     }
@@ -292,7 +292,7 @@ impl Pair {
     /// kills it when the thread that starts it ends.
     ///
     /// # Errors
-    /// [`Error::Io`] if the cgroup cannot be opened.
+    /// [`Error::Process`] if the cgroup cannot be opened.
     pub fn command_in(&self, side: Side, program: &str) -> Result<Command, Error> {
         self.command_within(self.side(side), program)
     }
@@ -300,7 +300,7 @@ impl Pair {
     /// The same on one of [`Pair::remotes`].
     ///
     /// # Errors
-    /// [`Error::Io`] if the cgroup cannot be opened.
+    /// [`Error::Process`] if the cgroup cannot be opened.
     pub fn command_on(&self, remote: &Remote, program: &str) -> Result<Command, Error> {
         self.command_within(remote.server(), program)
     }

@@ -2,9 +2,9 @@
 //!
 //! They are not queueing disciplines of the sender's own link, for two reasons. A packet that waits
 //! there counts as the sender's own. TCP's small-queue limit (`tcp_small_queue_check`,
-//! net/ipv4/tcp_output.c) then holds back the rest, so that only a few packets are ever in flight,
-//! and a full queue is reported to the sender (`NET_XMIT_DROP`). Also, the sender's link has its
-//! own discipline, the scenario's `qdisc`. A namespace that forwards releases the packet from the
+//! net/ipv4/tcp_output.c) then holds back the rest, so that only a few packets are ever in flight.
+//! A full queue is reported to the sender (`NET_XMIT_DROP`). Also, the sender's link has its own
+//! discipline, the scenario's `qdisc`. A namespace that forwards releases the packet from the
 //! sender's socket (`ip_rcv_core`).
 //!
 //! Each has its own namespace, without `tbf` below `netem`. Before Linux 6.13 netem miscounts and

@@ -12,7 +12,7 @@ use crate::table;
 pub struct Finished {
     /// Whether no expectation was missed.
     pub passed: bool,
-    /// The document of [`super::json`].
+    /// The document of [`super::json()`].
     pub document: Value,
     /// The tables for a terminal.
     pub text: String,
@@ -22,7 +22,7 @@ impl Finished {
     /// The document and tables of an outcome.
     ///
     /// # Errors
-    /// [`Error::System`] if a figure cannot be written as JSON.
+    /// [`Error::Process`] if a figure cannot be written as JSON.
     pub fn of(outcome: &Outcome) -> Result<Self, Error> {
         let texts: Vec<String> = outcome.scenarios.iter().map(table::scenario).collect();
         Ok(Self {

@@ -153,7 +153,7 @@ fn each_measure_has_its_picture_where_it_was_measured() {
     let page_of_competition = page(&environment(), &outcome);
     assert!(titles(&page_of_competition).contains(&"Share of the bottleneck".to_owned()));
     assert!(!page_of_competition.contains("NaN"));
-    // What was not measured has none, and no row either.
+    // A measure without values has neither picture nor row.
     for connection in outcome
         .modes
         .iter_mut()

@@ -60,7 +60,7 @@ pub(crate) fn directories(
 /// The machine-readable document of a whole run.
 ///
 /// # Errors
-/// [`Error::System`] if a figure cannot be written as JSON.
+/// [`Error::Process`] if a figure cannot be written as JSON.
 pub fn json(outcome: &Outcome) -> Result<Value, Error> {
     let scenarios = outcome
         .scenarios

@@ -2,7 +2,7 @@ use thalweg_units::Faults;
 
 use crate::scenario::Scenario;
 
-/// Parses a scenario that lies in a folder with a model and an object.
+/// Parses a scenario in a folder with a model and an object.
 fn parse(text: &str) -> Result<Scenario, Faults> {
     let directory = tempfile::tempdir().unwrap();
     for name in ["m.safetensors", "x.bpf.o"] {

@@ -36,7 +36,7 @@ fn a_change_is_of_one_host_or_of_every_host() {
         .map(|change| (change.at, change.host.as_str()))
         .collect();
     assert_eq!(found, [(2, "b"), (2, "a"), (5, "a"), (5, "b")]);
-    // Each goes on from what its own host had.
+    // Each change continues from its own host's path.
     let [_, _, a, b] = &scenario.changes[..] else {
         panic!("{found:?}")
     };
@@ -45,7 +45,7 @@ fn a_change_is_of_one_host_or_of_every_host() {
     assert_eq!(b.path.loss, None);
     assert_eq!(b.path.rate, Some("20mbit".parse().unwrap()));
     assert_eq!(b.path.reverse_loss, "1%".parse().unwrap());
-    // Twice at once for the same host, or back in time, is no order.
+    // Twice at once for one host, or back in time, is no order.
     let twice = "name = \"x\"\n[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n\
                  [[change]]\nat = 2\nhost = \"b\"\nloss = \"1%\"\n[[change]]\nat = 2\nloss = \"2%\"\n";
     let fault = fault(twice);

@@ -32,7 +32,7 @@ fn a_host_has_what_the_path_says_unless_it_says_otherwise() {
         offload: false,
         mtu: 1400,
         family: Family::Ipv6,
-        // Of the second host: losses of different hosts are independent.
+        // The second host's seed: losses of different hosts are independent.
         seed: 8,
     };
     assert!(other.path.gilbert_elliott.is_some());

@@ -6,7 +6,7 @@ use crate::scenario::{Kind, Scenario};
 
 const RULE: &str = "name = \"p\"\n[[rule]]\nname = \"r\"\n";
 
-/// A directory with a policy beside where a scenario would be, and the scenario parsed there.
+/// A directory with a policy, and a scenario parsed as if it were there.
 fn parse_beside(policy: &str, tables: &str) -> Result<Scenario, Faults> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("sub")).unwrap();
@@ -115,7 +115,7 @@ fn faults_in_a_policy_have_its_file_and_places() {
     }
 }
 
-/// The scenarios that come with Thalweg and name policies.
+/// The scenarios of Thalweg that name policies.
 #[test]
 fn the_clamp_experiment_differs_in_one_number() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/published");
@@ -133,7 +133,7 @@ fn the_clamp_experiment_differs_in_one_number() {
             (&scenario.path, &scenario.policies),
             (&first.path, &first.policies)
         );
-        // What the clamp allows to be under way fits into the queue.
+        // The windows that the clamp allows fit into the queue.
         let windows = 3 * (u64::from(rpcs) + 1) * 100 * 1514;
         assert!(windows < scenario.path.queue.unwrap().bytes());
     }

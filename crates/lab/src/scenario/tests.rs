@@ -16,8 +16,8 @@ pub(crate) fn fault(text: &str) -> Fault {
     fault.clone()
 }
 
-/// Checks that each text has one fault, at this place (line, column) and with this message. It
-/// is appended to a table, and that to a first line with the name: the table begins in line 2.
+/// Checks that each text has one fault with this place (line, column) and message. The text follows
+/// a table, which follows a first line with the name, so the table begins in line 2.
 pub(crate) fn faults_are(table: &str, cases: &[(&str, (usize, usize), &str)]) {
     for &(line, place, message) in cases {
         let text = format!("name = \"x\"\n{table}{line}\n");
@@ -179,7 +179,7 @@ fn faults_have_a_place_and_say_what_was_expected() {
     );
 }
 
-/// One a part of the file, and of all kinds: not TOML apart, each is found.
+/// One fault of each kind in each part of the file; all are found, unless the file is not TOML.
 #[test]
 fn all_faults_are_told_at_once() {
     let Faults(faults) = parse(

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether the machine can run the test; otherwise says why not.
+/// Whether the machine can run the test; if not, prints why.
 pub fn possible() -> bool {
     let missing = thalweg_lab::host::missing();
     if !missing.is_empty() {
@@ -13,8 +13,8 @@ pub fn possible() -> bool {
     missing.is_empty()
 }
 
-/// Everything on the machine that bears this text in its name: namespaces,
-/// cgroups, run directories, links, mounts.
+/// Everything on the machine whose name has this text: namespaces, cgroups, run directories, links,
+/// mounts.
 pub fn leftovers(text: &str) -> Vec<String> {
     let mut places = vec![PathBuf::from("/run/netns"), PathBuf::from("/run")];
     places.extend(thalweg_lab::host::cgroup_mount().ok());
@@ -28,7 +28,7 @@ pub fn leftovers(text: &str) -> Vec<String> {
     );
     let links = Command::new("ip").args(["-o", "link"]).output().unwrap();
     let links = String::from_utf8(links.stdout).unwrap();
-    // The links never exist outside the namespaces.
+    // The links exist only in the namespaces.
     found.extend(
         links
             .lines()
@@ -48,7 +48,7 @@ fn names(directory: &Path, text: &str) -> Vec<String> {
         .collect()
 }
 
-/// The part of a name that says whose it is.
+/// The part of a name that tells the process.
 pub fn of_process(pid: u32) -> String {
     format!("thalweg-lab-{pid}-")
 }
