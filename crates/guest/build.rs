@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the architecture");
-    // User-mode kernels are for x86 alone, and so are those that run in QEMU.
+    // User-mode kernels, and those in QEMU, are for x86 only.
     if architecture == "x86_64" {
         build_library("src/uml/ptrace.c", &out.join("ptrace.so"));
         build_library("src/uml/idle.c", &out.join("idle.so"));

@@ -1,4 +1,4 @@
-//! Where kernels that were built or downloaded are kept.
+//! The cache of built and downloaded kernels.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use thalweg_process::owned::{PREFIX, orphans};
 
 use crate::error::Error;
 
-/// `$XDG_CACHE_HOME/thalweg`, `~/.cache/thalweg`, or `/var/cache/thalweg`, the first that the
+/// The first of `$XDG_CACHE_HOME/thalweg`, `~/.cache/thalweg` and `/var/cache/thalweg` that the
 /// environment names.
 pub(crate) fn directory() -> PathBuf {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
@@ -19,13 +19,13 @@ pub(crate) fn directory() -> PathBuf {
         .join("thalweg")
 }
 
-/// A directory for what is not yet whole; dropped, it is removed.
+/// A directory for unfinished files; dropped, it is removed.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new one below a directory of the cache, which it creates. What a killed process left
-    /// there is removed.
+    /// Creates one below a directory of the cache, which is created, too. Remains of a killed
+    /// process are removed.
     pub(crate) fn create(parent: &Path) -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         for name in orphans(parent) {

@@ -1,5 +1,5 @@
-//! What a kernel tells those who started it, while it runs: one JSON document a line, into a
-//! file that both see or a serial line.
+//! Messages from a running kernel to the process that started it: one JSON document a line, in a
+//! shared file or on a serial line.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -10,45 +10,44 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The file of the work directory that whoever started the kernel reads. A file and
-/// no pipe: a reader of a pipe interrupts the kernel, at no moment that would be the
-/// same in the next run.
+/// The file of the messages, in the work directory. A pipe would not do: its reader interrupts the
+/// kernel, at another moment in each run.
 pub(crate) const CHANNEL: &str = "messages";
-/// Where a kernel in QEMU has it: its second serial line.
+/// The messages of a kernel in QEMU: its second serial line.
 pub const SERIAL: &str = "/dev/ttyS1";
 
-/// What is told.
+/// A message.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Message {
     /// The kernel has booted and the job begins.
     Ready,
-    /// A file of the result, whose bytes follow.
+    /// A file of the result. Its bytes follow.
     File {
-        /// Its place among the others.
+        /// Its path in the result.
         path: PathBuf,
-        /// How many bytes follow.
+        /// Number of bytes.
         bytes: u64,
     },
     /// The job is over, and the kernel is about to stop.
     End {
-        /// Why there is no result; none where there is one.
+        /// Why there is no result; none if there is one.
         error: Option<String>,
     },
-    /// Words of the job's own.
+    /// A message of the job's own.
     #[serde(untagged)]
     Told(Value),
 }
 
-/// The end that is inside the kernel.
+/// The kernel's end of the channel.
 #[derive(Debug)]
 pub struct Channel(File);
 
 impl Channel {
-    /// Opens it.
+    /// Opens the channel.
     ///
     /// # Errors
-    /// Where it is not there.
+    /// It does not exist.
     pub fn open(path: &Path) -> Result<Self, Error> {
         OpenOptions::new()
             .append(true)
@@ -57,7 +56,7 @@ impl Channel {
             .map_err(Error::io("cannot open the channel", path))
     }
 
-    /// Tells something, in one piece.
+    /// Sends a message in one piece.
     ///
     /// # Errors
     /// The system's answer.

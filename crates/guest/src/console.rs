@@ -1,4 +1,4 @@
-//! What a kernel's console says of its end.
+//! The cause of a kernel's end, from its console.
 
 use std::fs;
 use std::process::ExitStatus;
@@ -6,19 +6,19 @@ use std::process::ExitStatus;
 use crate::Kind;
 use crate::error::{Error, Remedy};
 
-/// Lines of the console that an error quotes where none can be told to be the cause.
+/// Lines of the console that an error quotes if the cause is unknown.
 const LINES: usize = 40;
-/// What a line says that is the cause of a panic after it.
+/// Texts of lines that name the cause of a later panic.
 const CAUSES: [&str; 5] = ["errno = ", "Bus error", MEMORY[0], MEMORY[1], MEMORY[2]];
-/// What a kernel says that has too little memory.
+/// Texts of a kernel with too little memory.
 const MEMORY: [&str; 3] = [
     "Out of memory",
     "Initramfs unpacking failed",
     "deadlocked on memory",
 ];
-/// What to do then.
+/// The remedy for that.
 pub(crate) const MORE_MEMORY: &str = "give it more memory (--memory)";
-/// What the panic itself begins with.
+/// The begin of the panic itself.
 const PANIC: &str = "Kernel panic";
 
 /// The error of a kernel that ended by itself.
@@ -33,7 +33,7 @@ pub fn ended(kind: Kind, status: ExitStatus, console: &str) -> Error {
     }
 }
 
-/// The line in which a kernel says that it has too little memory.
+/// The line in which a kernel reports too little memory.
 pub(crate) fn out_of_memory(console: &str) -> Option<String> {
     let console = plain(console);
     let says = |line: &&str| MEMORY.iter().any(|words| line.contains(words));
@@ -58,14 +58,15 @@ pub fn tail(console: &str) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// The text without what a terminal would swallow.
+/// The text without control characters.
 fn plain(text: &str) -> String {
     text.chars()
         .filter(|&c| c == '\n' || !c.is_control())
         .collect()
 }
 
-/// The line that says why the kernel ended: what made it panic, or the panic, or the last.
+/// The line that tells why the kernel ended: the cause of its panic, or the panic, or the last
+/// line.
 fn decisive(console: &str) -> &str {
     let lines = || {
         let all = console.lines().map(|line| {
@@ -84,7 +85,7 @@ fn decisive(console: &str) -> &str {
         .unwrap_or("nothing")
 }
 
-/// A line without the time that a kernel puts before it, as `[    1.632753] `.
+/// A line without the kernel's time stamp, such as `[    1.632753] `.
 fn without_time(line: &str) -> &str {
     let time = line
         .strip_prefix('[')
@@ -95,7 +96,7 @@ fn without_time(line: &str) -> &str {
     }
 }
 
-/// What is behind a line, where that is known.
+/// The known remedy for a line.
 fn remedy(line: &str, amx: bool) -> Option<Remedy> {
     if line.contains("fp regs failed") || line.contains("put_fp_registers") {
         let has = if amx {
@@ -131,7 +132,7 @@ fn has_amx(cpuinfo: &str) -> bool {
 }
 
 fn cpuinfo() -> String {
-    // Without it nothing is lost but a name.
+    // If it cannot be read, only a name is lost.
     fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
 }
 
@@ -141,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// As 6.1.176 says it.
+    /// From the console of 6.1.176.
     const STATE: &str = "mmapper_init - find_iomem failed\n\
         userspace - ptrace set fp regs failed, errno = 14\r\n\
         Kernel panic - not syncing: Attempted to kill init! exitcode=0x0000000b\n\

@@ -1,64 +1,64 @@
-//! What can go wrong with a kernel that is a process.
+//! Errors of kernels that are processes.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::Kind;
 
-/// Why a kernel could not be had, started, or used.
+/// Why a kernel could not be found, started or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A process or the system failed, or a signal came; everything has been removed.
     #[error(transparent)]
     Process(#[from] thalweg_process::Error),
-    /// The machine lacks something, or the kernel does.
+    /// The machine or the kernel lacks something.
     #[error("this machine cannot run such a kernel:\n{}", .0.iter().map(|line| format!("  - {line}")).collect::<Vec<_>>().join("\n"))]
     Preconditions(Vec<String>),
-    /// The kernel ended before it was told to.
+    /// The kernel ended too early.
     #[error("{kind} ended unexpectedly ({status}), saying {line:?}{}",
             .remedy.iter().map(|it| format!(": {}; {}", it.why, it.fix)).collect::<String>())]
     Ended {
-        /// What ran it.
+        /// The kind of the kernel.
         kind: Kind,
-        /// How, as [`std::process::ExitStatus`] says it.
+        /// Its [`std::process::ExitStatus`], in words.
         status: String,
-        /// The line of its console that tells most.
+        /// The decisive line of its console.
         line: String,
-        /// What is behind that, where it is known.
+        /// The known remedy.
         remedy: Option<Remedy>,
     },
     /// The kernel did not boot, or hung.
     #[error("{what}; its console said:\n{console}")]
     Kernel {
-        /// What happened.
+        /// The failure.
         what: String,
-        /// The end of what it wrote on its console.
+        /// The end of its console.
         console: String,
     },
-    /// What it was started for failed there.
+    /// The job inside the kernel failed.
     #[error("in {kind}: {why}")]
     Inside {
-        /// What runs it.
+        /// The kind of the kernel.
         kind: Kind,
-        /// The first fault; empty where there is no result either.
+        /// The first fault; empty if there is no result either.
         why: String,
     },
-    /// What was asked for cannot be.
+    /// The options cannot be met.
     #[error("{0}")]
     Options(String),
 }
 
-/// Why something does not work on this machine, and what would help.
+/// Why something fails on this machine, and what would help.
 #[derive(Debug)]
 pub struct Remedy {
-    /// What the machine has or lacks.
+    /// The cause.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub fix: &'static str,
 }
 
 impl Error {
-    /// Whether SIGINT or SIGTERM came, and nothing failed.
+    /// Whether SIGINT or SIGTERM ended it, and nothing failed.
     pub fn is_interruption(&self) -> bool {
         matches!(self, Self::Process(thalweg_process::Error::Interrupted))
     }

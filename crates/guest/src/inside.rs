@@ -1,11 +1,10 @@
 //! Inside a kernel that is a process: its first process, and the job.
 //!
-//! The same program has both parts. As process 1 it mounts what a Linux system
-//! has, inserts modules, starts itself once more, and stops the machine when that
-//! has ended. The second does the job. Between them and whoever started the kernel
-//! are the work directory (job and answer) and the channel (progress and end). Of a
-//! user-mode kernel both are the machine's; in QEMU the first is a part of the initial
-//! file system, and answers go through the channel, a serial line.
+//! This program is both. As process 1 it mounts file systems, inserts modules, starts itself once
+//! more, and stops the machine after that child has ended. The child does the job. The work
+//! directory (job and answer) and the channel (progress and end) connect both with the process that
+//! started the kernel. A user-mode kernel shares the machine's files. In QEMU the work directory is
+//! part of the initial file system, and answers go through the channel, a serial line.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -27,39 +26,39 @@ use crate::error::Error;
 use crate::system::{self, TEMPORARY, insert, mount_all, mount_one, reap, set};
 use crate::{Kind, available_bytes};
 
-/// `RAMFS_MAGIC`, linux/magic.h: what an initial file system is unpacked into.
+/// `RAMFS_MAGIC`, linux/magic.h: the type of an unpacked initial file system.
 const RAMFS: FsType = FsType(0x8584_58f6_u32 as _);
-/// Where a job in QEMU leaves files that are to come out, in the work directory.
+/// Directory in the work directory where a job in QEMU leaves its result files.
 pub const OUT: &str = "reports";
 const JOB: &str = "job.json";
 const ANSWER: &str = "result.json";
 const ERROR: &str = "error";
-/// The words by which this program calls [`main`]; the work directory follows.
+/// The arguments with which this program calls [`main`]; the work directory follows.
 pub(crate) const WORDS: [&str; 2] = ["lab", "guest"];
-/// A kernel begins with timers that wait for ticks and has others from one of its first
-/// ticks on, which in simulated time have not come when it has booted.
+/// A kernel boots with timers that wait for ticks, and switches to others at one of its first
+/// ticks. In simulated time those ticks are still to come after booting.
 const SETTLING: Duration = Duration::from_millis(100);
-/// What there is to do.
+/// The job of a kernel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// What runs the kernel.
+    /// The kind of the kernel.
     pub(crate) kind: Kind,
-    /// What it is started for.
+    /// Its task.
     pub(crate) task: Task,
-    /// Where relative paths begin.
+    /// The directory where relative paths begin.
     pub(crate) current: PathBuf,
     /// Modules to insert, in this order.
     pub(crate) modules: Vec<PathBuf>,
 }
 
-/// What a kernel is started for.
+/// The task of a kernel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
-    /// It is enough that it boots.
+    /// Only boot.
     Boot,
-    /// What a document says; the answer is another.
+    /// A document; the answer is another.
     Document(Value),
-    /// A program; the answer is what it writes to its standard output.
+    /// A program; the answer is its standard output.
     Program {
         program: PathBuf,
         arguments: Vec<OsString>,
@@ -68,10 +67,10 @@ pub(crate) enum Task {
 }
 
 impl Job {
-    /// The document, and the name that it has in the work directory.
+    /// The document, and its name in the work directory.
     ///
     /// # Errors
-    /// [`Error::System`] where a path cannot be written as JSON.
+    /// [`Error::Process`] if a path cannot be written as JSON.
     pub(crate) fn document(&self) -> Result<(&'static str, Vec<u8>), Error> {
         let text = serde_json::to_vec(self);
         let text = text.map_err(|error| Error::system("cannot write the job")(error.into()))?;
@@ -88,18 +87,17 @@ pub(crate) fn answer(work: &Path) -> Result<Value, Error> {
     read_json(&work.join(ANSWER))
 }
 
-/// What a program wrote.
+/// The output of a program.
 pub(crate) fn written(work: &Path) -> Result<String, Error> {
     let file = work.join(ANSWER);
     fs::read_to_string(&file).map_err(Error::io("cannot read", file))
 }
 
-/// Does the job of a work directory: as process 1 of a kernel that is a process what a
-/// system needs, otherwise the job itself. `answer` does what a document says.
+/// Does the job of a work directory. As process 1 of a kernel it prepares the system instead and
+/// starts itself for the job. `answer` handles a document.
 ///
 /// # Errors
-/// Where there is no job, or it fails. As process 1 it does not return but
-/// stops the machine.
+/// There is no job, or it fails. As process 1 it stops the machine and does not return.
 pub fn main<E: Display + From<Error>>(
     work: &Path,
     answer: impl FnOnce(Value) -> Result<Value, E>,
@@ -107,7 +105,7 @@ pub fn main<E: Display + From<Error>>(
     if std::process::id() != 1 {
         return do_job(work, answer);
     }
-    // A container has a process 1 too, and must not be stopped.
+    // A container has a process 1, too, which must not stop the machine.
     let root = statfs("/").map(|it| it.filesystem_type());
     let kind = match root {
         _ if system::is_user_mode() => Kind::UserMode,
@@ -136,14 +134,14 @@ pub fn main<E: Display + From<Error>>(
     nix::unistd::sync();
     let never = reboot(match kind {
         Kind::UserMode => RebootMode::RB_POWER_OFF,
-        // QEMU is told to end then. Powered off, the processor would run on and not let it.
+        // A reset ends QEMU. After power-off the processor would run on and block it.
         Kind::Qemu => RebootMode::RB_AUTOBOOT,
     });
     let failed = Error::system(format!("cannot stop the machine: {never:?}"));
     Err(failed(io::ErrorKind::Other.into()).into())
 }
 
-/// The second serial line, which changes no byte.
+/// The second serial line, raw.
 fn serial() -> Result<Channel, Error> {
     mount_one("devtmpfs", "/dev", "")?;
     let line = Channel::open(Path::new(SERIAL))?;
@@ -156,7 +154,7 @@ fn serial() -> Result<Channel, Error> {
     Ok(line)
 }
 
-/// Sends the answer and the files in [`OUT`], as far as there are any.
+/// Sends the answer and the files in [`OUT`], if there are any.
 fn send_results(work: &Path, channel: &Channel) -> Result<(), Error> {
     let mut open = vec![PathBuf::from(ANSWER), PathBuf::from(OUT)];
     open.retain(|path| work.join(path).exists());
@@ -168,7 +166,7 @@ fn send_results(work: &Path, channel: &Channel) -> Result<(), Error> {
             let mut names: Vec<PathBuf> = entries
                 .map(|entry| Ok(path.join(entry.map_err(failed())?.file_name())))
                 .collect::<Result<_, Error>>()?;
-            // In one order, whatever order the directory has.
+            // Sorted, as the order of the directory may differ.
             names.sort();
             open.extend(names);
             continue;
@@ -179,7 +177,7 @@ fn send_results(work: &Path, channel: &Channel) -> Result<(), Error> {
     Ok(())
 }
 
-/// The job itself.
+/// Does the job itself.
 fn do_job<E: Display + From<Error>>(
     work: &Path,
     answer: impl FnOnce(Value) -> Result<Value, E>,
@@ -207,7 +205,7 @@ fn do_job<E: Display + From<Error>>(
     done
 }
 
-/// Runs a program to its end; what it writes goes to a file.
+/// Runs a program to its end, with its output in a file.
 fn execute(mut command: Command, file: &Path) -> Result<(), Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command
@@ -250,7 +248,7 @@ fn be_first_process(kind: Kind, work: &Path, channel: &Channel) -> Result<(), Er
         .spawn()
         .map_err(Error::system("cannot start the job"))?;
     let status = reap(child.id());
-    // Reaped above; this only tells the standard library.
+    // The child is reaped above; this only tells the standard library.
     let _ = child.try_wait();
     match status? {
         WaitStatus::Exited(_, 0) if kind == Kind::Qemu => send_results(work, channel),
@@ -263,13 +261,13 @@ fn be_first_process(kind: Kind, work: &Path, channel: &Channel) -> Result<(), Er
     }
 }
 
-/// Settings of the kernel as a whole, which no network namespace has.
+/// Settings of the whole kernel, outside network namespaces.
 fn settings() -> Result<(), Error> {
-    // A burst that leaves a delay goes through a queue of 1000 packets at each
-    // veth link, which would lose some of it.
+    // A burst that leaves a delay passes a queue at each veth link. 1000 packets, the default,
+    // would lose some of it.
     set("net.core.netdev_max_backlog", "1000000")?;
-    // TCP may have 9 % of the memory by default; two hosts may be in this one, with
-    // windows of 100 MB. Pages: no pressure, pressure, most.
+    // TCP may use 9 % of the memory by default. But this kernel may have two hosts with windows of
+    // 100 MB. The values are pages: no pressure, pressure, maximum.
     let pages = fs::read_to_string("/proc/meminfo")
         .ok()
         .as_deref()
@@ -282,7 +280,7 @@ fn settings() -> Result<(), Error> {
     )
 }
 
-/// Written through to the machine's file system when this returns.
+/// Writes a JSON file through to the machine's file system.
 fn write_json(value: &impl Serialize, file: &Path) -> Result<(), Error> {
     let failed = || Error::io("cannot write", file);
     let text = serde_json::to_vec(value).map_err(|error| failed()(error.into()))?;

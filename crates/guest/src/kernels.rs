@@ -1,5 +1,5 @@
-//! Stock kernels of distributions, for [`crate::qemu`]: those of this machine, and packages
-//! that were unpacked into the cache. Nothing is installed.
+//! Stock kernels of distributions for [`crate::qemu`]: those of this machine, and packages unpacked
+//! into the cache. Nothing is installed.
 
 mod add;
 mod image;
@@ -17,47 +17,47 @@ use crate::error::Error;
 use crate::modules;
 pub use add::{Added, add};
 
-/// What names a kernel's image in a directory `boot`, before its release.
+/// Begin of a kernel image's name in `boot`; the release follows.
 const IMAGE: &str = "vmlinuz-";
-/// What its configuration is called there.
+/// Begin of its configuration's name there.
 const CONFIGURATION: &str = "config-";
-/// Which package was unpacked.
+/// The file that names the unpacked package.
 const PACKAGE: &str = "package.json";
 /// Oldest kernel that attaches `struct_ops` by links, as `thalweg cc load` does.
 const STRUCT_OPS_LINKS: (u32, u32) = (6, 4);
 
-/// The package that a kernel comes from.
+/// The package of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Package {
-    /// As `linux-image-6.12.117+deb12-cloud-amd64`.
+    /// Such as `linux-image-6.12.117+deb12-cloud-amd64`.
     pub name: String,
-    /// As `6.12.117-1~deb12u1`.
+    /// Such as `6.12.117-1~deb12u1`.
     pub version: String,
 }
 
-/// A kernel that is there.
+/// An available kernel.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stock {
-    /// Its release, as `uname -r` has it.
+    /// Its release, as in `uname -r`.
     pub name: String,
-    /// The package that was unpacked; none: it is this machine's, or a file that was named.
+    /// The unpacked package; none for this machine's kernel or a named file.
     pub package: Option<Package>,
     /// The image, a bzImage.
     pub image: PathBuf,
     /// The directory with its modules and `modules.dep`.
     pub modules: PathBuf,
-    /// Whether it describes its own types; none: its configuration cannot be read.
+    /// Whether it has BTF; none if its configuration cannot be read.
     pub btf: Option<bool>,
-    /// Whether it takes congestion controls in BPF; none: as above.
+    /// Whether it takes congestion controls in BPF; none as above.
     pub struct_ops: Option<bool>,
-    /// Modules of a network that jobs use, and whether it has each, be it built in.
+    /// For each network module that jobs use, whether the kernel has it, as module or built in.
     pub has: BTreeMap<&'static str, bool>,
-    /// Why it cannot be used, and what to do; none: it can.
+    /// Why it cannot be used, and the remedy; none if it can.
     pub fault: Option<String>,
 }
 
 impl Stock {
-    /// What it is and where it is from, in words.
+    /// Its package or other origin, in words.
     pub fn origin(&self) -> String {
         match &self.package {
             Some(package) => format!("{} {}", package.name, package.version),
@@ -65,7 +65,7 @@ impl Stock {
         }
     }
 
-    /// What it lacks of those modules.
+    /// The network modules that it lacks.
     pub fn lacks(&self) -> Vec<&'static str> {
         let absent = self.has.iter().filter(|(_, has)| !**has);
         absent.map(|(name, _)| *name).collect()
@@ -118,10 +118,10 @@ fn numbers(release: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
-/// All kernels that are there, the newest last; a package before this machine's of that name.
+/// All available kernels, the newest last. A package hides this machine's kernel of the same name.
 ///
 /// # Errors
-/// None where there is no such directory; otherwise those of reading the cache.
+/// Reading the cache fails; a missing cache is no error.
 pub fn list() -> Result<Vec<Stock>, Error> {
     list_in(&place(), Path::new("/"))
 }
@@ -154,7 +154,7 @@ fn cached(cache: &Path) -> Result<Vec<Stock>, Error> {
         .collect())
 }
 
-/// The kernels in `boot` of a root directory, each with its modules there.
+/// The kernels in `boot` of a root directory, with their modules.
 fn in_root(root: &Path, package: Option<Package>) -> Vec<Stock> {
     let boot = root.join("boot");
     let names = fs::read_dir(&boot).into_iter().flatten().flatten();
@@ -177,11 +177,10 @@ fn modules_in(root: &Path, release: &str) -> PathBuf {
     root.join("lib/modules").join(release)
 }
 
-/// The kernel that is asked for by name or file, or the newest that can be used.
+/// The kernel of this name or file, or the newest usable one.
 ///
 /// # Errors
-/// [`Error::Preconditions`] where there is none of that name, or it cannot be used, with what
-/// to do.
+/// [`Error::Preconditions`] if there is none of that name or it cannot be used, with the remedy.
 pub fn find(asked: Option<&OsStr>) -> Result<Stock, Error> {
     let wrong = |line: String| Error::Preconditions(vec![line]);
     let all = list()?;
@@ -223,11 +222,11 @@ pub fn find(asked: Option<&OsStr>) -> Result<Stock, Error> {
     }
 }
 
-/// What messages name as a package.
+/// The package that messages name as an example.
 const EXAMPLE: &str = "linux-image-6.12-cloud-amd64";
 
-/// A kernel whose image somebody names. Its modules are beside it as in a package, or this
-/// machine's of its release.
+/// A kernel given by its image. Its modules are beside it as in a package, or this machine's of its
+/// release.
 fn of_file(image: &Path) -> Result<Stock, String> {
     let image = fs::canonicalize(image)
         .map_err(|error| format!("cannot read the kernel {}: {error}", image.display()))?;
@@ -259,7 +258,7 @@ fn of_file(image: &Path) -> Result<Stock, String> {
 /// Removes a kernel from the cache.
 ///
 /// # Errors
-/// [`Error::Options`] where there is none of that name in it.
+/// [`Error::Options`] if the cache has none of that name.
 pub fn remove(name: &str) -> Result<(), Error> {
     let cache = place();
     if !cached(&cache)?.iter().any(|stock| stock.name == name) {
@@ -274,16 +273,16 @@ pub fn remove(name: &str) -> Result<(), Error> {
     }
     let scratch = Scratch::create(&cache)?;
     let from = cache.join(name);
-    // At once, so that nobody finds a half.
+    // Renamed at once, so that nobody finds half a kernel.
     fs::rename(&from, scratch.path().join("removed")).map_err(Error::io("cannot remove", &from))
 }
 
-/// Where unpacked kernels are, a directory for each release.
+/// The directory of unpacked kernels, with one below it for each release.
 fn place() -> PathBuf {
     cache::directory().join("kernels")
 }
 
-/// Numbers in releases are compared as numbers.
+/// Compares releases; numbers in them compare as numbers.
 fn by_release(one: &str, other: &str) -> Ordering {
     let parts = |text: &str| -> Vec<(u64, String)> {
         text.split_inclusive(|c: char| !c.is_ascii_digit())

@@ -1,9 +1,9 @@
-//! Linux kernels as processes of this machine ([`uml`], [`qemu`]), and what runs on them: how a
-//! kernel is found, added or built, booted, given a job, listened to, and cleared away.
+//! Linux kernels as processes of this machine ([`uml`], [`qemu`]): found, added or built, booted,
+//! given a job, listened to, and cleared away.
 //!
-//! A job is a program, or a document that this crate hands in and whose answer it hands back;
-//! what either says is for whoever asked. So it must not know what kernels are started for: no
-//! scenario, mode, traffic or report, and no stack.
+//! A job is a program, or a document whose answer is handed back. Their meaning is the caller's.
+//! This crate must not know the purpose of its kernels: no scenario, mode, traffic or report, and
+//! no stack.
 
 mod cache;
 mod channel;
@@ -38,23 +38,23 @@ pub use inside::{OUT, main};
 pub use running::CONSOLE;
 use running::Running;
 
-/// Below this a program does not fit beside the kernel.
+/// With less, a program does not fit beside the kernel.
 pub const LEAST_MEMORY: Size = Size::from_bytes(128 << 20);
-/// What [`Size`] can say at most.
+/// The largest [`Size`] that is read from text.
 pub const MOST_MEMORY: Size = Size::from_bytes(4_000_000_000);
-/// Memory of a kernel where nobody says.
+/// The default memory of a kernel.
 pub const DEFAULT_MEMORY: Size = Size::from_bytes(1 << 30);
-/// How much longer than its own time a job may keep silent.
+/// Time that a job may be silent beyond its own estimate.
 const SILENCE: Duration = Duration::from_secs(120);
-/// How long it may take to stop once it has said that it will.
+/// Time that it may take to stop after announcing it.
 const STOP: Duration = Duration::from_secs(20);
 
-/// What runs a kernel as a process, in words.
+/// The kinds of kernels that are processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// User-mode Linux.
     UserMode,
-    /// A processor made of software.
+    /// A kernel on an emulated processor.
     Qemu,
 }
 
@@ -67,10 +67,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Programs that jobs call, and the packages that have them.
+/// Programs that jobs call, with their packages.
 pub const TOOLS: [(&str, &str); 3] = [("iperf3", "iperf3"), ("ip", "iproute2"), ("tc", "iproute2")];
 
-/// Which of these programs are not there, one line each.
+/// The missing ones of these programs, one line each.
 pub fn missing<'a>(tools: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<String> {
     tools
         .into_iter()
@@ -81,7 +81,7 @@ pub fn missing<'a>(tools: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<S
         .collect()
 }
 
-/// Whether a kernel could have this much memory.
+/// Checks that a kernel can have this much memory.
 pub fn check_memory(memory: Size) -> Result<(), String> {
     if (LEAST_MEMORY..=MOST_MEMORY).contains(&memory) {
         Ok(())
@@ -92,8 +92,8 @@ pub fn check_memory(memory: Size) -> Result<(), String> {
     }
 }
 
-/// Fails where a kernel cannot have this much memory, or the machine has not; `by` says what
-/// changes it.
+/// Fails if a kernel cannot have this much memory, or the machine lacks it. `by` names the option
+/// that changes it.
 pub fn check_available(kind: Kind, memory: Size, by: &str) -> Result<(), Error> {
     check_memory(memory).map_err(|why| Error::Options(format!("--memory: {why}")))?;
     let table =
@@ -119,17 +119,17 @@ fn available_bytes(table: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// How long a job may take for its steps.
+/// Time limits of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
-    /// To boot, seconds; none: 60, in QEMU 300.
+    /// Time to boot, seconds; none: 60, in QEMU 300.
     pub boot_s: Option<u64>,
-    /// The longest that it means to be silent, in its kernel's time.
+    /// The longest silence that it plans, in its kernel's time.
     pub silence: Duration,
 }
 
-/// Follows the messages of a running kernel until it has stopped. It may be `slowness` times
-/// slower than real time. `told` gets the job's own words, and says what is wrong with them.
+/// Follows the messages of a running kernel until it has stopped. The kernel may be `slowness`
+/// times slower than real time. `told` takes the job's messages, and returns their faults.
 pub(crate) fn follow(
     running: &mut Running,
     limits: Limits,
@@ -140,7 +140,7 @@ pub(crate) fn follow(
     let kind = running.kind();
     let usual = match kind {
         Kind::UserMode => 60,
-        // Some ten seconds on a processor that it has to itself.
+        // It takes some ten seconds on a processor of its own.
         Kind::Qemu => 300,
     };
     let limit = Duration::from_secs(limits.boot_s.unwrap_or(usual));

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// The file that says which modules there are and what each needs.
+/// The file that lists the modules and their dependencies.
 pub(crate) const DEPENDENCIES: &str = "modules.dep";
-/// The file that says which parts are built in.
+/// The file that lists the built-in modules.
 const BUILT_IN: &str = "modules.builtin";
-/// What the file of a module ends with.
+/// Endings of a module's file name.
 const ENDINGS: [&str; 4] = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"];
 
-/// What a network needs that a job makes of namespaces and queueing disciplines.
+/// Modules for the namespaces and queueing disciplines of a job.
 pub(crate) const ALWAYS: [&str; 11] = [
     "ipv6",
     "veth",
@@ -32,13 +32,13 @@ pub(crate) const ALWAYS: [&str; 11] = [
 #[derive(Debug)]
 pub(crate) struct Tree {
     directory: PathBuf,
-    /// File and needed files of each module, by its name.
+    /// File and dependencies of each module, by its name.
     modules: BTreeMap<String, (String, Vec<String>)>,
     built_in: BTreeSet<String>,
 }
 
 impl Tree {
-    /// Reads what a directory, as `/lib/modules/6.1.0`, says of its modules.
+    /// Reads the lists of a directory such as `/lib/modules/6.1.0`.
     pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
         let read = |name: &str| {
             let file = directory.join(name);
@@ -63,13 +63,13 @@ impl Tree {
         }
     }
 
-    /// Whether the kernel has a module, be it built in.
+    /// Whether the kernel has a module, loadable or built in.
     pub(crate) fn has(&self, name: &str) -> bool {
-        // Reno is a part of TCP and has no file at all.
+        // Reno is part of TCP and has no file.
         name == "tcp_reno" || self.modules.contains_key(name) || self.built_in.contains(name)
     }
 
-    /// The names of those that begin with a prefix, without it.
+    /// The names with a prefix, without it.
     pub(crate) fn names(&self, prefix: &str) -> Vec<&str> {
         let all = self.modules.keys().chain(&self.built_in);
         let names = all.filter(|&name| name != "tcp_diag");
@@ -78,8 +78,8 @@ impl Tree {
         names
     }
 
-    /// The files of the named modules and of what they need, in the order in which they can
-    /// be inserted; those built in have none. Fails with the name of one that is unknown.
+    /// The files of the named modules and their dependencies, in the order of insertion. Built-in
+    /// modules have none. Fails with the name of an unknown module.
     pub(crate) fn files(&self, names: &[String]) -> Result<Vec<PathBuf>, String> {
         let mut files: Vec<&str> = Vec::new();
         for name in names {
@@ -89,7 +89,7 @@ impl Tree {
                     false => return Err(name.clone()),
                 }
             };
-            // The last of them needs none of the others.
+            // The last dependency depends on none of the others.
             for file in needs.iter().rev().chain([file]) {
                 if !files.contains(&file.as_str()) {
                     files.push(file);
@@ -105,7 +105,7 @@ impl Tree {
     /// The files of [`ALWAYS`] and of further modules.
     ///
     /// # Errors
-    /// [`Error::Preconditions`] with the first that `kernel` does not have.
+    /// [`Error::Preconditions`] with the first that `kernel` lacks.
     pub(crate) fn wanted(
         &self,
         kernel: &str,
@@ -126,7 +126,7 @@ impl Tree {
     }
 }
 
-/// The name of a module from its file: dashes and underscores are the same.
+/// The name of a module, from its file. Dashes and underscores are equal.
 fn module(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let endings = ENDINGS.iter().find_map(|ending| name.strip_suffix(ending));

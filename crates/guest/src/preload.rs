@@ -1,4 +1,4 @@
-//! Libraries of this program's own in other programs (ld.so(8)).
+//! Libraries preloaded into other programs (ld.so(8)).
 
 use std::ffi::{CStr, OsString};
 use std::fs::File;
@@ -15,11 +15,11 @@ use crate::error::Error;
 /// The variable of ld.so(8).
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Has a command start its program with a library preloaded. What the environment, or an earlier
-/// call, preloads stays, behind it. The library is a file in memory, which goes with the program.
+/// Preloads a library into a command's program. Libraries from the environment or an earlier call
+/// stay, behind it. The library is a memory file, which goes with the program.
 ///
 /// # Errors
-/// [`Error::System`] where there is no such file to be had.
+/// [`Error::Process`] if the file cannot be created.
 pub fn preload(command: &mut Command, name: &CStr, library: &[u8]) -> Result<(), Error> {
     let failed = Error::system("cannot create a file in memory");
     let library = memfd_create(name, MFdFlags::MFD_CLOEXEC)

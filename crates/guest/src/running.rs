@@ -1,4 +1,4 @@
-//! A kernel that was started, and what it says.
+//! A running kernel and its messages.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -14,14 +14,14 @@ use crate::channel::{CHANNEL, Message};
 use crate::error::Error;
 use crate::{Kind, console};
 
-/// What the kernel writes on its console, in the work directory.
+/// The console's file, in the work directory.
 pub const CONSOLE: &str = "console";
-/// How often a kernel's messages are looked for.
+/// Interval between looks for messages.
 const LOOK: Duration = Duration::from_millis(50);
-/// How much of them is read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// A kernel that was started; dropped, it is killed.
+/// A running kernel; dropped, it is killed.
 #[derive(Debug)]
 pub(crate) struct Running {
     kind: Kind,
@@ -32,8 +32,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a kernel in its work directory; what the process says goes to the file
-    /// [`CONSOLE`] there.
+    /// Starts a kernel in its work directory. The process's output goes to the file [`CONSOLE`]
+    /// there.
     pub(crate) fn start(kind: Kind, command: &mut Command, work: &Path) -> Result<Self, Error> {
         let path = work.join(CONSOLE);
         let failed = |path: &Path| Error::io("cannot create", path.to_owned());
@@ -60,8 +60,7 @@ impl Running {
         self.kind
     }
 
-    /// The next message, awaited until the deadline; `overdue` is what is said
-    /// when that passes.
+    /// The next message, awaited until the deadline. `overdue` describes a missed deadline.
     pub(crate) fn message(&mut self, deadline: Instant, overdue: &str) -> Result<Message, Error> {
         let mut searched = 0;
         loop {
@@ -79,7 +78,7 @@ impl Running {
         }
     }
 
-    /// The error where what it sent is no message.
+    /// The error for output that is no message.
     pub(crate) fn no_message(&self, sent: &str, why: impl Display) -> Error {
         let kind = self.kind;
         self.fault(format!("{kind} sent {sent:?}, which is no message: {why}"))
@@ -109,12 +108,12 @@ impl Running {
         fs::write(&file, content).map_err(Error::io("cannot write", file))
     }
 
-    /// Reads more of what it sends.
+    /// Reads more of the messages.
     fn receive(&mut self, deadline: Instant, overdue: &str) -> Result<(), Error> {
         let mut bytes = [0; READ_BYTES];
         loop {
             interrupt::check()?;
-            // First whether it has ended, so that nothing it wrote before is missed.
+            // The end is checked first, so that nothing written before it is missed.
             let ended = self.process.ended()?;
             let count = self
                 .messages
@@ -136,7 +135,7 @@ impl Running {
         }
     }
 
-    /// Waits until it has stopped by itself.
+    /// Waits until the kernel has stopped by itself.
     pub(crate) fn await_stop(&mut self, deadline: Instant) -> Result<(), Error> {
         match self.process.wait_until(deadline, OnSignal::Fail)? {
             Some(_) => Ok(()),
@@ -144,8 +143,7 @@ impl Running {
         }
     }
 
-    /// Adds what the console says to an error that came from inside, where the
-    /// error alone may not be all that there is to know.
+    /// Adds the console's cause to an error from inside, which alone may not explain the failure.
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::Inside { why, .. } if why.is_empty() => {
@@ -175,7 +173,7 @@ impl Running {
     }
 }
 
-/// Creates the file that a kernel's messages go to.
+/// Creates the file of a kernel's messages.
 fn channel_in(work: &Path) -> Result<File, Error> {
     let path = work.join(CHANNEL);
     let failed = |path: &Path| Error::io("cannot create", path.to_owned());

@@ -1,4 +1,4 @@
-//! What the first process of a kernel does that is a process.
+//! Duties of a kernel's first process.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,15 +14,15 @@ use crate::error::Error;
 const HOSTFS: FsType = FsType(0x00c0_ffee);
 /// `MODULE_INIT_COMPRESSED_FILE`, linux/module.h.
 const COMPRESSED: i32 = 4;
-/// Temporary files of the run: in memory, not on the machine's disk.
+/// Temporary files of the run, in memory instead of on the machine's disk.
 pub(crate) const TEMPORARY: &str = "/run/tmp";
 
-/// Whether the root is the machine's file system, seen by a user-mode kernel.
+/// Whether the root is the machine's file system, as in a user-mode kernel.
 pub fn is_user_mode() -> bool {
     statfs("/").is_ok_and(|it| it.filesystem_type() == HOSTFS)
 }
 
-/// Waits for a child, and for all orphans that the kernel gives to process 1.
+/// Waits for a child, and reaps all orphans that process 1 gets.
 pub fn reap(pid: u32) -> Result<WaitStatus, Error> {
     loop {
         match wait() {
@@ -35,7 +35,7 @@ pub fn reap(pid: u32) -> Result<WaitStatus, Error> {
     }
 }
 
-/// Mounts what the kernel has of its own over the machine's directories.
+/// Mounts the kernel's own file systems over the machine's directories.
 pub fn mount_all() -> Result<(), Error> {
     for (kind, point, data) in [
         ("proc", "/proc", ""),
@@ -49,7 +49,7 @@ pub fn mount_all() -> Result<(), Error> {
     fs::create_dir(TEMPORARY).map_err(Error::io("cannot create", TEMPORARY))
 }
 
-/// Mounts a file system of a kind.
+/// Mounts a file system of a given type.
 pub fn mount_one(kind: &str, point: &str, data: &str) -> Result<(), Error> {
     mount(Some(kind), point, Some(kind), MsFlags::empty(), Some(data))
         .map_err(|errno| Error::system(format!("cannot mount {kind} on {point}"))(errno.into()))
@@ -66,7 +66,7 @@ pub fn insert(module: &Path) -> Result<(), Error> {
     }
 }
 
-/// Sets what sysctl(8) sets.
+/// Sets a sysctl(8) key.
 pub fn set(key: &str, value: &str) -> Result<(), Error> {
     let path = Path::new("/proc/sys").join(key.replace('.', "/"));
     fs::write(&path, value).map_err(Error::io("cannot write", path))

@@ -1,5 +1,4 @@
-//! When a kernel's timers can expire: how often it ticks, and whether a timer may
-//! be due between two ticks.
+//! Ticks and timers of a kernel: its tick rate, and whether a timer may expire between two ticks.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,24 +8,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Ticks a second that a kernel of the laboratory's own can have.
+/// Tick rates of the laboratory's own kernels.
 pub const RATES: [u32; 3] = [100, 250, 1000];
-/// Those of the packaged user-mode Linux, and of a kernel that nobody chose.
+/// Tick rate of the packaged user-mode Linux, the default.
 pub const DEFAULT: u32 = 100;
 
-/// When timers expire.
+/// The moment at which timers expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Timers {
-    /// When they are due (high-resolution timers).
+    /// When due (high-resolution timers).
     #[default]
     HighResolution,
-    /// At the tick after that.
+    /// At the next tick.
     Tick,
 }
 
 impl Timers {
-    /// Whether it is what a kernel does unless it is told.
+    /// Whether it is a kernel's default.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -41,10 +40,10 @@ impl fmt::Display for Timers {
     }
 }
 
-/// Whether a kernel can be had with this many ticks a second.
+/// Checks that there can be a kernel with this tick rate.
 ///
 /// # Errors
-/// The numbers that are possible.
+/// The possible rates.
 pub fn check_rate(hz: u32) -> Result<(), String> {
     if RATES.contains(&hz) {
         return Ok(());
@@ -53,18 +52,18 @@ pub fn check_rate(hz: u32) -> Result<(), String> {
     Err(format!("expected one of {}, found {hz}", known.join(", ")))
 }
 
-/// A kernel's ticks and timers.
+/// A kernel's tick rate and timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticks {
-    /// Ticks a second.
+    /// Ticks a second (HZ).
     pub hz: u32,
     /// When timers expire.
     pub timers: Timers,
 }
 
 impl Ticks {
-    /// Those of the kernel that this runs on, by what it says of its clocks: the
-    /// coarse one moves at ticks, and the resolution of the other is that of timers.
+    /// Those of the present kernel, from its clocks: the coarse clock moves at ticks, and the other
+    /// one has the resolution of timers.
     ///
     /// # Errors
     /// The system's answer.

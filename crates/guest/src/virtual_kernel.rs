@@ -1,10 +1,8 @@
-//! A user-mode kernel in simulated time: found where it was built, or built from
-//! Debian's kernel sources.
+//! A user-mode kernel in simulated time, built from Debian's kernel sources.
 //!
-//! With `time-travel=inf-cpu` the clock stands still while a program computes and
-//! jumps to the next timer when all wait. What the network does then depends on
-//! the path alone, not on how fast the machine is. Debian's own user-mode Linux is
-//! built without it (`CONFIG_UML_TIME_TRAVEL_SUPPORT`).
+//! With `time-travel=inf-cpu` the clock stands still while a program computes, and jumps to the
+//! next timer while all wait. The network then depends only on the path, not on the machine's
+//! speed. Debian's own user-mode Linux is built without it (`CONFIG_UML_TIME_TRAVEL_SUPPORT`).
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -24,31 +22,31 @@ use crate::error::Error;
 use crate::ticks;
 use crate::uml::{self, Kernel};
 
-/// What the kernel has beyond the packaged one's configuration.
+/// The additions to the packaged kernel's configuration.
 const FRAGMENT: &str = include_str!("virtual_kernel/fragment.config");
-/// What is changed in the sources.
+/// The changes of the sources.
 const REPLACEMENTS: [Replacement; 4] = [
-    // The one function through which a user-mode kernel gets randomness from the
-    // machine, and what stands there instead: numbers from a seed.
+    // The only function through which a user-mode kernel gets randomness from the machine. The
+    // replacement gives numbers from a seed.
     Replacement {
         file: "arch/um/os-Linux/util.c",
         from: "ssize_t os_getrandom(void *buf, size_t len, unsigned int flags)\n\
                {\n\treturn getrandom(buf, len, flags);\n}\n",
         to: include_str!("virtual_kernel/getrandom.c"),
     },
-    // It also makes randomness of its command line, which names the run's directory.
+    // The kernel also takes randomness from its command line, which names the run's directory.
     Replacement {
         file: "drivers/char/random.c",
         from: "\t_mix_pool_bytes(command_line, strlen(command_line));\n",
         to: "\t(void)command_line; /* Thalweg: not the same in each run */\n",
     },
-    // A configuration cannot say how often it ticks unless there is a question.
+    // A configuration can set the tick rate only where Kconfig has a prompt.
     Replacement {
         file: "arch/um/Kconfig",
         from: "config HZ\n\tint\n\tdefault 100\n",
         to: "config HZ\n\tint \"Ticks a second\"\n\tdefault 100\n",
     },
-    // Processors with AMX have more register state than these sources know of.
+    // Processors with AMX have more register state than these sources know.
     Replacement {
         file: "arch/x86/um/os-Linux/registers.c",
         from: concat!(
@@ -65,9 +63,9 @@ const REPLACEMENTS: [Replacement; 4] = [
         ),
     },
 ];
-/// The package of the sources, and the archive that it installs.
+/// The package of the sources, and the name of its archive.
 const SOURCES: &str = "linux-source-6.1";
-/// Programs that the build calls, each with its package.
+/// Programs that the build calls, with their packages.
 const TOOLS: [(&str, &str); 7] = [
     ("make", "make"),
     ("gcc", "gcc"),
@@ -77,12 +75,12 @@ const TOOLS: [(&str, &str); 7] = [
     ("xz", "xz-utils"),
     ("tar", "tar"),
 ];
-/// The kernel in its directory of the cache.
+/// The kernel's file in its directory of the cache.
 const PROGRAM: &str = "linux";
-/// Steps that `make` reports, for the progress bar only.
+/// Approximate steps of `make`, for the progress bar.
 const STEPS: u64 = 1500;
-/// Parts of the sources that no build for `ARCH=um` reads. Kconfig files stay: they
-/// read each other, whatever the architecture.
+/// Parts of the sources that no build for `ARCH=um` reads. Kconfig files stay, as they include each
+/// other whatever the architecture.
 const LEFT_OUT: [&str; 7] = [
     "*/arch/[!ux]*/*.[chS]",
     "*/boot/dts/*.dts*",
@@ -115,20 +113,19 @@ impl Replacement {
     }
 }
 
-/// Which time a kernel lives in.
+/// The clock of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Time {
     /// The machine's.
     Real,
-    /// Its own, which timers move.
+    /// Its own, moved by timers.
     Simulated,
 }
 
-/// The kernel that was built with this many ticks a second; all its randomness comes
-/// from a seed.
+/// The kernel built with this tick rate. All its randomness comes from the seed.
 ///
 /// # Errors
-/// [`Error::Preconditions`] where there is none, with the command that builds it.
+/// [`Error::Preconditions`] if there is none, with the command that builds it.
 pub fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
     let missing = uml::missing();
     if !missing.is_empty() {
@@ -166,8 +163,8 @@ pub fn find(hz: u32, time: Time, seed: u64) -> Result<Kernel, Error> {
     })
 }
 
-/// What is said where no kernel is as it would be built now: those that there are may lack a
-/// change of the sources without which they do not run here.
+/// The message if no kernel is as it would be built now. Older builds may lack a change of the
+/// sources that they need to run here.
 fn absent(cache: &Path, built: &[PathBuf], hz: u32) -> String {
     let option = match hz {
         ticks::DEFAULT => String::new(),
@@ -189,7 +186,7 @@ fn absent(cache: &Path, built: &[PathBuf], hz: u32) -> String {
     }
 }
 
-/// Whether a kernel says that it has this many ticks a second.
+/// Whether a kernel reports this tick rate.
 fn has_rate(program: &Path, hz: u32) -> bool {
     let mut command = Command::new(program);
     let output = command.arg("--showconfig").stdin(Stdio::null()).output();
@@ -199,8 +196,8 @@ fn has_rate(program: &Path, hz: u32) -> bool {
     })
 }
 
-/// What makes two runs the same: time that only timers move, one beginning of
-/// time, and no randomness from the processor.
+/// The arguments that make two runs equal: time moved by timers only, a fixed begin of time, and no
+/// randomness from the processor.
 fn words() -> Vec<String> {
     [
         "time-travel=inf-cpu",
@@ -213,12 +210,12 @@ fn words() -> Vec<String> {
     .into()
 }
 
-/// Builds the kernel with this many ticks a second (one of [`ticks::RATES`]), unless
-/// it is there already, and returns its path.
+/// Builds the kernel with this tick rate (one of [`ticks::RATES`]), unless it exists, and returns
+/// its path.
 ///
 /// # Errors
-/// [`Error::Options`] for another number. [`Error::Preconditions`] with all packages that are missing; the end of the
-/// build's own output where it fails. Nothing is left in the cache then.
+/// [`Error::Options`] for another rate. [`Error::Preconditions`] with all missing packages. The end
+/// of the build's output if it fails. Nothing is left in the cache then.
 pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     ticks::check_rate(hz).map_err(|why| Error::Options(format!("--hz: {why}")))?;
     let mut missing = uml::missing();
@@ -275,7 +272,7 @@ pub fn build(hz: u32, progress: bool) -> Result<PathBuf, Error> {
     fs::create_dir(&ready).map_err(Error::io("cannot create", &ready))?;
     let built = tree.join("linux");
     fs::rename(&built, ready.join(PROGRAM)).map_err(Error::io("cannot keep", &built))?;
-    // At once, so that nobody finds a half.
+    // Renamed at once, so that nobody finds half a kernel.
     match fs::rename(&ready, &place) {
         Err(_) if place.join(PROGRAM).is_file() => {}
         done => done.map_err(Error::io("cannot create", &place))?,
@@ -296,8 +293,7 @@ fn make(tree: &Path) -> Command {
     command
 }
 
-/// Runs a step of the build; what it says counts as progress, and is quoted where
-/// it fails.
+/// Runs a step of the build. Its output counts as progress, and errors quote it.
 fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(), Error> {
     let path = work.join("log");
     let mut log = File::create(&path).map_err(Error::io("cannot create", &path))?;
@@ -306,7 +302,7 @@ fn attended(command: &mut Command, work: &Path, bar: &ProgressBar) -> Result<(),
         .try_clone()
         .map_err(Error::system("cannot duplicate a descriptor"))?;
     let mut process = Process::spawn(command.stdin(Stdio::null()).stdout(input).stderr(errors))?;
-    // Its own ends of the pipe would keep it open.
+    // The parent's ends of the pipe would keep it open.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let never = || Instant::now() + Duration::from_secs(3600);
     let mut bytes = [0u8; 16 << 10];
@@ -355,8 +351,8 @@ fn bar(wanted: bool) -> ProgressBar {
     bar
 }
 
-/// The packaged kernel's configuration without modules, then the laboratory's own
-/// lines. Of two lines about one thing the later counts (kconfig warns and takes it).
+/// The packaged kernel's configuration without modules, then the laboratory's lines. Of two lines
+/// on one option the later counts (kconfig warns and takes it).
 fn configuration(hz: u32) -> Result<String, Error> {
     let output = tool::command(uml::PROGRAM)
         .arg("--showconfig")
@@ -366,7 +362,7 @@ fn configuration(hz: u32) -> Result<String, Error> {
     Ok(format!("{packaged}{FRAGMENT}{}\n", rate(hz)))
 }
 
-/// The line of a configuration that says how often the kernel ticks.
+/// The configuration line of the tick rate.
 fn rate(hz: u32) -> String {
     format!("CONFIG_HZ={hz}")
 }
@@ -381,8 +377,8 @@ fn without_modules(configuration: &str) -> String {
         .collect()
 }
 
-/// The first line that a settled configuration does not have, of the fragment's that
-/// switch something on and the rate's.
+/// The first required line that a settled configuration lacks: those of the fragment that switch
+/// something on, and the tick rate.
 fn dropped(settled: &str, hz: u32) -> Option<String> {
     FRAGMENT
         .lines()
@@ -392,8 +388,7 @@ fn dropped(settled: &str, hz: u32) -> Option<String> {
         .find(|line| !settled.lines().any(|has| has == line))
 }
 
-/// The sources' version: the package's, or where they did not come as a package,
-/// the size of the archive.
+/// The version of the sources: the package's, or without a package the archive's size.
 fn version(archive: &Path) -> Result<String, Error> {
     let asked = Command::new("dpkg-query")
         .args(["--show", "--showformat", "${Version}", SOURCES])
@@ -408,7 +403,7 @@ fn version(archive: &Path) -> Result<String, Error> {
     Ok(format!("6.1-{}", size.len()))
 }
 
-/// What tells kernels from the same sources apart.
+/// A hash of configuration and changes, by which kernels of the same sources differ.
 fn recipe(configuration: &str) -> String {
     let changes: String = REPLACEMENTS.iter().map(|one| one.to).collect();
     hash(&format!("{configuration}{changes}"))

@@ -15,11 +15,11 @@ use thalweg_process::owned::{PREFIX, orphans};
 
 use crate::error::Error;
 
-/// How long the processes of a killed kernel may take to be gone.
+/// Time that the processes of a killed kernel may take to end.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A directory below the system's directory for temporary files, for this user
-/// alone; dropped, it is removed.
+/// A directory for this user alone, in the system's directory for temporary files; dropped, it is
+/// removed.
 #[derive(Debug)]
 pub struct WorkDir {
     path: PathBuf,
@@ -29,14 +29,14 @@ impl WorkDir {
     /// Makes one.
     ///
     /// # Errors
-    /// Where the directory for temporary files cannot be used.
+    /// The directory for temporary files cannot be used.
     pub fn create() -> Result<Self, Error> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let parent = std::env::temp_dir();
         let parent =
             fs::canonicalize(&parent).map_err(Error::io("cannot use the directory", &parent))?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        // As long in each run, because the kernel has it on its command line.
+        // The name has the same length in each run, as it is on the kernel's command line.
         let name = format!("{PREFIX}{:07}-kernel{serial}", std::process::id());
         let path = parent.join(name);
         fs::DirBuilder::new()
@@ -46,7 +46,7 @@ impl WorkDir {
         Ok(Self { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -58,17 +58,15 @@ impl Drop for WorkDir {
     }
 }
 
-/// Removes a directory and what is left of its kernel.
+/// Removes a directory and the remains of its kernel.
 pub fn clear(path: &Path) {
-    // A kernel that was killed is reaped, but its helpers are nobody's children,
-    // and may still be dying.
+    // A killed kernel is reaped. Its helpers are not its children, and may still be ending.
     end_helpers(path);
     remove(path);
 }
 
-/// Removes this user's directories whose process is gone because it was killed,
-/// and what is left of their kernels: those die with that process, but not their
-/// helper threads, which are processes of their own.
+/// Removes this user's directories whose process was killed, and the remains of their kernels.
+/// Kernels die with that process, but their helper threads are processes of their own.
 pub fn remove_stale() {
     let parent = std::env::temp_dir();
     let own = nix::unistd::geteuid().as_raw();
@@ -80,17 +78,17 @@ pub fn remove_stale() {
     }
 }
 
-/// Kills the processes that have a directory on their command line as the kernel's,
-/// and waits until they are gone.
+/// Kills the processes whose command line names a directory as the kernel's, and waits for their
+/// end.
 fn end_helpers(directory: &Path) {
     let mark = uml_dir(directory);
     let deadline = Instant::now() + PATIENCE;
-    // One that was starting another when it was killed may have left it behind.
+    // A process killed while it started another may have left that behind.
     while end_those_marked(mark.as_bytes(), deadline) && Instant::now() < deadline {}
 }
 
-/// Kills the processes that have this word on their command line, and waits for their
-/// end; returns whether there were any.
+/// Kills the processes with this word on their command line, and waits for their end. Returns
+/// whether there were any.
 fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
     let Ok(processes) = fs::read_dir("/proc") else {
         return false;
@@ -103,7 +101,7 @@ fn end_those_marked(mark: &[u8], deadline: Instant) -> bool {
         let Ok(ended) = interrupt::pidfd(pid) else {
             continue;
         };
-        // Read after the descriptor was opened, so that it is this process.
+        // Read after the descriptor was opened, so that it is the same process.
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         if !command.split(|&byte| byte == 0).any(|word| word == mark) {
             continue;

@@ -1,4 +1,4 @@
-//! Unpacking a kernel's package into the cache.
+//! Unpacks a kernel's package into the cache.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek};
@@ -15,30 +15,30 @@ use super::{IMAGE, PACKAGE, Package, image, modules_in, place};
 use crate::cache::Scratch;
 use crate::error::Error;
 
-/// How long apt may take for a download.
+/// Time limit of a download by apt.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// The processor that QEMU is to have.
+/// Architecture of the packages.
 const ARCHITECTURE: &str = "amd64";
-/// What a name begins with that a package of a kernel depends on, for its image and modules.
+/// Name prefixes of the packages with image and modules.
 const PARTS: [&str; 2] = ["linux-image-", "linux-modules-"];
 
-/// What [`add`] has done.
+/// The result of [`add`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Added {
     /// The kernel's release.
     pub name: String,
     /// Its package.
     pub package: Package,
-    /// Whether it was there already, of the same version.
+    /// Whether the same version was there already.
     pub was_there: bool,
 }
 
-/// Adds the kernel of a package: of a file that ends in `.deb`, or one that apt downloads,
-/// whose signatures it checks. What a meta package depends on is taken instead.
+/// Adds the kernel of a package: a file that ends in `.deb`, or a package that apt downloads and
+/// whose signatures it checks. A meta package stands for the one that it depends on.
 ///
 /// # Errors
-/// One line: [`Error::Preconditions`] where a program is missing; otherwise what is wrong with
-/// the package. Nothing is left then.
+/// One line: [`Error::Preconditions`] if a program is missing; else the fault of the package.
+/// Nothing is left behind.
 pub fn add(package: &str) -> Result<Added, Error> {
     let is_file = package.ends_with(".deb");
     let needed = [("dpkg-deb", "dpkg"), ("depmod", "kmod"), ("apt-get", "apt")];
@@ -84,7 +84,7 @@ pub fn add(package: &str) -> Result<Added, Error> {
     };
     let modules = modules_in(&unpacked, &name);
     if !modules.is_dir() {
-        // Ubuntu has them in a package of their own.
+        // Ubuntu has the modules in a package of their own.
         let depends = part(&control, PARTS[1], package)?;
         if is_file {
             return Err(Error::Options(format!(
@@ -108,7 +108,7 @@ pub fn add(package: &str) -> Result<Added, Error> {
     keep(&scratch, &unpacked, name, control.package)
 }
 
-/// Puts an unpacked kernel in its place, at once, so that nobody finds a half.
+/// Moves an unpacked kernel into place, at once, so that nobody finds half of it.
 fn keep(
     scratch: &Scratch,
     unpacked: &Path,
@@ -126,10 +126,10 @@ fn keep(
     if version().as_ref() == Some(&package) {
         return Ok(added(true));
     }
-    // An older version of the same release, or none.
+    // An older version of the same release, if there is one.
     let _ = fs::rename(&place, scratch.path().join("replaced"));
     match fs::rename(unpacked, &place) {
-        // Another process was quicker.
+        // Another process was faster.
         Err(_) if version().is_some() => Ok(added(true)),
         done => done
             .map(|()| added(false))
@@ -137,13 +137,13 @@ fn keep(
     }
 }
 
-/// What a package says of itself.
+/// Fields of a package's control file.
 struct Control {
     package: Package,
     depends: String,
 }
 
-/// Unpacks the archive of a package over a directory.
+/// Unpacks a package into a directory, over what is there.
 fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> {
     let wrong = |why: String| Error::Options(format!("cannot unpack {package}: {why}"));
     let field = |name: &str| {
@@ -173,12 +173,12 @@ fn unpack(package: &str, archive: &Path, into: &Path) -> Result<Control, Error> 
     let mut command = tool::command("dpkg-deb");
     command.arg("--extract").arg(archive).arg(into);
     attended(&mut command)?.map_err(wrong)?;
-    // A package may say so of its directories; the cache is its user's.
+    // A package may restrict its directories; the cache belongs to its user.
     let _ = fs::set_permissions(into, std::os::unix::fs::PermissionsExt::from_mode(0o755));
     Ok(control)
 }
 
-/// Has apt download a package into a directory of its own, and returns the file.
+/// Has apt download a package into a new directory, and returns the file.
 fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
     let directory = scratch.path().join(package);
     fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
@@ -203,7 +203,7 @@ fn download(scratch: &Scratch, package: &str) -> Result<PathBuf, Error> {
     }
 }
 
-/// The release of the one kernel in a directory.
+/// The release of the only kernel in a directory.
 fn release(unpacked: &Path) -> Result<Option<String>, Error> {
     let names = fs::read_dir(unpacked.join("boot"))
         .into_iter()
@@ -227,7 +227,7 @@ fn release(unpacked: &Path) -> Result<Option<String>, Error> {
     Ok(Some(release))
 }
 
-/// The one package of a kind that another depends on.
+/// The only package of a kind that another depends on.
 fn part(control: &Control, kind: &str, asked: &str) -> Result<String, Error> {
     let mut names: Vec<&str> = control
         .depends
@@ -250,7 +250,7 @@ fn part(control: &Control, kind: &str, asked: &str) -> Result<String, Error> {
     }
 }
 
-/// Whether a text can be the name of a package (Debian Policy 5.6.1), and no option.
+/// Whether a text is a valid package name (Debian Policy 5.6.1), and no option.
 fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.bytes().next().is_some_and(plain)
@@ -259,8 +259,8 @@ fn is_name(text: &str) -> bool {
             .all(|byte| plain(byte) || b"+-.".contains(&byte))
 }
 
-/// Runs a command to its end, which SIGINT and SIGTERM bring about, too. Gives its output, or
-/// of one that fails the words that say why. Both are in memory: the disk may be full.
+/// Runs a command to its end; SIGINT and SIGTERM end it, too. Returns its output, or the message of
+/// its failure. Both are kept in memory, as the disk may be full.
 fn attended(command: &mut Command) -> Result<Result<String, String>, Error> {
     let create = || -> Result<(File, File), Error> {
         memfd_create(c"thalweg-output", MFdFlags::MFD_CLOEXEC)
@@ -285,7 +285,7 @@ fn attended(command: &mut Command) -> Result<Result<String, String>, Error> {
     })
 }
 
-/// Of what a program complained of the line that is the fault.
+/// The decisive line of a program's error output.
 fn reason(complaints: &str) -> Option<String> {
     let lines = || {
         complaints
@@ -293,7 +293,7 @@ fn reason(complaints: &str) -> Option<String> {
             .map(str::trim)
             .filter(|line| !line.is_empty())
     };
-    // What fails first says why; those that called it only that it failed.
+    // The first failure is the cause; its callers only report that it failed.
     let full = |line: &&str| line.contains("No space left on device");
     let fault = |line: &&str| line.starts_with("E: ") || line.contains("error: ");
     let known = lines().find(full).or_else(|| lines().find(fault));

@@ -1,18 +1,18 @@
-//! What a kernel's image says of itself (Documentation/arch/x86/boot.rst).
+//! The header of a kernel's image (Documentation/arch/x86/boot.rst).
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// "HdrS", and where it stands.
+/// "HdrS", and its offset.
 const MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
-/// Where the header has the place of the version, less [`VERSION_FROM`].
+/// Offset of the version's place in the header, less [`VERSION_FROM`].
 const VERSION: usize = 0x20e;
 const VERSION_FROM: usize = 0x200;
-/// The version is somewhere in the first sectors.
+/// The first sectors, which contain the version.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// The release of a bzImage, as `uname -r` will have it. A fault is one line with what to do.
+/// The release of a bzImage, as in `uname -r`. A fault is one line with the remedy.
 pub(super) fn release(image: &Path) -> Result<String, String> {
     let mut head = Vec::new();
     File::open(image)
@@ -47,7 +47,7 @@ fn parse(head: &[u8]) -> Option<String> {
 pub(super) mod tests {
     use super::*;
 
-    /// The head of an image of this release.
+    /// The begin of an image of this release.
     pub(crate) fn image(release: &str) -> Vec<u8> {
         let place = 0x100_u16.to_le_bytes();
         let mut head = [&[0; 0x202], &b"HdrS"[..], &[0; 8], &place, &[0; 0xf0]].concat();

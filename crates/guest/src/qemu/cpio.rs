@@ -1,4 +1,4 @@
-//! Archives of the kind that a kernel unpacks as its first file system
+//! Archives that a kernel unpacks as its first file system
 //! (Documentation/driver-api/early-userspace/buffer-format.rst, "newc").
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ const FILE: u32 = 0o100_000;
 /// The name that ends an archive.
 const END: &str = "TRAILER!!!";
 
-/// An archive that is being written. All files are root's, and as old as time.
+/// An archive that is being written. All files are root's, and have time 0.
 #[derive(Debug)]
 pub struct Archive<W> {
     output: W,
@@ -21,7 +21,7 @@ pub struct Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    /// An empty one.
+    /// Begins an empty archive.
     pub fn new(output: W) -> Self {
         Self {
             output,
@@ -31,10 +31,10 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// Adds a directory and those that it is in, unless they are there.
+    /// Adds a directory and its parents, unless they are there.
     ///
     /// # Errors
-    /// Those of writing, here and below; and of a path that is not UTF-8.
+    /// Writing fails, here and below; or the path is not UTF-8.
     pub fn directory(&mut self, path: &Path) -> io::Result<()> {
         if path.parent().is_none() || !self.directories.insert(path.to_owned()) {
             return Ok(());
@@ -57,7 +57,7 @@ impl<W: Write> Archive<W> {
     /// Adds a regular file with these permissions.
     ///
     /// # Errors
-    /// As [`Archive::directory`]; also for 4 GiB and more.
+    /// As [`Archive::directory`]; also a file of 4 GiB or more.
     pub fn file(&mut self, path: &Path, mode: u32, content: &[u8]) -> io::Result<()> {
         self.parent(path)?;
         self.entry(path, FILE | mode, (0, 0), content)
@@ -95,17 +95,17 @@ impl<W: Write> Archive<W> {
             // Owner and group.
             0,
             0,
-            // Links to it, and its time.
+            // Number of links, and time.
             1,
             0,
             size,
-            // The device that it is on.
+            // Device of the file.
             0,
             0,
             device.0,
             device.1,
             name.len() as u32 + 1,
-            // A sum that this kind does not have.
+            // Checksum, which this format does not use.
             0,
         ];
         let header: String = fields.iter().map(|field| format!("{field:08X}")).collect();
@@ -120,7 +120,7 @@ impl<W: Write> Archive<W> {
         self.output.write_all(bytes)
     }
 
-    /// To four bytes.
+    /// Pads to four bytes.
     fn align(&mut self) -> io::Result<()> {
         let odd = self.written.next_multiple_of(4) - self.written;
         self.write(&[0; 4][..odd as usize])
@@ -145,7 +145,7 @@ mod tests {
             .iter()
             .map(|entry| entry[13 * 8..].split('\0').next().unwrap())
             .collect();
-        // Each directory once, and before what is in it.
+        // Each directory once, and before its content.
         assert_eq!(names, ["a", "a/b", "a/c", "dev", "dev/console", END]);
         let field = |entry: usize, field: usize| {
             u32::from_str_radix(&entries[entry][field * 8..field * 8 + 8], 16).unwrap()

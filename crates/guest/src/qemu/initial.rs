@@ -1,6 +1,6 @@
-//! The file system that a kernel in QEMU begins with: this program, the tools that it calls,
-//! their libraries, the kernel's modules, and the job. Nothing of the machine's own paths or
-//! times is in it, so that it is the same wherever these are.
+//! The first file system of a kernel in QEMU: this program, its tools with their libraries, the
+//! kernel's modules, and the job. It has no path or time of the machine, so that every machine
+//! gives the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,49 +13,48 @@ use super::cpio::Archive;
 use crate::error::Error;
 use crate::{Job, TOOLS};
 
-/// Where programs are.
+/// Directory of programs.
 const PROGRAMS: &str = "/usr/bin";
-/// Where modules are.
+/// Directory of modules.
 const MODULES: &str = "/lib/modules";
-/// What a program begins with (elf(5)).
+/// The first bytes of a program (elf(5)).
 const ELF: &[u8] = b"\x7fELF";
 /// The directory of the job.
 pub const JOB: &str = "/job";
-/// Directories that file systems are mounted on, or that programs take for granted.
+/// Mount points, and directories that programs expect.
 const DIRECTORIES: [&str; 6] = ["/dev", "/etc", "/proc", "/run", "/sys", "/tmp"];
 
-/// Where the guest has this program.
+/// This program's path in the guest.
 pub fn program() -> PathBuf {
     Path::new(PROGRAMS).join("thalweg")
 }
 
-/// Where the guest has a module.
+/// A module's path in the guest.
 pub(super) fn module(file: &Path) -> PathBuf {
     Path::new(MODULES).join(file.file_name().unwrap_or_default())
 }
 
-/// Where the guest has a file that a program is to read.
+/// The guest's path of a file that a program reads.
 pub(super) fn data(file: &Path) -> PathBuf {
     Path::new(JOB).join(file.file_name().unwrap_or_default())
 }
 
-/// What a job needs beside the tools that each does, on this machine, by its place in the
-/// guest.
+/// Files that a job needs besides the usual tools: path on this machine, by path in the guest.
 #[derive(Debug, Default)]
 pub struct Needs {
-    /// Programs with their libraries; what is none is only copied.
+    /// Programs with their libraries; files of other kinds are only copied.
     pub programs: Vec<(PathBuf, PathBuf)>,
     /// Files that programs read.
     pub data: Vec<(PathBuf, PathBuf)>,
-    /// Directories that need not have a file.
+    /// Directories that may have no file.
     pub directories: Vec<PathBuf>,
-    /// Modules of the kernel beyond those of a network, by name.
+    /// Names of kernel modules beyond those of a network.
     pub modules: Vec<String>,
     /// The same, as far as the kernel has them.
     pub wished: Vec<String>,
 }
 
-/// Where the guest has a program of that name.
+/// The guest's path of a program.
 pub(super) fn program_of(path: &Path) -> PathBuf {
     Path::new(PROGRAMS).join(path.file_name().unwrap_or_default())
 }
@@ -78,7 +77,7 @@ pub(super) fn write(
     let tools: Vec<(PathBuf, PathBuf)> = tools.map(|path| (program_of(&path), path)).collect();
     for (place, path) in needs.programs.iter().chain(&tools) {
         let content = read(path)?;
-        // Others, scripts for instance, have no libraries.
+        // Scripts, for instance, have no libraries.
         if content.starts_with(ELF) {
             libraries.extend(needed(path)?);
         }
@@ -110,14 +109,15 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     fs::read(path).map_err(Error::io("cannot read", path))
 }
 
-/// The libraries of a program, by where it looks for them, as ld.so(8) finds them here.
+/// The libraries of a program, found by ld.so(8) here, by the path where the program looks for
+/// them.
 fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
     let output = tool::command("ldd")
         .arg(program)
         .env("LC_ALL", "C")
         .output()
         .map_err(Error::system("cannot start ldd"))?;
-    // One that needs none is told of by its exit code.
+    // A static program shows in the exit status.
     libraries(&String::from_utf8_lossy(&output.stdout)).map_err(|name| {
         Error::Preconditions(vec![format!(
             "{} needs the library {name}, which is not there",
@@ -126,7 +126,7 @@ fn needed(program: &Path) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
     })
 }
 
-/// What ldd(1) has found; fails with the name of one that it has not.
+/// The libraries that ldd(1) found; fails with the name of a missing one.
 fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
@@ -143,19 +143,18 @@ fn libraries(text: &str) -> Result<Vec<(PathBuf, PathBuf)>, String> {
     Ok(found)
 }
 
-/// Of an ELF file what is loaded to run it (elf(5)), without what debuggers read, which is
-/// most of it.
+/// The loadable part of an ELF file (elf(5)), without debugging data, which is most of it.
 fn loaded(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = end_of_segments(&bytes) {
         bytes.truncate(end);
-        // No sections: where they begin, how many there are, which one has their names.
+        // No sections: offset, count, and index of the names' section are 0.
         bytes[0x28..0x30].fill(0);
         bytes[0x3c..0x40].fill(0);
     }
     bytes
 }
 
-/// Where the last segment ends; none: it is no 64-bit ELF file of this byte order.
+/// The end of the last segment; none unless it is a 64-bit ELF file of this byte order.
 fn end_of_segments(bytes: &[u8]) -> Option<usize> {
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));

@@ -1,10 +1,9 @@
-//! A distribution's stock kernel in QEMU, in virtual time: the clock counts
-//! instructions and jumps to the next timer where all wait. No figure depends on the machine
-//! or on what else it does, and nothing needs a privilege.
+//! A distribution's stock kernel in QEMU, in virtual time. The clock counts instructions, and jumps
+//! to the next timer while all wait. No figure depends on the machine or its load, and no privilege
+//! is needed.
 //!
-//! The kernel unpacks a file system that is made here ([`initial`]) and starts this very
-//! program. No input reaches it after that: an interrupt from outside would
-//! come at no moment that is the same in the next run.
+//! The kernel unpacks a file system made here (`initial`) and starts this program. After that no
+//! input reaches it: an interrupt from outside would come at another moment in each run.
 
 pub mod cpio;
 mod initial;
@@ -32,32 +31,32 @@ use crate::workdir::{self, WorkDir};
 use crate::{DEFAULT_MEMORY, Job, Kind, Limits, Task, answer, follow, written};
 pub use initial::{JOB, Needs, program};
 
-/// What makes QEMU's threads take turns (`lockstep.c`), built by `build.rs`.
+/// The library that makes QEMU's threads take turns (`lockstep.c`), built by `build.rs`.
 #[cfg(target_arch = "x86_64")]
 static LOCKSTEP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lockstep.so"));
 #[cfg(not(target_arch = "x86_64"))]
 static LOCKSTEP: &[u8] = &[];
-/// The emulator, and the package that has it.
+/// The emulator and its package.
 const PROGRAM: &str = "qemu-system-x86_64";
 const PACKAGE: &str = "qemu-system-x86";
-/// The processor. A model by name is the same on every machine and in every version of QEMU;
-/// this is the newest whose instructions QEMU 7.2 has all, and it has no random numbers of its
-/// own. Without cmpxchg16b: after it QEMU 7.2 may have one of its operands in the flags when an
-/// interrupt comes, and the kernel, whose allocator uses it, ends in a double fault.
+/// The processor. A named model is the same on every machine and in every version of QEMU. This is
+/// the newest that QEMU 7.2 emulates fully, and it has no random numbers. cmpxchg16b is switched
+/// off: QEMU 7.2 may leave one of its operands in the flags when an interrupt comes. The kernel's
+/// allocator uses it and would end in a double fault.
 const PROCESSOR: &str = "Nehalem,-cx16";
-/// When the guest's time begins.
+/// The guest's time at boot.
 const BEGIN: &str = "2026-01-01T00:00:00";
 /// The initial file system, in the work directory.
 const INITIAL: &str = "initial.cpio";
-/// Modules that are used where the kernel has them.
+/// Modules that are used if the kernel has them.
 const FURTHER: [&str; 2] = ["tcp_diag", "tun"];
-/// How much slower than real time it may be.
+/// Factor by which it may be slower than real time.
 const SLOWNESS: u32 = 60;
-/// Seconds in which a guest that runs a program must boot: some ten of a processor, of which
-/// other guests may leave little.
+/// Time limit for booting a guest that runs a program, seconds. It takes some ten seconds of a
+/// processor, which other guests may be using.
 const BUSY_BOOT_S: u64 = 1800;
 
-/// What a run in QEMU lacks on this machine, one line each.
+/// Everything that this machine lacks for QEMU, one line each.
 pub fn missing() -> Vec<String> {
     let own = [(PROGRAM, PACKAGE), ("ldd", "libc-bin")];
     let mut missing = crate::missing(own.into_iter().chain(crate::TOOLS));
@@ -67,10 +66,10 @@ pub fn missing() -> Vec<String> {
     missing
 }
 
-/// What QEMU says that it is.
+/// QEMU's own version line.
 ///
 /// # Errors
-/// [`Error::System`] where it cannot be started.
+/// [`Error::Process`] if QEMU cannot be started.
 pub fn version() -> Result<String, Error> {
     let output = tool::command(PROGRAM)
         .arg("--version")
@@ -80,24 +79,24 @@ pub fn version() -> Result<String, Error> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// A processor, its memory, and the kernel that runs on it.
+/// A machine: kernel, memory, clock.
 #[derive(Debug, Clone)]
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Stock,
     /// Its memory.
     pub memory: Size,
-    /// An instruction takes two to the power of this many nanoseconds.
+    /// An instruction takes 2^shift nanoseconds.
     pub shift: u8,
-    /// What all its randomness begins with.
+    /// Seed of all its randomness.
     pub seed: u64,
     /// Whether timers wait for the tick.
     pub timers: Timers,
 }
 
 impl Machine<'_> {
-    /// The command line of QEMU. Files are named as seen from the work directory, the image as
-    /// whoever asks wants it.
+    /// The arguments of QEMU. File names are relative to the work directory; `image` is used as
+    /// given.
     fn arguments(&self, image: &str) -> Vec<String> {
         let mut words: Vec<String> = [
             "-nodefaults",
@@ -142,7 +141,7 @@ impl Machine<'_> {
             "console=ttyS0 quiet panic=-1 tsc=reliable nokaslr norandmaps random.trust_cpu=off \
              mitigations=off rootfstype=ramfs {timers}thalweg.seed={seed} rdinit={program} -- \
              {words} {job}",
-            // The kernel makes randomness of its command line, and QEMU 7.2 gives it no other.
+            // The kernel takes randomness from its command line; QEMU 7.2 gives it no other.
             seed = self.seed,
             program = initial::program().display(),
             words = WORDS.join(" "),
@@ -165,10 +164,10 @@ impl Machine<'_> {
         Running::start(Kind::Qemu, &mut command, work)
     }
 
-    /// The files of the modules that are needed.
+    /// The files of the needed modules.
     ///
     /// # Errors
-    /// [`Error::Preconditions`] with the first that the kernel does not have.
+    /// [`Error::Preconditions`] with the first that the kernel lacks.
     pub fn modules(&self, needs: &Needs) -> Result<Vec<PathBuf>, Error> {
         let tree = Tree::read(&self.kernel.modules)?;
         let always = FURTHER.map(str::to_owned);
@@ -178,12 +177,12 @@ impl Machine<'_> {
         tree.wanted(&format!("the kernel {}", self.kernel.name), further)
     }
 
-    /// Hands a document in, and returns the answer, and the work directory with what else came
-    /// out, below [`crate::OUT`]. `own` is this very program. `told` gets what the job tells
-    /// meanwhile, and says what is wrong with it.
+    /// Hands a document in, and returns the answer and the work directory with the other results,
+    /// below [`crate::OUT`]. `own` is this program. `told` takes the job's messages, and returns
+    /// their faults.
     ///
     /// # Errors
-    /// A module that is not there; a kernel that does not boot, hangs or dies; what failed inside.
+    /// A missing module; a kernel that does not boot, hangs or dies; a failure inside.
     pub fn run(
         &self,
         own: &Path,
@@ -197,7 +196,7 @@ impl Machine<'_> {
         Ok((answer(work.path())?, work))
     }
 
-    /// Has a task done, and returns the directory with what came out.
+    /// Has a task done, and returns the directory with its results.
     fn work(
         &self,
         own: &Path,
@@ -224,10 +223,10 @@ impl Machine<'_> {
     }
 }
 
-/// A program to run on a kernel in QEMU, beside nothing else.
+/// A program to run alone on a kernel in QEMU.
 #[derive(Debug)]
 pub struct Program<'a> {
-    /// The `thalweg` binary, which is the first process there.
+    /// The `thalweg` binary, the first process there.
     pub thalweg: &'a Path,
     /// The program. `thalweg`, iproute2 and iperf3 are in its `PATH`.
     pub program: &'a Path,
@@ -235,25 +234,25 @@ pub struct Program<'a> {
     pub arguments: Vec<OsString>,
     /// Variables of its environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Files that it reads; [`place`] tells where it finds them.
+    /// Files that it reads; [`place`] gives their paths there.
     pub data: &'a [&'a Path],
-    /// What else it needs, by where it finds it: files, and programs with their libraries.
+    /// Further files, and programs with their libraries, by their paths there.
     pub files: BTreeMap<PathBuf, PathBuf>,
     /// The kernel's memory; none: 1 GiB.
     pub memory: Option<Size>,
 }
 
-/// Where a program in QEMU finds a file that was brought along.
+/// The path in QEMU of a file in [`Program::data`].
 pub fn place(file: &Path) -> PathBuf {
     initial::data(file)
 }
 
-/// Runs a program as root on a kernel in QEMU and returns what it writes to its standard
-/// output. An instruction takes a nanosecond there.
+/// Runs a program as root on a kernel in QEMU and returns its standard output. An instruction takes
+/// a nanosecond.
 ///
 /// # Errors
-/// What is missing on this machine or in the kernel; that the kernel died, with the end of its
-/// console; that the program failed, with the first line of its standard error.
+/// Something is missing on this machine or in the kernel. The kernel died, with the end of its
+/// console. The program failed, with the first line of its standard error.
 pub fn execute(kernel: &Stock, what: &Program<'_>) -> Result<String, Error> {
     let missing = missing();
     if !missing.is_empty() {

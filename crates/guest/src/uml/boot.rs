@@ -1,4 +1,4 @@
-//! Starting a user-mode kernel, and listening to it.
+//! Starts a user-mode kernel.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -21,32 +21,31 @@ use crate::inside::WORDS;
 use crate::running::Running;
 use crate::{Job, Kind, workdir};
 
-/// The kernel's first process, a link in the work directory.
+/// The kernel's first process: a link in the work directory.
 const INIT: &str = "thalweg";
-/// Of sched_setaffinity(2): the calling thread.
+/// The calling thread, for sched_setaffinity(2).
 const THIS: Pid = Pid::from_raw(0);
 
-/// A kernel, its memory, and the directory that it works in.
+/// A kernel, its memory, and its work directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Kernel,
     /// Its memory.
     pub memory: Size,
-    /// The directory, absolute.
+    /// The work directory, absolute.
     pub work: &'a Path,
 }
 
-/// Whether a text can be one word of a kernel's command line, and a directory of
-/// user-mode Linux.
+/// Whether a text can be one word of a kernel's command line, and a directory of user-mode Linux.
 pub(super) fn can_be_a_word(text: &str) -> bool {
     text.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_./+@:~".contains(&byte))
 }
 
 impl Machine<'_> {
-    /// The command line of the kernel, for a reader; `DIR` stands for the work
-    /// directory, which is gone afterwards.
+    /// The kernel's command line for a reader. `DIR` stands for the work directory, which does not
+    /// last.
     pub(super) fn command_line(&self) -> String {
         let program = self.kernel.program.display().to_string();
         let work = self.work.display().to_string();
@@ -57,30 +56,30 @@ impl Machine<'_> {
         words.join(" ")
     }
 
-    /// The words of this program as the kernel's first process, for a job.
+    /// The arguments of this program as the kernel's first process.
     fn guest(&self) -> Vec<String> {
         let work = self.work.display().to_string();
         WORDS.map(str::to_owned).into_iter().chain([work]).collect()
     }
 
-    /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters): with
-    /// these devices, and these words for its first process.
+    /// The kernel's arguments (`arch/um`, Documentation/admin-guide/kernel-parameters), with these
+    /// devices and arguments of the first process.
     fn arguments(&self, devices: &[String], inside: &[String]) -> Vec<String> {
         let work = self.work.display();
         let mut words = vec![
             format!("mem={}K", self.memory.bytes() / 1024),
-            // The machine's files, with the rights of whoever runs this.
+            // The machine's files, with the user's rights.
             "root=/dev/root".to_owned(),
             "rootfstype=hostfs".to_owned(),
             "rootflags=/".to_owned(),
             "rw".to_owned(),
             "quiet".to_owned(),
-            // Named, or it would be put behind the first process's own words.
+            // Unless it is named here, the kernel appends it to the first process's arguments.
             "console=tty0".to_owned(),
-            // The console goes to standard output. No other terminal, no xterm.
+            // The console goes to standard output. There is no other terminal, and no xterm.
             "con=null".to_owned(),
             "con0=null,fd:1".to_owned(),
-            // Its pid file and control socket, which are otherwise in $HOME.
+            // Directory of its pid file and control socket; the default is in $HOME.
             workdir::uml_dir(self.work),
             "umid=kernel".to_owned(),
         ];
@@ -91,7 +90,7 @@ impl Machine<'_> {
         words
     }
 
-    /// Starts the kernel for a job, done by a program.
+    /// Starts the kernel for a job of `program`.
     pub(super) fn boot(&self, job: &Job, program: &Path) -> Result<Running, Error> {
         let (name, document) = job.document()?;
         let file = self.work.join(name);
@@ -100,11 +99,11 @@ impl Machine<'_> {
         Running::start(Kind::UserMode, &mut command, self.work)
     }
 
-    /// The command that starts the kernel with `program` as its first process, on one
-    /// [`processor`] of the machine.
+    /// The command that starts the kernel with `program` as its first process, on one [`processor`]
+    /// of the machine.
     ///
     /// # Errors
-    /// Where the work directory cannot be used, or no directory has room for the memory.
+    /// The work directory cannot be used, or no directory has room for the memory.
     pub fn command(
         &self,
         program: &Path,
@@ -129,14 +128,14 @@ impl Machine<'_> {
         Ok(command)
     }
 
-    /// Where the kernel keeps its memory, a file without a name: in memory if the
-    /// machine has room there, otherwise in the work directory.
+    /// The directory of the kernel's memory, an unnamed file: in memory if the machine has room
+    /// there, else the work directory.
     fn memory_directory(&self) -> Result<PathBuf, Error> {
         let shared = PathBuf::from("/dev/shm");
         for directory in [shared, self.work.to_owned()] {
             let suits = statvfs(&directory).is_ok_and(|it| {
                 let room = it.blocks_available() * it.fragment_size();
-                // The programs inside are run from this memory.
+                // Programs inside are executed from this memory.
                 room >= self.memory.bytes() && !it.flags().contains(FsFlags::ST_NOEXEC)
             });
             if suits && access(&directory, AccessFlags::W_OK).is_ok() {
@@ -153,23 +152,23 @@ impl Machine<'_> {
     }
 }
 
-/// Has the machine lay the program's memory out the same way each time. The kernel's
-/// own memory begins behind its heap, and is larger the further away that is.
+/// Switches off the randomization of the program's address space. The kernel's memory begins after
+/// its heap, and its size depends on that distance.
 fn without_randomization(command: &mut Command) {
     // SAFETY: between fork and exec only personality(2) is called, a bare system call.
     unsafe {
         command.pre_exec(|| {
             let asked = libc::ADDR_NO_RANDOMIZE as libc::c_ulong;
-            // A container may refuse it. Then one run is not quite as another.
+            // A container may refuse it; then two runs differ a little.
             libc::personality(asked);
             Ok(())
         });
     }
 }
 
-/// Has the kernel and all that runs on it use one processor of the machine. They take turns at
-/// each system call of a program (ptrace), and waking another processor takes longer than the call.
-/// Nothing in such a kernel runs side by side anyway.
+/// Ties the kernel and everything on it to one processor of the machine. They take turns at each
+/// system call of a program (ptrace), and waking another processor takes longer than the call.
+/// Nothing in such a kernel runs in parallel anyway.
 fn on(command: &mut Command, processor: usize) -> Result<(), Error> {
     let mut one = CpuSet::new();
     one.set(processor)
@@ -181,8 +180,8 @@ fn on(command: &mut Command, processor: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// One of the processors that this process may use. Kernels of one process get different ones, as
-/// far as there are; those of several may meet. None where the processors are not known.
+/// One of the processors that this process may use; none if they are unknown. Kernels of one
+/// process get different ones while there are enough. Kernels of several processes may share one.
 pub fn processor() -> Option<usize> {
     static TURN: AtomicUsize = AtomicUsize::new(0);
     let all = processors();

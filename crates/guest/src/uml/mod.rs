@@ -1,8 +1,8 @@
-//! User-mode Linux: a Linux kernel that is an ordinary process. It needs no privilege, and has
-//! queueing disciplines and congestion controls that the machine's own kernel may lack.
+//! User-mode Linux: a Linux kernel that is an ordinary process. It needs no privilege. It has
+//! queueing disciplines and congestion controls that the machine's kernel may lack.
 //!
-//! The kernel's root is the machine's file system (hostfs), so it finds this
-//! very program there and starts it as its first process. Its files appear where they would have.
+//! The kernel's root is the machine's file system (hostfs). It finds this program there, and starts
+//! it as its first process. Its files appear in their usual places.
 
 mod boot;
 mod idle;
@@ -29,29 +29,29 @@ pub use trial::{Trial, try_out};
 
 /// The packaged kernel.
 pub(crate) const PROGRAM: &str = "linux.uml";
-/// The package that has it.
+/// Its package.
 const PACKAGE: &str = "user-mode-linux";
-/// Where the package has its modules, one directory a version.
+/// The package's modules, one directory per version.
 const MODULES: &str = "/usr/lib/uml/modules";
-/// What the kernel has for itself, and the machine's files must not be in.
+/// Directories that the kernel mounts itself, and that hide the machine's files.
 const OWN_DIRECTORIES: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
-/// What messages call the directory of the work directory.
+/// The parent of the work directory, in messages.
 const TEMPORARY: &str = "the temporary directory";
 
-/// A kernel that can be started as a process.
+/// A kernel that can run as a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Kernel {
     /// The program.
     pub program: PathBuf,
-    /// Its modules, each after those that it needs.
+    /// Its modules, each after its dependencies.
     pub modules: Vec<PathBuf>,
     /// Further words for its command line.
     pub words: Vec<String>,
     /// Variables of its environment.
     pub environment: Vec<(String, String)>,
-    /// How much slower than real time it may be.
+    /// Factor by which it may be slower than real time.
     pub slowness: u32,
-    /// Whether it sets all of the processor's register state; otherwise its `ptrace` is
+    /// Whether it sets all of the processor's register state. If not, its `ptrace` is
     /// [wrapped](ptrace::wrap).
     pub sets_all_state: bool,
 }
@@ -60,7 +60,7 @@ impl Kernel {
     /// The packaged user-mode Linux, with the modules of a network and these.
     ///
     /// # Errors
-    /// [`Error::Preconditions`] where it is not installed, or has no such module.
+    /// [`Error::Preconditions`] if it is not installed or lacks a module.
     pub fn packaged(further: impl Iterator<Item = String>) -> Result<Self, Error> {
         let program = tool::find(PROGRAM).ok_or_else(|| Error::Preconditions(missing()))?;
         let version = version(&program)?;
@@ -77,12 +77,12 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// A kernel that lives in the machine's time, for a program on its network: the packaged one
-    /// or another, with IPv6, these modules, and those that are `wished` as far as there are any.
+    /// A kernel in the machine's time, for a program on the machine's network: the packaged one or
+    /// another. It has IPv6, these modules, and the `wished` ones that exist.
     ///
     /// # Errors
-    /// [`Error::Preconditions`] where it is not installed; [`Error::Options`] where the file is no
-    /// such kernel, or has no such module.
+    /// [`Error::Preconditions`] if it is not installed; [`Error::Options`] if the file is no such
+    /// kernel or lacks a module.
     pub fn plain(file: Option<&Path>, modules: &[String], wished: &[&str]) -> Result<Self, Error> {
         let program = match file {
             Some(file) => fs::canonicalize(file).map_err(Error::io("cannot find", file))?,
@@ -107,7 +107,7 @@ impl Kernel {
             tree.files(&wanted)
                 .map_err(|name| Error::Options(lacks(&program, &tree, &name)))?
         } else {
-            // What is built in shows when it is asked for.
+            // Built-in features show when they are used.
             Vec::new()
         };
         Ok(Self {
@@ -121,8 +121,8 @@ impl Kernel {
     }
 }
 
-/// Says that a kernel has no module of a congestion control or queueing discipline, and which it
-/// has.
+/// A message: the kernel lacks the module of a congestion control or queueing discipline, but has
+/// these.
 fn lacks(program: &Path, tree: &Tree, module: &str) -> String {
     let program = program.display();
     let kinds = [
@@ -151,10 +151,10 @@ fn takes_modules(program: &Path) -> Result<bool, Error> {
     Ok(configuration.lines().any(|line| line == "CONFIG_MODULES=y"))
 }
 
-/// What a kernel says that it is, as `6.1.176`.
+/// A kernel's own version, such as `6.1.176`.
 ///
 /// # Errors
-/// Where it cannot be started.
+/// It cannot be started.
 pub fn version(program: &Path) -> Result<String, Error> {
     let output = Command::new(program)
         .arg("--version")
@@ -169,27 +169,28 @@ fn sets_all_state(version: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(14))
 }
 
-/// What a run in user-mode Linux lacks on this machine, one line each.
+/// Everything that this machine lacks for user-mode Linux, one line each.
 pub fn missing() -> Vec<String> {
     crate::missing([(PROGRAM, PACKAGE)].into_iter().chain(crate::TOOLS))
 }
 
-/// What a kernel sees of the machine: its work directory, this program, and where that is.
+/// The parts of the machine that a kernel sees: its work directory, this program, and its current
+/// directory.
 #[derive(Debug)]
 pub struct Surroundings {
     /// The work directory. Dropped, it is removed.
     pub work: WorkDir,
-    /// This very program.
+    /// This program's file.
     pub program: PathBuf,
     /// The current directory.
     pub current: PathBuf,
 }
 
 impl Surroundings {
-    /// Makes a work directory, and checks that the kernel will see all.
+    /// Makes a work directory, and checks that the kernel will see everything.
     ///
     /// # Errors
-    /// What it would not see, and what to do.
+    /// The path that it would not see, with the remedy.
     pub fn find(program: &Path) -> Result<Self, Error> {
         let current = std::env::current_dir().map_err(Error::system("where am I"))?;
         let program =
@@ -211,7 +212,7 @@ impl Surroundings {
     }
 }
 
-/// A kernel that is about to be started for a job.
+/// A kernel, ready to start for a job.
 #[derive(Debug)]
 pub struct Ready<'a> {
     kernel: &'a Kernel,
@@ -220,7 +221,7 @@ pub struct Ready<'a> {
 }
 
 impl<'a> Ready<'a> {
-    /// Prepares for one; `program` is this very one.
+    /// Prepares a kernel; `program` is this program.
     ///
     /// # Errors
     /// As of [`Surroundings::find`].
@@ -232,12 +233,12 @@ impl<'a> Ready<'a> {
         })
     }
 
-    /// What the kernel will see.
+    /// The parts of the machine that the kernel will see.
     pub fn surroundings(&self) -> &Surroundings {
         &self.surroundings
     }
 
-    /// Where the job has its [channel](crate::Channel).
+    /// File of the job's [channel](crate::Channel).
     pub fn channel(&self) -> PathBuf {
         self.surroundings.work.path().join(CHANNEL)
     }
@@ -255,12 +256,11 @@ impl<'a> Ready<'a> {
         }
     }
 
-    /// Boots the kernel, hands a document in, and returns the answer. `told` gets what the job
-    /// tells meanwhile, and says what is wrong with it. On every way out the kernel is gone, and
-    /// so is its directory.
+    /// Boots the kernel, hands a document in, and returns the answer. `told` takes the job's
+    /// messages, and returns their faults. Kernel and directory are gone on every way out.
     ///
     /// # Errors
-    /// A kernel that does not boot, hangs or dies; what failed inside.
+    /// A kernel that does not boot, hangs or dies; a failure inside.
     pub fn run(
         self,
         document: Value,
@@ -280,7 +280,7 @@ impl<'a> Ready<'a> {
     }
 }
 
-/// Fails for a path that the kernel has as its own, or cannot be told of.
+/// Fails for a path that the kernel hides, or that does not fit its command line.
 ///
 /// # Errors
 /// [`Error::Options`] with the remedy.

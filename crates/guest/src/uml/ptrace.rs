@@ -1,8 +1,7 @@
-//! Kernels that know less of the processor's register state than there is.
+//! Kernels that do not know all of the processor's register state.
 //!
-//! A user-mode kernel before 6.14 ends as soon as its first process starts where the state has
-//! more than 2,696 bytes, as with AMX. The library here, preloaded, wraps its `ptrace(2)`
-//! (`ptrace.c`, `xstate.c`).
+//! A user-mode kernel before 6.14 ends when its first process starts if the state exceeds 2,696
+//! bytes, as with AMX. The preloaded library wraps its `ptrace(2)` (`ptrace.c`, `xstate.c`).
 
 use std::process::Command;
 
@@ -12,17 +11,17 @@ use crate::error::Error;
 #[cfg(target_arch = "x86_64")]
 static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ptrace.so"));
 
-/// Has a command start a user-mode kernel before 6.14 with `ptrace` wrapped. What the environment
-/// preloads stays, behind it. The library is a file in memory, which goes with the kernel.
+/// Wraps the `ptrace` of a command's user-mode kernel before 6.14. Libraries that the environment
+/// preloads stay, behind it. The library is a memory file, which goes with the kernel.
 ///
 /// # Errors
-/// [`Error::Process`] where there is no such file to be had.
+/// [`Error::Process`] if the file cannot be created.
 #[cfg(target_arch = "x86_64")]
 pub fn wrap(command: &mut Command) -> Result<(), Error> {
     crate::preload::preload(command, c"thalweg-ptrace.so", LIBRARY)
 }
 
-/// User-mode Linux is for x86 alone, so there is no kernel to wrap `ptrace` for.
+/// Does nothing: user-mode Linux is for x86 only.
 ///
 /// # Errors
 /// None.

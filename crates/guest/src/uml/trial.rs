@@ -1,4 +1,4 @@
-//! Whether the packaged kernel works on this machine.
+//! A trial of the packaged kernel on this machine.
 
 use std::fs;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::error::Error;
 use crate::workdir::{self, WorkDir};
 use crate::{Job, Kind, LEAST_MEMORY, Task, console};
 
-/// How long it may take to boot.
+/// Time limit for booting.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A kernel that boots on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// Its version, as `6.1.176`.
+    /// Its version, such as `6.1.176`.
     pub version: String,
-    /// Whether it does so only because its `ptrace` is [wrapped](super::ptrace::wrap): it knows
-    /// less of the processor's register state than there is.
+    /// Whether it needs its `ptrace` [wrapped](super::ptrace::wrap), because it does not know all
+    /// of the processor's register state.
     pub wrapped: bool,
 }
 
-/// Boots the packaged kernel until its first process, `program` (this very one), is ready, and
-/// ends it. Takes some two seconds.
+/// Boots the packaged kernel until its first process, `program` (this one), is ready, and ends it.
+/// That takes some two seconds.
 ///
 /// # Errors
-/// [`Error::Preconditions`] where it is not installed; otherwise why it does not boot.
+/// [`Error::Preconditions`] if it is not installed; else why it does not boot.
 pub fn try_out(program: &Path) -> Result<Trial, Error> {
     let kernel = Kernel::packaged(std::iter::empty())?;
     let trial = Trial {
