@@ -1,5 +1,5 @@
-//! Inside the kernel: an agent that learns, and a policy, both for the cgroup of the command. What
-//! carries its streams is outside of that.
+//! Inside the kernel: an agent that learns, and a policy, both for the command's cgroup.
+//! Connections that carry the command's streams are outside of it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -21,25 +21,25 @@ use crate::error::Error;
 use crate::learn::{HOSTS_MAX, KNOWN, LEARNED};
 use crate::system;
 
-/// The cgroup of the command.
+/// The command's cgroup.
 const CGROUP: &str = "/sys/fs/cgroup/command";
-/// Where the agent's things are: in memory, and where its commands look for them.
+/// The agent's directory: in memory, and the default of its commands.
 const DIRECTORY: &str = "/run/thalweg";
 const CONFIGURATION: &str = "/run/thalweg/agent.toml";
 const STATE: &str = "/run/thalweg/state";
 const SOCKET: &str = "/run/thalweg/agent.sock";
 const LOG: &str = "/run/thalweg/agent.log";
-/// Where the machine's own agent keeps what it knows; nobody inside is to touch that.
+/// The state of the machine's own agent, which nothing inside may touch.
 const MACHINES_STATE: &str = "/var/lib/thalweg";
-/// How long the agent may take until it answers.
+/// Time within which the agent must answer.
 const START: Duration = Duration::from_secs(30);
-/// How often one that is not ready is asked again.
+/// Pause between two requests to an agent that is not ready.
 const RETRY: Duration = Duration::from_millis(20);
-/// What was learned leaves the kernel this often.
+/// Interval at which learned records leave the kernel.
 const SAVE: Duration = Duration::from_secs(30);
 
-/// Puts in force what the job asks for, for whatever is in the command's cgroup. Returns a
-/// descriptor by which a process enters that, if there is one, and what the user should know.
+/// Starts the job's agent and puts its policy in force, for the command's cgroup. Returns a
+/// descriptor for entering that cgroup, if there is one, and notes for the user.
 pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<String>), Error> {
     if !job.learn && job.policy.is_none() {
         return Ok((None, Vec::new()));
@@ -57,7 +57,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
         .map_err(system("cannot mount over /var/lib/thalweg"))?;
     }
     fs::create_dir_all(DIRECTORY).map_err(Error::io("cannot create", DIRECTORY))?;
-    // Modules are there by now, and there are none of this kernel where modprobe looks.
+    // The modules are loaded by now, and modprobe would find none of this kernel.
     let text = format!(
         "cgroup = \"{CGROUP}\"\n\n[paths]\nstate = \"{STATE}\"\nsocket = \"{SOCKET}\"\n\n\
          [arms]\nload = []\n\n[hosts]\nmax = {HOSTS_MAX}\n"
@@ -69,7 +69,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
         if known.exists() {
             thalweg("what was learned", [OsStr::new("import"), known.as_ref()])?;
         }
-        // The user may ask it, as `thalweg hosts` does.
+        // The user may query the agent, as `thalweg hosts` does.
         chown(SOCKET, Some(job.user), None).map_err(Error::io("cannot give away", SOCKET))?;
     }
     let mut notes = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn start(job: &Job, work: &Path) -> Result<(Option<OwnedFd>, Vec<Stri
     Ok((Some(procs.into()), notes))
 }
 
-/// This program, with the agent's configuration and nothing of the command's environment.
+/// This program with the agent's configuration and an empty environment.
 fn command() -> Result<Command, Error> {
     let program = std::env::current_exe().map_err(Error::system("cannot find this program"))?;
     let mut command = Command::new(program);
@@ -98,7 +98,7 @@ fn command() -> Result<Command, Error> {
     Ok(command)
 }
 
-/// Runs a command of the agent's and returns what it wrote.
+/// Runs a command of the agent's and returns its output.
 fn thalweg<const N: usize>(what: &'static str, arguments: [&OsStr; N]) -> Result<String, Error> {
     let output = command()?.args(arguments).output();
     let output = output.map_err(Error::system(what))?;
@@ -109,7 +109,7 @@ fn thalweg<const N: usize>(what: &'static str, arguments: [&OsStr; N]) -> Result
     Err(failed(what, &said, output.status))
 }
 
-/// The last line of what was said, or else how it ended.
+/// The last line of an output, or else the exit status.
 fn failed(what: &'static str, said: &str, status: std::process::ExitStatus) -> Error {
     let why = match said.lines().rfind(|line| !line.trim().is_empty()) {
         Some(line) => line.trim_start_matches("thalweg: ").to_owned(),
@@ -118,7 +118,7 @@ fn failed(what: &'static str, said: &str, status: std::process::ExitStatus) -> E
     Error::system(what)(io::Error::other(why))
 }
 
-/// Starts the agent and waits until it answers: then its programs are attached. It ends with the
+/// Starts the agent and waits until it answers; its programs are then attached. It ends with the
 /// kernel.
 fn start_agent() -> Result<(), Error> {
     let what = "the agent";
@@ -150,17 +150,17 @@ fn start_agent() -> Result<(), Error> {
     }
 }
 
-/// Tells whoever started the kernel what was learned.
+/// Reports learned records to the process that started the kernel.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     work: PathBuf,
     messages: TcpStream,
-    /// Whether there is nothing more to tell.
+    /// Whether the last report has been made.
     over: Mutex<bool>,
 }
 
 impl Reporter {
-    /// Begins to tell it now and then.
+    /// Begins to report at intervals.
     pub(crate) fn start(work: &Path, messages: &TcpStream) -> Result<Arc<Self>, Error> {
         let failed = || Error::system("cannot keep what is learned");
         let reporter = Arc::new(Self {
@@ -178,7 +178,7 @@ impl Reporter {
                     if *over {
                         break;
                     }
-                    // Told again at the end, when it counts.
+                    // A failure is told at the end, when it counts.
                     let _ = copy.tell();
                 }
             })
@@ -186,7 +186,7 @@ impl Reporter {
         Ok(reporter)
     }
 
-    /// Tells it for the last time.
+    /// Reports for the last time.
     pub(crate) fn finish(&self) -> io::Result<()> {
         let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
         *over = true;
@@ -203,7 +203,7 @@ impl Reporter {
         control::send(&self.messages, &message)
     }
 
-    /// Writes it to the work directory: whole, and through to the machine.
+    /// Writes the records to the work directory: whole, and through to the machine.
     fn save(&self) -> Result<(), Error> {
         let failed = || Error::system("the agent does not answer");
         let answer = http::request(Path::new(SOCKET), "GET", "/v1/export").map_err(failed())?;

@@ -1,5 +1,5 @@
-//! Starting the kernel: in its place, and for root as the first process of a process namespace, so
-//! that none of its processes outlives it, and it does not outlive this one.
+//! Starts the kernel in its network namespace. For root it is also the first process of a process
+//! namespace: none of its processes outlives it, and it does not outlive this process.
 
 use std::fs::File;
 use std::io;
@@ -21,21 +21,21 @@ use crate::control::MTU_BYTES;
 use crate::error::Error;
 use crate::system;
 
-/// What the kernel's randomness begins with, in the work directory.
+/// The seed of the kernel's random numbers, in the work directory.
 pub(crate) const SEED: &str = "seed";
 /// Its length, bytes.
 pub(crate) const SEED_BYTES: usize = 64;
 
-/// What the kernel's interface `vec0` is attached to.
+/// The device of the kernel's interface `vec0`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wire<'a> {
-    /// The TAP device of this name, which carries segments of 64 KiB.
+    /// A TAP device with this name, with segments of 64 KiB.
     Device(&'a str),
-    /// An open TAP device, which carries packets of this many bytes.
+    /// An open TAP device, with packets of this many bytes.
     Open(&'a File, usize),
 }
 
-/// Starts the kernel; `binary` is this very program.
+/// Starts the kernel; `binary` is this program.
 pub(crate) fn start(
     kernel: &Kernel,
     memory: Size,
@@ -72,7 +72,7 @@ pub(crate) fn start(
     uml::in_time(&mut command)?;
     command
         .current_dir(work)
-        // A kernel that was built for runs that can be repeated begins with this number.
+        // The seed of a kernel that was built for repeatable runs.
         .env("THALWEG_SEED", u64::from_ne_bytes(random()?).to_string())
         .stdin(Stdio::null())
         .stdout(console)
@@ -91,15 +91,16 @@ pub(crate) fn start(
     if privileged {
         in_process_namespace(start)
     } else {
-        // An ordinary user has process namespaces only where other users' files are nobody's.
+        // An ordinary user gets process namespaces only with a user namespace, where other users'
+        // files are nobody's.
         start()
     }
 }
 
-/// The kernel's interfaces as its command line has them, and the descriptors that it inherits.
+/// The kernel's interfaces as on its command line, and the descriptors that it inherits.
 fn interfaces(contact: &Contact, wire: Wire<'_>) -> ([String; 2], Vec<RawFd>) {
     let control = contact.device();
-    // A TAP device takes no vectors of packets, only one at a time.
+    // A TAP device takes single packets only, no vectors of them.
     let open = |device: &File, bytes: usize| {
         format!("transport=fd,fd={},vec=0,mtu={bytes}", device.as_raw_fd())
     };
@@ -120,7 +121,7 @@ fn interfaces(contact: &Contact, wire: Wire<'_>) -> ([String; 2], Vec<RawFd>) {
     )
 }
 
-/// Has a command enter its place, die with this process, and inherit descriptors.
+/// Makes a command enter its network namespace, die with this process, and inherit descriptors.
 fn in_place(command: &mut Command, place: Option<OwnedFd>, this: OwnedFd, handed: Vec<RawFd>) {
     // SAFETY: between fork and exec only system calls are made: setns(2), prctl(2), poll(2) and
     // fcntl(2).
@@ -132,8 +133,8 @@ fn in_place(command: &mut Command, place: Option<OwnedFd>, this: OwnedFd, handed
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // The parent may have died before the call above took effect. Its number cannot be
-            // seen from another process namespace.
+            // The parent may have died before that call took effect. Its number cannot be seen from
+            // another process namespace.
             let mut parent = libc::pollfd {
                 fd: this.as_raw_fd(),
                 events: libc::POLLIN,
@@ -142,7 +143,7 @@ fn in_place(command: &mut Command, place: Option<OwnedFd>, this: OwnedFd, handed
             if libc::poll(&raw mut parent, 1, 0) != 0 {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
-            // Open in this process throughout.
+            // These stay open in this process.
             for &descriptor in &handed {
                 fcntl(
                     BorrowedFd::borrow_raw(descriptor),
@@ -154,10 +155,10 @@ fn in_place(command: &mut Command, place: Option<OwnedFd>, this: OwnedFd, handed
     }
 }
 
-/// Random bytes of the machine.
+/// Random bytes from the machine.
 fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
     let mut bytes = [0; BYTES];
-    // SAFETY: the buffer has this length. Up to 256 bytes come at once.
+    // SAFETY: the buffer has this length. Up to 256 bytes come in one call.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
     if got == BYTES as isize {
         Ok(bytes)
@@ -166,7 +167,7 @@ fn random<const BYTES: usize>() -> Result<[u8; BYTES], Error> {
     }
 }
 
-/// Has the process that is started be the first of a process namespace.
+/// Makes the started process the first of a process namespace.
 fn in_process_namespace(start: impl FnOnce() -> Result<Process, Error>) -> Result<Process, Error> {
     let path = "/proc/self/ns/pid_for_children";
     let before = File::open(path).map_err(Error::io("cannot open", path))?;

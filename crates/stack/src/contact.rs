@@ -1,5 +1,5 @@
-//! Where the kernel's interfaces are, and what this process talks to the one inside by: an
-//! interface that the command does not see.
+//! The network namespace of the kernel's interfaces, and the control interface, through which this
+//! process talks to the one inside. The command does not see it.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -13,13 +13,13 @@ use crate::error::Error;
 use crate::ip;
 use crate::place::Place;
 
-/// This process's end of what the command does not see.
+/// This process's end of the control interface.
 const CONTROL: &str = "control";
 
-/// Dropped, it is gone.
+/// The control interface and its place; dropped, they are removed.
 #[derive(Debug)]
 pub(crate) struct Contact {
-    /// None where only this process's own end is in a namespace, an ordinary user's.
+    /// None for an ordinary user, where only this process's own end is in a namespace.
     place: Option<Place>,
     device: File,
     listener: TcpListener,
@@ -45,10 +45,10 @@ impl Contact {
         })
     }
 
-    /// Makes one as an ordinary user. The kernel's interfaces are where this process is.
+    /// Makes one for an ordinary user. The kernel's interfaces are in this process's namespace.
     ///
     /// # Errors
-    /// [`Error::Missing`] where this user may not, with the remedy.
+    /// [`Error::Missing`] if this user may not, with the remedy.
     pub(crate) fn create_as_user() -> Result<Self, Error> {
         let [device, listener] = in_a_namespace_of_ones_own(|| {
             let device = tun::attach_as(CONTROL, libc::IFF_TAP)?;
@@ -68,23 +68,23 @@ impl Contact {
         })
     }
 
-    /// Where the kernel's interfaces are; none: where this process is.
+    /// The network namespace of the kernel's interfaces; none: that of this process.
     pub(crate) fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
 
-    /// The TAP device of the interface that the command does not see.
+    /// The TAP device of the control interface.
     pub(crate) fn device(&self) -> &File {
         &self.device
     }
 
-    /// Where the process inside connects to.
+    /// The listener that the process inside connects to.
     pub(crate) fn listener(&self) -> &TcpListener {
         &self.listener
     }
 }
 
-/// Addresses the device where the calling thread is.
+/// Configures the device in the calling thread's namespace.
 fn set_up() -> Result<(), Error> {
     ip(&[
         format!("address add {}/30 dev {CONTROL}", control::HERE),

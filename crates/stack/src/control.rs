@@ -1,5 +1,5 @@
-//! What crosses between this process and the one inside: TCP on an interface that the command
-//! does not see, a connection a stream, and one for messages.
+//! The protocol between this process and the one inside: TCP on an interface that the command does
+//! not see. Each stream has a connection, and messages have one.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -8,22 +8,22 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The address of this process in the kernel's place.
+/// This process's address in the kernel's place.
 pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 1);
 /// The address of the process inside.
 pub(crate) const INSIDE: Ipv4Addr = Ipv4Addr::new(169, 254, 0, 2);
-/// Where this process listens.
+/// This process's port.
 pub(crate) const PORT: u16 = 1;
-/// Largest packet, bytes: few packets carry much.
+/// Largest packet, bytes: large, so that there are few.
 pub(crate) const MTU_BYTES: u32 = 65_000;
 
-/// The first byte of a connection says what it is for: messages, the standard stream of this
+/// The first byte of a connection tells its purpose: messages, the standard stream with this
 /// number, or the terminal.
 pub(crate) const MESSAGES: u8 = b'm';
 pub(crate) const STREAMS: [u8; 3] = [b'0', b'1', b'2'];
 pub(crate) const TERMINAL: u8 = b't';
 
-/// What the process inside is to do, the first message that it gets.
+/// The job of the process inside: the first message that it gets.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) command: Vec<OsString>,
@@ -33,26 +33,26 @@ pub(crate) struct Job {
     pub(crate) group: u32,
     pub(crate) groups: Vec<u32>,
     pub(crate) umask: u32,
-    /// Soft and hard limit by number (getrlimit(2)).
+    /// Soft and hard limits, in the order of their numbers (getrlimit(2)).
     pub(crate) limits: Vec<(u64, u64)>,
     pub(crate) host_name: OsString,
     /// Modules to insert, in this order.
     pub(crate) modules: Vec<PathBuf>,
-    /// The one that connections have by default.
+    /// The default congestion control.
     pub(crate) congestion_control: Option<String>,
-    /// Further ones that the kernel must have.
+    /// Further congestion controls that the kernel must have.
     pub(crate) congestion_controls: Vec<String>,
     pub(crate) qdisc: Option<String>,
     pub(crate) sysctls: Vec<(String, String)>,
-    /// The ends of the wire; none where `network` says it all.
+    /// The ends of the wire; none if `network` is complete.
     pub(crate) ends: Option<Ends>,
     /// Commands of `ip` that make it a host of its network.
     pub(crate) network: Vec<String>,
-    /// The text of its resolv.conf(5); none: the machine has none.
+    /// The text of its resolv.conf(5); none if the machine has none.
     pub(crate) resolver: Option<String>,
-    /// Whether an agent learns from what the command does.
+    /// Whether an agent learns from the command's connections.
     pub(crate) learn: bool,
-    /// The policy for what it does.
+    /// The policy for the command's connections.
     pub(crate) policy: Option<PathBuf>,
     pub(crate) streams: Streams,
     pub(crate) terminal: Option<Terminal>,
@@ -63,14 +63,14 @@ pub(crate) struct Job {
 pub(crate) struct Ends {
     /// The kernel's.
     pub(crate) inside: Ipv4Addr,
-    /// The machine's: the gateway.
+    /// The machine's, the gateway.
     pub(crate) machine: Ipv4Addr,
-    /// Where this process answers for a resolver that the kernel cannot reach.
+    /// The address where this process answers for a resolver that the kernel cannot reach.
     pub(crate) resolver: Ipv4Addr,
-    /// The machine's as well: stands for servers inside.
+    /// Also the machine's: it stands for servers inside.
     pub(crate) published: Ipv4Addr,
     pub(crate) prefix_v4: u8,
-    /// None where the machine has no IPv6.
+    /// None if the machine has no IPv6.
     pub(crate) v6: Option<EndsV6>,
 }
 
@@ -81,22 +81,22 @@ pub(crate) struct EndsV6 {
     pub(crate) machine: Ipv6Addr,
     pub(crate) published: Ipv6Addr,
     pub(crate) prefix: u8,
-    /// Whether the machine passes packets on.
+    /// Whether the machine forwards packets.
     pub(crate) is_gateway: bool,
 }
 
-/// Which of the standard streams are terminals; the others are pipes.
+/// For each standard stream, whether it is a terminal; else it is a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Streams(pub(crate) [bool; 3]);
 
 impl Streams {
-    /// Whether keys are passed on as they come: the command has the terminal to itself.
+    /// Whether keys are passed on unprocessed: the command has the terminal to itself.
     pub(crate) fn raw(self) -> bool {
         self.0[0] && self.0[1]
     }
 
-    /// Whether there is a terminal inside. One that is only read from would take keys that
-    /// belong to whoever reads the command's output.
+    /// Whether the command gets a terminal. If only its input were one, it would take the keys of
+    /// the program that reads its output.
     pub(crate) fn terminal(self) -> bool {
         self.0[1] || self.0[2]
     }
@@ -110,12 +110,11 @@ impl Streams {
     }
 }
 
-/// The terminal of the command.
+/// The command's terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Terminal {
     pub(crate) size: WindowSize,
-    /// Whether this side leaves all to the terminal inside. Otherwise the one here does what
-    /// there is to do with output.
+    /// Whether the terminal inside does all processing. If not, the one here processes output.
     pub(crate) raw: bool,
 }
 
@@ -126,7 +125,7 @@ pub(crate) struct WindowSize {
     pub(crate) columns: u16,
 }
 
-/// What goes in after the job.
+/// A message to the process inside, after the job.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToInside {
     /// A signal for the command, or for its process group.
@@ -135,26 +134,26 @@ pub(crate) enum ToInside {
     Resized(WindowSize),
 }
 
-/// What comes out.
+/// A message from the process inside.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromInside {
-    /// Something that the user should know.
+    /// A note for the user.
     Note { text: String },
-    /// The work directory has what was learned.
+    /// New learned records are in the work directory.
     Learned,
-    /// It has not.
+    /// Learned records could not be written.
     NotLearned { why: String },
     /// The command runs.
     Started,
-    /// It could not be started: the system's answer.
+    /// The command could not be started, by the system's answer.
     NotStarted { errno: i32 },
     /// The kernel could not be set up.
     Failed { why: String },
-    /// The command has ended, and all that it wrote was sent.
+    /// The command has ended, and all of its output was sent.
     Ended { code: u8 },
 }
 
-/// Sends a message: a JSON document, a line.
+/// Sends a message: one line of JSON.
 pub(crate) fn send(mut to: &TcpStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');

@@ -1,20 +1,20 @@
-//! Inside the kernel: what a command has left in its connections when it ends. A kernel that goes
-//! on would deliver it, so this one stays for that.
+//! Inside the kernel: delivery of data that an ended command left in its connections. An ordinary
+//! kernel would go on and deliver it, so this one waits for that.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long that may take.
+/// Time limit of the delivery.
 const LONG: Duration = Duration::from_secs(30);
-/// The same where a signal has ended the command.
+/// The same after a signal has ended the command.
 const SHORT: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Waits until the connections of a command that has ended have delivered what is left in them:
-/// with the kernel they end. A signal that comes meanwhile (`hurry`) ends the wait.
+/// Waits until the connections of an ended command have delivered their data, as they end with the
+/// kernel. A further signal (`hurry`) ends the wait.
 pub(crate) fn finish(by_signal: bool, hurry: &AtomicBool) {
     let patience = if by_signal { SHORT } else { LONG };
     let deadline = Instant::now() + patience;
@@ -23,8 +23,8 @@ pub(crate) fn finish(by_signal: bool, hurry: &AtomicBool) {
     }
 }
 
-/// TCP sockets that no process has any more, and that have not sent everything
-/// (`tcp_orphan_count`, net/ipv4/proc.c).
+/// TCP sockets that belong to no process and have unsent data (`tcp_orphan_count`,
+/// net/ipv4/proc.c).
 fn orphans() -> u32 {
     let table = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     orphans_in(&table).unwrap_or(0)

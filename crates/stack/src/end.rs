@@ -1,5 +1,5 @@
-//! A kernel as an end of the laboratory's path: its interface is a TAP device that is there
-//! already, in a network namespace of the laboratory.
+//! A kernel as an end of the laboratory's path. Its interface is an existing TAP device in a
+//! network namespace of the laboratory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::control::Job;
 use crate::error::Error;
 use crate::place::Place;
 
-/// Such an end.
+/// An end of a path.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct End {
     /// The file of the network namespace.
@@ -26,17 +26,17 @@ pub struct End {
     pub kernel: Kernel,
     /// Its memory.
     pub memory: Size,
-    /// Its congestion control; none: its own choice.
+    /// Its congestion control; none: the kernel's default.
     pub congestion_control: Option<String>,
-    /// The queueing discipline of its interface; none: its own choice.
+    /// The queueing discipline of its interface; none: the default.
     pub qdisc: Option<String>,
     /// Settings and their values.
     pub sysctls: Vec<(String, String)>,
-    /// Commands of `ip` that make it a host, by its interface [`INTERFACE`].
+    /// Commands of `ip` that make it a host, for its interface [`INTERFACE`].
     pub network: Vec<String>,
 }
 
-/// The interface of the kernel to its TAP device.
+/// The kernel's interface to its TAP device.
 pub const INTERFACE: &str = "vec0";
 
 /// Runs a program at such an end, as [`crate::run`] does on the machine's network.

@@ -1,4 +1,4 @@
-//! What can go wrong with a stack.
+//! Errors of a stack.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ pub enum Error {
     /// A process or the system failed, or a signal came; everything has been removed.
     #[error(transparent)]
     Process(#[from] thalweg_process::Error),
-    /// The kernel failed, or what ran on it.
+    /// The kernel or a program on it failed.
     #[error(transparent)]
     Guest(thalweg_guest::Error),
-    /// The path to a far end, or a command that cannot be started.
+    /// The path to a far end failed, or a command cannot be started.
     #[error(transparent)]
     Link(#[from] thalweg_link::Error),
     /// A file that was named could not be read.
     #[error(transparent)]
     Read(#[from] thalweg_units::file::ReadError),
-    /// This machine or user may not have it.
+    /// The machine lacks something, or this user may not.
     #[error("{0}")]
     Missing(String),
     /// The options contradict each other.

@@ -1,4 +1,4 @@
-//! Inside the kernel: its first process sets it up, and starts the command.
+//! Inside the kernel: the first process sets it up and starts the command.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -23,20 +23,21 @@ use crate::program::Program;
 use crate::session::COMPLAINT;
 use crate::{ip, system};
 
-/// A page of user-mode Linux, which is x86's.
+/// Page size of user-mode Linux on x86.
 const PAGE_BYTES: u64 = 4096;
 /// `RNDRESEEDCRNG`, linux/random.h.
 const RESEED: libc::Ioctl = 0x5207;
-/// Where the names' servers are written.
+/// The file of the name servers.
 const RESOLVER: &str = "/run/resolv.conf";
-/// Each timer of fq is a signal of the machine, which costs more than anything else in pacing.
-/// A slack of ten times fq's own lets timers share one (docs/measurements/stack.md).
+/// Each timer of fq is a signal of the machine, the greatest cost of pacing. Ten times fq's own
+/// slack lets timers share one (docs/measurements/stack.md).
 const FQ: &str = "qdisc replace dev vec0 root fq timer_slack 100us";
 
-/// Is the first process of a kernel: sets it up and runs a command; the kernel stops at its end.
+/// Runs as the first process of a kernel: sets it up and runs a command. The kernel stops when it
+/// ends.
 ///
 /// # Errors
-/// Anywhere else.
+/// This is not such a process.
 pub fn main(work: &Path) -> Result<(), Error> {
     if std::process::id() != 1 || !kernel::is_user_mode() {
         return Err(Error::Options(
@@ -86,13 +87,13 @@ fn be_first_process(work: &Path) -> Result<(), Error> {
         }
     };
     told.map_err(broken())?;
-    // Whoever started the kernel ends it once everything has arrived.
+    // The process outside ends the kernel after everything has arrived.
     let _ = messages.shutdown(Shutdown::Write);
     let _ = io::copy(&mut &messages, &mut io::sink());
     Ok(())
 }
 
-/// Devices of this kernel, in place of the machine's.
+/// Mounts devices of this kernel over the machine's.
 fn mount_devices() -> Result<(), Error> {
     match mount(
         Some("dev"),
@@ -101,7 +102,7 @@ fn mount_devices() -> Result<(), Error> {
         MsFlags::empty(),
         None::<&str>,
     ) {
-        // Mounted by the kernel.
+        // The kernel has mounted it.
         Ok(()) | Err(Errno::EBUSY) => {}
         Err(errno) => return Err(system("cannot mount devtmpfs on /dev")(errno)),
     }
@@ -128,8 +129,8 @@ fn mount_devices() -> Result<(), Error> {
     Ok(())
 }
 
-/// Mixes randomness of the machine into the kernel's. One that was built for runs that can be
-/// repeated has none of its own.
+/// Mixes random bytes of the machine into the kernel's randomness. A kernel built for repeatable
+/// runs has none of its own.
 fn seed(file: &Path) -> Result<(), Error> {
     let bytes = fs::read(file).map_err(Error::io("cannot read", file))?;
     if bytes.len() != SEED_BYTES {
@@ -145,15 +146,14 @@ fn seed(file: &Path) -> Result<(), Error> {
     device
         .write_all(&bytes)
         .map_err(Error::io("cannot write", path))?;
-    // SAFETY: takes no argument.
+    // SAFETY: the request takes no argument.
     if unsafe { libc::ioctl(device.as_raw_fd(), RESEED) } != 0 {
         return Err(Error::io("cannot reseed", path)(io::Error::last_os_error()));
     }
     fs::remove_file(file).map_err(Error::io("cannot remove", file))
 }
 
-/// The interface to whoever started the kernel, in a network namespace that the command is not
-/// in.
+/// The control interface, in a network namespace that the command is not in.
 pub(crate) struct Link(Place);
 
 impl Link {
@@ -185,7 +185,7 @@ impl Link {
     }
 }
 
-/// Makes the kernel what the job says.
+/// Sets the kernel up as the job says.
 fn set_up(job: &Job) -> Result<(), Error> {
     nix::unistd::sethostname(&job.host_name).map_err(system("cannot set the host's name"))?;
     for module in &job.modules {
@@ -241,9 +241,9 @@ fn set_up(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets TCP have up to half of this kernel's memory, and more than a quarter without pressure
-/// (`tcp_mem`, in pages). Linux gives it a tenth, for its machine has other work; a socket under
-/// pressure gets no larger send buffer, which holds a fast path with loss at half its rate.
+/// Lets TCP have half of this kernel's memory, and a quarter without pressure (`tcp_mem`, in
+/// pages). Linux gives it a tenth, as other work needs memory, too. A socket under pressure gets no
+/// larger send buffer, which halves the rate of a fast path with loss.
 fn give_memory_to_tcp() -> Result<(), Error> {
     let memory = nix::sys::sysinfo::sysinfo().map_err(system("cannot read the memory's size"))?;
     let pages = memory.ram_total() / PAGE_BYTES;
@@ -259,7 +259,7 @@ fn network(ends: &Ends) -> Result<(), Error> {
     ];
     let v6 = ends.v6.filter(|_| Path::new("/proc/sys/net/ipv6").exists());
     if let Some(v6) = v6 {
-        // Nobody sends router advertisements.
+        // No router advertisements are sent there.
         kernel::set("net.ipv6.conf.vec0.accept_ra", "0")?;
         commands.push(format!(
             "address add {}/{} dev vec0 nodad",
@@ -272,7 +272,7 @@ fn network(ends: &Ends) -> Result<(), Error> {
     ip(&commands)
 }
 
-/// Puts a resolv.conf(5) where the machine's is.
+/// Mounts a resolv.conf(5) over the machine's.
 fn names(text: &str) -> Result<(), Error> {
     const FILE: &str = "/etc/resolv.conf";
     fs::write(RESOLVER, text).map_err(Error::io("cannot write", RESOLVER))?;

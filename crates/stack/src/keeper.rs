@@ -1,5 +1,5 @@
-//! A process that clears up after this one where that was killed: what is left of the kernel
-//! (`workdir`), and the directory.
+//! A process that cleans up after this one was killed: the remains of the kernel (`workdir`), and
+//! the directory.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -17,20 +17,20 @@ use thalweg_process::interrupt::{self, OnSignal};
 use crate::error::Error;
 use crate::system;
 
-/// How long it waits at a time.
+/// Duration of one wait.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Dropped, the process is ended: what it would do has been done.
+/// The keeper; dropped, it is ended, as this process has cleaned up.
 #[derive(Debug)]
 pub(crate) struct Keeper(Pid);
 
 impl Keeper {
-    /// Starts one for a work directory. This process has one thread, and blocks the signals that
-    /// ask it to end.
+    /// Starts one for a work directory. This process has a single thread, and blocks the signals
+    /// that ask it to end.
     pub(crate) fn start(work: &Path) -> Result<Self, Error> {
         let this =
             interrupt::pidfd(std::process::id()).map_err(Error::system("cannot find myself"))?;
-        // SAFETY: this process has one thread, so the child's copy is consistent and may do
+        // SAFETY: this process has a single thread, so the child's copy is consistent, and may do
         // whatever the parent may. It ends by _exit.
         match unsafe { fork() }.map_err(system("cannot fork"))? {
             ForkResult::Parent { child } => Ok(Self(child)),
@@ -47,7 +47,7 @@ impl Keeper {
                     Ok(true)
                 ) {}
                 workdir::clear(work);
-                // SAFETY: ends the child at once, without the parent's clean-up.
+                // SAFETY: this ends the child at once, without the parent's clean-up.
                 unsafe { libc::_exit(0) }
             }
         }
@@ -61,10 +61,10 @@ impl Drop for Keeper {
     }
 }
 
-/// Closes all files but this one: others wait for their end.
+/// Closes all other files: their readers wait for the end.
 fn leave_files(keep: i32) {
-    // SAFETY: takes a path that lives throughout, and integers. No descriptor that is closed is
-    // used afterwards.
+    // SAFETY: the arguments are a path that lives throughout, and integers. Closed descriptors are
+    // not used afterwards.
     unsafe {
         let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
         for stream in 0..3 {

@@ -1,10 +1,9 @@
-//! What an agent is to do in the kernel: learn, by what earlier runs have learned, and obey a
+//! The work of an agent in the kernel: learn, starting from the records of earlier runs, and obey a
 //! policy.
 //!
-//! What is known of hosts is a document in a file of the user's, as `thalweg export` writes it. It
-//! goes in through the work directory and comes back there, now and then and at the end. Only this
-//! side touches the file itself: it holds the lock, which a kernel inside could not, and replaces
-//! the file whole.
+//! The records are a document of `thalweg export` in a file of the user. It goes in through the
+//! work directory, and comes back there at intervals and at the end. Only this side touches the
+//! file. It holds the lock, which a kernel inside could not, and replaces the file whole.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -19,18 +18,18 @@ use thalweg_units::file::{self, Draft};
 
 use crate::error::Error;
 
-/// What goes into the kernel, in the work directory.
+/// The records that go in, in the work directory.
 pub(crate) const KNOWN: &str = "known.json";
-/// What comes back, there as well.
+/// The records that come back, in the work directory.
 pub(crate) const LEARNED: &str = "learned.json";
-/// Directory of the policy, there as well.
+/// The policy's directory, in the work directory.
 pub(crate) const POLICY: &str = "policy";
-/// Hosts that the agent inside remembers; beyond, the least recently used goes.
+/// Most hosts that the agent inside keeps; beyond, the least recently used goes.
 pub(crate) const HOSTS_MAX: u64 = 4096;
-/// Bytes of the document for each of them, at most (the agent's own bound).
+/// Most bytes of the document per host, the agent's own bound.
 const HOST_MAX_BYTES: u64 = 8 << 10;
 
-/// A file with what was learned, locked while this lives.
+/// A file of learned records, locked while this lives.
 #[derive(Debug)]
 pub struct Store {
     file: PathBuf,
@@ -39,14 +38,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Locks and reads a file, which need not exist; its directory must. `check` says what is
-    /// wrong with a document, if it is none.
+    /// Locks and reads a file, which need not exist; its directory must. `check` returns the fault
+    /// of a document.
     ///
     /// # Errors
-    /// Another process has the lock, whose number is named; the file cannot be used, or is no
-    /// such document.
+    /// Another process holds the lock; its number is given. The file cannot be used, or is no such
+    /// document.
     pub fn take(file: &Path, check: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, Error> {
-        // First, so that no lock is left beside a file that is none of ours.
+        // Read before locking, so that no lock is left beside a foreign file.
         read(file, &check)?;
         let lock = lock(file)?;
         Ok(Self {
@@ -56,7 +55,7 @@ impl Store {
         })
     }
 
-    /// Puts what is known where the kernel finds it.
+    /// Copies the records to the kernel's work directory.
     pub(crate) fn hand_in(&self, work: &Path) -> Result<(), Error> {
         let Some(known) = &self.known else {
             return Ok(());
@@ -65,7 +64,7 @@ impl Store {
         fs::write(&path, known).map_err(Error::io("cannot write", path))
     }
 
-    /// Puts what has come back in the file's place.
+    /// Replaces the file by the records that came back.
     pub(crate) fn keep(&self, work: &Path) -> Result<(), Error> {
         let path = work.join(LEARNED);
         let learned = fs::read(&path).map_err(Error::io("cannot read", path))?;
@@ -92,7 +91,7 @@ fn read(
     }
 }
 
-/// The lock of a file, which lies beside it: the file itself is replaced.
+/// The lock lies beside the file, which itself is replaced.
 fn lock(file: &Path) -> Result<Flock<File>, Error> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
@@ -114,7 +113,7 @@ fn lock(file: &Path) -> Result<Flock<File>, Error> {
         }
         Err((mut open, Errno::EWOULDBLOCK)) => {
             let mut holder = String::new();
-            // Who it is helps, and is not needed.
+            // The holder's number helps, but is not needed.
             let _ = open.read_to_string(&mut holder);
             Err(refused(file)(io::Error::other(format!(
                 "another `thalweg stack` (pid {}) learns into it; wait for its end, or name \
@@ -130,7 +129,7 @@ fn refused(file: &Path) -> impl FnOnce(io::Error) -> Error {
     Error::io("cannot use", file)
 }
 
-/// A policy that was checked.
+/// A checked policy.
 #[derive(Debug, Clone)]
 pub struct Rules {
     name: OsString,
@@ -139,7 +138,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// What a file says, and what that means.
+    /// The text of a file, and the policy in it.
     pub fn new(file: &Path, text: Vec<u8>, policy: &Policy) -> Self {
         Self {
             name: file.file_name().unwrap_or(file.as_os_str()).to_owned(),
@@ -148,12 +147,12 @@ impl Rules {
         }
     }
 
-    /// Those that its rules set, each once.
+    /// The congestion controls that its rules set, each once.
     pub(crate) fn congestion_controls(&self) -> &[String] {
         &self.congestion_controls
     }
 
-    /// Puts it where the kernel finds it, and returns the place.
+    /// Copies the policy to the kernel's work directory, and returns its path.
     pub(crate) fn hand_in(&self, work: &Path) -> Result<PathBuf, Error> {
         let directory = work.join(POLICY);
         fs::create_dir(&directory).map_err(Error::io("cannot create", &directory))?;
@@ -187,7 +186,7 @@ mod tests {
             refusal.contains(&format!("another `thalweg stack` (pid {pid}) learns")),
             "{refusal}"
         );
-        // Nothing has come yet: the file is not made.
+        // Nothing has come back yet, so the file is not created.
         assert!(store.keep(work.path()).is_err() && !file.exists());
         fs::write(work.path().join(LEARNED), "{}").unwrap();
         store.keep(work.path()).unwrap();

@@ -1,19 +1,19 @@
 //! `thalweg stack`: a program on the TCP of a Linux kernel that is a process, on a real wire.
 //!
-//! The kernel is user-mode Linux. Its network interface is a TAP device in a network namespace
-//! of its own; a pair of veth devices joins that to the machine, which translates addresses
-//! (`nat`). The machine's files are the kernel's, and this very program is its first process
-//! (`inside`), which starts the command. Standard streams, signals and the exit code cross a
-//! second interface (`control`) that the command does not see.
+//! The kernel is user-mode Linux. Its network interface is a TAP device in a network namespace of
+//! its own. A veth pair joins that to the machine, which translates addresses (`nat`). The kernel
+//! sees the machine's files. This program is its first process (`inside`), which starts the
+//! command. Standard streams, signals and the exit code cross a second interface (`control`) that
+//! the command does not see.
 //!
 //! Nothing outlives this process, whatever ends it. The kernel's processes are in a process
-//! namespace, whose first process dies with this one. Devices are in a network namespace, which
+//! namespace, whose first process dies with this one. The devices are in a network namespace, which
 //! goes with those processes. nftables removes a table when its owner goes. A process of its own
-//! (`keeper`) removes the directory, and ends what is left of an ordinary user's kernel.
+//! (`keeper`) removes the directory, and ends the remains of an ordinary user's kernel.
 //!
 //! An ordinary user attaches to a device that root has prepared (`prepared`).
 //!
-//! It must not know the laboratory, which has it as an [end of a path](End).
+//! The crate must not know the laboratory, which uses it as an [end of a path](End).
 
 mod agent;
 mod boot;
@@ -64,19 +64,19 @@ pub use publish::Publish;
 use session::Session;
 use wire::Wire;
 
-/// What a learner has to choose from beside what every kernel has.
+/// Modules of a learner's candidates, beside those that every kernel has.
 const CANDIDATES: [&str; 2] = ["tcp_bbr", "tcp_htcp"];
-/// Programs and the packages that have them.
+/// Programs that a stack needs, with their packages.
 const TOOLS: [(&str, &str); 2] = [("ip", "iproute2"), ("nft", "nftables")];
 
-/// What shall run, and on what.
+/// Options of a stack.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// The congestion control of the kernel; none: its own choice.
+    /// The kernel's congestion control; none: its default.
     pub congestion_control: Option<String>,
-    /// The queueing discipline of its interface; none: its own choice.
+    /// The queueing discipline of its interface; none: its default.
     pub qdisc: Option<String>,
     /// Settings of the kernel and their values, in this order.
     pub sysctls: Vec<(String, String)>,
@@ -86,30 +86,30 @@ pub struct Options {
     pub memory: Option<Size>,
     /// A user-mode kernel; none: the packaged one.
     pub kernel: Option<PathBuf>,
-    /// Where an agent has what it knows, which learns from the command; none: there is no agent.
+    /// The records of an agent that learns from the command; none: no agent runs.
     pub store: Option<Arc<Store>>,
-    /// A path to a far end in place of the machine's network.
+    /// A path to a far end, instead of the machine's network.
     pub path: Option<Emulated>,
     /// A policy for the command's connections.
     pub rules: Option<Rules>,
-    /// This very program.
+    /// This program's file.
     pub program: PathBuf,
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit code, 128 plus the signal's number if one ended it.
+    /// Its exit code, or 128 plus the number of the signal that ended it.
     pub exit: u8,
-    /// What the path did, if there was one.
+    /// The path's counters, if there was one.
     pub report: Option<Report>,
 }
 
-/// Runs a program on a kernel of its own. The caller has no other thread.
+/// Runs a program on a kernel of its own. The caller has a single thread.
 ///
 /// # Errors
-/// What the machine or the user lacks, a setting that the kernel does not take, a command that
-/// cannot be started. Everything that was set up is removed, here as after success.
+/// The machine or the user lacks something, the kernel refuses a setting, or the command cannot be
+/// started. Everything that was set up is removed, as after success.
 pub fn run(options: &Options) -> Result<Finished, Error> {
     let Some(program) = options.command.first() else {
         return Err(Error::Options("expected a command to run".to_owned()));
@@ -152,7 +152,7 @@ pub fn run(options: &Options) -> Result<Finished, Error> {
     // Dropped in this order: the kernel with all its processes, the wire, the directory.
 }
 
-/// What a kernel is started with, whatever its wire.
+/// The parts that a kernel needs with any wire.
 struct Bed {
     signals: Signals,
     // Dropped before the directory.
@@ -163,7 +163,7 @@ struct Bed {
 
 impl Bed {
     fn make(program: &Path) -> Result<Self, Error> {
-        // Caught from here on, so that whatever comes ends in order.
+        // Caught from here on, so that a signal ends everything in order.
         let signals = Signals::catch(&[Signal::SIGWINCH, Signal::SIGTSTP])?;
         let surroundings = Surroundings::find(program)?;
         Ok(Self {
@@ -255,7 +255,7 @@ fn groups() -> Result<Vec<u32>, Error> {
     Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
 }
 
-/// This process's umask, without a moment in which it is another.
+/// This process's umask, read without changing it.
 fn umask() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -283,7 +283,7 @@ fn system(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Error {
     move |errno| Error::system(what)(errno.into())
 }
 
-/// Runs `ip` with several commands where the calling thread is.
+/// Runs several commands of `ip` in the calling thread's namespace.
 fn ip(commands: &[String]) -> Result<(), Error> {
     Ok(tool::batch_here(commands)?)
 }

@@ -1,8 +1,9 @@
-//! Names: the kernel gets the machine's resolv.conf(5), as far as it can reach what that names.
+//! Name resolution: the kernel gets the machine's resolv.conf(5), as far as it can reach the
+//! servers.
 //!
-//! A resolver on a loopback address is the machine's alone. systemd-resolved, the usual one,
-//! writes whom it asks to a file of its own. Where there is no such file this process takes
-//! questions at an address in the kernel's place and asks the resolver.
+//! A resolver on a loopback address is reachable only on the machine. systemd-resolved, the usual
+//! one, writes its upstream servers to a file. Without such a file, this process takes questions at
+//! an address in the kernel's place and forwards them to the resolver.
 
 use std::fs;
 use std::io;
@@ -16,23 +17,23 @@ use crate::place::Place;
 use crate::wire::Wire;
 
 const FILE: &str = "/etc/resolv.conf";
-/// Where systemd-resolved says whom it asks.
+/// The file where systemd-resolved writes its upstream servers.
 const UPSTREAM: &str = "/run/systemd/resolve/resolv.conf";
 const PORT: u16 = 53;
 /// Largest message over UDP, bytes.
 const MESSAGE_BYTES: usize = 65_535;
-/// How long an answer is waited for: who asks asks again before.
+/// Time limit of an answer. Clients repeat their questions earlier.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Whom the machine asks.
+/// The machine's resolver.
 enum Resolver {
-    /// Whom this text names, and the kernel reaches as well.
+    /// The kernel reaches all servers in this text.
     Reached(String),
-    /// One at this address, which only the machine reaches, and the text that names it.
+    /// Only the machine reaches the resolver at this address, which this text names.
     Local(IpAddr, String),
 }
 
-/// None where the machine has no resolv.conf.
+/// None if the machine has no resolv.conf.
 fn resolver() -> Option<Resolver> {
     let text = fs::read_to_string(FILE).ok()?;
     let Some(address) = local(&text) else {
@@ -45,7 +46,7 @@ fn resolver() -> Option<Resolver> {
     })
 }
 
-/// The resolver, where a wire that is prepared has to lead there.
+/// The resolver that a prepared wire must lead to, if any.
 pub(crate) fn for_a_wire() -> Option<Ipv4Addr> {
     match resolver()? {
         Resolver::Local(IpAddr::V4(address), _) if !address.is_unspecified() => Some(address),
@@ -54,15 +55,15 @@ pub(crate) fn for_a_wire() -> Option<Ipv4Addr> {
     }
 }
 
-/// The kernel's resolv.conf; none where the machine has none. Starts to answer where that is
-/// needed.
+/// The kernel's resolv.conf; none if the machine has none. Starts forwarding questions if
+/// necessary.
 pub(crate) fn for_the_kernel(wire: &Wire) -> Result<Option<String>, Error> {
     Ok(match resolver() {
         None => None,
         Some(Resolver::Reached(text)) => Some(text),
         Some(Resolver::Local(resolver, text)) => {
             let address = wire.ends().resolver;
-            // The machine leads those of a wire that was prepared to its resolver.
+            // On a prepared wire the machine forwards questions to its resolver.
             if let Some(place) = wire.contact().place() {
                 answer(place, address, SocketAddr::new(resolver, PORT))?;
             }
@@ -77,8 +78,8 @@ fn server(line: &str) -> Option<IpAddr> {
     (words.next() == Some("nameserver")).then(|| words.next()?.parse().ok())?
 }
 
-/// The first resolver that only the machine itself reaches; where none is named at all, the
-/// resolver is the machine.
+/// The first resolver that only the machine reaches. A text that names none means the machine
+/// itself.
 fn local(text: &str) -> Option<IpAddr> {
     let mut servers = text.lines().filter_map(server).peekable();
     if servers.peek().is_none() {
@@ -87,7 +88,7 @@ fn local(text: &str) -> Option<IpAddr> {
     servers.find(|it| it.is_loopback() || it.is_unspecified())
 }
 
-/// The text with this process in place of resolvers that only the machine reaches.
+/// The text with `address` instead of resolvers that only the machine reaches.
 fn rewritten(text: &str, address: Ipv4Addr) -> String {
     let other =
         |line: &&str| !server(line).is_some_and(|it| it.is_loopback() || it.is_unspecified());
@@ -96,7 +97,7 @@ fn rewritten(text: &str, address: Ipv4Addr) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Answers questions at an address in the kernel's place by asking a resolver of the machine.
+/// Answers questions at an address in the kernel's place, by asking a resolver of the machine.
 fn answer(place: &Place, address: Ipv4Addr, resolver: SocketAddr) -> Result<(), Error> {
     let failed = || Error::system("cannot take questions for names");
     let (udp, tcp) = place.within(|| {
@@ -121,7 +122,7 @@ fn by_udp(questions: &Arc<UdpSocket>, resolver: SocketAddr) {
     while let Ok((length, from)) = questions.recv_from(&mut message) {
         let question = message[..length].to_vec();
         let questions = Arc::clone(questions);
-        // Lost, it is asked again.
+        // If it is lost, the client asks again.
         thread::spawn(move || -> io::Result<()> {
             let socket = UdpSocket::bind(any_port(resolver))?;
             socket.connect(resolver)?;
@@ -149,7 +150,7 @@ fn by_tcp(questions: &TcpListener, resolver: SocketAddr) {
     }
 }
 
-/// Where a socket is bound that asks this resolver.
+/// The address to bind a socket to that asks this resolver.
 fn any_port(resolver: SocketAddr) -> (IpAddr, u16) {
     (resolver.ip(), 0)
 }

@@ -1,13 +1,13 @@
-//! The machine translates the kernel's address into its own (nftables), and nothing of its
-//! settings changes.
+//! Address translation by nftables, from the kernel's address to the machine's. No setting of the
+//! machine changes.
 //!
-//! What the kernel sends is forwarded because its own device may forward, and masqueraded. What
-//! comes back arrives on a device of the machine, which may not forward and shall not: as a host
-//! it accepts redirects and router advertisements that a router ignores, and others could send
-//! through it. So answers are not forwarded: once their destination is translated back, they are
-//! duplicated towards the kernel as packets of this machine, and dropped.
+//! Packets from the kernel are forwarded, as its own device may forward, and masqueraded. Answers
+//! arrive on a device of the machine that may not forward and must not: a host accepts redirects
+//! and router advertisements that a router ignores, and others could send through a router. So
+//! answers are not forwarded. Once their destination is translated back, they are duplicated
+//! towards the kernel as packets of this machine, and dropped.
 //!
-//! The tables belong to one process `nft`, which waits for more. When it ends, and it ends with
+//! The tables belong to a process `nft`, which waits for input. When it ends, at the latest with
 //! this process, the system removes them (`flags owner`, Linux 5.12).
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,25 +23,25 @@ use crate::control::Ends;
 use crate::error::Error;
 use crate::publish::Ports;
 
-/// A table that is nowhere: asked for it, `nft` answers at once on standard error, which it does
-/// not buffer, and so says that what came before is done.
+/// A table that does not exist. Asked for it, `nft` complains at once on standard error, which is
+/// unbuffered: all earlier commands are then done.
 const NOWHERE: &str = "thalweg-is-done";
-/// How long it may take to end when nothing more comes.
+/// Time that `nft` gets to end after its input.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Translation that is in force; dropped, it is gone.
+/// Translation in force; dropped, it is removed.
 #[derive(Debug)]
 pub(crate) struct Nat {
     process: Process,
-    /// Closed, it ends the process.
+    /// `nft` ends when this closes.
     input: Option<ChildStdin>,
-    /// Closed, it would end the process as well, which may still have to complain.
+    /// If this were closed, `nft` would end, too, and its complaints be lost.
     _answers: ChildStderr,
 }
 
 impl Nat {
-    /// Puts it in force for what is behind a device, and for ports of IPv4 and IPv6 that lead
-    /// there.
+    /// Puts translation in force for the hosts behind a device, and for ports of IPv4 and IPv6 that
+    /// lead there.
     pub(crate) fn create(
         device: &str,
         ends: &Ends,
@@ -50,7 +50,7 @@ impl Nat {
         let (process, mut input, mut answers) = start(&["-i"])?;
         let mut commands = rules(device, ends, published, "{ flags owner; }").join("\n");
         commands += &format!("\nlist table ip {NOWHERE}\n");
-        // Where it has ended before it read all, its own words say why.
+        // If `nft` has ended before it read everything, its output says why.
         let _ = input.write_all(commands.as_bytes());
         await_end(&mut answers)?;
         Ok(Self {
@@ -69,13 +69,13 @@ impl Drop for Nat {
     }
 }
 
-/// Waits until all commands were executed; fails with the first complaint.
+/// Waits until all commands are done; fails with the first complaint.
 fn await_end(answers: impl Read) -> Result<(), Error> {
     let mut complaints: Vec<String> = Vec::new();
     for line in BufReader::new(answers).lines() {
         let line = line.map_err(Error::system("cannot read what nft says"))?;
         if line.contains(NOWHERE) {
-            // The last complaint is about this.
+            // The last complaint is about the table that does not exist.
             complaints.pop();
             return complaints
                 .into_iter()
@@ -112,12 +112,12 @@ fn rules(device: &str, ends: &Ends, published: &[Option<Ports>; 2], flags: &str)
     rules
 }
 
-/// Puts translation in force that lasts until it is [removed](forget). Questions for names that
-/// come to the machine's end of the wire go to this resolver.
+/// Puts translation in force until it is [removed](forget). DNS questions to the machine's end of
+/// the wire go to this resolver.
 pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> Result<(), Error> {
     let mut ends = *ends;
     if let Some(v6) = &mut ends.v6 {
-        // Whether the machine passes packets on may change.
+        // Whether the machine forwards packets may change later.
         v6.is_gateway = true;
     }
     let mut commands = rules(device, &ends, &[None, None], "");
@@ -137,7 +137,7 @@ pub(crate) fn prepare(device: &str, ends: &Ends, resolver: Option<Ipv4Addr>) -> 
             "add rule ip {device} from iifname \"{device}\" {others}"
         ));
     }
-    // Where there are tables of that name already, somebody removed their device.
+    // Tables of that name are left over from a device that was removed.
     forget(device)?;
     run(&commands)
 }
@@ -154,7 +154,7 @@ pub(crate) fn forget(device: &str) -> Result<(), Error> {
     run(&commands)
 }
 
-/// Starts `nft`, which reads commands and complains.
+/// Starts `nft`, which reads commands.
 fn start(arguments: &[&str]) -> Result<(Process, ChildStdin, ChildStderr), Error> {
     let mut process = Process::spawn(
         tool::command("nft")
@@ -185,7 +185,7 @@ fn run(commands: &[String]) -> Result<(), Error> {
 }
 
 fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) -> Vec<String> {
-    // Neighbours are asked for under addresses that nobody forwards.
+    // Neighbours are resolved under addresses that are not forwarded.
     let own = match family {
         "ip" => inside.to_owned(),
         _ => format!("{{ {inside}, fe80::/10, :: }}"),
@@ -195,7 +195,7 @@ fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) ->
         format!(
             "add rule {family} {device} out {family} saddr {inside} oifname != \"{device}\" masquerade"
         ),
-        // No packet comes from inside under another's address.
+        // Packets from inside must have the kernel's address.
         format!("add chain {family} {device} from {{ type filter hook prerouting priority raw; }}"),
         format!(
             "add rule {family} {device} from iifname \"{device}\" {family} saddr != {own} drop"
@@ -215,10 +215,10 @@ fn table(family: &str, device: &str, inside: &str, published: Option<&Ports>) ->
 
 /// The rules for ports that lead inside.
 ///
-/// A connection is translated to an address of this machine, so that it is tracked like one to a
-/// server here, which no packet is that was dropped before its end. Behind the machine's firewall
-/// a duplicate goes inside. The translation is taken back from what answers, before it is
-/// tracked.
+/// A connection is translated to an address of this machine. It is then tracked like one to a
+/// server here; connection tracking does not know packets that are dropped before their end. A
+/// duplicate goes inside after the machine's firewall. The translation of answers is taken back
+/// before they are tracked.
 fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<String> {
     let Ports {
         target,
@@ -254,16 +254,16 @@ fn inbound(family: &str, device: &str, inside: &str, ports: &Ports) -> Vec<Strin
         if target.is_ipv4() {
             rules.push(rule("own", translate));
         } else {
-            // The system takes no packet for ::1 from a device: clients shall try another
-            // address at once.
+            // The system takes no packet for ::1 from a device, so clients are refused and try
+            // another address at once.
             rules.push(rule("own", format!("ip6 daddr != {loopback} {translate}")));
             let refuse = format!("ip6 daddr {loopback} tcp dport {port} reject with tcp reset");
             rules.push(rule("inwards", refuse));
         }
     }
     if target.is_ipv4() {
-        // Clients at 127.0.0.1, whose answers the device has to take; it takes nothing else for
-        // that.
+        // For clients at 127.0.0.1, whose answers the device must accept. It accepts nothing else
+        // for that address.
         let device = format!("iifname \"{device}\"");
         rules.push(rule("from", format!("{device} ip daddr {loopback} drop")));
         let source = format!("{family} saddr {loopback} {family} daddr {target} snat to {machine}");

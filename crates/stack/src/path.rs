@@ -5,9 +5,9 @@
 //!  vec0 ── TAP `wire` ── routes ── TUN ── this process ── TUN, the far command
 //! ```
 //!
-//! The kernel has the near end's addresses, and nobody translates them: the near end is a router,
-//! one hop. The kernel's TAP device comes to it as a descriptor, so it need not be in the near
-//! end's namespaces, and sees the machine's users as they are.
+//! The kernel has the near end's addresses, without translation: the near end is a router, one
+//! hop. The kernel's TAP device is handed to it as a descriptor, so it need not be in the near
+//! end's namespaces. The kernel sees the machine's users as they are.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -36,14 +36,14 @@ const WIRE: &str = "wire";
 const ROUTER: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 254);
 const ROUTER_V6: &str = "fe80::1";
 
-/// A path, and what runs at its far end.
+/// A path, with the command at its far end.
 #[derive(Debug, Clone)]
 pub struct Emulated {
-    /// What it does to packets.
+    /// Its effect on packets.
     pub settings: Settings,
-    /// A line for `sh -c` at the far end.
+    /// Command line for `sh -c` at the far end.
     pub far: Option<OsString>,
-    /// The command starts once something listens on this port at the far end.
+    /// The command starts when this port at the far end is listened on.
     pub far_port: Option<u16>,
 }
 
@@ -58,7 +58,8 @@ impl Emulated {
         program: &OsStr,
     ) -> Result<Finished, Error> {
         let directions = self.settings.directions()?;
-        // Children make these, which this process can have only while it has one thread.
+        // Children create these namespaces; a process with several threads could not start them
+        // safely.
         let ends = Ends::create()?;
         let [device] = ends.at_near(|| attach(ends.has_v6))?;
         let device = File::from(device);
@@ -105,7 +106,7 @@ fn attach(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
             format!("address add {ROUTER_V6}/64 dev {WIRE} nodad"),
             format!("route add {} dev {WIRE}", NEAR.v6),
         ]);
-        // Of the near end alone.
+        // For the near end only.
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")
             .map_err(|error| ("make the near end a router", error))?;
     }
@@ -118,7 +119,7 @@ fn attach(has_v6: bool) -> Result<[std::os::fd::OwnedFd; 1], Fault> {
     Ok([device.into()])
 }
 
-/// Commands of `ip` that make the kernel a host behind that.
+/// Commands of `ip` that make the kernel a host behind the near end.
 fn network(has_v6: bool) -> Vec<String> {
     let mut commands = vec![
         format!("address add {}/32 dev {INTERFACE}", NEAR.v4),

@@ -1,4 +1,4 @@
-//! A network namespace without a name: it goes with the last process and descriptor in it.
+//! An unnamed network namespace: it goes with the last process and descriptor in it.
 
 use std::fs::File;
 use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
@@ -16,7 +16,7 @@ use crate::system;
 pub(crate) struct Place(File);
 
 impl Place {
-    /// Makes one, with nothing but a loopback that is down.
+    /// Makes one with a loopback that is down.
     pub(crate) fn create() -> Result<Self, Error> {
         on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET)
@@ -28,14 +28,14 @@ impl Place {
         })
     }
 
-    /// One that is there, by a path.
+    /// Opens one by a path.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         File::open(path)
             .map(Self)
             .map_err(Error::io("cannot open the network namespace", path))
     }
 
-    /// Does something inside, on a thread of its own.
+    /// Runs a closure inside, in a thread of its own.
     pub(crate) fn within<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send,
@@ -47,10 +47,10 @@ impl Place {
         })
     }
 
-    /// Has what a device here receives go on its way on these processors (RPS,
-    /// Documentation/networking/scaling.rst), instead of on the one that it comes from. Does
-    /// nothing where there are none, the machine's kernel has no RPS, or a container may not set
-    /// it: all works without, and slower.
+    /// Spreads packets received by a device here over these processors (RPS,
+    /// Documentation/networking/scaling.rst), instead of the one where they arrive. Does nothing if
+    /// there are none, if the machine's kernel has no RPS, or if a container may not set it: all
+    /// works without, but slower.
     pub(crate) fn receive_on(
         &self,
         device: &str,
@@ -60,7 +60,7 @@ impl Place {
             return Ok(());
         };
         self.within(|| {
-            // What /sys shows of devices is of the network namespace that it was mounted in.
+            // /sys shows the devices of the network namespace that it was mounted in.
             let none = None::<&str>;
             let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
             let set = unshare(CloneFlags::CLONE_NEWNS)
@@ -79,13 +79,13 @@ impl Place {
         self.0.as_fd()
     }
 
-    /// A path by which other processes find it while this one lives.
+    /// A path by which other processes reach it while this one lives.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 }
 
-/// The mask of processors as /sys has it: 32 in a group, the last ones first. None if it is empty.
+/// The mask of processors as in /sys: groups of 32, the last ones first. None if it is empty.
 fn mask(processors: impl Iterator<Item = usize>) -> Option<String> {
     let mut groups: Vec<u32> = Vec::new();
     for processor in processors {

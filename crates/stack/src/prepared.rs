@@ -1,8 +1,8 @@
-//! Wires that root prepares once for a user, who then needs no right of root's.
+//! Wires that root prepares once for a user, who then needs no privilege.
 //!
-//! Each is a TAP device that this user may attach to, addressed, with rules that translate for
-//! it. They last until they are removed or the machine is restarted. The kernel runs as the user,
-//! so that it can do on this machine what the user can.
+//! Each is a TAP device that this user may attach to, with addresses and rules for translation. It
+//! lasts until it is removed or the machine restarts. The kernel runs as the user, and has the
+//! user's rights on this machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::IpAddr;
@@ -22,17 +22,18 @@ use crate::error::Error;
 use crate::wire::{self, Number, may_administrate};
 use crate::{check_tools, ip, names, nat, system};
 
-/// How many are prepared for a user.
+/// Number of wires per user.
 const EACH: usize = 4;
-/// Files that who uses a wire has locked; each is of the wire's user, and no other can open it.
+/// Lock files of wires in use. Each belongs to the wire's user, and no other user can open it.
 const LOCKS: &str = "/run/thalweg-stack";
-/// Where the system says what a device is.
+/// The system's directory of network devices.
 const DEVICES: &str = "/sys/class/net";
 
-/// Prepares wires for a user, by name or number, and returns how many the user has now.
+/// Prepares wires for a user, by name or number, and returns the user's number of wires.
 ///
 /// # Errors
-/// No such user, no right to do it, or what the machine lacks; then nothing was prepared.
+/// There is no such user, the right is missing, or the machine lacks something. Nothing was
+/// prepared then.
 pub fn setup(user: &str) -> Result<usize, Error> {
     let uid = may_prepare(user)?;
     if uid == 0 {
@@ -41,7 +42,7 @@ pub fn setup(user: &str) -> Result<usize, Error> {
         ));
     }
     check_tools()?;
-    // A key or a signal does not interrupt it half-way.
+    // A key or a signal must not interrupt it half-way.
     let _signals = Signals::catch(&[])?;
     let mut made = Vec::new();
     while of(uid)?.len() < EACH {
@@ -58,10 +59,10 @@ pub fn setup(user: &str) -> Result<usize, Error> {
     Ok(EACH)
 }
 
-/// Removes what was prepared for a user.
+/// Removes the wires of a user.
 ///
 /// # Errors
-/// No such user, nothing prepared, or one is in use; then nothing was removed.
+/// There is no such user, no wire, or one is in use. Nothing was removed then.
 pub fn remove(user: &str) -> Result<(), Error> {
     let uid = may_prepare(user)?;
     let numbers = of(uid)?;
@@ -84,7 +85,7 @@ pub fn remove(user: &str) -> Result<(), Error> {
     held.iter().try_for_each(|(number, _)| take_away(*number))
 }
 
-/// The user's number, if the caller may prepare anything.
+/// The user's number, if the caller may prepare wires.
 fn may_prepare(user: &str) -> Result<u32, Error> {
     let known = User::from_name(user).map_err(system("cannot read the list of users"))?;
     let number = known.map(|it| it.uid.as_raw()).or(user.parse().ok());
@@ -102,7 +103,7 @@ fn may_prepare(user: &str) -> Result<u32, Error> {
     Ok(uid)
 }
 
-/// Prepares one.
+/// Prepares a wire.
 fn prepare(uid: u32) -> Result<Number, Error> {
     let (number, device) =
         Number::claim(|device| ip(&[format!("tuntap add dev {device} mode tap user {uid}")]))?;
@@ -110,7 +111,7 @@ fn prepare(uid: u32) -> Result<Number, Error> {
     let mut ends = number.ends(&wire::routes()?)?;
     Lock::make(number, uid)?;
     device.bring_up(&mut ends)?;
-    // What is inside is another's than the machine's, and gives it no routes.
+    // The side inside belongs to others, and must not give routes to the machine.
     device.set("ipv4", "accept_redirects", "0")?;
     if ends.v6.is_some() {
         device.set("ipv6", "accept_redirects", "0")?;
@@ -132,25 +133,25 @@ fn take_away(number: Number) -> Result<(), Error> {
     fs::remove_file(&path).map_err(Error::io("cannot remove", path))
 }
 
-/// A wire is used by the process that has this, which the system takes back when it ends.
+/// The process with this lock uses the wire. The system releases it when the process ends.
 #[derive(Debug)]
 pub(crate) struct Lock(#[expect(dead_code, reason = "held")] Flock<File>);
 
 impl Lock {
-    /// The file. Numbers are a network namespace's.
+    /// The lock file. Numbers belong to a network namespace.
     fn path(number: Number) -> Result<PathBuf, Error> {
         let here = "/proc/thread-self/ns/net";
         let namespace = fs::metadata(here).map_err(Error::io("cannot read", here))?;
         Ok(Path::new(LOCKS).join(format!("{}-{}", namespace.ino(), number.device())))
     }
 
-    /// Makes the file for a user.
+    /// Creates the file for a user.
     fn make(number: Number, uid: u32) -> Result<(), Error> {
         let path = Self::path(number)?;
         let made = fs::create_dir_all(LOCKS).and_then(|()| {
-            // Whatever the umask is: users go through it, and root alone writes there.
+            // Whatever the umask: users must enter the directory, and only root may write there.
             fs::set_permissions(LOCKS, fs::Permissions::from_mode(0o755))?;
-            // Of a namespace that is gone.
+            // A file of a namespace that is gone.
             let _ = fs::remove_file(&path);
             let file = OpenOptions::new()
                 .write(true)
@@ -162,7 +163,7 @@ impl Lock {
         made.map_err(Error::io("cannot create", path))
     }
 
-    /// None if another process has it.
+    /// None if another process holds it.
     fn take(number: Number) -> Result<Option<Self>, Error> {
         let path = Self::path(number)?;
         let file = File::open(&path).map_err(Error::io("cannot open", &path))?;
@@ -174,7 +175,7 @@ impl Lock {
     }
 }
 
-/// The numbers of those that are prepared for a user.
+/// The numbers of a user's wires.
 fn of(uid: u32) -> Result<Vec<Number>, Error> {
     let entries = fs::read_dir(DEVICES).map_err(Error::io("cannot read", DEVICES))?;
     let mut numbers: Vec<Number> = entries
@@ -190,7 +191,7 @@ fn of(uid: u32) -> Result<Vec<Number>, Error> {
     Ok(numbers)
 }
 
-/// Takes one of this user's that nobody uses, and its addresses.
+/// Takes a free wire of this user, with its addresses.
 pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     let numbers = of(geteuid().as_raw())?;
     if numbers.is_empty() {
@@ -215,7 +216,7 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
         )));
     };
     let name = number.device();
-    // Now, and not by the kernel's silence, if it cannot be had.
+    // Attached now, so that a refusal does not show as a silent kernel.
     let attached = tun::attach_as(&name, libc::IFF_TAP);
     attached.map_err(|(what, why)| {
         let remedy = match why.raw_os_error() {
@@ -228,7 +229,7 @@ pub(crate) fn take() -> Result<(Number, Lock, Ends), Error> {
     Ok((number, lock, ends))
 }
 
-/// The addresses of one that is prepared.
+/// The addresses of a prepared wire.
 fn ends(number: Number) -> Result<Ends, Error> {
     let name = number.device();
     let all = getifaddrs().map_err(system("cannot read the machine's addresses"))?;
@@ -251,7 +252,7 @@ fn ends(number: Number) -> Result<Ends, Error> {
         ))
     })?;
     let mut ends = number.ends_from(machine.to_bits() - 1);
-    // The machine leads questions for names on from there.
+    // The machine forwards DNS questions from there.
     ends.resolver = ends.machine;
     ends.v6 = ends
         .v6

@@ -28,10 +28,10 @@ use crate::error::Error;
 use crate::inside::Link;
 use crate::system;
 
-/// What is read from a stream at once.
+/// Bytes read from a stream at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The command, its streams, and what carries them.
+/// The command with its streams and their carriers.
 pub(crate) struct Program {
     pid: u32,
     terminal: Option<Arc<File>>,
@@ -40,7 +40,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts it, or says what the system answered.
+    /// Starts it, or returns the system's answer.
     pub(crate) fn start(
         job: &Job,
         link: &Link,
@@ -76,7 +76,7 @@ impl Program {
             let connection = link.connect(control::STREAMS[number])?;
             let (from, to) = io::pipe().map_err(streams())?;
             let (from, to) = (OwnedFd::from(from), OwnedFd::from(to));
-            // It may be opened once more, as /dev/stdout.
+            // The command may open it once more, as /dev/stdout.
             fchown(&to, Some(job.user), Some(job.group)).map_err(streams())?;
             if number == 0 {
                 joints.push(Joint::In(connection, to.into()));
@@ -111,7 +111,7 @@ impl Program {
         }))
     }
 
-    /// Waits for its end, and says so once all that it wrote was sent.
+    /// Waits for its end, and reports it after all output was sent.
     pub(crate) fn attend(
         self,
         messages: &TcpStream,
@@ -133,7 +133,7 @@ impl Program {
         if let Some(learns) = learns {
             learns.finish()?;
         }
-        // The machine's files have all that was written to them.
+        // This writes everything through to the machine's files.
         nix::unistd::sync();
         let code = match status {
             WaitStatus::Exited(_, code) => code as u8,
@@ -144,8 +144,8 @@ impl Program {
     }
 }
 
-/// Does what comes from whoever started the kernel. A signal that comes when the command is `over`
-/// means that whoever waits for its end is in a `hurry`.
+/// Obeys messages from the process that started the kernel. A signal after the command's end
+/// (`over`) means that its caller is in a `hurry`.
 fn obey(
     lines: BufReader<TcpStream>,
     pid: i32,
@@ -157,7 +157,7 @@ fn obey(
         match serde_json::from_str(&line) {
             Ok(ToInside::Signal { number, to_group }) if !over.load(Ordering::SeqCst) => {
                 let target = if to_group { -pid } else { pid };
-                // SAFETY: takes two integers.
+                // SAFETY: the arguments are two integers.
                 unsafe { libc::kill(target, number) };
             }
             Ok(ToInside::Signal { .. }) => hurry.store(true, Ordering::SeqCst),
@@ -186,7 +186,7 @@ fn window(size: WindowSize) -> libc::winsize {
     }
 }
 
-/// A terminal of this size: its master, and its slave, which is the user's.
+/// A terminal of this size: its master, and its slave, which belongs to the user.
 fn open_terminal(job: &Job, wanted: &control::Terminal) -> Result<(OwnedFd, OwnedFd), Error> {
     let failed = "cannot make a terminal";
     let size = window(wanted.size);
@@ -208,7 +208,7 @@ fn open_terminal(job: &Job, wanted: &control::Terminal) -> Result<(OwnedFd, Owne
     Ok((master, slave))
 }
 
-/// Starts the command as its user, in a session of its own, and in a cgroup if one is given.
+/// Starts the command as its user, in a session of its own, and in a cgroup if there is one.
 fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<u32> {
     let [input, output, errors] = streams;
     let mut command = Command::new(&job.command[0]);
@@ -230,7 +230,7 @@ fn spawn(job: &Job, cgroup: Option<OwnedFd>, streams: [Stdio; 3]) -> io::Result<
     unsafe {
         command.pre_exec(move || {
             if let Some(cgroup) = &cgroup {
-                // 0 is the process that writes (cgroups(7)).
+                // 0 means the process that writes (cgroups(7)).
                 nix::unistd::write(cgroup, b"0")?;
             }
             nix::unistd::setsid()?;
@@ -270,14 +270,14 @@ fn limits(job: &Job) -> Vec<libc::rlimit> {
     limits
 }
 
-/// A stream of the command, and the connection that it crosses.
+/// A stream of the command, with its connection.
 enum Joint {
     In(TcpStream, File),
     Out(File, TcpStream),
 }
 
 impl Joint {
-    /// Carries what comes; the thread is returned where its end must be waited for.
+    /// Carries the stream. The thread is returned if its end must be awaited.
     fn carry(self, ended: &Arc<EventFd>) -> Result<Option<JoinHandle<()>>, Error> {
         let builder = thread::Builder::new();
         match self {
@@ -293,7 +293,7 @@ impl Joint {
     }
 }
 
-/// Carries input to the command, until its end or until nobody reads it.
+/// Carries input to the command, until it ends or nobody reads it.
 fn carry_in(mut from: &TcpStream, mut to: File) {
     let mut bytes = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -304,8 +304,8 @@ fn carry_in(mut from: &TcpStream, mut to: File) {
     let _ = from.shutdown(Shutdown::Read);
 }
 
-/// Carries output of the command: until the command has ended and nothing is left in the pipe,
-/// though others may have it open still; or until nobody reads it.
+/// Carries output of the command until nobody reads it, or until the command has ended and the pipe
+/// is empty. Other processes may still hold the pipe open then.
 fn carry_out(mut from: File, mut to: &TcpStream, ended: &EventFd) {
     let mut bytes = vec![0; CHUNK_BYTES];
     loop {

@@ -1,10 +1,9 @@
 //! Ports of the machine that lead to servers inside.
 //!
-//! A connection to such a port is translated to an address that the machine itself has on the
-//! stack's device, and whose packets it therefore takes for its own: so its connection tracking
-//! and its firewall see them like those of any server here. A duplicate goes inside (`nat`). What
-//! is left meets a listener that drops all: it keeps the port from others, and from answering
-//! with a reset.
+//! A connection to such a port is translated to an address of the machine on the stack's device. So
+//! connection tracking and firewall treat its packets like those to any server here. A duplicate
+//! goes inside (`nat`). The originals meet a listener that drops everything. It keeps the port from
+//! other programs, and prevents a reset.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,10 +21,10 @@ use nix::sys::socket::{
 use crate::control::Ends;
 use crate::error::Error;
 
-/// A port of the machine and the port inside that it leads to.
+/// A port of the machine, and the port inside that it leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Publish {
-    /// Where the machine takes connections; none: at all its addresses.
+    /// The machine's address that takes connections; none: all of them.
     pub address: Option<IpAddr>,
     /// The machine's port.
     pub outside: NonZeroU16,
@@ -78,14 +77,13 @@ impl Publish {
         self.address.is_none_or(|it| it.is_ipv4())
     }
 
-    /// Whether connections by IPv6 are asked for by name.
+    /// Whether an IPv6 address was given.
     fn needs_v6(self) -> bool {
         self.address.is_some_and(|it| it.is_ipv6())
     }
 }
 
-/// Fails where ports do not belong together one by one: an answer could not be told from another
-/// one's.
+/// Fails unless ports are paired one to one: otherwise answers could not be told apart.
 pub(crate) fn check(all: &[Publish]) -> Result<(), Error> {
     for (index, one) in all.iter().enumerate() {
         for other in &all[..index] {
@@ -101,21 +99,21 @@ pub(crate) fn check(all: &[Publish]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What one protocol's table has to translate.
+/// The translations in one protocol's table.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    /// The address of the machine on the stack's device that stands for the server.
+    /// The machine's address on the stack's device that stands for the server.
     pub(crate) target: IpAddr,
-    /// The machine's own address there: for clients at 127.0.0.1.
+    /// The machine's own address there, for clients at 127.0.0.1.
     pub(crate) machine: IpAddr,
-    /// Destinations and ports of connections; an address that is none stands for all.
+    /// Destination addresses and ports of connections. No address stands for all.
     pub(crate) taken: Vec<(Option<IpAddr>, NonZeroU16)>,
-    /// Ports of the machine and those inside.
+    /// Pairs of ports: the machine's, and the one inside.
     pub(crate) pairs: BTreeSet<(NonZeroU16, NonZeroU16)>,
 }
 
 impl Ports {
-    /// Those of IPv4 and IPv6, where there are any.
+    /// The translations of IPv4 and IPv6, if there are any.
     pub(crate) fn of(all: &[Publish], ends: &Ends) -> Result<[Option<Self>; 2], Error> {
         let v6 = ends.v6.filter(|it| it.is_gateway);
         if v6.is_none()
@@ -151,7 +149,7 @@ impl Ports {
         ])
     }
 
-    /// Takes the ports, so that nobody else can.
+    /// Takes the ports, so that no other program can.
     pub(crate) fn hold(&self) -> Result<Vec<OwnedFd>, Error> {
         let any: IpAddr = match self.target {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -162,7 +160,7 @@ impl Ports {
             .iter()
             .map(|&(address, port)| SocketAddr::new(address.unwrap_or(any), port.get()))
             .collect();
-        // What was translated comes to this address.
+        // Translated connections come to this address.
         for &(port, _) in &self.pairs {
             if !self.taken.contains(&(None, port)) {
                 places.push(SocketAddr::new(self.target, port.get()));
@@ -195,7 +193,7 @@ fn deaf(place: SocketAddr) -> nix::Result<OwnedFd> {
         SocketAddr::V6(_) => AddressFamily::Inet6,
     };
     let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // The port of a server that has just ended is free; that of one that listens is not.
+    // The port of a server that has just ended may be taken, that of a listening one not.
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     if place.is_ipv6() {
         setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
@@ -206,7 +204,7 @@ fn deaf(place: SocketAddr) -> nix::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Has the system drop whatever comes for a socket, without an answer.
+/// Makes the system drop all packets for a socket, without an answer.
 fn drop_all(socket: &OwnedFd) -> nix::Result<()> {
     let mut nothing = libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -231,8 +229,7 @@ fn drop_all(socket: &OwnedFd) -> nix::Result<()> {
     Errno::result(set).map(drop)
 }
 
-/// What keeps the kernel inside from using servers' ports for connections of its own: a setting
-/// and its value.
+/// The setting that keeps the kernel inside from using servers' ports for its own connections.
 pub(crate) fn reserved(all: &[Publish]) -> Option<(String, String)> {
     let ports: BTreeSet<_> = all.iter().map(|it| it.inside).collect();
     let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();

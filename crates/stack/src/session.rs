@@ -24,32 +24,31 @@ use crate::error::Error;
 use crate::learn::Store;
 use crate::terminal::{self, Raw};
 
-/// How long the kernel may take to boot, and to be set up.
+/// Time limit for booting the kernel, and again for setting it up.
 const BOOT: Duration = Duration::from_secs(60);
-/// How long the command may take to end after it was asked to, and the kernel to say so.
+/// Time that the command gets to end after it was asked to, and the kernel to report it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What is read from a stream at once.
+/// Bytes read from a stream at once.
 const CHUNK_BYTES: usize = 256 << 10;
-/// What an error of the process inside begins with on the console.
+/// The begin of an error message of the process inside, on the console.
 pub(crate) const COMPLAINT: &str = "thalweg stack: ";
 
-/// A kernel that was started, and what it is connected by. Dropped, it is killed with all its
-/// processes.
+/// A running kernel with its connections. Dropped, it is killed with all its processes.
 pub(crate) struct Session<'a> {
     kernel: Process,
     contact: &'a Contact,
     signals: &'a Signals,
     work: &'a Path,
     store: Option<&'a Store>,
-    /// Why what was learned last is not in the store.
+    /// Why the last learned records are not in the store.
     unkept: Option<String>,
     messages: Option<TcpStream>,
     received: Vec<u8>,
-    /// Those of the standard streams' numbers, and the terminal's.
+    /// The connections of the standard streams, by number, and of the terminal.
     streams: [Option<TcpStream>; 4],
 }
 
-/// What happened.
+/// An event.
 enum Event {
     Signal(Caught),
     Connection(TcpStream),
@@ -58,7 +57,7 @@ enum Event {
     Late,
 }
 
-/// Threads that carry what the command writes, and connections: all are open until the end.
+/// Threads that carry the command's output, and the connections, all open until the end.
 #[derive(Default)]
 struct Carriers {
     threads: Vec<JoinHandle<()>>,
@@ -99,7 +98,7 @@ impl<'a> Session<'a> {
             }
             FromInside::Failed { why } => return Err(failed_inside(why)),
             FromInside::Ended { code } => return Ok(code),
-            // Told before.
+            // Handled before.
             FromInside::Note { .. } | FromInside::Learned | FromInside::NotLearned { .. } => {}
         }
         let raw = job.terminal.is_some_and(|it| it.raw);
@@ -117,7 +116,7 @@ impl<'a> Session<'a> {
         code
     }
 
-    /// Hands the job in, and returns what came of it. A signal meanwhile ends all.
+    /// Hands the job in and returns its outcome. A signal meanwhile ends everything.
     fn start(&mut self, job: &Job) -> Result<FromInside, Error> {
         let mut deadline = Instant::now() + BOOT;
         loop {
@@ -129,7 +128,7 @@ impl<'a> Session<'a> {
                 Event::Signal(_) => {}
                 Event::Connection(connection) => {
                     self.take(connection, job)?;
-                    // It has booted, and may take as long again to be set up.
+                    // It has booted, and gets as long again to be set up.
                     deadline = Instant::now() + BOOT;
                 }
                 Event::Message(FromInside::Note { text }) => eprintln!("{COMPLAINT}{text}"),
@@ -145,18 +144,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A connection from inside: its first byte says what it is for.
+    /// Takes a connection from inside, whose first byte tells its purpose.
     fn take(&mut self, connection: TcpStream, job: &Job) -> Result<(), Error> {
         let mut purpose = [0];
-        // Closed, it is gone. What is left to send to a kernel that was killed would otherwise
-        // keep the kernel's place for minutes.
+        // Reset when it closes. Unsent data for a killed kernel would otherwise keep the kernel's
+        // place for minutes.
         let at_once = libc::linger {
             l_onoff: 1,
             l_linger: 0,
         };
         setsockopt(&connection, sockopt::Linger, &at_once)
             .map_err(|errno| broken()(errno.into()))?;
-        // It comes with the connection.
+        // The byte comes with the connection.
         connection
             .set_read_timeout(Some(PATIENCE))
             .and_then(|()| (&connection).read_exact(&mut purpose))
@@ -213,7 +212,7 @@ impl<'a> Session<'a> {
                     self.send(&ToInside::Resized(terminal::size()))?;
                 }
                 Event::Signal(caught) => {
-                    // A key of the terminal goes to all who have it.
+                    // A key of the terminal signals every process in its foreground.
                     self.send(&ToInside::Signal {
                         number: caught.number,
                         to_group: !caught.to_us_alone,
@@ -243,7 +242,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Stops with the command, and goes on with it.
+    /// Stops with the command, and continues with it.
     fn stop(&self) -> Result<(), Error> {
         let tell = |signal: Signal| {
             self.send(&ToInside::Signal {
@@ -251,12 +250,12 @@ impl<'a> Session<'a> {
                 to_group: true,
             })
         };
-        // By itself the kernel would not stop what has no shell inside.
+        // The kernel alone would not stop a command without a shell inside.
         tell(Signal::SIGSTOP)?;
         let own: SigSet = [Signal::SIGTSTP].into_iter().collect();
         let stop = || {
             raise(Signal::SIGTSTP)?;
-            // Takes effect here, and is over once somebody has this process go on.
+            // The signal takes effect here, until another process continues this one.
             sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&own), None)?;
             sigprocmask(SigmaskHow::SIG_BLOCK, Some(&own), None)
         };
@@ -271,7 +270,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next event.
     fn next(&mut self, deadline: Option<Instant>) -> Result<Event, Error> {
         loop {
             if let Some(message) = self.message()? {
@@ -307,7 +306,7 @@ impl<'a> Session<'a> {
             }
             let ready: Vec<bool> = watched.iter().map(|it| it.any() == Some(true)).collect();
             drop(watched);
-            // Connections first: the message that the command runs comes after them.
+            // Connections come first: the message that the command runs follows them.
             if ready[2] {
                 let (connection, _) = self.contact.listener().accept().map_err(broken())?;
                 return Ok(Event::Connection(connection));
@@ -325,14 +324,14 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         match messages.read(&mut bytes).map_err(broken())? {
-            // The process inside is gone, and the kernel about to stop.
+            // The process inside is gone, and the kernel is about to stop.
             0 => self.messages = None,
             count => self.received.extend_from_slice(&bytes[..count]),
         }
         Ok(())
     }
 
-    /// A message that has come whole.
+    /// A complete message.
     fn message(&mut self) -> Result<Option<FromInside>, Error> {
         let Some(end) = self.received.iter().position(|&byte| byte == b'\n') else {
             return Ok(None);
@@ -364,8 +363,8 @@ impl<'a> Session<'a> {
 }
 
 impl Carriers {
-    /// Carries what comes from a connection to a standard stream, until its end or until nobody
-    /// reads that; then the command is told as by a pipe.
+    /// Carries a connection's data to a standard stream, until it ends or nobody reads that stream.
+    /// The command then notices, as with a pipe.
     fn add(&mut self, from: TcpStream, mut to: impl Write + Send + 'static) -> Result<(), Error> {
         let copy = from.try_clone().map_err(broken())?;
         let thread = thread::Builder::new()
@@ -389,15 +388,15 @@ impl Carriers {
         Ok(())
     }
 
-    /// Carries standard input into a connection, until its end or until nobody reads there. The
-    /// thread ends with the process: nothing else ends waiting for a key.
+    /// Carries standard input into a connection, until it ends or nobody reads there. The thread
+    /// ends with the process, as nothing else ends a wait for a key.
     fn add_input(&mut self, to: TcpStream) -> Result<(), Error> {
         self.connections.push(to.try_clone().map_err(broken())?);
         thread::Builder::new()
             .name("stack-in".to_owned())
             .spawn(move || {
                 let mut bytes = vec![0; CHUNK_BYTES];
-                // Not through the standard library's buffer, and not beyond what was read.
+                // Unbuffered, so that nothing is read that is not passed on.
                 loop {
                     match nix::unistd::read(io::stdin(), &mut bytes) {
                         Ok(count @ 1..) if (&to).write_all(&bytes[..count]).is_ok() => {}
@@ -412,14 +411,14 @@ impl Carriers {
             .map_err(broken())
     }
 
-    /// Waits until everything was written.
+    /// Waits until everything is written.
     fn finish(self) {
         for thread in self.threads {
             let _ = thread.join();
         }
     }
 
-    /// Waits for nothing more: there is nobody at the other end.
+    /// Stops waiting: there is nobody at the other end.
     fn cut(&self) {
         for connection in &self.connections {
             let _ = connection.shutdown(Shutdown::Both);

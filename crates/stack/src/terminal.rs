@@ -1,4 +1,4 @@
-//! The terminal of whoever called.
+//! The caller's terminal.
 
 use std::io::{IsTerminal, stderr, stdin, stdout};
 use std::os::fd::AsRawFd;
@@ -10,7 +10,7 @@ use crate::control::{Streams, WindowSize};
 use crate::error::Error;
 use crate::system;
 
-/// Which of the standard streams are terminals.
+/// The standard streams that are terminals.
 pub(crate) fn streams() -> Streams {
     Streams([
         stdin().is_terminal(),
@@ -19,10 +19,10 @@ pub(crate) fn streams() -> Streams {
     ])
 }
 
-/// The size of the terminal that is written to; 80 by 24 where it does not say.
+/// The size of the output's terminal; 80 by 24 if it does not tell.
 pub(crate) fn size() -> WindowSize {
     let sizes = [stdout().as_raw_fd(), stderr().as_raw_fd()].map(|fd| {
-        // SAFETY: plain data, for which all zeroes is a value, and which the call fills.
+        // SAFETY: plain data, for which all zeroes is a value; the call fills it.
         unsafe {
             let mut size: libc::winsize = std::mem::zeroed();
             let asked = libc::ioctl(fd, libc::TIOCGWINSZ, &raw mut size);
@@ -36,7 +36,8 @@ pub(crate) fn size() -> WindowSize {
     }
 }
 
-/// While it lives, the terminal of standard input passes every key on; dropped, it is as before.
+/// While it lives, standard input's terminal passes every key on. Dropped, the terminal is as
+/// before.
 #[derive(Debug)]
 pub(crate) struct Raw(Termios);
 

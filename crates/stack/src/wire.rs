@@ -26,13 +26,13 @@ use crate::publish::{Ports, Publish};
 
 /// The kernel's end of the wire in its place.
 const TAP: &str = "wire";
-/// What the name of its device on the machine begins with; a number follows.
+/// Prefix of the name of its device on the machine; a number follows.
 const DEVICE: &str = "thalweg-s";
-/// How many stacks can be on one machine.
+/// Most stacks on one machine.
 const MOST: u32 = 4096;
-/// Where addresses are taken from, eight a stack; the second and third where routes of the
-/// machine lie in the first: shared address space (RFC 6598), as far as others seldom go; what
-/// is for benchmarks (RFC 2544); private.
+/// Address ranges, eight addresses a stack. The second and third serve if routes of the machine
+/// overlap the first: shared address space (RFC 6598), as far as it is rarely used; benchmarks (RFC
+/// 2544); private.
 const RANGES: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 127, 0, 0),
     Ipv4Addr::new(198, 19, 0, 0),
@@ -43,10 +43,10 @@ const PREFIX_V4: u8 = 29;
 const RANGE_V6: Ipv6Addr = Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0x8000, 0, 0, 0, 0);
 const PREFIX_V6: u8 = 64;
 
-/// A wire that is up. Dropped, it and all that was set for it is gone.
+/// A wire in operation. Dropped, everything that was set up for it is removed.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    /// None where root prepared it, for longer.
+    /// None if root prepared it, as it then lasts longer.
     _made: Option<Made>,
     contact: Contact,
     ends: Ends,
@@ -54,10 +54,10 @@ pub(crate) struct Wire {
     _lock: Option<Lock>,
 }
 
-/// What root makes for one wire.
+/// The parts that root makes for one wire.
 #[derive(Debug)]
 struct Made {
-    // Dropped first: no device is left that nobody translates for.
+    // Dropped first, so that no device is left without translation.
     _device: Device,
     _nat: Nat,
     /// Sockets that keep published ports from others.
@@ -65,12 +65,12 @@ struct Made {
 }
 
 impl Wire {
-    /// Makes one, by which these ports of the machine lead inside; an ordinary user takes one that
-    /// was [prepared](crate::prepared).
+    /// Makes a wire through which these ports of the machine lead inside. An ordinary user takes
+    /// one that was [prepared].
     ///
     /// # Errors
-    /// [`Error::Missing`] where user or machine may not have one, with the remedy;
-    /// [`Error::System`] where somebody has such a port.
+    /// [`Error::Missing`] if user or machine may not have one, with the remedy; [`Error::Process`]
+    /// if another program has such a port.
     pub(crate) fn create(publish: &[Publish]) -> Result<Self, Error> {
         if !may_administrate() {
             return Self::take(publish);
@@ -123,7 +123,7 @@ impl Wire {
         })
     }
 
-    /// Takes one that root has prepared for this user.
+    /// Takes a wire that root has prepared for this user.
     fn take(publish: &[Publish]) -> Result<Self, Error> {
         let (number, lock, ends) = prepared::take()?;
         if !publish.is_empty() {
@@ -150,7 +150,7 @@ impl Wire {
         self.ends
     }
 
-    /// What the kernel is talked to by.
+    /// The control interface of the kernel.
     pub(crate) fn contact(&self) -> &Contact {
         &self.contact
     }
@@ -167,13 +167,13 @@ pub(crate) fn may_administrate() -> bool {
     effective.unwrap_or(0) & NEEDED == NEEDED
 }
 
-/// The number of a wire, by which its device and tables are called and addressed.
+/// The number of a wire. Its device, tables and addresses follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Number(u32);
 
 impl Number {
-    /// The first whose device can be made: the name is another's otherwise. So nobody who has no right to
-    /// make devices can take one away.
+    /// The first number whose device can be made; names that exist are taken. So a user without the
+    /// right to make devices cannot block a number.
     pub(crate) fn claim(make: impl Fn(&str) -> Result<(), Error>) -> Result<(Self, Device), Error> {
         let there = |name: &str| if_nametoindex(name).is_ok();
         for number in (0..MOST).map(Self) {
@@ -183,7 +183,7 @@ impl Number {
             }
             match make(&name) {
                 Ok(()) => return Ok((number, Device(name))),
-                // Another was first.
+                // Another process was first.
                 Err(_) if there(&name) => {}
                 Err(error) => return Err(error),
             }
@@ -198,12 +198,12 @@ impl Number {
         device.strip_prefix(DEVICE)?.parse().ok().map(Self)
     }
 
-    /// The name of the device on the machine, of its tables as well.
+    /// The name of the device on the machine, and of the tables.
     pub(crate) fn device(&self) -> String {
         format!("{DEVICE}{}", self.0)
     }
 
-    /// Addresses that no route of the machine leads to.
+    /// Addresses that no route of the machine covers.
     pub(crate) fn ends(&self, routes: &[Prefix]) -> Result<Ends, Error> {
         let free = RANGES.iter().find_map(|range| {
             let first = range.to_bits() + 8 * self.0;
@@ -219,7 +219,7 @@ impl Number {
         Ok(self.ends_from(first))
     }
 
-    /// The addresses of this number, from this first one on.
+    /// The addresses of this number, counted from `first`.
     pub(crate) fn ends_from(&self, first: u32) -> Ends {
         let v6 = |host: u16| {
             let mut segments = RANGE_V6.segments();
@@ -251,30 +251,30 @@ pub(crate) fn routes() -> Result<Vec<Prefix>, Error> {
 
 fn destinations(table: &str) -> Vec<Prefix> {
     let destination = |line: &str| {
-        // A kind of route, as "local", may come first.
+        // A type of route, such as "local", may come first.
         let mut words = line.split_ascii_whitespace().take(2);
         words.find_map(|word| Prefix::parse(word).ok())
     };
     table
         .lines()
         .filter_map(destination)
-        // Shorter ones are a default route in parts.
+        // Shorter ones are parts of a default route.
         .filter(|prefix| prefix.length() >= 8)
         .collect()
 }
 
-/// The device on the machine; dropped, it is removed, and its other end with it.
+/// The device on the machine. Dropped, it and its other end are removed.
 #[derive(Debug)]
 pub(crate) struct Device(String);
 
 impl Device {
-    /// Leaves it where it is.
+    /// Leaves the device in place.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Gives it the machine's addresses of a wire, and has it pass packets on; corrects what they
-    /// say of IPv6.
+    /// Gives it the machine's addresses of a wire, and makes it forward; updates what `ends` has of
+    /// IPv6.
     pub(crate) fn bring_up(&self, ends: &mut Ends) -> Result<(), Error> {
         if !Path::new("/proc/sys/net/ipv6").exists() || self.setting("ipv6", "disable_ipv6")? == "1"
         {
@@ -286,15 +286,15 @@ impl Device {
             format!("address add {}/{PREFIX_V4} dev {name}", ends.machine),
         ];
         if let Some(v6) = &ends.v6 {
-            // Without the second one it could not ask for the kernel's hardware address when it
-            // has a packet of another host.
+            // Without the second address it could not resolve the kernel's hardware address for
+            // another host's packet.
             for address in [
                 format!("{}/{PREFIX_V6}", v6.machine),
                 "fe80::1/64".to_owned(),
             ] {
                 commands.push(format!("address add {address} dev {name} nodad"));
             }
-            // What is inside is no router of the machine.
+            // The side inside is no router of the machine.
             self.set("ipv6", "accept_ra", "0")?;
         }
         commands.push(format!("link set dev {name} up"));
@@ -321,9 +321,9 @@ impl Device {
         fs::write(&file, value).map_err(Error::io("cannot write", file))
     }
 
-    /// Has IPv6 packets that come from it passed on, if the machine can do that for one device
-    /// (Linux 6.17). As a whole it is asked only whether it does: as a router it would forget
-    /// routes that it learned from router advertisements.
+    /// Makes the machine forward IPv6 packets from it, if it can do so for one device (Linux 6.17).
+    /// The setting for the whole machine is only read: as a router it would forget routes learned
+    /// from router advertisements.
     fn forwards_v6(&self) -> Result<bool, Error> {
         if Path::new(&self.file("ipv6", "force_forwarding")).exists() {
             return self.set("ipv6", "force_forwarding", "1").map(|()| true);
@@ -336,7 +336,7 @@ fn file(device: &str, family: &str, key: &str) -> String {
     format!("/proc/sys/net/{family}/conf/{device}/{key}")
 }
 
-/// Whether IPv6 packets that come from a device are passed on.
+/// Whether IPv6 packets from a device are forwarded.
 pub(crate) fn is_gateway_v6(device: &str) -> bool {
     let own = fs::read_to_string(file(device, "ipv6", "force_forwarding"));
     own.is_ok_and(|it| it.trim() == "1") || all_forward_v6()
@@ -349,7 +349,7 @@ fn all_forward_v6() -> bool {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // The namespace of its other end would take it along, but not at once.
+        // The device would go with the namespace of its other end, but not at once.
         if let Err(error) = ip(&[format!("link delete dev {}", self.0)]) {
             tracing::warn!("{error}");
         }
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(inside(plain, 0), first);
         assert_eq!(inside(plain, 4095).0, "100.127.127.250");
         assert_eq!(inside(plain, 33).1, "fd74:6861:6c77:8021::2");
-        // As of Tailscale.
+        // Such as Tailscale's.
         let shared = format!("{plain}100.64.0.0/10 dev t0\n");
         assert_eq!(inside(&shared, 1).0, "198.19.0.10");
         let host = "local 100.127.0.5 dev lo table local scope host\n";
