@@ -1,9 +1,9 @@
 //! The files of a run: `results.json`, `report.html`, and iperf3's own output.
 
+mod figures;
 mod finished;
 mod html;
 mod plots;
-mod rounds;
 mod svg;
 
 use std::fs;
@@ -17,9 +17,9 @@ pub use finished::Finished;
 use crate::error::Error;
 use crate::measure::Measure;
 use crate::outcome::{Environment, FORMAT, ModeOutcome, Outcome, SCHEMA, ScenarioOutcome};
-use crate::query::{self, Query};
+use crate::query;
 use crate::scenario::Scenario;
-use crate::statistic::{Scope, Statistic};
+use crate::statistic::Statistic;
 use crate::words;
 
 /// The default parent of reports.
@@ -110,7 +110,7 @@ fn scenario_json(outcome: &ScenarioOutcome) -> Result<Value, Error> {
     }
     // Figures of several hosts' paths are not mixed.
     if views.is_empty() {
-        for (index, of) in rounds::by_round(&outcome.modes).into_iter().enumerate() {
+        for (index, of) in figures::by_round(&outcome.modes).into_iter().enumerate() {
             document["modes"][index]["by_round"] = of.into();
         }
     }
@@ -142,48 +142,8 @@ fn definitions() -> Value {
     json!({ "statistics": statistics, "measures": measures })
 }
 
-/// The statistics that a mode has; a goal that was not reached is null.
-fn statistics(
-    wanted: &[Statistic],
-    modes: &[ModeOutcome],
-    mode: &ModeOutcome,
-    class: Option<&str>,
-) -> Value {
-    let all: serde_json::Map<String, Value> = wanted
-        .iter()
-        .copied()
-        .filter(|statistic| class.is_none() || statistic.takes_class())
-        .filter(|statistic| *statistic != Statistic::ArmShare)
-        // Paths of several hosts are not mixed.
-        .filter(|statistic| mode.remotes.is_empty() || statistic.scope() != Scope::Path)
-        .filter_map(|statistic| {
-            let query = Query {
-                class,
-                ..statistic.into()
-            };
-            let value = query.value(mode, modes).ok()?;
-            Some((statistic.key().to_owned(), value.into()))
-        })
-        .collect();
-    all.into()
-}
-
-/// The statistics of each class of a mode's connections.
-fn classes(
-    wanted: &[Statistic],
-    modes: &[ModeOutcome],
-    mode: &ModeOutcome,
-) -> serde_json::Map<String, Value> {
-    let classes = mode.classes().into_iter().filter(|class| !class.is_empty());
-    classes
-        .map(|class| {
-            let of = statistics(wanted, modes, mode, Some(class));
-            (class.to_owned(), of)
-        })
-        .collect()
-}
-
-/// A mode's figures with several hosts: a summary each, and the statistics of all together.
+/// The figures of a mode towards several hosts: a summary each, and what can be said
+/// of all together.
 fn hosts_json(
     outcome: &ScenarioOutcome,
     mode: &ModeOutcome,
@@ -196,7 +156,7 @@ fn hosts_json(
         }
     }
     Ok(json!({
-        "statistics": statistics(&Statistic::ALL, &outcome.modes, mode, None),
+        "statistics": figures::statistics(&Statistic::ALL, &outcome.modes, mode, None),
         "failures": mode.failures(),
         "hosts": hosts,
     }))
@@ -205,8 +165,8 @@ fn hosts_json(
 fn summary_json(outcome: &ScenarioOutcome, mode: &ModeOutcome) -> Result<Value, Error> {
     let mut summary = value(mode.summary())?;
     if summary.is_object() {
-        summary["statistics"] = statistics(&Statistic::ALL, &outcome.modes, mode, None);
-        let classes = classes(&Statistic::ALL, &outcome.modes, mode);
+        summary["statistics"] = figures::statistics(&Statistic::ALL, &outcome.modes, mode, None);
+        let classes = figures::classes(&Statistic::ALL, &outcome.modes, mode);
         if !classes.is_empty() {
             summary["classes"] = classes.into();
         }

@@ -1,12 +1,12 @@
-//! Figures of single rounds, for readers of the document who show their spread.
+//! The statistics of a document: of a mode, of its classes of flows, of each of its rounds.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{classes, statistics};
 use crate::outcome::ModeOutcome;
-use crate::statistic::Statistic;
+use crate::query::Query;
+use crate::statistic::{Scope, Statistic};
 
 /// Statistics that a round has by itself. The others are of a whole run: how it converged, its
 /// last half, the packets that its path dropped.
@@ -32,6 +32,47 @@ const OF_A_ROUND: [Statistic; 20] = [
     Statistic::Fairness,
     Statistic::Harm,
 ];
+
+/// The statistics that a mode has; a goal that was not reached is null.
+pub(super) fn statistics(
+    wanted: &[Statistic],
+    modes: &[ModeOutcome],
+    mode: &ModeOutcome,
+    class: Option<&str>,
+) -> Value {
+    let all: serde_json::Map<String, Value> = wanted
+        .iter()
+        .copied()
+        .filter(|statistic| class.is_none() || statistic.takes_class())
+        .filter(|statistic| *statistic != Statistic::ArmShare)
+        // Paths of several hosts are not mixed.
+        .filter(|statistic| mode.remotes.is_empty() || statistic.scope() != Scope::Path)
+        .filter_map(|statistic| {
+            let query = Query {
+                class,
+                ..statistic.into()
+            };
+            let value = query.value(mode, modes).ok()?;
+            Some((statistic.key().to_owned(), value.into()))
+        })
+        .collect();
+    all.into()
+}
+
+/// The statistics of each class of a mode's connections.
+pub(super) fn classes(
+    wanted: &[Statistic],
+    modes: &[ModeOutcome],
+    mode: &ModeOutcome,
+) -> serde_json::Map<String, Value> {
+    let classes = mode.classes().into_iter().filter(|class| !class.is_empty());
+    classes
+        .map(|class| {
+            let of = statistics(wanted, modes, mode, Some(class));
+            (class.to_owned(), of)
+        })
+        .collect()
+}
 
 /// For each mode, the figures of each round that it has connections in.
 pub(super) fn by_round(modes: &[ModeOutcome]) -> Vec<Vec<Value>> {
