@@ -9,8 +9,8 @@ from thalweg.train.stochastic import Sampler, record_fields
 
 
 class ControlTask:
-    """Copies of a Gymnasium task, as a collector of rollouts: where the baselines are known to
-    work, so that failing elsewhere means something. An episode's end, by whatever cause, is
+    """Copies of a Gymnasium task, as a collector of rollouts. The baselines are known to work
+    there, so a failure elsewhere means something. An episode's end, by whatever cause, is
     ``done``."""
 
     def __init__(self, name, copies, length, law, seed, reward_scale=1.0):

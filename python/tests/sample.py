@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The model file that Python writes and Rust reads in its tests, with what must come out.
+"""The model file that Python writes and Rust reads in its tests, with the expected actions.
 
 usage: PYTHONPATH=python python3 python/tests/sample.py   writes it
 """

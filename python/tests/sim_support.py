@@ -7,7 +7,7 @@ from thalweg.sim import Scenario
 def many_to_one(
     flows: int, senders: int | None = None, duration: str = "4ms", warmup: str = "1ms"
 ) -> Scenario:
-    """Endless flows to one host at 100 Gbit/s, 12 us around."""
+    """Endless flows to one host at 100 Gbit/s, base RTT 12 us."""
     senders = min(flows, 64) if senders is None else senders
     return Scenario.from_text(
         f"""

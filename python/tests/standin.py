@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A small model for tests: the proportional rule as a network, which nobody had to train."""
+"""A small model for tests: the proportional rule as a network, without training."""
 
 import numpy as np
 from thalweg import quantize
@@ -16,7 +16,7 @@ def model(gain=0.8, target=0.05, error_scale=10.0):
     second[0, 0], second[1, 1] = 1, 1
     last[0, 0], last[0, 1] = gain, -gain
     mlp = Mlp([Layer(first), Layer(second), Layer(last)])
-    # Every size that an input can have.
+    # The whole range of an input.
     inputs = np.linspace(-1, 1, 401)[:, None] * np.ones(4)
     mlp.quantised = quantize.quantise(mlp, quantize.calibrate(mlp, inputs))
     return Model(

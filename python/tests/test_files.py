@@ -1,4 +1,4 @@
-"""Files on a disk that is full: what is said, and what is left."""
+"""Files on a full disk: the message, and the files that stay."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from thalweg import files, model
 
 @contextlib.contextmanager
 def room_for(size):
-    """No file may grow beyond ``size`` bytes, as on a disk with no more room."""
+    """No file may grow beyond ``size`` bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -32,7 +32,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
         files.replace(path, b"x" * 10_000)
     assert failed.value.errno == errno.EFBIG and failed.value.filename == str(path)
     assert path.read_bytes() == b"second" and os.listdir(tmp_path) == ["file"]
-    # What a killed process has left is no hindrance, though its number comes again.
+    # The draft of a killed process does no harm, even if its number comes again.
     (tmp_path / f".file.{os.getpid()}.draft").write_bytes(b"half")
     files.replace(path, b"third")
     assert path.read_bytes() == b"third" and os.listdir(tmp_path) == ["file"]
@@ -66,7 +66,7 @@ for _ in range(200):
 
 def test_of_two_that_write_at_once_neither_mixes_with_the_other(tmp_path):
     path = tmp_path / "file"
-    # Where -c finds the package.
+    # -c finds the package there.
     root = Path(files.__file__).parents[1]
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITE, str(path), letter], cwd=root)

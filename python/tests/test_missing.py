@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What programs say where a package or the native module is not there: one line, with the remedy."""
+"""Programs without a package or the native module print one line, with the remedy."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def test_a_missing_native_module_is_one_line(tmp_path):
     )
     ended = run(tmp_path, "sweep")
     assert ended.returncode == 1
-    # Python itself says so where it looks for a package with a `__main__`.
+    # Python itself prints this where it looks for a package with a `__main__`.
     assert "the native module is missing: " in ended.stderr
     assert 'run "pip install ."' in ended.stderr
     assert ended.stderr.count("\n") == 1

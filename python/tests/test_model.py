@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Model files: what is written is read again, what is no model is refused."""
+"""Model files: read as written; invalid ones are refused."""
 
 import dataclasses
 import json
@@ -169,7 +169,7 @@ def test_files_that_are_none_are_refused(tmp_path):
 
 def test_the_committed_sample_is_what_is_written_today():
     found, expected = read(sample.PATH), sample.model()
-    # The last digits of floating-point sums are the library's own affair.
+    # The last digits of floating-point sums depend on the library.
     pairs = zip(found.evaluation.pop("actions"), expected.evaluation.pop("actions"), strict=True)
     assert all(abs(one - other) < 1e-6 for one, other in pairs)
     found.policy.quantised.activation_amax = [

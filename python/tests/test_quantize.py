@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Quantisation: close to floating point, and what cannot be quantised is refused."""
+"""Quantisation: close to floating point; networks that cannot be quantised are refused."""
 
 import itertools
 
@@ -35,7 +35,7 @@ def test_integers_are_close_to_floating_point(sizes, bias):
     # Three roundings to 127 steps: a few steps at worst, a fraction of one in the mean.
     assert error.max() < 0.06
     assert error.mean() < 0.012
-    # And the actions differ enough for that to mean something.
+    # The actions differ enough for that to mean something.
     assert found.std() > 0.1
 
 

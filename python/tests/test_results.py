@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``python -m thalweg.results``: pages of what was run, and what was run of it before."""
+"""``python -m thalweg.results``: pages of runs, and runs that are kept."""
 
 import contextlib
 import json
@@ -295,7 +295,7 @@ cc = "swift"
         "| 2, b: utilisation at least 0.4 × that of a at most 0.43 × that of a | 0.44 | **missed** |",
         "| 2, c: least goodput over the greatest at most 1 | – | not run |",
         "| 2 | a | 100.0 [100.0 … 100.0] | 95.0 | +5.0 | 80.0 [80.0 … 80.0] | – | – | – | 1.50 | – |",
-        # Without the detour, and one run for both tables.
+        # The path is normalised, and one run serves both tables.
         f"- `thalweg sim run {bed.folder}/s.toml --cc swift --seeds 3`",
     ):
         assert line in page.splitlines(), line
@@ -366,7 +366,7 @@ def wait_for(what):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_ends_the_run_in_progress(tmp_path, sent):
     bed = Bed(tmp_path)
-    # A shell acts on a signal when what it waits for has ended.
+    # A shell acts on a signal when its child has ended.
     bed.stand_in(
         "trap 'echo ended >ended; exit 1' TERM\necho $$ >pid\nwhile sleep 0.05; do :; done\n"
     )
@@ -381,7 +381,7 @@ def test_a_signal_ends_the_run_in_progress(tmp_path, sent):
     process.send_signal(sent)
     _, said = process.communicate(timeout=60)
     if sent == signal.SIGKILL:
-        # Nobody waits for it any more.
+        # Its parent is gone.
         wait_for(lambda: not alive(run))
     else:
         assert process.returncode == 130
@@ -504,7 +504,7 @@ def test_figures_are_of_rounds_in_the_units_of_the_page():
     # Of a class, in the rounds that have it.
     assert text(of_streams("host"), "total", class_="rpc-1mb", digits=0) == "100 [100 … 100]"
     assert text(of_streams("host"), "total", class_="stream") is None
-    # What a round did not reach, a flow that failed, takes for ever.
+    # The time of a failed flow is infinite.
     assert text(of_streams("host"), "fct-p99") == "inf [50.0 … inf]"
     without_rate = of_streams("host")
     without_rate["scenarios"][0]["scenario"] = {"path": {}}

@@ -76,7 +76,7 @@ def test_domination_is_the_papers():
     # Within 5 % is alike: 97 and 100, and 9.6 and 10; then 93 and 100 are not.
     assert not published.dominates(THREE, (100, 90, 9.6), (97, 90, 10))
     assert published.dominates(THREE, (100, 90, 9.6), (93, 90, 10))
-    # Recovery that never was is worse than any; two such are alike.
+    # No recovery is worse than any; two such entries are alike.
     keys = ("recovery", "dropped", "long-rate")
     assert published.dominates(keys, (1e-3, 0, 60), (math.inf, 0, 60))
     assert not published.dominates(keys, (math.inf, 0, 60), (math.inf, 0, 60))
@@ -135,7 +135,7 @@ def test_figures_as_readers_have_them():
     assert decimals["utilisation"] == decimals["fairness"] == decimals["queue-latency"] == 1
     assert document.figure(93.04, math.nan, 1) == "93.0"
     assert document.figure(99.96, 0.449, 1) == "100.0 ± 0.4"
-    # What no reader could see is not there.
+    # Digits beyond those shown are dropped.
     assert document.figure(100.0, 3.7e-6, 1) == "100.0 ± 0.0"
     assert document.figure(0.0473, 0.0012, 1) == "0.0 ± 0.0"
     # Recovery times differ by orders of magnitude.
@@ -274,7 +274,7 @@ def test_a_cluster_that_does_not_start_is_one_line(bed, capfd, monkeypatch):
         raise Exception("The current node timed out during startup")  # as Ray does
 
     monkeypatch.setattr(ray, "init", init)
-    # What is asked for counts, not where other clusters are.
+    # --ray has precedence over the environment.
     monkeypatch.setenv("RAY_ADDRESS", "nowhere:1")
     of = HEAD + table("T", 'sizes = [2]\nseeds = 1\ncc = ["swift"]')
     assert bed.main(of, "--ray", "local") == 1
@@ -328,7 +328,7 @@ def test_a_ray_cluster_gives_the_same(tmp_path):
         for contender in (Contender("model", model), Contender("swift", "swift"))
         for seed in (1, 2)
     ]
-    # What travels needs no file where it arrives.
+    # A cell travels with its model: the file is not needed elsewhere.
     (tmp_path / "stand-in.safetensors").unlink()
     here = {cell.key: result for cell, result in workers.local(todo, 2)}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})

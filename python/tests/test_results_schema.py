@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What `thalweg lab run` and `sim run` write: as its schema says, with the figures of our pages."""
+"""Documents of `thalweg lab run` and `sim run`: valid by their schemas, with the figures of our
+pages."""
 
 import json
 import os
@@ -34,7 +35,7 @@ def thalweg(*words):
 
 
 def strict(schema):
-    """A schema that refuses what it does not name: a new field belongs into it."""
+    """The schema, refusing fields that it does not name: a new field belongs into it."""
     if isinstance(schema, list):
         return [strict(one) for one in schema]
     if not isinstance(schema, dict):
@@ -49,7 +50,7 @@ def faults(name, document):
     schema = json.loads((CHECKOUT / f"docs/reference/{name}-results.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     assert document["schema"] == schema["$id"]
-    # A reader of this version takes what a later one adds.
+    # A reader of this version takes fields that a later one adds.
     more = document | {"more": 1}
     assert not list(jsonschema.Draft202012Validator(schema).iter_errors(more))
     validator = jsonschema.Draft202012Validator(strict(schema))
@@ -124,7 +125,7 @@ def test_laboratory_runs_are_as_their_schema_says(tmp_path):
     words = ["--backend", "link", "--mode", "fixed:reno", "--mode", "fixed:cubic"]
     document = thalweg("lab", "run", *map(str, files), *words, "--out", str(tmp_path / "out"))
     assert faults("lab", document) == []
-    # What the files have is the same, a scenario each.
+    # The files have the same, a scenario each.
     written = json.loads((tmp_path / "out/meet/results.json").read_text())
     assert faults("lab", written) == []
     assert written["scenarios"][0]["modes"] == document["scenarios"][1]["modes"]
@@ -141,7 +142,7 @@ def test_laboratory_runs_are_as_their_schema_says(tmp_path):
                 for key in statistics.keys() & FIGURES.keys():
                     assert FIGURES[key].words == definitions[key]["title"]
                     assert FIGURES[key].unit == definitions[key]["unit"]
-                    # Of a run of one round, both are the same. Null is a flow that failed.
+                    # In a run of one round, both are the same. Null is a flow that failed.
                     whole = float("inf") if statistics[key] is None else statistics[key]
                     assert one.figure(key, mode["mode"], class_) == whole, key
                     there.add(key)
@@ -190,7 +191,7 @@ def test_a_page_of_real_runs(tmp_path, monkeypatch):
     page = Path("page.md").read_text()
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| 2 | reno | ")]
     [[_, _, used, fair], beside] = rows
-    # A bottleneck gives no more than it has; on a busy machine Reno may leave much of it.
+    # A bottleneck gives no more than its rate; on a busy machine Reno may leave much of it.
     assert 20 < float(used.split()[0]) < 110 and 0 < float(fair.split()[0]) <= 100
     # Linux, simulator, difference; two flows at four tenths of the line each.
     assert beside[2] == used and beside[3] == "80.0"

@@ -123,7 +123,7 @@ def test_outcomes_can_be_pickled():
 
 
 def test_the_lock_is_released_and_ctrl_c_stops_a_run():
-    # Without an end in sight: ten simulated minutes take an hour.
+    # A long run: ten simulated minutes take an hour.
     scenario = many_to_one(64).replace(duration_s=600)
     others = []
 
@@ -235,7 +235,7 @@ def test_a_policy_outside_is_the_same_as_inside(flows):
     batch = Batch(scenario, [9])
     drain(batch, proportional(1.1, 0.06, 8.0))
     assert flat(batch.result(0)) == flat(inside)
-    # The policy did something: left alone, the flows at the line rate lose packets.
+    # The policy acts: without it, flows at the line rate lose packets.
     assert inside.counts.dropped_packets < run(scenario, "fixed", 9).counts.dropped_packets
     figures = batch.outcome(0)
     assert figures["su"] == inside.utilisation_percent
@@ -268,14 +268,14 @@ def test_a_model_outside_is_the_same_as_inside(tmp_path, inference, initial):
 
     drain(batch, decide)
     outside = batch.result(0)
-    # Integers are the same to the bit, and rates but for a division. In floating point last bits
-    # differ, then moments of decisions do, and rates come to swing at other times.
+    # Integers are the same to the bit, and rates but for a division. In floating point the last
+    # bits differ, then the times of decisions, and rates swing at other times.
     near = {"int8": 1e-3, "float": 0.1}[inference]
     assert outside.flow_gbps == pytest.approx(inside.flow_gbps, rel=near)
     assert outside.queue_latency.mean_us == pytest.approx(inside.queue_latency.mean_us, rel=1e-2)
-    # Flows that begin at the line rate, 32 times what the receiver's link carries, lose probes.
+    # Flows that begin at the line rate, 32 times the rate of the receiver's link, lose probes.
     assert np.concatenate(lost).any() == (initial == 1.0)
-    # The model controls: rates are not those of the beginning.
+    # The model controls: rates differ from the first ones.
     assert inside.counts.decisions > 1000 and inside.utilisation_percent < 99.9
 
 
@@ -369,7 +369,7 @@ def test_decisions_are_described():
         assert len(set(d.key.tolist())) == n
         assert (d.key == d.flow + np.where(d.env == 0, 0, 2)).all()
         assert (d.base_rtt_ps == 12_000_000).all()
-        # 2 % each of at most 16 flows: no queue but packets that meet, each 81.92 ns.
+        # 2 % each of at most 16 flows: no queue but coinciding packets, each 81.92 ns.
         assert (d.rtt_ps >= d.base_rtt_ps).all()
         assert (d.rtt_ps <= d.base_rtt_ps + 16 * 81_920).all()
         assert d.rtt_s == pytest.approx(d.rtt_ps * 1e-12, rel=1e-6)
@@ -388,14 +388,14 @@ def test_decisions_are_described():
 
 
 def test_lost_probes_are_decisions():
-    # Twice what the receiver's link carries: half is lost, and a flow that is never answered
-    # decides all the same.
+    # Twice the rate of the receiver's link: half is lost, and a flow without any answer decides all
+    # the same.
     batch = Batch(many_to_one(2, duration="10ms"), [1])
     lost = 0
     while (d := batch.advance()) is not None:
         for at in np.flatnonzero(d.probe_lost):
             lost += 1
-            # A report comes back the earliest after a round trip, its own packet's loss in it.
+            # A report comes back after a round trip at the earliest, with its own packet's loss.
             assert d.rtt_ps[at] >= d.base_rtt_ps[at]
             assert d.time_ps[at] == d.sent_ps[at] + d.rtt_ps[at] + 1_000_000
             assert (d.acked_bytes[at], d.lost_bytes[at]) == (0, 1024)
@@ -430,7 +430,7 @@ def test_rates_stay_within_their_limits():
         batch.decide(np.full(len(first), factor))
         while (d := batch.advance()) is not None:
             later.extend(d.rate[np.isin(d.key, first.key)])
-        # Afterwards, and not a bit below or above.
+        # Then they are exact.
         assert later and later == pytest.approx([share] * len(later), rel=1e-6)
 
 
@@ -440,7 +440,7 @@ def test_single_and_double_precision_answers():
     half = np.float32(0.9)
     drain(batches[0], lambda d: np.full(len(d), half))
     drain(batches[1], lambda d: np.full(len(d), float(half)))
-    # Not even side by side in memory.
+    # Not contiguous in memory, either.
     drain(batches[2], lambda d: np.full(2 * len(d), half)[::2])
     outcomes = [flat(batch.result(0)) for batch in batches]
     assert outcomes[0] == outcomes[1] == outcomes[2]

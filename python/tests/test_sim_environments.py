@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``thalweg.environments``: what the libraries' checkers say, and what they cannot know."""
+"""``thalweg.environments``: the libraries' checkers, and tests of what these cannot know."""
 
 import numpy as np
 import pytest
@@ -34,13 +34,13 @@ def test_pettingzoo_accepts_the_environment_in_turn():
 
 
 def action_of(agent, time_s):
-    """As good as random, and the same in whatever order agents act."""
+    """A pseudo-random action, the same in any order of agents."""
     number = agent.removeprefix("flow_")
     return np.array([np.sin(time_s * 1e9 + int(number))], np.float32)
 
 
 def play(environment, seed):
-    """A simulation of a parallel environment: what each decision saw and did."""
+    """A simulation of a parallel environment: observation and action of each decision."""
     observations, infos = environment.reset(seed=seed)
     story = []
     while environment.agents:
@@ -117,7 +117,7 @@ def test_observations_and_rewards_by_hand():
             assert seen == pytest.approx([*older, action_before, limited], abs=2e-5)
             expected = -(error**2) if key in history else 0
             assert reward == pytest.approx(expected, rel=1e-3, abs=1e-6)
-            # What a decision saw becomes what is older for the next.
+            # A decision's newer half is the next one's older half.
             history[key] = (action, action_before, seen[3])
         step = environment.step(chosen[:, None])
     assert len(history) == 10
@@ -126,7 +126,7 @@ def test_observations_and_rewards_by_hand():
 
 
 def test_lost_probes_are_told():
-    # At the line rate eight flows offer eight times what the receiver's link carries.
+    # At the line rate eight flows offer eight times the rate of the receiver's link.
     features = FeatureSet(signal=Signal(target=0.04, offset=1.0, scale=0.5))
     environment = VectorFlows(scenario(8), features)
     step, lost, decided = environment.reset([1]), 0, set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The stub of the compiled module says what is there, and nothing else."""
+"""The stub of the compiled module names all of its members, and no others."""
 
 import ast
 import inspect

@@ -85,7 +85,7 @@ def test_only_what_is_missing_is_done(sweep, tmp_path, capsys):
     assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
     assert "8 simulations, 7 of them done before" in capsys.readouterr().err
     assert (out / "results.parquet").read_bytes() == first
-    # Another duration of one scenario: its four are other simulations.
+    # Another duration of one scenario: its four simulations are new.
     file = tmp_path / "2-to-1.toml"
     file.write_text(file.read_text().replace('"2ms"', '"3ms"'))
     assert main([str(sweep), "--out", str(out), "--jobs", "1"]) == 0
@@ -109,7 +109,7 @@ def models(sweep, tmp_path):
 
 
 def test_models_take_part(sweep, models, tmp_path, monkeypatch):
-    # Somewhere else: not the current directory counts, but the sweep's.
+    # Paths are relative to the sweep's directory, not the current one.
     monkeypatch.chdir(tmp_path / "nets")
     out = tmp_path / "out"
     assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
@@ -133,7 +133,7 @@ def test_another_model_is_another_simulation(sweep, models, tmp_path, capsys):
     out = tmp_path / "out"
     assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
     first = parquet.read_table(out / "results.parquet").to_pylist()
-    # The same path, another network: what has none of it stays.
+    # The same path, another network: simulations without it stay.
     models.write_bytes((MODELS / "adpg-loose.safetensors").read_bytes())
     capsys.readouterr()
     assert main([str(sweep), "--out", str(out), "--jobs", "2"]) == 0
@@ -152,7 +152,7 @@ def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):
         there = Plan.load(sweep).cells
         with store.opened():
             assert store.missing(there) == list(there)
-        # A machine of the cluster that has another build does not take part.
+        # A machine with another build takes no part.
         with pytest.raises(RuntimeError, match="is not that of the machine that began"):
             here[0].run()
     assert store.missing(here) == []
@@ -162,7 +162,7 @@ def test_another_simulator_begins_anew(sweep, tmp_path, capsys, monkeypatch):
 
 
 def test_a_killed_sweep_goes_on(sweep, tmp_path):
-    # Long enough that the kill comes in the middle.
+    # Long enough for a kill in the middle.
     sweep.write_text(SWEEP.replace("[3, 1]", "12") + "duration_s = 0.05\nwarmup_s = 0.01\n")
     out, whole = tmp_path / "out", tmp_path / "whole"
     process = subprocess.Popen(
@@ -177,7 +177,7 @@ def test_a_killed_sweep_goes_on(sweep, tmp_path):
     done = len(lines(out))
     assert 3 <= done < 48
     assert not (out / "results.parquet").exists()
-    # Nobody goes on simulating.
+    # No worker goes on.
     deadline = time.monotonic() + 30
     while any(alive(child) for child in children):
         assert time.monotonic() < deadline, "workers have outlived the sweep"
@@ -217,7 +217,7 @@ def test_a_ray_cluster_gives_the_same(sweep, models, tmp_path):
     pytest.importorskip("ray")
     here, there = tmp_path / "here", tmp_path / "there"
     assert main([str(sweep), "--out", str(here)]) == 0
-    # A cluster of its own, in a process of its own, so that nothing is left running here.
+    # A cluster in a process of its own, so that nothing is left running here.
     clustered = subprocess.run(
         command(sweep, there, "--ray", "local"),
         env=environment() | {"RAY_USAGE_STATS_ENABLED": "0"},

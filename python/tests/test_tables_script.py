@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""``scripts/tables.sh``, with a stand-in for what makes a page."""
+"""``scripts/tables.sh``, with a stand-in for the program that makes a page."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""ADPG: its gradient, what it learns, and what a run survives."""
+"""ADPG: its gradient, its result, and interruptions of a run."""
 
 import csv
 import dataclasses
@@ -210,7 +210,7 @@ def test_one_decision_at_a_time_or_whole_rollouts_give_the_same_actions():
         acting = Acting(policy, 3)
         single = np.zeros((3, 20), np.float32)
         at = np.zeros(3, int)
-        # In an order in which flows come unevenly.
+        # Flows come unevenly.
         while (at < 20).any():
             flow = np.flatnonzero((rng.random(3) < 0.5) & (at < 20))
             if flow.size:
@@ -236,7 +236,7 @@ def curve(directory):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A short run on 2, 4 and 8 flows; what continuous integration can afford."""
+    """A short run on 2, 4 and 8 flows, within the time of continuous integration."""
     chosen = Settings(
         output=str(tmp_path_factory.mktemp("trained")),
         copies=12,
@@ -295,7 +295,7 @@ def settle(chosen, act, flows):
 
 @pytest.mark.parametrize("flows", [2, 8])
 def test_a_rule_that_follows_the_error_settles_at_the_target(flows):
-    """The fixed point is one of environment and features, whoever finds it."""
+    """The fixed point is that of environment and features, for any policy."""
     law = QUICK.feature_set().signal
 
     def act(decisions):
@@ -316,8 +316,8 @@ def test_without_noise_flows_end_up_equal_near_the_target(trained, flows):
     agent.load(policy)
     before, after, mean = settle(chosen, lambda d: agent.decide(d)[0], flows)
     assert before < 0.8 and after > 0.85
-    # Below the target: what was learned answers too much more strongly than too little, so flows
-    # circle around it with a mean on the careful side.
+    # Below the target: the policy answers too high a signal more strongly than too low a one, so
+    # flows oscillate around a mean below it.
     assert 0.2 < mean < 1.3
 
 
@@ -367,7 +367,7 @@ def test_a_killed_run_goes_on_to_the_same_curve(tmp_path):
 
 
 class Broken:
-    """An environment whose round-trip times are not numbers from some decision on."""
+    """An environment whose round-trip times are NaN from some decision on."""
 
     def __init__(self, batch, good):
         self._batch, self._good = batch, good
@@ -396,7 +396,7 @@ def test_numbers_that_are_not_finite_stop_training_and_keep_the_checkpoint(tmp_p
     path = tmp_path / "checkpoint.safetensors"
     arrays = load_file(path)
     assert arrays and all(np.isfinite(array).all() for array in arrays.values())
-    # And it can be gone on from.
+    # The run can go on from it.
     adpg.train(chosen)
     assert len(curve(tmp_path)) == chosen.updates
 
@@ -428,7 +428,7 @@ def test_a_full_disk_ends_training_and_keeps_the_checkpoint(tmp_path, capsys):
     assert said.count(str(path)) == 2  # which could not be written, and which is kept
     assert len(kept) == 1 and path.read_bytes() == kept[0]
     assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "curves.csv"]
-    # With room it goes on to where it would have come anyway.
+    # With space on the disk it goes on to the same result.
     adpg.train(chosen)
     whole = dataclasses.replace(chosen, output=str(tmp_path / "whole"))
     adpg.train(whole)
@@ -455,7 +455,7 @@ def cut(head, arrays):
         (lambda h, a: a.popitem(), "arrays, expected"),
         (cut, "array 0000 is float32"),
         (lambda h, a: h["state"]["settings"].update(gamma=0.5), "trained with gamma 0.5"),
-        # Arrays of other shapes follow; the settings say why.
+        # Arrays have other shapes; the message names the settings.
         (
             lambda h, a: (h["state"]["settings"].update(features=["error"]), cut(h, a)),
             r"trained with features \['error'\], asked for \['action', 'error'\]",

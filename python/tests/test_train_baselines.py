@@ -1,4 +1,4 @@
-"""The baselines: each first where it is known to work, so that failing elsewhere means
+"""The baselines: each first where it is known to work, so that a failure elsewhere means
 something."""
 
 import csv
@@ -110,7 +110,7 @@ def test_aurora_fills_a_noisy_link_alone(tmp_path):
         aurora.SIGNALS * settings.intervals, settings.hidden, Gaussian(1), jax.random.key(1)
     )
     before, after = figures(untrained), figures(aurora.train(settings, noisy_links))
-    # Untrained it keeps the rate that it was given, too low or too high.
+    # Untrained it keeps its first rate, too low or too high.
     assert before["su"].min() < 50 and before["loss"].max() > 50
     assert after["su"].mean() > 85
     assert np.median(after["loss"]) < 5
@@ -134,7 +134,7 @@ def test_runs_on_flows_are_determined_and_go_on(tmp_path, module, actions):
         return (tmp_path / name / "curves.csv").read_bytes()
 
     assert run("one", 4) == run("two", 4)
-    # Nothing is left to do, and nothing is done.
+    # The run is complete: a second call does nothing.
     assert run("one", 4) == run("two", 4)
     with open(Path(tmp_path / "one" / "curves.csv"), newline="") as file:
         rows = list(csv.DictReader(file))
@@ -158,7 +158,7 @@ def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
 
     def make(seeds):
         made.append(1)
-        # From the third episode on nobody gets an answer in time.
+        # From the third episode on no flow gets an answer in time.
         duration = 0.3e-3 if len(made) < 3 else 15e-6
         return FluidBatch([Bottleneck(2, duration_s=duration, warm_up_s=0)] * 2, seeds.tolist())
 
@@ -167,7 +167,7 @@ def test_a_run_whose_flows_decide_no_longer_ends(tmp_path, capsys):
     assert "episode 2: " in (said := capsys.readouterr().err) and "of 9" in said
     state = checkpoint.state(tmp_path / "checkpoint.safetensors", "reinforce")
     assert state["episode"] == 2 and 2 <= state["update"] < 9
-    # If that is so from the beginning, the settings are at fault.
+    # In the first episode that is a fault of the settings.
     with pytest.raises(ValueError, match="too few to learn from; lengthen them"):
         reinforce.train(
             reinforce.Settings(
@@ -208,7 +208,7 @@ def test_drawn_actions_follow_their_law():
     for law, mean in ((Discrete(3), None), (Gaussian(1), 0.3)):
         policy = ActorCritic(2, (4,), law, jax.random.key(0), log_std=-0.5)
         outputs = jnp.log(jnp.array([0.2, 0.3, 0.5])) if mean is None else jnp.array([mean])
-        # Whatever is seen, the outputs are these.
+        # The outputs for any observation.
         policy = eqx.tree_at(lambda p: p.actor.weights[-1], policy, replace_fn=jnp.zeros_like)
         policy = eqx.tree_at(lambda p: p.actor.biases[-1], policy, outputs)
         sampler = Sampler(1)

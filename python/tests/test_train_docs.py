@@ -1,4 +1,4 @@
-"""What docs/reference/training.md says of the flags is what they are."""
+"""Flags in docs/reference/training.md are those of the programs."""
 
 import dataclasses
 from pathlib import Path

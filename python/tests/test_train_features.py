@@ -48,7 +48,7 @@ def test_history_is_oldest_first_and_starts_with_zeros():
     np.testing.assert_allclose(observe(observer, [1], 12.0, 1.0), [[0, 0, 0, 0.3]], atol=1e-6)
     observer.acted(np.array([1]), np.array([0.7], np.float32))
     np.testing.assert_allclose(observe(observer, [1], 16.0, 1.0), [[0, 0.3, 0.7, -0.1]], atol=1e-6)
-    # The other flow knows nothing of it.
+    # The other flow is not affected.
     np.testing.assert_allclose(observe(observer, [0], 16.0, 1.0), [[0, 0, 0, -0.1]], atol=1e-6)
 
 
@@ -56,7 +56,7 @@ def test_further_features_by_hand():
     names = ("log_rate", "queue", "error_change")
     features = FeatureSet(names, 1, Signal(target=0.5, offset=1.0, scale=0.5))
     observer = Observer(features, keys=1)
-    # Rate 2^-4 of the line: -4 / 16. Waiting of 1 base RTT: 1 / 8. Nothing before to differ from.
+    # Rate 2^-4 of the line: -4 / 16. Queueing delay of 1 base RTT: 1 / 8. No earlier signal.
     np.testing.assert_allclose(
         observe(observer, [0], 20.0, 2.0**-4), [[-0.25, 0.125, 0]], atol=1e-6
     )
@@ -64,7 +64,7 @@ def test_further_features_by_hand():
     np.testing.assert_allclose(
         observe(observer, [0], 40.0, 2.0**-4), [[-0.25, 0.375, -0.25]], atol=1e-6
     )
-    # Two are limited; the signal fell by 0.75, as good as to nothing.
+    # Two are limited; the signal fell by 0.75, to nearly 0.
     np.testing.assert_allclose(
         observe(observer, [0], 4000.0, 2.0**-40), [[-1, 1, 0.375]], atol=1e-3
     )
@@ -84,7 +84,7 @@ def test_a_lost_probe_by_hand():
     row, error, s = observer.observe(key, np.full(1, 11.0), base, rate, np.array([True]))
     assert error[0] == -1 and s[0] == np.inf
     observer.acted(key, np.array([-0.5], np.float32))
-    # The signal falls to an eighth, but from what is not known.
+    # The signal falls to an eighth, from an unknown value.
     row, _, _ = observer.observe(key, np.full(1, 15.0), base, rate, np.array([False]))
     expected = [0, 0.25, -0.25, 0.125, 0, 0.5, -1, -0.25, 1, 0, -0.5, 0.375, -0.25, 0.0625, 0]
     np.testing.assert_allclose(row, [expected], atol=1e-6)
@@ -106,7 +106,7 @@ def test_features_are_those_of_the_integers():
         base_ns = np.full(len(key), 12_000)
         row, _, _ = observer.observe(key, rtt_ns / 1e9, base_ns / 1e9, rate / line, lost)
         inputs = integers.observe(rtt_ns, base_ns, rate, np.full(len(key), line), key, lost)
-        # A quantum of the features, and what single precision takes from an inflation.
+        # A quantum of the features, and the rounding of an inflation in single precision.
         np.testing.assert_allclose(row, inputs / 32768, atol=1e-3)
         action = chance.integers(-32767, 32768, len(key))
         integers.action[key] = action

@@ -25,7 +25,7 @@ def test_waiting_grows_with_the_square_root_of_the_flows_at_full_load():
         batch = FluidBatch([scenario] * 4, range(4))
         run(batch)
         waits = [batch.outcome(env)["ql_us"] for env in range(4)]
-        # Rounding of the rates may leave a load that is not quite 1.
+        # By rounding of the rates the load may not be quite 1.
         assert np.mean(waits) == pytest.approx(0.65536 * np.sqrt(np.pi * flows / 8), rel=0.1)
 
 

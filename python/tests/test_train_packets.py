@@ -62,8 +62,8 @@ def test_flows_start_at_unlike_rates_and_the_agent_decides_from_then_on():
 
 
 def test_what_a_flow_does_raises_its_own_signal():
-    """The sign that ADPG takes for granted: with the rates of all others as they are, the signal
-    grows with the rate of a flow."""
+    """The sign that ADPG assumes: with the rates of all others fixed, the signal grows with the
+    rate of a flow."""
     means = []
     for share in (0.2, 0.25, 0.3):
         batch = sim.Batch([incast(4)], [3], initial=0.25)
@@ -83,8 +83,8 @@ def test_what_a_flow_does_raises_its_own_signal():
 
 @pytest.mark.parametrize("flows", [2, 8, 32])
 def test_following_the_error_leads_to_equal_rates_at_the_target(flows):
-    """The fixed point is that of the network and the features, whoever finds it: all flows at
-    1 / flows, waiting (offset - 1 + target * sqrt(flows)) base round-trip times."""
+    """The fixed point is that of the network and the features, for any policy: all flows at 1 /
+    flows, waiting (offset - 1 + target * sqrt(flows)) base round-trip times."""
     batch = PacketBatch([incast(flows, duration="80ms", warmup="60ms")], [4])
 
     def act(decisions):
@@ -99,7 +99,7 @@ def test_following_the_error_leads_to_equal_rates_at_the_target(flows):
 
 
 def test_a_short_training_run_fills_the_link_fairly(tmp_path):
-    """Fewer updates than the shipped models had; 4 flows at one port."""
+    """Fewer updates than for the shipped models; 4 flows at one port."""
     chosen = adpg.Settings(
         output=str(tmp_path / "run"), scenarios=TRAINING, copies=8, target=0.036, offset=1.0,
         smoothness=0.3, updates=60, evaluate_every=0, quiet=True,

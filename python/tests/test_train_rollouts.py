@@ -12,7 +12,7 @@ from thalweg.train.rollouts import Collector, LocalPool, RayPool, Rollouts, outc
 
 
 class Interleaved:
-    """Flows that decide in a random order, unevenly; what they report tells flow and number."""
+    """Flows that decide in a random order, unevenly; their reports encode flow and number."""
 
     def __init__(self, flows, decisions, seed):
         self.flows = flows
@@ -53,7 +53,7 @@ class Interleaved:
 
 
 class Recorder:
-    """An agent that records what it was told."""
+    """An agent that records its calls."""
 
     fields = {"told": (), "at": (2,)}
 
@@ -91,7 +91,7 @@ def test_rollouts_of_interleaved_flows_never_mix():
         total += rollouts.length.sum()
         if rollouts.ended:
             break
-        # A set ends when there is enough on average, or a row is full.
+        # A set ends when its mean length is reached, or a row is full.
         assert rollouts.length.sum() >= flows * length or rollouts.length.max() == 2 * length
     assert total >= 10_000
     assert expected[1] > 2 * expected[0]  # they were uneven indeed
@@ -141,7 +141,7 @@ def test_a_ray_cluster_gives_the_rollouts_that_this_process_gives():
     make = maker(SETTINGS.scenarios, SETTINGS.duration_s)
     agent = functools.partial(adpg.Deterministic, SETTINGS.feature_set())
     policy = adpg.new_policy(SETTINGS)
-    # Workers of the cluster are other programs: they find the package as they would elsewhere.
+    # Workers of the cluster are other programs, which need the path of the package.
     environment = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     try:

@@ -1,4 +1,4 @@
-"""What the baselines learned, judged; and LSTMs as model files."""
+"""Trained baselines, judged; and LSTMs as model files."""
 
 import dataclasses
 import pickle
@@ -45,7 +45,7 @@ def test_a_policy_that_leaves_rates_alone_is_a_fixed_rate(tmp_path):
     # Up by a fifth each time, four flows come to offer four times what the port carries.
     loud = dataclasses.replace(trained, policy=sure(trained.policy, 5)).run(many_to_one(4), 3)
     assert loud.dropped_percent > 30
-    # Elsewhere it decides as here.
+    # A copy decides alike.
     again = pickle.loads(pickle.dumps(trained)).run(many_to_one(4), 3)
     assert again.flow_gbps.tolist() == found.flow_gbps.tolist()
 
@@ -55,7 +55,7 @@ def test_what_ships_of_the_baselines_fills_a_link_that_it_was_not_trained_on(nam
     trained = Trained.load(CHECKOUT / f"models/baselines/{name}.safetensors", 0.01)
     scenario = Scenario.load(CHECKOUT / "scenarios/sim/many-to-one-16.toml")
     found = trained.run(scenario.replace(duration_s=0.03, warmup_s=0.015), 1)
-    # 16 flows that begin at 1 % offer 16 %; silent ones would stay below that.
+    # 16 flows that begin at 1 % offer 16 %; a policy that falls silent stays below that.
     assert found.utilisation_percent > 80 and found.dropped_percent == 0
     # At rest they wait target * sqrt(16) base round-trip times, 1.6 us; 16 flows that swing between
     # an empty queue and one with a packet of each have as much.

@@ -14,12 +14,12 @@ from safetensors.numpy import load_file
 
 SOURCES = Path(__file__).parents[2]
 
-#: What :func:`trained` gives, by version of jax. The line of another version is what it gives both
-#: here and on a processor that is unlike this one.
+#: Results of :func:`trained`, by version of jax. A line for another version must be the result both
+#: here and on an unlike processor.
 WEIGHTS = {"0.10.2": "50845a6c699e47d9d78e57c942925585f9b48082d306b0c5895b5acd4bc22afa"}
 
-#: What libraries see of a processor without the newest instructions: the C library, numpy, and
-#: OpenBLAS, which numpy and scipy have.
+#: Makes the C library, numpy and OpenBLAS (in numpy and scipy) take the processor for one without
+#: the newest instructions.
 ELSEWHERE = {
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 X86_V3",
@@ -28,7 +28,7 @@ ELSEWHERE = {
 }
 
 
-#: Trains by the settings of adpg-plus, and quantises. Arguments: directory, scenarios.
+#: Trains with the settings of adpg-plus, and quantises. Arguments: directory, scenarios.
 RUN = """
 import sys
 from thalweg.train import adpg, export

@@ -23,7 +23,7 @@ _EXTRAS = {
 
 
 def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Says which package is missing, and what brings it, in place of a traceback."""
+    """Names the missing package and the extra that brings it, instead of a traceback."""
     package = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and package in _EXTRAS:
         extra = f"[{_EXTRAS[package]}]" if _EXTRAS[package] else ""
@@ -36,6 +36,7 @@ def _one_line(kind: type[BaseException], error: BaseException, trace: TracebackT
     print(f"error: {line}", file=sys.stderr)
 
 
-# While `python -m` looks for one of this package's programs: not where another program imports it.
+# Only while `python -m` looks for one of this package's programs, not where another program imports
+# it.
 if sys.argv[:1] == ["-m"]:
     sys.excepthook = _one_line

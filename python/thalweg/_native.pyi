@@ -12,15 +12,14 @@ from thalweg.sim import Outcome
 
 @final
 class Scenario:
-    """What is simulated: a network, its hosts, who sends how much to whom.
-
-    It cannot be changed and can be pickled. ``docs/reference/sim.md`` describes the file.
+    """A scenario: a network, its hosts and their traffic. It is immutable and can be pickled.
+    ``docs/reference/sim.md`` describes the file.
     """
 
     @staticmethod
     def load(path: str | PathLike[str]) -> Scenario:
-        """Reads and checks a scenario file. Raises OSError where it cannot be read, ValueError
-        with ``file:line:column: what is wrong`` where it is not valid."""
+        """Reads and checks a scenario file. Raises OSError where it cannot be read, ValueError with
+        ``file:line:column: fault`` where it is not valid."""
 
     @staticmethod
     def from_text(text: str, file: str | PathLike[str] | None = None) -> Scenario:
@@ -47,7 +46,7 @@ class Scenario:
 
     @property
     def warmup_s(self) -> float:
-        """Of that, not measured, seconds."""
+        """The part of the simulated time that is not measured, seconds."""
 
     @property
     def hosts(self) -> int: ...
@@ -70,12 +69,12 @@ class Learned:
     """A model file that decides for every flow, within the simulator.
 
     model: path of the file; docs/reference/model.md defines it, with what it sees and how it decides.
-    inference: what computes the action: ``"float"``, ``"int8"`` (the quantised network, as in the
-        kernel) or ``"tree"``. None: the network in floating point where the file has one, else its
-        trees.
+    inference: the arithmetic of the action: ``"float"``, ``"int8"`` (the quantised network, as in
+        the kernel) or ``"tree"``. None: the network in floating point where the file has one, else
+        its trees.
     target: where ``(inflation - offset) * sqrt(rate / line rate)`` should be, instead of the
-        file's. The scales of the error and of its change become as much smaller as the target is
-        larger: what the network sees is how much of the target is missing.
+        file's. The scales of the error and of its change are divided by as much as the target
+        grows: the network sees the distance as a share of the target.
     initial: first rate, as a share of the line rate.
 
     Raises OSError where the file cannot be read, ValueError where it is no model, or has no
@@ -91,13 +90,13 @@ class Learned:
     ) -> Learned: ...
     @staticmethod
     def from_text(text: str, directory: str | PathLike[str] | None = None) -> Learned:
-        """As the simulator's command has it: ``"learned:model=FILE,inference=int8"``. The file's
-        path is relative to ``directory``, or to where the program runs. Raises ValueError for what
-        is not that, or cannot be read."""
+        """From the notation of the command line: ``"learned:model=FILE,inference=int8"``. The
+        file's path is relative to ``directory``, or to where the program runs. Raises ValueError
+        for another notation or a file that cannot be read."""
 
     @property
     def name(self) -> str:
-        """What the file calls the model."""
+        """The model's name in the file."""
 
     @property
     def content(self) -> bytes:
@@ -105,7 +104,7 @@ class Learned:
 
     @property
     def inference(self) -> str:
-        """What computes the action: float, int8 or tree."""
+        """The inference in use: float, int8 or tree."""
 
     @property
     def target(self) -> float:
@@ -116,11 +115,11 @@ class Learned:
         """First rate, as a share of the line rate."""
 
 def controllers() -> list[tuple[str, str]]:
-    """The controllers that have a name, with what each does in a line."""
+    """The controllers by name, each with a line of description."""
 
 def canonical_controller(cc: str | Learned) -> str:
-    """The one way in which reports write a controller: its name, and parameters that are not as
-    published. Raises ValueError for a controller that there is not."""
+    """A controller as reports write it: its name, and the parameters that differ from the published
+    ones. Raises ValueError for an unknown controller."""
 
 def run(
     scenario: Scenario | str | PathLike[str],
@@ -137,15 +136,13 @@ def run(
         scenario says.
 
     The interpreter's lock is released; Ctrl-C stops the run within some tenths of a second.
-    Raises ValueError for a scenario or a controller that there is not.
+    Raises ValueError for an unknown scenario or controller.
     """
 
 @final
 class Decisions:
-    """Decisions that wait for an answer, n of them; a flow appears at most once.
-
-    Ordered by simulation, and in each by time. Every array is made when it is first asked for,
-    belongs to the caller and never changes.
+    """Pending decisions, n of them, at most one a flow. They are ordered by simulation, then by
+    time. Every array is made when it is first asked for, belongs to the caller and never changes.
     """
 
     def __len__(self) -> int: ...
@@ -171,8 +168,8 @@ class Decisions:
 
     @property
     def rtt_s(self) -> NDArray[np.float32]:
-        """Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after
-        it left its loss was known."""
+        """Round-trip time of the probe, seconds, float32[n]; for a lost probe the time until its
+        loss was known."""
 
     @property
     def rtt_ps(self) -> NDArray[np.int64]:
@@ -180,7 +177,7 @@ class Decisions:
 
     @property
     def sent_ps(self) -> NDArray[np.int64]:
-        """When the probe left, picoseconds, int64[n]."""
+        """Time at which the probe left, picoseconds, int64[n]."""
 
     @property
     def base_rtt_s(self) -> NDArray[np.float32]:
@@ -204,19 +201,19 @@ class Decisions:
 
     @property
     def acked_bytes(self) -> NDArray[np.float32]:
-        """Acknowledged since the flow's last answer, bytes, float32[n]; 0 for a lost probe."""
+        """Bytes acknowledged since the flow's last answer, float32[n]; 0 for a lost probe."""
 
     @property
     def marked_bytes(self) -> NDArray[np.float32]:
-        """Of those, in packets that carried a congestion mark, bytes, float32[n]."""
+        """Acknowledged bytes in packets with a congestion mark, float32[n]."""
 
     @property
     def lost_bytes(self) -> NDArray[np.float32]:
-        """Lost since the flow's last answer, bytes, float32[n]; for a lost probe itself alone."""
+        """Bytes lost since the flow's last answer, float32[n]; for a lost probe its own alone."""
 
     @property
     def probe_lost(self) -> NDArray[np.bool_]:
-        """Whether the decision is due to a lost probe, not to an answer, bool[n]."""
+        """Whether the decision follows a lost probe instead of an answer, bool[n]."""
 
 @final
 class Batch:
@@ -228,10 +225,10 @@ class Batch:
     jobs: threads that simulate; None: as many as the machine has processors. The outcome does not
         depend on it.
 
-    There is no common clock: each simulation runs on until nothing more can happen in it without
-    a decision. Each is the same as one with a controller in the simulator that decides alike.
-    The interpreter's lock is released while simulations run. Raises ValueError for arguments that
-    do not fit together, and what :meth:`Scenario.load` raises.
+    There is no common clock: each simulation runs on until it needs a decision. Each gives the run
+    of a controller in the simulator that decides alike. The interpreter's lock is released while
+    simulations run. Raises ValueError for arguments that do not fit together, and the errors of
+    :meth:`Scenario.load`.
 
     ::
 
@@ -265,18 +262,18 @@ class Batch:
         """Decisions handed out so far."""
 
     def advance(self) -> Decisions | None:
-        """Runs on until decisions wait for an answer; None once every simulation has ended.
-        What was handed out before and has had no answer leaves the flow's rate as it is."""
+        """Runs on until decisions are pending; None once every simulation has ended. A decision
+        that got no answer leaves the flow's rate as it is."""
 
     def decide(self, multiplier: ArrayLike) -> None:
-        """Answers the decisions of the last :meth:`advance`, in their order: what each flow's
-        rate is multiplied by, [n], float32 or anything that becomes float64; positive. The rate
-        stays between the scenario's least rate and the line rate. Called again before the next
-        :meth:`advance`, it replaces the answers. Raises ValueError for another number of them and
-        for what is not positive, TypeError for what is no vector of numbers; then none holds."""
+        """Answers the decisions of the last :meth:`advance`, in their order, with positive factors
+        of the flows' rates, [n], float32 or convertible to float64. The rate stays between the
+        scenario's least rate and the line rate. A second call before the next :meth:`advance`
+        replaces the answers. Raises ValueError for another number of factors and for one that is
+        not positive, TypeError for anything but a vector of numbers; then no answer holds."""
 
     def decide_rate(self, rate: ArrayLike) -> None:
-        """As :meth:`decide`, but what each flow's rate becomes, as a share of its line rate."""
+        """As :meth:`decide`, with the flows' new rates, as shares of their line rates."""
 
     def outcome(self, env: int) -> dict[str, float]:
         """Figures of one simulation that has ended: ``su`` (egress / line rate, %), ``fr`` and
@@ -286,4 +283,4 @@ class Batch:
         if there is none."""
 
     def result(self, env: int) -> Outcome:
-        """All that was measured of one simulation that has ended; raises as :meth:`outcome`."""
+        """All measurements of one simulation that has ended; raises as :meth:`outcome`."""

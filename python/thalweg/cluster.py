@@ -10,7 +10,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def joined(address: str | None = None) -> Iterator[Any]:
-    """Ray, joined to a cluster, and left in the end; one that was joined before stays so.
+    """Ray, joined to a cluster for the duration of the context; a cluster that was joined before
+    stays joined.
 
     address: as of :func:`ray.init`: "local" is a fresh one of this machine alone, None the one
         that Ray finds (RAY_ADDRESS), else a fresh one. Raises ModuleNotFoundError without Ray,
@@ -24,7 +25,7 @@ def joined(address: str | None = None) -> Iterator[Any]:
     try:
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        # Where a part of a fresh cluster does not start, Ray raises what is no more than Exception.
+        # Where a part of a fresh cluster does not start, Ray raises a plain Exception.
         except Exception as why:
             text = f"no Ray cluster at {address or 'RAY_ADDRESS or here'}: {why}"
             raise ConnectionError(text) from why

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """A network's policy as decision trees: one small one, or boosted ones.
 
-``python -m thalweg.distil MODEL --out FILE``. Trees learn what the network answers to what flows
-see. What flows see depends on who decides, so after the first round, in which the network does,
-the trees do, and the network says what it would have done (DAgger: Ross, Gordon, Bagnell 2011, "A
-reduction of imitation learning and structured prediction to no-regret online learning").
+``python -m thalweg.distil MODEL --out FILE``. Trees learn the network's answers to the inputs of
+flows. Those inputs depend on who decides: in the first round the network, in later ones the trees,
+while the network says what it would have done (DAgger: Ross, Gordon, Bagnell 2011, "A reduction of
+imitation learning and structured prediction to no-regret online learning").
 
 Inputs and thresholds are the integers of docs/reference/model.md: a tree that was trained here decides in
 the simulator and in the kernel bit for bit as :func:`thalweg.fixed.infer_forest` does.
@@ -34,10 +34,10 @@ Policy = Callable[[Integers], Integers]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """How large the trees may be, and who grows them.
+    """Size of the trees, and the library that grows them.
 
     trees: 1 for one tree, more for boosted ones. leaves: most leaves of each. library:
-    ``"sklearn"`` or ``"lightgbm"`` (boosted ones only). seed: of what is random in growing.
+    ``"sklearn"`` or ``"lightgbm"`` (boosted ones only). seed: of the random choices in growing.
     """
 
     trees: int = 1
@@ -62,7 +62,7 @@ class Shape:
 
 
 def teacher(model: Model) -> Policy:
-    """The network in floating point. Raises ModelError for what is no MLP."""
+    """The network in floating point. Raises ModelError for another kind of policy."""
     mlp = model.policy
     if not isinstance(mlp, Mlp):
         raise ModelError(f"{model.name}: expected a model of kind mlp to learn from")
@@ -87,7 +87,7 @@ def record(
 
     parts = []
     for scenario, seed in zip(scenarios, seeds, strict=True):
-        # At higher rates thousands of flows lose most of their probes, and decide nothing.
+        # At higher rates thousands of flows lose most of their probes, and hardly decide.
         batch = Batch(scenario, [seed], initial=0.01)
         flows = fixed.Flows.of(
             model.features, model.history, model.target, model.offset, batch.flows
@@ -106,7 +106,7 @@ def record(
             )
             actions = policy(inputs)
             flows.action[decisions.key] = actions
-            # The floor and the line are the simulator's to keep.
+            # The simulator keeps rates between floor and line rate.
             after = fixed.next_rate(rate, actions, np.ones_like(rate), line)
             batch.decide(after / decisions.rate_bps)
             seen.append(inputs)
@@ -258,10 +258,10 @@ def distil(
     most: int = 50_000,
     say: Callable[[str], None] = lambda _: None,
 ) -> Model:
-    """A model that decides by trees as ``model``, which must have an MLP, does by its network.
+    """A model whose trees decide as the network of ``model``, an MLP, does.
 
-    scenarios: what flows are watched in, as for :class:`thalweg.sim.Batch`. rounds: the first with
-    the network at the helm, the others with the trees so far. most: samples of each scenario and
+    scenarios: where flows are watched, as for :class:`thalweg.sim.Batch`. rounds: in the first the
+    network decides, in the others the trees so far. most: samples of each scenario and
     round. The last round's samples are for the figures of ``evaluation`` alone, so at least 2.
     """
     if rounds < 2:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How a model does, kept in its file: ``python -m thalweg.evaluate FILE...``
+"""Figures of a model, kept in its file: ``python -m thalweg.evaluate FILE...``
 
 Short figures for people who look at a file; a table of kind "controllers" of
 :mod:`thalweg.results` says more. The simulator is deterministic: the same model and simulator give
@@ -19,7 +19,7 @@ from typing import Any
 from thalweg import model
 from thalweg.sim import Learned, Outcome, Scenario, run
 
-#: Scenarios of ``scenarios/sim``, simulated seconds, those of them that are not measured, seeds.
+#: Scenarios of ``scenarios/sim``; simulated seconds, seconds not measured, seeds.
 SCENARIOS = ("many-to-one-128", "many-to-one-1024", "many-to-one-8192")
 DURATION_S, WARMUP_S, SEEDS = 0.2, 0.1, (1, 2, 3)
 

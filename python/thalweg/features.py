@@ -1,19 +1,19 @@
 """Features, a learned rate controller's inputs, and the meaning of its action.
 
-A flow decides once per round-trip probe, when it is answered or its loss is known. With the
+A flow decides once per round-trip probe, when the probe is answered or known to be lost. With the
 inflation ``infl = RTT / base RTT`` and the rate ``x`` as a fraction of the line rate, in (0, 1],
 the signal is
 
     s = max(infl - offset, 0) * sqrt(x)
 
-Where flows share a bottleneck they see about the same inflation, so all of them being at
-``s = target`` means that all have the same rate (Analytic Deterministic Policy Gradient with
-Application to Datacenter Congestion Control, section 5.1). The published signal has offset 0. With
-the offset near the inflation that a few flows cannot avoid, what is left above it grows with the
-square root of the number of flows, as the fixed point needs.
+Flows that share a bottleneck see about the same inflation. So they have the same rate where all are
+at ``s = target`` (Analytic Deterministic Policy Gradient with Application to Datacenter Congestion
+Control, section 5.1). The published signal has offset 0. With an offset near the inflation that a
+few flows cannot avoid, the inflation above it grows with the square root of the number of flows, as
+the fixed point needs.
 
-A lost probe has no signal: what is measured of the queue is at its limit, and by how much the
-signal changed is not known, then and at the next decision.
+A lost probe has no signal: the queue's feature is at its limit, and the change of the signal is
+unknown, then and at the next decision.
 
 Every feature is defined once, in :data:`FEATURES`. All functions take and return arrays, one
 element a decision, and work on any number of flows at once.
@@ -29,10 +29,10 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float32]
 
-#: How far one decision moves the rate: u = 1 multiplies by 1.2, u = -1 divides by 1.2.
+#: Step of one decision: u = 1 multiplies the rate by 1.2, u = -1 divides it by 1.2.
 STEP = 0.2
 
-#: Most numbers that an observation may have: what the kernel's network takes.
+#: Most numbers in an observation, by the kernel's network.
 MAX_INPUTS = 16
 
 
@@ -44,9 +44,9 @@ class Signal:
         latency. Positive.
     offset: inflation that counts as none. At least 0.
     scale: factor of the error before it is limited to [-1, 1]. None means 0.2 / target: the error
-        is 0.2 where there is no queue, and -1 from six times the target on. With more, as good as
-        every error is at a limit, because a queue changes by several targets within a round-trip
-        time; with much less, the fixed point is hard to see.
+        is 0.2 where there is no queue, and -1 from six times the target on. Larger factors leave
+        nearly every error at a limit, because a queue changes by several targets within a
+        round-trip time; much smaller ones hide the fixed point.
     """
 
     target: float = 0.033
@@ -109,16 +109,16 @@ FEATURES: dict[str, Callable[[_Moment], Floats]] = {
     "error": lambda m: m.target - m.s,
     # The rate in doublings from the line rate down, divided by 16.
     "log_rate": lambda m: np.divide(np.log2(m.rate), 16, dtype=np.float32),
-    # The waiting in base round-trip times.
+    # The queueing delay in base round-trip times.
     "queue": lambda m: m.infl - 1,
-    # How much the signal fell since the decision before.
+    # The fall of the signal since the decision before.
     "error_change": lambda m: m.s_before - m.s,
 }
 
-#: Features after a lost probe, where their formulas do not give them.
+#: Features after a lost probe that their formulas do not give.
 LOST = {"error": -1.0, "queue": 1.0, "error_change": 0.0}
 
-#: Scales of the features that the signal does not give one.
+#: Scales of the features that do not take the signal's.
 SCALES = {"action": 1.0, "log_rate": 1.0, "queue": 0.125}
 
 
@@ -139,12 +139,12 @@ def feature(name: str) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Which features an observation consists of.
+    """The features of an observation.
 
     names: per decision, in this order; keys of :data:`FEATURES`. ``error*8`` is the error at eight
-        times its scale: beside the error itself, a fine view of what is near the target.
+        times its scale: beside the error itself, a finer view near the target.
     history: decisions that an observation spans, the oldest first.
-    signal: how the error comes about.
+    signal: makes the error.
     """
 
     names: tuple[str, ...] = ("action", "error")
@@ -185,10 +185,9 @@ class FeatureSet:
 
 
 class Observer:
-    """Turns the decisions of many flows, in whatever order they come, into observations.
+    """Turns the decisions of many flows, in any order, into observations.
 
-    Flows are told apart by key, a number from 0 up to ``keys``. A flow's history starts with
-    zeros.
+    A flow's key is a number from 0 up to ``keys``. A flow's history starts with zeros.
     """
 
     def __init__(self, features: FeatureSet, keys: int) -> None:
@@ -207,8 +206,8 @@ class Observer:
         rate: Floats,
         probe_lost: NDArray[np.bool_] | None = None,
     ) -> tuple[Floats, Floats, Floats]:
-        """One decision of each of the flows ``key`` (each at most once). ``probe_lost``: whose
-        probe was lost; their ``rtt_s`` does not count. None: nobody's.
+        """One decision of each of the flows ``key`` (each at most once). ``probe_lost``: flows
+        whose probe was lost, whose ``rtt_s`` is ignored; None: no flow.
 
         Returns the observations [n, size], the errors [n] and the signals [n]; a lost probe's
         error is -1, its signal infinite.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Files that appear whole or not at all, and those that are read."""
+"""Files that appear whole or not at all; checks before reading and writing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def check(path: Path, most: int = 16 << 20) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raises OSError that names ``path`` unless :func:`replace` can write it, as far as one can
-    tell before: a file, or none, in a directory that is there."""
+    """Raises OSError that names ``path`` unless :func:`replace` can probably write it: a file, or
+    none, in a directory that is there."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "expected a regular file", str(path))
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -29,23 +29,23 @@ def check_output(path: Path) -> None:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Writes a file, or puts another in its place, in one step: whoever looks, and whenever the
-    process is killed, finds the old one or the new one.
+    """Writes or replaces a file in one step: readers find the old or the new content, even if the
+    process is killed.
 
-    Raises OSError that names ``path``, with the file of before still there and no other left
-    behind: on a full disk what is half written would only be in the way.
+    Raises OSError that names ``path``; the old file then stays and no draft is left, since that
+    would fill a full disk.
     """
-    # One a process: of two that write the same file at once the later one wins, whole.
+    # A draft per process: of two that write the same file at once the later one wins, whole.
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        # Unbuffered: nothing is left to be written when the file is closed after a failure.
+        # Unbuffered: closing the file after a failure writes nothing.
         with open(draft, "wb", buffering=0) as file:
             rest = memoryview(content)
             while rest:
                 rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         os.replace(draft, path)
-        # The name, too, is to outlive a loss of power.
+        # The name must survive a loss of power, too.
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The learned rate controller in integers, for arrays of flows: what the kernel computes.
+"""The learned rate controller in integers, for arrays of flows, as the kernel computes it.
 
 docs/reference/model.md says it in words. The vectors of tests/vectors/network.py keep this, the Rust
-crate `thalweg-rate` and the C header bit-identical. Everything is int64; nothing here rounds
-through floating point but the square root, which is put right in integers.
+crate `thalweg-rate` and the C header bit-identical. Everything is int64; only the square root goes
+through floating point, and is corrected in integers.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _scaled(value: Integers, scale_q16: int, shift: int) -> Integers:
     return np.clip(rounded_shift(value * scale_q16, shift), -ONE_Q15, ONE_Q15)
 
 
-#: Features after a lost probe, where their formulas do not give them.
+#: Features after a lost probe that their formulas do not give.
 LOST_Q15 = {"error": -ONE_Q15, "queue": ONE_Q15, "error_change": 0}
 
 
@@ -115,12 +115,11 @@ class Flows:
         key: NDArray[np.integer] | None = None,
         probe_lost: NDArray[np.bool_] | None = None,
     ) -> Integers:
-        """Moves the history on by one decision of each of the flows `key` (each at most once), or
-        of every flow; all arguments one element a decision. Returns their inputs.
+        """Moves the history on by one decision of each of the flows `key` (each at most once), or of
+        every flow; all arguments one element a decision. Returns their inputs.
 
-        `probe_lost`: whose probe was lost, bool; none: nobody's. Their `rtt_ns` does not count.
-
-        Set `action` afterwards to what was decided.
+        `probe_lost`, bool: flows whose probe was lost, whose `rtt_ns` is ignored; None: no flow.
+        Set `action` to the decision afterwards.
         """
         at = np.arange(self.count) if key is None else key
         inflation, share = inflation_q16(rtt_ns, base_rtt_ns), share_q48(rate, line_rate)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""The model file: what it holds, reading and writing it. docs/reference/model.md describes the format.
+"""The model file: its content, reading and writing it. docs/reference/model.md describes the
+format.
 
 The Rust crate `thalweg-rate` reads the same files and checks them more closely;
 `thalweg model check FILE` asks it.
@@ -24,7 +25,7 @@ FORMAT_VERSION = "1"
 FEATURES = ("action", "error", "log_rate", "queue", "error_change")
 MAX_INPUTS, MAX_WIDTH, MAX_HIDDEN = 16, 32, 2
 LSTM_WIDTH = 16
-#: What a policy computes in: floating point, 8-bit integers, comparisons.
+#: Arithmetic of a policy: floating point, 8-bit integers, comparisons.
 INFERENCES = ("float", "int8", "tree")
 
 #: Keys of an entry of `evaluation.runs`: how a model did in a scenario of the simulator.
@@ -43,7 +44,8 @@ RUN: dict[str, Any] = {
 
 
 class ModelError(ValueError):
-    """A model, or a file, that cannot be used; says which part, what it is, what it may be."""
+    """A model or file that cannot be used. The message names the part, its value and the expected
+    ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Feature:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Where a model comes from."""
+    """Origin of a model."""
 
     scenarios: list[str]
     seed: int
@@ -75,7 +77,7 @@ class Layer:
 
 @dataclasses.dataclass
 class QuantisedLayer:
-    """A layer in integers: a row's sum times `multiplier[row] / 2**shift` is what comes out.
+    """A layer in integers: its output is a row's sum times `multiplier[row] / 2**shift`.
 
     `weight_q` int8 [rows, columns], `bias_q` int32 [rows], `scale` float32 [rows] (a weight is
     `weight_q * scale`), `multiplier` int32 [rows].
@@ -134,7 +136,7 @@ class Forest:
 
 @dataclasses.dataclass
 class Model:
-    """A model and where it comes from."""
+    """A model and its origin."""
 
     name: str
     features: list[Feature]
@@ -152,7 +154,7 @@ class Model:
 
     @property
     def inferences(self) -> tuple[str, ...]:
-        """What the policy can compute in, of :data:`INFERENCES`."""
+        """The policy's kinds of arithmetic, of :data:`INFERENCES`."""
         if isinstance(self.policy, Forest):
             return ("tree",)
         if isinstance(self.policy, Mlp) and self.policy.quantised is not None:
@@ -189,7 +191,7 @@ def write(model: Model, path: str | os.PathLike[str]) -> None:
 
 def read(path: str | os.PathLike[str]) -> Model:
     """Reads a model. Raises OSError, or ModelError with the file's name."""
-    # As large as the reader in Rust takes them (crates/rate).
+    # The limit of the reader in Rust (crates/rate).
     files.check(pathlib.Path(path), 4 << 20)
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""How far long work is, in words."""
+"""Progress of long work, in words."""
 
 from __future__ import annotations
 

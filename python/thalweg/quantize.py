@@ -26,8 +26,8 @@ def infer_float(mlp: Mlp, inputs: NDArray[np.floating]) -> NDArray[np.float64]:
 def calibrate(mlp: Mlp, inputs: NDArray[np.floating], percentile: float = 100.0) -> list[float]:
     """The largest magnitude that enters each layer, for sample inputs [n, inputs].
 
-    `percentile` below 100 leaves so much of the sample out of the range: what is beyond it
-    will be cut off, what is within becomes finer.
+    `percentile` below 100 leaves the rest of the sample out of the range: values beyond are cut
+    off, values within become finer.
     """
     if not 50.0 < percentile <= 100.0:
         raise ModelError(f"percentile: found {percentile}, expected above 50, 100 at most")
@@ -62,7 +62,7 @@ def _quantise_layer(name: str, layer: Layer, step_in: float, step_out: float) ->
     weight = layer.weight.astype(np.float64)
     bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.astype(np.float64)
     amax = np.abs(weight).max(axis=1)
-    # A row of next to nothing must still carry its bias.
+    # A row of tiny weights must still carry its bias.
     least = 1e-3 * amax.max() if amax.max() > 0 else 1e-3
     scale = (np.maximum(amax, least) / 127).astype(np.float32)
     step = scale.astype(np.float64)
@@ -90,7 +90,7 @@ def _forward(mlp: Mlp, inputs: NDArray[np.floating]) -> list[NDArray[np.float64]
     values = inputs.astype(np.float64)
     for layer in mlp.layers:
         weight = layer.weight.astype(np.float64)
-        # Term by term: `@` orders its sums by the processor.
+        # Term by term: with `@` the order of sums depends on the processor.
         terms = (values[:, i, None] * weight[:, i] for i in range(weight.shape[1]))
         values = sum(terms, np.zeros(weight.shape[0]))
         if layer.bias is not None:

@@ -54,8 +54,8 @@ __all__ = [
 
 @functools.cache
 def simulator() -> str:
-    """Which simulator this is: the SHA-256 of its compiled part, in hexadecimal. What one build
-    simulated another need not repeat, so what keeps results keeps this beside them."""
+    """Identity of the simulator: the SHA-256 of its compiled part, in hexadecimal. Another build
+    need not repeat its results, so stores keep it beside them."""
     return hashlib.sha256(Path(_native.__file__).read_bytes()).hexdigest()
 
 
@@ -80,15 +80,15 @@ class Counts:
     packet_bytes: int
     #: Data packets that left a host.
     sent_packets: int
-    #: That reached their receiver.
+    #: Data packets that reached their receiver.
     delivered_packets: int
-    #: Of those, that the receiver had no use for (go-back-N).
+    #: Delivered packets that the receiver discarded (go-back-N).
     wasted_packets: int
-    #: That a full queue dropped.
+    #: Data packets that a full queue dropped.
     dropped_packets: int
-    #: That were under way at the end.
+    #: Data packets in flight at the end.
     underway_packets: int
-    #: Answers to probes that controllers have dealt with.
+    #: Answers to probes that controllers handled.
     decisions: int
     #: Congestion notification packets.
     notifications: int
@@ -98,15 +98,15 @@ class Counts:
 
 @dataclass(frozen=True)
 class LongShort:
-    """How the long flow fared among short ones."""
+    """The long flow among short ones."""
 
     #: Recovery time (RT), seconds: mean time from the arrival of the short flows' last byte to the
     #: first 10 us in which at least 95 % of the line rate arrives from the long flow. None where
     #: that never happened.
     recovery_s: float | None
-    #: How often that was measured.
+    #: Number of recoveries measured.
     recovered: int
-    #: How often the long flow did not get there before the next interruption.
+    #: Number of interruptions that came before the long flow had recovered.
     not_recovered: int
     #: The long flow's rate (LBW), Gbit/s.
     long_gbps: float
@@ -118,9 +118,9 @@ class QueueSeries:
 
     #: Number of the port; port n leads to host n.
     port: int
-    #: When it was sampled, microseconds, float64[samples].
+    #: Times of the samples, microseconds, float64[samples].
     at_us: NDArray[np.float64]
-    #: Queued or being sent, bytes, int64[samples].
+    #: Bytes queued or being sent, int64[samples].
     bytes: NDArray[np.int64]
 
 
@@ -130,7 +130,7 @@ class Series:
 
     #: Distance of the samples, microseconds.
     interval_us: float
-    #: New data that arrived in each interval, Gbit/s, float64[flows, intervals].
+    #: Rate at which new data arrived in each interval, Gbit/s, float64[flows, intervals].
     flow_gbps: NDArray[np.float64]
     #: One for each port to a receiver.
     queues: tuple[QueueSeries, ...]
@@ -145,9 +145,9 @@ class Outcome:
     seed: int
     #: Simulated time, seconds.
     duration_s: float
-    #: Of that, not measured, seconds.
+    #: The part of it that is not measured, seconds.
     warmup_s: float
-    #: Switch utilisation (SU): what left the ports to the receivers, percent of their line rate;
+    #: Switch utilisation (SU): egress of the ports to the receivers, percent of their line rate;
     #: their mean where there are several.
     utilisation_percent: float
     #: Fairness (FR): least rate of a flow over the greatest, percent. Of the endless flows, if
@@ -157,19 +157,19 @@ class Outcome:
     host_fairness_percent: float
     #: Jain's index of the flows' rates, 1/flows to 1.
     jain: float
-    #: Time that packets which arrived have waited in switches (QL).
+    #: Queueing delay in switches of the packets that arrived (QL).
     queue_latency: Latency
-    #: Dropped in switches, Gbit/s.
+    #: Drops in switches, Gbit/s.
     dropped_gbps: float
-    #: Dropped in switches, percent of what left the ports to the receivers or was dropped.
+    #: Drops in switches, percent of the packets that those ports sent or dropped.
     dropped_percent: float
-    #: Dropped in switches, percent of the line rates of all links to receivers.
+    #: Drops in switches, percent of the line rates of all links to receivers.
     loss_percent: float
     #: Packets of the whole run.
     counts: Counts
     #: Where long and short flows compete.
     long_short: LongShort | None
-    #: New data that arrived of each flow, Gbit/s, float64[flows].
+    #: Rate at which each flow's new data arrived, Gbit/s, float64[flows].
     flow_gbps: NDArray[np.float64]
     #: Each flow's sending and receiving host, int32[flows].
     flow_from: NDArray[np.int32]
@@ -179,7 +179,7 @@ class Outcome:
     port: NDArray[np.int32]
     #: Egress of each, percent of its line rate, float64[ports].
     port_utilisation_percent: NDArray[np.float64]
-    #: Dropped, packets, int64[ports].
+    #: Packets dropped at each, int64[ports].
     port_dropped_packets: NDArray[np.int64]
     #: Each time that all of a flow's data had arrived, in the whole run, in order of time:
     #: the flow, int32[completions],

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 """Environments for reinforcement learning, with the interfaces of Gymnasium and PettingZoo.
 
-An agent is a flow. It decides each time that one of its round-trip probes has been answered, or that
-the loss of one is known, so agents act asynchronously: whoever is in the observations of a step has a
-decision pending, the others have not. ``Step.decisions.probe_lost`` and ``info["probe_lost"]`` tell
-which of the two it is. What all environments share:
+An agent is a flow. It decides whenever a round-trip probe is answered or known to be lost, so
+agents act asynchronously: those in the observations of a step have a decision pending, the others
+have none. ``Step.decisions.probe_lost`` and ``info["probe_lost"]`` tell lost probes. Common to all
+environments:
 
 - Observation, float32[features.size], each number in [-1, 1]: the features of the last decisions, the
   oldest first, as :mod:`thalweg.features` defines them for training and ``docs/reference/model.md`` for model
@@ -14,8 +14,7 @@ which of the two it is. What all environments share:
   negative.
 - Reward: minus the square of the target's distance from the signal (Analytic Deterministic Policy
   Gradient with Application to Datacenter Congestion Control, section 5.1), for the decision before.
-  Of a lost probe only how long it was under way at least is known: that is its RTT, and the distance
-  is 1 at least.
+  For a lost probe the RTT is the time until its loss was known, and the distance at least 1.
 
 :class:`VectorFlows` holds any number of simulations and has arrays of all pending decisions, for
 training; :func:`parallel_env` and :func:`aec_env` are PettingZoo environments of one simulation.

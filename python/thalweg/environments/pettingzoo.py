@@ -102,8 +102,8 @@ class _Flows:
         return [] if self._step is None else [self.possible_agents[key] for key in self._step.key]
 
     def _decide(self, actions: dict[str, Action]) -> list[str]:
-        """Decides what is pending, and runs on: the agents whose decisions are pending then.
-        Those without an action keep their rate: action 0."""
+        """Takes the pending decisions and runs on; returns the agents whose decisions are pending
+        then. Those without an action keep their rate: action 0."""
         step = self._step
         if step is None:
             raise RuntimeError("the simulation has ended: reset() begins again")
@@ -152,18 +152,18 @@ class _Flows:
 class ParallelFlows(_Flows, pettingzoo.ParallelEnv[str, Observation, Action]):
     """A PettingZoo parallel environment whose agents, the flows, act asynchronously.
 
-    A step runs the simulation until decisions are pending, those of some flows. What :meth:`step`
-    returns has all agents, as PettingZoo's checker wants it; ``info["pending"]`` says whose
-    decisions are pending. The others have the observation that they had before (zeros before the
-    first), and a reward of 0. With ``pending_only`` observations, rewards and infos have the pending agents
-    alone, which is much quicker where there are many flows, and what libraries expect that let
-    agents act asynchronously; terminations and truncations still have all.
+    A step runs the simulation until decisions of some flows are pending. :meth:`step` returns all
+    agents, as PettingZoo's checker demands; ``info["pending"]`` says whose decisions are pending.
+    The others keep their last observation (zeros before the first), with a reward of 0. With
+    ``pending_only`` observations, rewards and infos have the pending agents alone: much quicker
+    with many flows, and the form that libraries for asynchronous agents expect. Terminations and
+    truncations still have all.
 
-    :meth:`step` takes actions of pending agents; those of others are ignored, and who is pending
-    and left out keeps its rate. At the end of the scenario all agents are truncated at once, with
-    their last observation and a reward of 0. Infos of pending agents also have ``time_s``,
-    ``rtt_s`` (seconds) and ``rate_bps`` of the decision, and ``probe_lost``: whether it is due to
-    a lost probe, whose loss was known after ``rtt_s``.
+    :meth:`step` takes actions of pending agents and ignores others. A pending agent without an
+    action keeps its rate. At the end of the scenario all agents are truncated at once, with their
+    last observation and a reward of 0. Infos of pending agents also have ``time_s``, ``rtt_s``
+    (seconds) and ``rate_bps`` of the decision, and ``probe_lost``: whether it follows a lost probe,
+    whose loss was known after ``rtt_s``.
     """
 
     def __init__(
@@ -219,10 +219,11 @@ class ParallelFlows(_Flows, pettingzoo.ParallelEnv[str, Observation, Action]):
 
 
 class AECFlows(_Flows, pettingzoo.AECEnv[str, Observation, Action]):
-    """A PettingZoo environment in which one pending decision after the other is made.
+    """A PettingZoo environment that takes one pending decision after the other.
 
-    The agents, the flows, take turns in the order of their pending decisions; the simulation
-    runs on when all of those are made. A reward comes with the next decision of a flow. At the end of the scenario all agents are truncated.
+    The agents, the flows, take turns in the order of their pending decisions; the simulation runs
+    on after the last of them. A reward comes with the next decision of a flow. At the end of the
+    scenario all agents are truncated.
     Infos: ``pending``, and of those that are ``time_s``, ``rtt_s`` (seconds), ``rate_bps`` and
     ``probe_lost``, as of :class:`ParallelFlows`.
     """
@@ -271,7 +272,7 @@ class AECFlows(_Flows, pettingzoo.AECEnv[str, Observation, Action]):
             self.agent_selection = self._queue.pop(0)
 
     def _run_on(self) -> None:
-        """All pending decisions are made: on to the next."""
+        """Runs on to the next decisions, once none is pending."""
         self._queue = self._decide(self._actions)
         self._actions = {}
         if not self._queue:

@@ -22,7 +22,7 @@ except ModuleNotFoundError as missing:
 
 Scenarios = Scenario | str | PathLike[str]
 
-#: Distance from the target that a lost probe counts as at least, base round-trip times.
+#: Least distance from the target for a lost probe, base round-trip times.
 LOST = 1.0
 
 #: Default observation: last action and error, of two decisions.
@@ -31,9 +31,9 @@ FEATURES = FeatureSet(signal=Signal(target=0.05, offset=1.0))
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """Decisions that are pending, n of them."""
+    """Pending decisions, n of them."""
 
-    #: Which flow each concerns, among all of the batch, int32[n]; a flow appears at most once.
+    #: Flow of each, among all of the batch, int32[n]; a flow appears at most once.
     key: NDArray[np.int32]
     #: float32[n, features.size].
     observation: NDArray[np.float32]
@@ -46,12 +46,12 @@ class Step:
 class VectorFlows:
     """Simulations side by side, decided for together.
 
-    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`. features: what is observed, and the
-    target that the reward is for.
+    scenarios, initial, jobs: as of :class:`thalweg.sim.Batch`. features: the observation, and the
+    target of the reward.
 
-    It resembles :class:`gymnasium.vector.VectorEnv` as far as decisions that come at different
-    times allow: spaces are those of one flow, :meth:`step` takes and returns arrays, but of the
-    pending decisions alone, and simulations that have ended do not begin again.
+    It resembles :class:`gymnasium.vector.VectorEnv`: spaces are those of one flow, :meth:`step`
+    takes and returns arrays. But these hold the pending decisions alone, and simulations that have
+    ended do not begin again.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class VectorFlows:
         return self._observe()
 
     def step(self, action: ArrayLike) -> Step | None:
-        """Decides what is pending, float32[n] or [n, 1] in [-1, 1] in the order of the last step,
-        and runs on to the next decisions; None at the end of all simulations. Raises ValueError
-        for another number of actions or what is not in [-1, 1]."""
+        """Takes actions for the pending decisions, float32[n] or [n, 1] in [-1, 1] in the order of
+        the last step, and runs on to the next decisions; None at the end of all simulations. Raises
+        ValueError for another number of actions or one outside [-1, 1]."""
         if self._step is None:
             raise RuntimeError("nothing is pending: reset() begins again")
         key = self._step.key
@@ -99,13 +99,13 @@ class VectorFlows:
                 f"action: expected the shape ({len(key)},) or ({len(key)}, 1), found {action.shape}"
             )
         action = action.reshape(-1)
-        # Not a number is not in the range either.
+        # NaN fails this, too.
         outside = ~((action >= -1) & (action <= 1))
         if outside.any():
             place = int(np.argmax(outside))
             raise ValueError(f"action[{place}]: expected -1 to 1, found {action[place]}")
         self._observer.acted(key, action)
-        # In double precision, as the simulator's own network does it.
+        # Double precision, as in the simulator's own network.
         u = action.astype(np.float64)
         self.batch.decide(np.where(u >= 0, 1 + 0.2 * u, 1 / (1 - 0.2 * np.minimum(u, 0))))
         return self._observe()

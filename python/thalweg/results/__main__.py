@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """The command's arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m thalweg.results",
         description="Run what a list of tables has no result of yet, and write its page. Results"
@@ -77,8 +77,8 @@ def _seconds(text: str) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0; 1 where something failed, runs too, which the page then names; 2
-    for wrong arguments; 130 after SIGINT or SIGTERM."""
+    """Returns the exit code: 0; 1 after a failure, also of a run, which the page names; 2 for wrong
+    arguments; 130 after SIGINT or SIGTERM."""
     options = arguments().parse_args(words)
     # A run in progress ends before this program does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -86,7 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
         page = lists.load(options.tables)
         if options.duration is not None:
             page = lists.shortened(page, options.duration)
-        # Before hours of runs.
+        # Checked before hours of runs.
         names = [getattr(table, "picture", None) for table in page.table]
         for name in [options.out.name, *filter(None, names)]:
             files.check_output(options.out.parent / name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Lists of tables: what a page shows, and what is run for it."""
+"""Lists of tables: the content of a page, and the runs that it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thalweg.results.figures import FIGURES
 
 
 class ListError(ValueError):
-    """A list of tables that is none. The message names the file and the key."""
+    """An invalid list of tables. The message names the file and the key."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """What stands above a table. ``source``: what was published; None where nothing was."""
+    """The head of a table. ``source``: the publication; None where there is none."""
 
     kind: str
     title: str
@@ -45,7 +45,8 @@ class Head:
 
 @dataclass(frozen=True)
 class PublishedTuned:
-    """Goodput in Mbit/s, and how many of the tuned connections had the most frequent arm."""
+    """Published goodput in Mbit/s, and the share of the tuned connections on the most frequent
+    arm."""
 
     share: str
     baseline: float | None = None
@@ -70,7 +71,7 @@ class Tuned(Head):
 
 @dataclass(frozen=True)
 class PublishedKernels:
-    """Goodput in Mbit/s."""
+    """Published goodput in Mbit/s."""
 
     native: float
     userspace: float
@@ -115,7 +116,7 @@ class GridRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid(Head):
-    """Goodputs, a condition a row, a column each for what varies."""
+    """Goodputs: a row for each condition, a column for each mode or setting."""
 
     columns: tuple[str, ...]
     row: tuple[GridRow, ...]
@@ -136,8 +137,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """What one hopes for: a figure of a mode in a row, in the table's unit, or its ratio to that
-    of another mode."""
+    """A target: bounds of a mode's figure in a row, in the table's unit, or of its ratio to another
+    mode's."""
 
     condition: str
     mode: str
@@ -149,7 +150,7 @@ class Target:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """What varies, and the run. ``modes``: those of this row, unless the table's."""
+    """A value of the varied quantity, and its run. ``modes``: instead of the table's."""
 
     condition: str
     run: Run
@@ -158,8 +159,8 @@ class ComparedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared(Head):
-    """Figures of each mode over what varies (``across``), with targets and a picture if asked
-    for. ``names``: of modes, for readers; otherwise that of the arm."""
+    """Figures of each mode over a varied quantity (``across``), with targets and a picture if asked
+    for. ``names``: of modes, for readers, instead of the arm's."""
 
     across: str
     modes: tuple[str, ...]
@@ -192,7 +193,7 @@ class Simulated(Head):
 
 @dataclass(frozen=True)
 class TimersRow:
-    """A condition, and what ``thalweg lab timers`` is given for it."""
+    """A condition, and its options of ``thalweg lab timers``."""
 
     condition: str
     options: tuple[str, ...] = ()
@@ -200,7 +201,7 @@ class TimersRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Timers(Head):
-    """How late timers are, with a picture of the distributions."""
+    """Lateness of timers, with a picture of the distributions."""
 
     row: tuple[TimersRow, ...]
     picture: str
@@ -299,7 +300,7 @@ KINDS: dict[str, type[Table]] = {
 
 @dataclass(frozen=True)
 class Page:
-    """A page: its heading, what it begins with, and its tables."""
+    """A page: its heading, its introduction and its tables."""
 
     title: str
     introduction: str

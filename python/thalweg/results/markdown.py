@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: What stands where there is no figure.
+#: Stands in the place of a figure that is missing.
 NOTHING = "–"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Pages as Markdown: a section for each table, the commands that made it beneath."""
+"""Pages as Markdown: a section for each table, with its commands beneath."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_RUN = "not run"
 #: Tables of the simulator alone, which runs in Python.
 SIMULATOR = (lists.Controllers, lists.Passed, lists.Traces, lists.Curves)
 
-#: What a table of kind "tuned" compares.
+#: Modes in a table of kind "tuned".
 MODES = ("baseline", "classic", "thalweg")
 
 #: The same quantity in the words of laboratory and simulator: heading, figure of one, statistic of
@@ -45,7 +45,7 @@ SIMULATED = (
     ("queue delay, ms", "queue-delay-median", "queue-latency", 1e-3),
 )
 
-#: Where distributions of timers are shown, us.
+#: Points at which distributions of timers are shown, us.
 LATE_US = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 
 
@@ -319,7 +319,7 @@ def _timers(
         cells = []
         for us, into in zip(both, lines):
             cells += [_late(us[round(part * (len(us) - 1))]) for part in (0.5, 0.9, 0.99, 1.0)]
-            # How many are no later.
+            # The share that is no later.
             shares = [bisect.bisect_right(us, bound) / len(us) for bound in LATE_US]
             points = [(place, (share,) * 3) for place, share in enumerate(shares)]
             into.append(Line(row.condition, points))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """Places along the axis, and the least value, the middle and the greatest there."""
+    """Places along the axis, with the least value, the median and the greatest at each."""
 
     name: str
     points: Sequence[tuple[int, tuple[float, float, float]]]
@@ -71,7 +71,7 @@ def _panel(across: str, values: Sequence[str], panel: Panel) -> str:
         return LEFT + (right - LEFT) * (place + 0.5) / max(len(values), 1)
 
     def y(value: float) -> float:
-        # What was not reached lies at the upper edge.
+        # A value that was not reached lies at the upper edge.
         return bottom - (bottom - TOP) * min(value / (steps * step), 1.0)
 
     svg = [f'<text class="title" x="{LEFT}" y="{TOP - 14}">{_text(panel.title)}</text>']

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Runs of the ``thalweg`` command, and what is kept of them: a directory each, with a stamp of all
-that went into it. An interrupted call goes on where it stopped, and what has changed runs again."""
+"""Runs of the ``thalweg`` command, and their store: a directory each, with a stamp of all inputs.
+An interrupted call goes on where it stopped; a run whose inputs have changed is repeated."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from thalweg.results.lists import GridCell, Run
 #: Exit codes that come with results: all is well, and an expectation was not met.
 GOOD = (0, 5)
 
-#: Seconds that a run has to clean up.
+#: Time for a run to clean up, seconds.
 PATIENCE_S = 60
 
-#: Of the results that are read.
+#: Version of the results that are read.
 FORMAT = 1
 
 #: Seeds of a simulation.
@@ -40,7 +40,7 @@ SEEDS = "3"
 @dataclass(frozen=True)
 class Order:
     """One run. ``name``: its directory. ``words``: of the command, without ``--out``. ``inputs``:
-    what of files its result depends on. ``backend``: of the laboratory."""
+    content of the files that its result depends on. ``backend``: of the laboratory."""
 
     name: str
     words: tuple[str, ...]
@@ -66,15 +66,15 @@ def laboratory(folder: Path, run: Run | GridCell, modes: Sequence[str]) -> Order
 
 
 def _beside(folder: Path, scenario: str) -> str:
-    """What a scenario names: the texts of policies, and which files of congestion controls. What
-    is wrong with it ``lab run`` says."""
+    """Files that a scenario names: the texts of policies, digests of congestion controls. ``lab
+    run`` reports its faults."""
     try:
         content = tomllib.loads(scenario)
     except tomllib.TOMLDecodeError:
         return ""
     policies = [folder / one["file"] for one in content.get("policy", []) if "file" in one]
     loads = [one.get("load", "") for one in content.get("arm", [])]
-    # A word without '/' and '.' is one that comes with Thalweg.
+    # A word without '/' and '.' is a congestion control of Thalweg itself.
     arms = [folder / load for load in loads if re.search("[/.]", load)]
     texts = [one.read_text() for one in policies if one.is_file()]
     return "".join(texts + [_digest(one) for one in arms if one.is_file()])
@@ -109,7 +109,7 @@ class Runs:
 
     @functools.cached_property
     def version(self) -> str:
-        """Of the program. Raises OSError and CalledProcessError."""
+        """Version of the program. Raises OSError and CalledProcessError."""
         said = subprocess.run(
             [self.binary, "--version"], capture_output=True, text=True, check=True
         )
@@ -141,7 +141,7 @@ class Runs:
         if directory.exists():
             shutil.rmtree(directory)
         command = [self.binary, *order.words, "--out", str(directory)]
-        # Of its own group: an interruption is passed on once, and waited for.
+        # A group of its own: an interruption is passed on once, and awaited.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -180,13 +180,13 @@ class Runs:
         except ValueError as why:
             raise ValueError(f"{file}: {why}; remove it and run again") from why
         result: Result = found if isinstance(found, dict) else {}
-        # Timers are no documented result.
+        # Results of `lab timers` have no schema.
         if order.words[1] == "run" and (format_ := result.get("format")) != FORMAT:
             raise ValueError(f"{file}: expected results of format {FORMAT}, found {format_!r}")
         return result
 
     def line(self, order: Order) -> str:
-        """What a page says of the run."""
+        """The page's line for the run."""
         why = self.failures.get(order.name)
         return f"- `{order.command}`" + (f": not run: {why}" if why is not None else "")
 
@@ -198,6 +198,6 @@ def homeless(text: str) -> str:
 
 
 def _end_with_parent() -> None:
-    """A run does not outlive who waits for it, even if that is killed."""
+    """Ends a run with its parent, even if that is killed."""
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

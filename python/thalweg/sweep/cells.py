@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Simulations of a sweep or an evaluation: what each is, and what is kept of it."""
+"""Simulations of a sweep or of a page's tables, and the store of their rows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from typing import Protocol
 
 from thalweg.sim import Learned, Outcome, Scenario, run, simulator
 
-#: What of an outcome is kept: numbers by name, None where a run has none.
+#: The figures kept of an outcome by name, None where a run has none.
 Row = dict[str, float | None]
 
 
 class Outside(Protocol):
-    """Who decides outside the simulator, such as :class:`thalweg.train.trained.Trained`."""
+    """A policy that decides outside the simulator, such as
+    :class:`thalweg.train.trained.Trained`."""
 
     @property
     def identity(self) -> str:
@@ -34,10 +35,10 @@ class Outside(Protocol):
 
 @dataclass(frozen=True)
 class Contender:
-    """Who is judged. ``label`` is for readers and different for each; ``cc`` is the name of a
-    controller of the simulator with its parameters, a model, or who decides outside.
-    ``published``: the published row of which this is ours; where it is not given, that of the
-    same controller."""
+    """A controller that is judged. ``label`` is for readers and different for each; ``cc`` is the
+    name of a controller of the simulator with its parameters, a model, or a policy outside.
+    ``published``: the published row that it stands beside, by default that of the same
+    controller."""
 
     label: str
     cc: str | Learned | Outside
@@ -56,7 +57,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Cell:
-    """One simulation. ``simulator``: the one that it is meant for, by
+    """One simulation. ``simulator``: the build that it is meant for, by
     :func:`thalweg.sim.simulator`."""
 
     scenario: Scenario
@@ -76,8 +77,8 @@ class Cell:
         return f"{self.scenario.name} {self.contender.label} seed {self.seed}"
 
     def run(self) -> Row:
-        """Simulates it: its row. Raises RuntimeError where this is not the simulator that it is
-        meant for, as on another machine of a cluster."""
+        """Simulates it: its row. Raises RuntimeError on a machine with another build of the
+        simulator."""
         if simulator() != self.simulator:
             raise RuntimeError(
                 f"the simulator of {platform.node()} is not that of the machine that began:"
@@ -90,7 +91,7 @@ class Cell:
 
 
 def row(outcome: Outcome) -> Row:
-    """What is kept of an outcome, by column."""
+    """The figures of an outcome by column."""
     latency, counts, long_short = outcome.queue_latency, outcome.counts, outcome.long_short
     times = outcome.completion_time_us
     return {
@@ -125,11 +126,7 @@ def row(outcome: Outcome) -> Row:
 
 
 class Store:
-    """Rows that were made before, in a file of one JSON object a line.
-
-    A line is written when a cell is done, so what was interrupted or killed goes on where it
-    stopped.
-    """
+    """Rows of finished cells, in a file of one JSON object a line."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -138,8 +135,8 @@ class Store:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
-        """Reads the file, or begins it, and keeps others out of it. Raises BlockingIOError if
-        somebody has it; the lock is gone when the process is, however it ends."""
+        """Reads or begins the file and locks it. Raises BlockingIOError if another process has it.
+        The lock ends with the process, however that ends."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with open(self._file, "a+") as file:
             try:
@@ -149,28 +146,28 @@ class Store:
                 raise BlockingIOError(text) from why
             file.seek(0)
             for line in file.read().split("\n"):
-                # What an interruption cut short is no JSON, and is done again.
+                # A line that an interruption cut short is no JSON; its cell runs again.
                 with contextlib.suppress(json.JSONDecodeError):
                     entry = json.loads(line)
                     self.rows[entry["key"]] = entry["row"]
             self._out = file
-            # After a line that was cut short the next must not go on in it.
+            # The next line must not continue one that was cut short.
             file.write("\n")
             yield self
 
     def missing(self, cells: Sequence[Cell]) -> list[Cell]:
-        """Those that have no row yet, each once, in their order."""
+        """The cells without a row, each once, in their order."""
         found = {cell.key: cell for cell in cells if cell.key not in self.rows}
         return list(found.values())
 
     def add(self, cell: Cell, made: Row) -> None:
-        """Keeps a row. Raises OSError that names the file."""
+        """Stores a row. Raises OSError that names the file."""
         self.rows[cell.key] = made
         try:
             self._out.write(json.dumps({"cell": str(cell), "key": cell.key, "row": made}) + "\n")
             self._out.flush()
         except OSError as error:
-            # Closing it tries once more, and would say so instead.
+            # Closing the file writes once more, and would raise instead.
             with contextlib.suppress(OSError):
                 self._out.close()
             raise OSError(error.errno, error.strerror, str(self._file)) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""What a sweep file asks for."""
+"""Sweep files: the simulations that one asks for."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from thalweg import files
 from thalweg.sim import Learned, Scenario, canonical_controller
 from thalweg.sweep.cells import Cell, Contender
 
-#: More cells than anyone means to ask for.
+#: Limit of cells: a larger sweep is a mistake.
 MOST_CELLS = 1_000_000
 
 
 class SweepError(Exception):
-    """A sweep file that is not one. The message names file and key."""
+    """An invalid sweep file. The message names file and key."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Plan:
 
     @staticmethod
     def load(path: Path) -> Plan:
-        """Reads a sweep file and all scenarios that it names. Raises SweepError for what is wrong
-        in any of them, OSError if the sweep file cannot be read."""
+        """Reads a sweep file and all scenarios that it names. Raises SweepError for a fault in any
+        of them, OSError if the sweep file cannot be read."""
         files.check(path)
         text = path.read_bytes()
         try:
@@ -102,9 +102,9 @@ def _plan(path: Path, table: dict[str, Any]) -> Plan:
 
 
 def _controller(text: str, directory: Path) -> tuple[str, Learned | None]:
-    """What results call a controller, and the model if it is one, read now: where cells run the
-    file need not be. Its path is relative to the directory, and results have it as it was given.
-    Raises ValueError or OSError."""
+    """A controller's name in results, and its model if it has one. The model is read now, since
+    cells may run where the file is not. Its path is relative to the directory; results show it as
+    given. Raises ValueError or OSError."""
     if text.partition(":")[0].strip() != "learned":
         return canonical_controller(text), None
     model = Learned.from_text(text, directory)

@@ -9,7 +9,7 @@ from pathlib import Path
 from thalweg import files
 from thalweg.sweep.cells import Cell, Store
 
-#: Columns that are whole numbers, and that are texts; all others are float64.
+#: Columns of whole numbers, and of texts; all others are float64.
 WHOLE = {
     "seed",
     "flows",

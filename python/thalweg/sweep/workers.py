@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Where cells run: processes of this machine, or Ray."""
+"""Workers that run cells: processes of this machine, or Ray."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from typing import Any
 from thalweg import cluster, progress
 from thalweg.sweep.cells import Cell, Row, Store
 
-#: Cells with their rows, or with what went wrong.
+#: Cells with their rows or errors.
 Finished = Generator[tuple[Cell, Row | Exception], None, None]
 
 
 def simulate(
     store: Store, cells: Sequence[Cell], jobs: int, address: str | None
 ) -> Generator[str, None, None]:
-    """Runs the cells that the store lacks, here or, with an ``address`` ("": as Ray finds it), on
-    a cluster; stores what finishes, says how long the rest will take, and gives back what failed,
-    in words."""
+    """Runs the cells that the store lacks, here or, with an ``address`` ("": as Ray finds it), on a
+    cluster. Stores the rows, prints the time left, and yields failures in words."""
     missing = store.missing(cells)
     begin = time.monotonic()
-    # By simulated time: what of all differs most, and is known.
+    # Time left is estimated by simulated time, which is known and differs most.
     total, past = sum(cell.scenario.duration_s for cell in missing), 0.0
     with contextlib.closing(
         local(missing, jobs) if address is None else ray(missing, address or None)
@@ -48,11 +47,11 @@ def simulate(
 
 
 def local(cells: Sequence[Cell], jobs: int) -> Finished:
-    """Runs cells in as many processes, and gives them back as they finish, each with
-    its row or what went wrong."""
+    """Runs cells in so many processes, and yields them as they finish, each with its row or
+    error."""
     if not cells:
         return
-    # Spawned, not forked: what the caller has running in threads is of no concern to the workers.
+    # Spawned, not forked: workers inherit no threads of the caller.
     executor = concurrent.futures.ProcessPoolExecutor(
         min(jobs, len(cells)),
         mp_context=multiprocessing.get_context("spawn"),
@@ -68,15 +67,15 @@ def local(cells: Sequence[Cell], jobs: int) -> Finished:
             else:
                 yield futures[future], future.result()
     finally:
-        # Cells that run now are stopped, too: the next sweep does them again.
+        # Running cells are stopped, too; the next sweep runs them again.
         for process in list((executor._processes or {}).values()):
             process.terminate()
         executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _end_with(parent: int) -> None:
-    """A worker does not outlive who started it, even if that is killed."""
-    # The user's interruption is the parent's business.
+    """Ends a worker with its parent, even if that is killed."""
+    # The parent handles an interruption by the user.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     PR_SET_PDEATHSIG = 1
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -85,16 +84,16 @@ def _end_with(parent: int) -> None:
 
 
 def ray(cells: Sequence[Cell], address: str | None) -> Finished:
-    """Runs cells on a Ray cluster, one processor each, and gives them back as they finish. What
-    they hold, models too, travels with them.
+    """Runs cells on a Ray cluster, one processor each, and yields them as they finish. Cells travel
+    with their models.
 
-    address: as of :func:`thalweg.cluster.joined`, which says what is raised.
+    address: as of :func:`thalweg.cluster.joined`; raises its errors.
     """
     if not cells:
         return
     with cluster.joined(address) as ray:
         run = ray.remote(num_cpus=1)(type(cells[0]).run)
-        # Enough to keep everyone busy; a cluster that grows is asked for more as it does.
+        # Enough to keep all processors busy; a growing cluster is given more.
         ahead = 2 * int(ray.cluster_resources().get("CPU", 1)) + 16
         waiting = deque(cells)
         running: dict[Any, Cell] = {}

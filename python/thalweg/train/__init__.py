@@ -3,7 +3,7 @@
 Each runs as a module, for example ``python -m thalweg.train.adpg --help``; ``docs/guide/training.md``
 says what to do with them.
 
-What is learned does not depend on the processor: see :data:`PINNED`.
+Trained weights do not depend on the processor: see :data:`PINNED`.
 """
 
 import os
@@ -29,12 +29,12 @@ def _pinned() -> tuple[str, ...]:
     )
 
 
-#: What XLA is told so that sums are rounded and ordered alike on every x86-64: instructions that
-#: every processor has that jaxlib runs on, which leaves out fused multiply-add; functions computed
-#: by the same steps everywhere; no kernels of YNNPACK, which chooses them by the processor; one
-#: thread. It holds where this package is imported before jax is first used. Empty for versions of
-#: jaxlib that are not known: they end at flags that they do not have.
+#: Flags of XLA by which sums are rounded and ordered alike on every x86-64: only instructions that
+#: all processors of jaxlib have, hence no fused multiply-add; functions computed by the same steps
+#: everywhere; no kernels of YNNPACK, which chooses them by the processor; one thread. They hold
+#: where this package is imported before jax is first used. Empty for unknown versions of jaxlib,
+#: which fail at flags that they lack.
 PINNED = _pinned()
 
-# What the environment says comes last, and has precedence.
+# The environment's flags come last and take precedence.
 os.environ["XLA_FLAGS"] = " ".join([*PINNED, os.environ.get("XLA_FLAGS", "")]).strip()

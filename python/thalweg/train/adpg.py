@@ -3,18 +3,18 @@
 After "Analytic Deterministic Policy Gradient with Application to Datacenter Congestion Control",
 section 6. The reward of a flow is -(target - s)^2 with the signal s of :mod:`thalweg.features`.
 Its derivative by the action is 2 (target - s) ds/da, and ds/da is positive: a flow that sends
-faster raises both its rate and the queue. Taken as a constant it goes into the learning rate, and
-what remains needs no value function, no model and no chance:
+faster raises both its rate and the queue. Taken as a constant it goes into the learning rate. The
+rest needs no value function, no model and no random draws:
 
     gradient of the mean reward  ~  mean over t of (target - s_t) * gradient of u_t
 
 Where flows were below target, actions are raised; where they were above, lowered. Rollouts are on
-policy, per flow, and each action answers for the discounted mean of all that followed it in its
-rollout. A second term keeps a flow's actions alike, so that what is learned settles.
+policy and per flow. Each action is weighed by the discounted mean of the errors that followed it in
+its rollout. A second term keeps a flow's actions alike, so that the policy settles.
 
-Where this departs from the paper: the loss is written out per flow with the mean of what remains
-of the rollout, the smoothness term is added, and the error that weighs an action is bounded as
-the observed one is, because one overload would outweigh thousands of ordinary decisions.
+Departures from the paper: the loss is written out per flow with the mean over the rest of the
+rollout; the smoothness term is added; the error that weighs an action is bounded as the observed
+one is, because one overload would outweigh thousands of ordinary decisions.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ from thalweg.train.rollouts import Collector, LocalPool, RayPool, Rollouts, outc
 from thalweg.train.run import Run, command_line
 from thalweg.train.settings import FeatureSettings, flag
 
-#: Of an evaluation: see :meth:`thalweg.train.environment.Batch.outcome`.
+#: Columns of an evaluation: see :meth:`thalweg.train.environment.Batch.outcome`.
 FIGURES = ("su", "fr", "ql_us", "loss")
 
 
 @dataclass(frozen=True)
 class Settings(FeatureSettings):
-    """What a run depends on. Everything but ``output``, ``ray`` and ``quiet`` decides what is
-    learned."""
+    """Settings of a run. All but ``output``, ``ray`` and ``quiet`` change the result."""
 
     output: str = flag("runs/adpg", "directory of the checkpoint and the curves")
     network: str = flag("mlp", "mlp, or lstm (one layer, then an LSTM of the same width)")
@@ -133,7 +132,7 @@ def advantages(
 
         G_t = 1 / (T - t) * sum over k >= 0 of gamma^k R_{t+k},
 
-    where R_t = -error_{t+1} is what action t led to, and T = length - 1 actions have an outcome.
+    where R_t = -error_{t+1} is the result of action t, and T = length - 1 actions have an outcome.
     Positive means: too fast. 0 beyond T.
     """
     capacity = error.shape[1]
@@ -150,7 +149,7 @@ def advantages(
 def loss(
     policy: Policy, observation: Array, memory: Array, g: Array, mask: Array, smoothness: float
 ) -> Array:
-    """What a gradient step lowers: per flow, with T actions u_t,
+    """The loss of a gradient step: per flow, with T actions u_t,
 
         1/T sum_t u_t G_t  +  smoothness / T sum_i [ sum_{j>i} (u_i - u_j)^2 / 2 / (T - i) ],
 
@@ -228,7 +227,7 @@ def evaluate(settings: Settings, policy: Policy, number: int, make: MakeBatch) -
 
 
 def train(settings: Settings, make: MakeBatch | None = None) -> Policy:
-    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations instead of those that
     ``settings.scenarios`` names."""
     make = make or maker(settings.scenarios, settings.duration_s)
     columns = ["objective", "gradient", "error", "error_size"]

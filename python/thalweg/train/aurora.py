@@ -1,19 +1,18 @@
 """Aurora: a baseline with its own observation and reward, trained by PPO.
 
 After "A Deep Reinforcement Learning Perspective on Internet Congestion Control" (Jay et al.,
-2019). It was made for a single flow on a link with random loss; among many flows it is expected to
-fail, because its reward is selfish. An interval is what lies between two decisions of a flow.
+2019). It was made for one flow on a link with random loss. Among many flows it is expected to fail:
+its reward is selfish. An interval lies between two decisions of a flow.
 
 Observation: of the last ten intervals the latency gradient (change of the round-trip time per
 time), the latency ratio (round-trip time / smallest so far) and the send ratio (sent / delivered).
 Action a: the rate is multiplied by 1 + 0.025 a, or divided by 1 - 0.025 a where a is negative.
 Reward: (10 * throughput - 1000 * latency - 2000 * loss) / 1000.
 
-Where this departs from the source: throughput (packets per second) and latency (seconds) are
-those of a reference link, in the middle of the range that Aurora was trained on, at the same
-fraction of the line rate and the same inflation. Otherwise one of the two terms would be nothing
-on a datacenter's link, whose rate is 10^5 times higher and whose latency 10^4 times lower.
-"Sent" is what was delivered or lost in the interval.
+Departures from the source: throughput (packets per second) and latency (seconds) are those of a
+reference link, in the middle of Aurora's training range, at the same fraction of the line rate and
+the same inflation. A datacenter's link has 10^5 times the rate and 10^-4 of the latency, which
+would make one of the two terms vanish. "Sent" counts packets delivered or lost in the interval.
 """
 
 from __future__ import annotations
@@ -38,16 +37,16 @@ from thalweg.train.stochastic import ActorCritic, Gaussian, Stochastic
 #: Numbers of an interval in the observation.
 SIGNALS = 3
 
-#: How much an action of 1 changes the rate.
+#: Change of the rate by an action of 1.
 STEP = 0.025
 
-#: Bound of an action: more would be no congestion control. And of the send ratio.
+#: Bound of an action, as more would be no congestion control, and of the send ratio.
 MOST = 10.0
 
 
 @dataclass(frozen=True)
 class Settings(ppo.Algorithm, Common):
-    """What a run depends on."""
+    """Settings of a run."""
 
     output: str = flag("runs/aurora", "directory of the checkpoint and the curves")
     intervals: int = flag(10, "intervals that an observation spans")
@@ -67,7 +66,7 @@ class Intervals:
         self.size = SIGNALS * settings.intervals
 
     def reset(self, keys: int) -> None:
-        # An interval in which nothing happens: no gradient, both ratios 1.
+        # An interval without events: no gradient, both ratios 1.
         empty = np.array([0, 1, 1], np.float32)
         self._window = np.tile(empty, (keys, self._settings.intervals))
         self._smallest = np.full(keys, np.inf, np.float32)
@@ -114,7 +113,8 @@ def new_policy(settings: Settings) -> ActorCritic:
 
 
 def agent(settings: Settings, explore: bool = True) -> Stochastic:
-    """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
+    """The agent that acts by a policy of such settings; without ``explore`` it takes the likeliest
+    action."""
     return Stochastic(Intervals(settings), Gaussian(1), explore)
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: what a killed training run goes on from, written so that one always is whole.
+"""Checkpoints, from which a killed training run goes on. There is always a whole one.
 
 A checkpoint is a safetensors file: the arrays of any tree (networks, optimiser states), in the
-order of its leaves, and JSON in the metadata. It is no model file; those are for use, not for
-going on.
+order of its leaves, and JSON in the metadata. It is no model file, which is for use, not for going
+on.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from thalweg import files
 
 Tree = TypeVar("Tree")
 
-#: Raised whenever what a checkpoint holds or means changes.
+#: Grows whenever content or meaning of checkpoints changes.
 VERSION = 1
 
-#: What the state of every run has: episodes, gradient steps and decisions so far, the settings as
+#: Keys of the state of every run: episodes, gradient steps and decisions so far, the settings as
 #: :func:`thalweg.train.settings.as_json` makes them, and the commit of the source.
 STATE = {"episode": int, "update": int, "decisions": int, "settings": dict, "commit": str}
 
 
 class CheckpointError(Exception):
-    """A file that is no usable checkpoint for this run: which, what was found and expected."""
+    """A file that is no usable checkpoint for this run. The message names it, and what was found
+    and expected."""
 
 
 def write(path: Path, kind: str, tree: Any, state: dict[str, Any]) -> None:
-    """Replaces the checkpoint at ``path`` in one step: whoever looks, and whenever the process is
-    killed, finds the old one or the new one.
+    """Replaces the checkpoint at ``path`` in one step: readers find the old or the new one, even if
+    the process is killed.
 
-    kind: the algorithm. tree: any PyTree; its arrays are kept. state: what JSON can hold, with the
-    keys of :data:`STATE`. Raises OSError that names the file, and leaves the old one.
+    kind: the algorithm. tree: any PyTree; its arrays are kept. state: JSON, with the keys of
+    :data:`STATE`. Raises OSError that names the file, and leaves the old one.
     """
     leaves = jax.tree.leaves(eqx.filter(tree, eqx.is_array))
     tensors = {f"{i:04}": np.array(leaf, order="C") for i, leaf in enumerate(leaves)}
@@ -49,7 +50,7 @@ def write(path: Path, kind: str, tree: Any, state: dict[str, Any]) -> None:
 
 
 def read(path: Path, kind: str, like: Tree) -> tuple[Tree, dict[str, Any]]:
-    """The tree and the state. ``like`` has the shapes that are expected.
+    """The tree and the state. ``like`` has the expected shapes.
 
     Raises CheckpointError for a file that is damaged, of another version or algorithm, of other
     shapes, or with numbers that are not finite, and for one that cannot be read.
@@ -102,14 +103,14 @@ def _open(path: Path, kind: str | None) -> tuple[dict[str, Any], dict[str, np.nd
 
 
 def algorithm(path: Path) -> str:
-    """The algorithm that a checkpoint is of. Raises CheckpointError for a file that is damaged or
-    of another version."""
+    """The algorithm of a checkpoint. Raises CheckpointError for a file that is damaged or of
+    another version."""
     return _open(path, None)[0].get("kind", "")
 
 
 def state(path: Path, kind: str) -> dict[str, Any]:
-    """The state alone: what :func:`write` was given. Raises CheckpointError for a file that is
-    damaged, of another version or algorithm."""
+    """The state alone, as :func:`write` got it. Raises CheckpointError for a file that is damaged,
+    of another version or algorithm."""
     return _open(path, kind)[0]["state"]
 
 
@@ -134,7 +135,7 @@ def load(path: Path, kind: str, of: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 
 def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuses to go on with other settings than those it began with (CheckpointError)."""
+    """Raises CheckpointError for other settings than the run began with."""
     for name, value in asked.items():
         if found.get(name) != value:
             raise CheckpointError(
@@ -144,7 +145,7 @@ def same_settings(path: Path, found: dict[str, Any], asked: dict[str, Any]) -> N
 
 
 def source_commit() -> str:
-    """The commit of the source that runs, with "+" if files differ from it; "unknown" outside a
+    """The commit of the running source, with "+" if files differ from it; "unknown" outside a
     repository."""
     here = Path(__file__).parent
     try:

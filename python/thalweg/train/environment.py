@@ -1,8 +1,8 @@
 """Simulators as training sees them: many simulations whose decisions come as batches.
 
 :class:`PacketBatch` and the fluid model (:mod:`thalweg.train.fluid`) are such environments. There
-is no common clock and no common step: each flow decides when its probe has been answered, so
-successive batches hold different flows.
+is no common clock or step: each flow decides when its probe is answered, so successive batches hold
+different flows.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from thalweg.sim import Scenario
 
-#: Rates at which flows of the packet simulator start, shares of the line rate.
+#: First rates of flows of the packet simulator, shares of the line rate.
 START = (0.01, 1.0)
 
 
 class Decisions(Protocol):
-    """Decisions that wait for an answer, n of them; a flow appears at most once."""
+    """Pending decisions, n of them, at most one a flow."""
 
     @property
     def env(self) -> NDArray[np.int32]:
@@ -43,8 +43,8 @@ class Decisions(Protocol):
 
     @property
     def rtt_s(self) -> NDArray[np.float32]:
-        """Round-trip time that the probe saw, seconds, float32[n]; of a lost one, how long after
-        it left its loss was known."""
+        """Round-trip time of the probe, seconds, float32[n]; for a lost probe the time until its
+        loss was known."""
 
     @property
     def base_rtt_s(self) -> NDArray[np.float32]:
@@ -56,25 +56,25 @@ class Decisions(Protocol):
 
     @property
     def acked_bytes(self) -> NDArray[np.float32]:
-        """Acknowledged since the flow's last answer, bytes, float32[n]. Where the probe was lost
-        0: the next answer tells of all since the last."""
+        """Bytes acknowledged since the flow's last answer, float32[n]; 0 for a lost probe, whose
+        bytes the next answer includes."""
 
     @property
     def marked_bytes(self) -> NDArray[np.float32]:
-        """Marked of those acknowledged, bytes, float32[n]."""
+        """Acknowledged bytes with a congestion mark, float32[n]."""
 
     @property
     def lost_bytes(self) -> NDArray[np.float32]:
-        """Lost since the flow's last answer, bytes, float32[n]; a lost probe itself."""
+        """Bytes lost since the flow's last answer, float32[n]; a lost probe its own."""
 
     @property
     def probe_lost(self) -> NDArray[np.bool_]:
-        """Whether the decision is due to a lost probe, not to an answer, bool[n]."""
+        """Whether the decision follows a lost probe instead of an answer, bool[n]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """:class:`Decisions` that were put together in Python; those of ``thalweg.sim`` have more."""
+    """:class:`Decisions` made in Python; those of ``thalweg.sim`` have more."""
 
     env: NDArray[np.int32]
     flow: NDArray[np.int32]
@@ -104,35 +104,34 @@ class Batch(Protocol):
         ...
 
     def advance(self) -> Decisions | None:
-        """Runs on until decisions wait for an answer; None once every simulation has ended."""
+        """Runs on until decisions are pending; None once every simulation has ended."""
         ...
 
     def decide(self, multiplier: NDArray[np.float32]) -> None:
-        """Answers the decisions of the last :meth:`advance`, in their order: what each flow's
-        rate is multiplied by, float32[n]."""
+        """Answers the decisions of the last :meth:`advance`, in their order, with factors of the
+        flows' rates, float32[n]."""
         ...
 
     def outcome(self, env: int) -> Mapping[str, float]:
         """Figures of one simulation that has ended, among them ``su`` (egress / line rate, %),
-        ``fr`` (smallest / largest rate of a flow, %), ``ql_us`` (mean waiting, microseconds)
+        ``fr`` (smallest / largest rate of a flow, %), ``ql_us`` (mean queueing delay, microseconds)
         and ``loss`` (% of line rate)."""
         ...
 
 
-#: Makes fresh simulations from seeds, one simulation a seed; which scenarios they run is the
-#: maker's business, but it must depend on nothing else.
+#: Makes fresh simulations, one a seed. The maker chooses their scenarios, which depend on the seeds
+#: alone.
 MakeBatch = Callable[[NDArray[np.int64]], Batch]
 
 
 class PacketBatch:
     """The packet simulator, with flows that start at unlike rates. Needs the native module.
 
-    Controllers that begin alike stay alike, and nothing would be learned about becoming fair. So
-    the answer to each flow's first probe, which the agent does not see, sets a rate of its own,
-    drawn log-uniformly.
+    Flows that begin alike stay alike, and would teach nothing about fairness. So each flow's first
+    probe, which the agent does not see, is answered by a rate of its own, drawn log-uniformly.
 
     scenarios: scenarios or their files, one a seed.
-    start: rates of the start, shares of the line rate.
+    start: range of the first rates, shares of the line rate.
     """
 
     def __init__(
@@ -150,10 +149,10 @@ class PacketBatch:
         rng = np.random.default_rng(list(seeds))
         low, high = np.log(start)
         drawn = np.exp(rng.uniform(low, high, self._batch.flows))
-        # The last bits of exp are the processor's: single precision leaves them out.
+        # The last bits of exp depend on the processor; single precision drops them.
         self._start = drawn.astype(np.float32).astype(np.float64)
         self._started = np.zeros(self._batch.flows, np.bool_)
-        self._agents: NDArray[np.bool_] | None = None  # which decisions the agent answers
+        self._agents: NDArray[np.bool_] | None = None  # decisions that the agent answers
         self._rate: NDArray[np.float64]
 
     @property
@@ -196,10 +195,10 @@ def maker(names: Sequence[str], duration_s: float) -> MakeBatch:
     ``names[i % len(names)]``.
 
     A name is ``fluid:N``, N flows at one bottleneck of the fluid model for ``duration_s``, or the
-    path of a scenario file of the packet simulator, which says itself how long it runs. All are of
-    one kind. Raises ValueError for a name that is neither.
+    path of a scenario file of the packet simulator, which has its own duration. All are of one
+    kind. Raises ValueError for any other name.
     """
-    from thalweg.train.fluid import Bottleneck, FluidBatch  # which builds on this file
+    from thalweg.train.fluid import Bottleneck, FluidBatch  # it imports this module
 
     if not names:
         raise ValueError("scenarios: none named; expected at least one, such as fluid:2")

@@ -1,8 +1,8 @@
 """Makes a model file from a checkpoint of ADPG: the network in floating point and, but for an
 LSTM, in 8 bits.
 
-The ranges of the integers come from observations of the trained policy at work on the scenarios
-it was trained on, with seeds of their own.
+The ranges of the integers come from observations of the trained policy on its training scenarios,
+with seeds of their own.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from thalweg.train.environment import column, maker, seeds
 from thalweg.train.networks import Lstm, Mlp, Policy
 from thalweg.train.rollouts import Collector
 
-#: Path through empty queues and line rate of the training scenarios, for the record; a model's
-#: features are relative to those of the flow.
+#: Base round-trip time and line rate of the training scenarios, for the record; a model's features
+#: are relative to those of the flow.
 BASE_RTT_NS, LINE_RATE_BPS = 12_000, 100_000_000_000
 
 
 def observations(settings: adpg.Settings, policy: Policy, rows: int) -> NDArray[np.float32]:
-    """What the policy sees, [up to rows, inputs]: of one simulation of each scenario, spread over
-    its whole length."""
+    """The policy's observations, [up to rows, inputs], spread over one simulation of each
+    scenario."""
     make = maker(settings.scenarios, settings.duration_s)
     agent = adpg.Deterministic(settings.feature_set())
     collector = Collector(make, agent, settings.rollout)
-    # Purpose 2: neither the training's simulations nor the evaluations'.
+    # Purpose 2: other simulations than those of training and evaluation.
     collector.start(seeds(settings.seed, 2, 0, len(settings.scenarios)))
     parts = []
     ended = False
@@ -53,7 +53,7 @@ def _mlp(settings: adpg.Settings, policy: Mlp) -> model.Mlp:
 
 
 def _lstm(path: Path, policy: Lstm) -> model.Lstm:
-    """As files have it: with biases, of which training knows only the forget gate's 1."""
+    """The LSTM of a file, with biases: training has the forget gate's 1 alone."""
     width = model.LSTM_WIDTH
     if len(policy.out) != width:
         raise ValueError(f"{path}: an LSTM of width {len(policy.out)}; files hold those of {width}")
@@ -71,8 +71,8 @@ def _lstm(path: Path, policy: Lstm) -> model.Lstm:
 
 
 def export(path: Path, name: str, directory: Path) -> Path:
-    """Writes ``directory/name.safetensors`` from the checkpoint at ``path``; where it is. Raises
-    CheckpointError, and ValueError for a policy that model files cannot hold."""
+    """Writes ``directory/name.safetensors`` from the checkpoint at ``path``; returns its path.
+    Raises CheckpointError, and ValueError for a policy that model files cannot hold."""
     settings, policy, state = checkpoint.load(path, "adpg", adpg)
     features = settings.feature_set()
     made = model.Model(

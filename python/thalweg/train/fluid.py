@@ -1,30 +1,29 @@
-"""Flows at one bottleneck as a fluid with bursts: quick, and close enough to learn on.
+"""Flows at one bottleneck as a fluid with bursts: fast, and close enough for training.
 
-It is for tests, and for trying out a training run in seconds. Figures come from the packet
-simulator.
+It serves tests, and trials of a training run in seconds. Figures come from the packet simulator.
 
-Model. Flow i of N sends at the fraction x_i of the line rate. The queue (in seconds of
-the bottleneck) is filled by what the flows send together beyond it:
+Model. Flow i of N sends at the fraction x_i of the line rate. The queue (in seconds of the
+bottleneck) grows by the flows' excess over the bottleneck's rate:
 
-    dq/dt = sum(x) / c - 1, bounded by 0 and the limit; what is beyond the limit is lost,
+    dq/dt = sum(x) / c - 1, bounded by 0 and the limit, beyond which packets are lost,
 
 where c is the bottleneck's rate as a fraction of the senders' line rate; the load is sum(x) / c.
 
-On top of that comes waiting due to bursts that meet by chance. Of N senders with periodic
-bursts, at load r, the number w of bursts ahead of an arriving packet has, near full load, about
-the tail
+Bursts that meet by chance add waiting. Of N senders with periodic bursts, at load r, the number w
+of bursts ahead of an arriving packet has, near full load, about the tail
 
     P(w > v) = exp(-2 v (v / N + 1 - r))
 
 (the Brownian bridge approximation of the N*D/D/1 queue: Hajek, "Heavy traffic limit theorems for
 queues with periodic arrivals"; Roberts, Mocci, Virtamo, "Broadband network teletraffic", part
 III). At full load its mean is sqrt(pi N / 8) bursts: waiting grows with the square root of the
-number of flows, which is what the controller's signal builds on. With unequal rates N is replaced
-by sum(x)^2 / sum(x^2).
+number of flows, and the controller's signal builds on that. With unequal rates N is replaced by
+sum(x)^2 / sum(x^2).
 
-A flow has one probe under way, which is never lost. It meets the queue half a base RTT after it left, and its answer,
-at which the flow decides, is back another half later. The next probe leaves with the next packet.
-Time advances in steps of ``step`` base RTTs: decisions within a step are one batch.
+A flow has one probe under way, which is never lost. It meets the queue half a base RTT after it
+left. Its answer, at which the flow decides, is back half a base RTT later. The next probe leaves
+with the next packet. Time advances in steps of ``step`` base RTTs: decisions within a step are one
+batch.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ from thalweg.train.environment import Given
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """One link that some flows share. Rates of the start are drawn log-uniformly."""
+    """One link that some flows share. First rates are drawn log-uniformly."""
 
     flows: int
     duration_s: float = 10e-3
-    warm_up_s: float = 5e-3  # before this nothing counts in the outcome
+    warm_up_s: float = 5e-3  # warm-up, not part of the outcome
     line_rate_bps: float = 100e9
     capacity: float = 1.0  # the bottleneck's rate, as a fraction of the line rate
     random_loss: float = 0.0  # probability that a packet is lost on the way, whatever the load
@@ -52,7 +51,7 @@ class Bottleneck:
     packet_bytes: int = 1024
     burst_bytes: int = 8192
     limit_bytes: int = 10 << 20
-    mark_bytes: int = 400_000  # packets that find more waiting are marked
+    mark_bytes: int = 400_000  # packets that meet a longer queue are marked
     start_rate: tuple[float, float] = (0.01, 1.0)
     start_spread_s: float = 1e-4
     minimum_rate: float = 1e-5
@@ -107,7 +106,8 @@ class FluidBatch:
         self._mark = each("mark_bytes") * byte_s
         self._time = np.zeros(len(scenarios))
         self._queue = np.zeros(len(scenarios))
-        # Integrals over time of what a flow of rate 1 gets delivered, marked and lost.
+        # Integrals over time of the packets of a flow of rate 1 that are delivered, marked and
+        # lost.
         self._delivered, self._marked, self._lost = np.zeros((3, len(scenarios)))
         self._egress = np.zeros(len(scenarios))
         self._dropped = np.zeros(len(scenarios))

@@ -1,12 +1,11 @@
-"""The controllers' networks, and how they answer batches of decisions quickly.
+"""The controllers' networks, and fast answers to batches of decisions.
 
-Sums are written out: libraries of linear algebra order them by the processor that they find, and
-weights would depend on it.
+Sums are written out: linear algebra libraries order them by the processor, and weights would depend
+on it.
 
-A deterministic policy maps an observation, and what it remembers of the flow, to an action
-u = tanh(...) in (-1, 1). Both kinds offer the same three things, so that an algorithm need not
-know which it trains: ``memory`` (numbers remembered per flow), ``step`` (one decision of n
-flows), ``sequence`` (whole rollouts).
+A deterministic policy maps an observation, and its memory of the flow, to an action u = tanh(...)
+in (-1, 1). Both kinds have one interface, so that an algorithm need not know which it trains:
+``memory`` (numbers per flow), ``step`` (one decision of n flows), ``sequence`` (whole rollouts).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-#: An array of NumPy where a compiled function is called, of JAX inside of it.
+#: A NumPy array where a compiled function is called, a JAX array inside of it.
 Traced = Any
 
 
@@ -32,7 +31,7 @@ class Policy(Protocol):
 
     @property
     def memory(self) -> int:
-        """Numbers that it remembers per flow."""
+        """Numbers of memory per flow."""
         ...
 
     def step(self, observation: Array, state: Array) -> tuple[Array, Array]:
@@ -50,7 +49,7 @@ def orthogonal(key: Array, rows: int, columns: int, gain: float) -> Array:
     long, short = max(rows, columns), min(rows, columns)
     basis: list[NDArray[np.float64]] = []
     for column in np.asarray(jax.random.normal(key, (long, short)), np.float64).T:
-        # What rounding leaves of the others goes at the second time.
+        # The second pass removes the remainder that rounding leaves.
         for other in basis * 2:
             column = column - math.fsum(column * other) * other
         basis.append(column / math.sqrt(math.fsum(column * column)))
@@ -66,8 +65,8 @@ def product(x: Array, weight: Array) -> Array:
 class Mlp(eqx.Module):
     """Layers without bias, ReLU between them: 4-12-12-1 is the published controller.
 
-    Without bias, an observation of zeros has the action zero: the controller's fixed point is
-    where the error is zero, whatever it learns.
+    Without bias, an observation of zeros has the action zero: whatever the controller learns, its
+    fixed point is at error zero.
     """
 
     weights: list[Array]  # [out, in] each
@@ -155,14 +154,14 @@ def _compiled(structure: jax.tree_util.PyTreeDef) -> Callable[..., tuple[Array, 
 
 
 class Acting:
-    """A policy at work on many flows: keeps what it remembers of each."""
+    """A policy at work on many flows, with its memory of each."""
 
     def __init__(self, policy: Policy, keys: int) -> None:
         self.load(policy)
         self.state = np.zeros((keys, policy.memory), np.float32)
 
     def load(self, policy: Policy) -> None:
-        """Acts by this policy from now on; what is remembered stays."""
+        """Acts by this policy from now on; the memory stays."""
         self._leaves, structure = jax.tree.flatten(policy)
         self._step = _compiled(structure)
 

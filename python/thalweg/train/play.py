@@ -1,7 +1,7 @@
 """A model file at work on the packet simulator, on flows that start at unlike rates.
 
-The simulator runs model files itself, and faster; here every flow has a rate of its own at the
-start, which tells how soon the flows become equal.
+The simulator runs model files itself, and faster. Here every flow has a first rate of its own,
+which shows how soon flows become equal.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 After "Proximal Policy Optimization Algorithms" (Schulman et al., 2017): clipped objective,
 generalised advantage estimates, several passes over each set of rollouts in minibatches. Its critic
-cannot tell from one flow's observation what the others do, and drawn actions keep flows from
-settling: whether it learns to send at all hangs on the scale of the error (docs/measurements/adpg.md, "What the
-baselines learned").
+cannot see the other flows in one flow's observation, and drawn actions keep flows from settling.
+Whether it learns to send at all depends on the scale of the error (docs/measurements/adpg.md, "What
+the baselines learned").
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from thalweg.train.run import Run, command_line
 from thalweg.train.settings import flag
 from thalweg.train.stochastic import ActorCritic, ErrorSettings
 
-#: Of the curves.
+#: Columns of the curves.
 COLUMNS = ("objective", "moved", "reward")
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How PPO learns, whatever from."""
+    """Settings of PPO itself, for any reward."""
 
     learning_rate: float = flag(2.5e-4, "of Adam")
     gamma: float = flag(0.99, "discount per decision")
@@ -50,7 +50,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Settings(Algorithm, ErrorSettings):
-    """What a run depends on."""
+    """Settings of a run."""
 
     output: str = flag("runs/ppo", "directory of the checkpoint and the curves")
 
@@ -61,7 +61,7 @@ def new_policy(settings: Settings) -> ActorCritic:
     return ActorCritic(settings.feature_set().size, settings.hidden, settings.law, key)
 
 
-#: What acts by a policy.
+#: The agent that acts by a policy.
 agent = Settings.agent
 
 
@@ -69,7 +69,7 @@ def estimate(
     rollouts: Rollouts, gamma: float, gae_lambda: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Advantages and returns, [keys, capacity]; they count where ``rollouts.mask(1)`` does. The
-    last decision of each row only lends its value to what comes after the row."""
+    last decision of each row only gives its value, for the return beyond the row."""
     value, reward = rollouts["value"], outcomes(rollouts["reward"])
     goes_on = 1 - outcomes(rollouts["done"])
     counts = rollouts.mask(drop_last=1)
@@ -145,8 +145,7 @@ def learn(
     )
     rng = np.random.default_rng(seed)
     total = len(flat["target"])
-    # Of one size, because each size is compiled; what is left over comes to its turn in another
-    # pass, by chance.
+    # Of one size, because each size is compiled; the rest is left to other passes, by chance.
     size = min(settings.minibatch, 1 << max((total // 2).bit_length() - 1, 0))
     values, moves = [], []
     for _ in range(settings.passes):
@@ -166,7 +165,7 @@ def learn(
 
 
 def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
-    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations instead of those that
     ``settings.scenarios`` names."""
     make = make or maker(settings.scenarios, settings.duration_s)
     pool = LocalPool(make, functools.partial(agent, settings), settings.rollout)

@@ -3,7 +3,7 @@
 After "Simple statistical gradient-following algorithms for connectionist reinforcement learning"
 (Williams, 1992): the probability of each action moves with the discounted sum of the rewards that
 followed it, less a baseline. There is no critic: the baseline of decision t is the mean over all
-rollouts at their decision t, which also takes out that later decisions have fewer rewards ahead.
+rollouts at their decision t, so it also allows for the fewer rewards ahead of later decisions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thalweg.train.stochastic import ActorCritic, ErrorSettings
 
 @dataclass(frozen=True)
 class Settings(ErrorSettings):
-    """What a run depends on."""
+    """Settings of a run."""
 
     output: str = flag("runs/reinforce", "directory of the checkpoint and the curves")
     updates: int = flag(400, "gradient steps")
@@ -46,14 +46,14 @@ def new_policy(settings: Settings) -> ActorCritic:
     return ActorCritic(size, settings.hidden, settings.law, key, critic=False)
 
 
-#: What acts by a policy.
+#: The agent that acts by a policy.
 agent = Settings.agent
 
 
 def returns(rollouts: Rollouts, gamma: float) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Discounted sums of what followed each action up to the end of its episode or row, and which
-    of them count. Where a row has ended episodes, what follows its last end is left out, because
-    the return of an unfinished episode is not known."""
+    """Discounted sums of the rewards after each action, up to the end of its episode or row, and
+    which of them count. In a row with ended episodes, decisions after the last end are left out,
+    because the return of an unfinished episode is unknown."""
     reward, done = outcomes(rollouts["reward"]), outcomes(rollouts["done"])
     counts = rollouts.mask(drop_last=1)
     done = np.where(counts, done, 0)
@@ -120,7 +120,7 @@ def learn(
 
 
 def train(settings: Settings, make: MakeBatch | None = None) -> ActorCritic:
-    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations other than those that
+    """Trains: see :class:`thalweg.train.run.Run`. ``make``: simulations instead of those that
     ``settings.scenarios`` names."""
     make = make or maker(settings.scenarios, settings.duration_s)
     pool = LocalPool(make, functools.partial(agent, settings), settings.rollout)

@@ -2,9 +2,8 @@
 spread over a Ray cluster.
 
 Each flow has its own row, found by its key, and grows by its own decisions only. Rows differ in
-length, because flows with a shorter round-trip time decide more often; what is computed from them
-uses :meth:`Rollouts.mask`. The same :class:`Collector` runs here and there, so both give the same
-rollouts.
+length, because flows with a shorter round-trip time decide more often; computations on them use
+:meth:`Rollouts.mask`. Both run the same :class:`Collector`, so both give the same rollouts.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from thalweg.train.environment import Batch, Decisions, MakeBatch
 
 
 class Diverged(Exception):
-    """Training came to numbers that are not finite; the last checkpoint is from before."""
+    """Training reached numbers that are not finite; the last checkpoint is older."""
 
 
 @dataclass
@@ -28,8 +27,8 @@ class Rollouts:
     """Rows of decisions, one row a flow.
 
     data: [keys, capacity, ...] by field, zero beyond each row's length. length: [keys], the
-    decisions in each row. memory: [keys, memory], what the policy remembered before them. ended:
-    whether the simulations are over.
+    decisions in each row. memory: [keys, memory], the policy's memory before them. ended: whether
+    the simulations are over.
     """
 
     data: dict[str, NDArray[np.float32]]
@@ -45,8 +44,8 @@ class Rollouts:
         fields: Mapping[str, tuple[int, ...]],
         memory: NDArray[np.float32] | None = None,
     ) -> Rollouts:
-        """Rows that hold ``capacity`` decisions each. ``fields``: what is kept of a decision: name,
-        and the shape of one entry (() for a number)."""
+        """Rows that hold ``capacity`` decisions each. ``fields``: fields of a decision by name,
+        with the shape of one entry (() for a number)."""
         return cls(
             {n: np.zeros((keys, capacity, *shape), np.float32) for n, shape in fields.items()},
             np.zeros(keys, np.int64),
@@ -89,26 +88,26 @@ class Rollouts:
         return bool(self.length.max(initial=0) < self.capacity)
 
     def mask(self, drop_last: int = 0) -> NDArray[np.bool_]:
-        """Which entries count, [keys, capacity]; the last ``drop_last`` of each row do not."""
+        """The entries that count, [keys, capacity]: all but the last ``drop_last`` of each row."""
         return np.arange(self.capacity) < (self.length - drop_last)[:, None]
 
 
 def outcomes(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What followed each decision: entry t is what the flow saw at its decision t + 1, and the
-    last is 0. ``values`` is [keys, capacity]; use the mask without each row's last entry."""
+    """``values`` [keys, capacity] one decision later: entry t is that of decision t + 1, the last
+    is 0. Use the mask without each row's last entry."""
     after = np.zeros_like(values)
     after[:, :-1] = values[:, 1:]
     return after
 
 
 class Agent(Protocol):
-    """Answers decisions, and says what of them training needs."""
+    """Answers decisions, and records the fields that training needs."""
 
-    #: What it records of a decision: name and shape, as for :meth:`Rollouts.empty`.
+    #: Fields that it records of a decision: name and shape, as for :meth:`Rollouts.empty`.
     fields: dict[str, tuple[int, ...]]
 
     def reset(self, keys: int, seed: int) -> None:
-        """New simulations with this many flows; all that is stochastic comes from the seed."""
+        """New simulations with this many flows; all random numbers come from the seed."""
         ...
 
     def load(self, policy: Any) -> None:
@@ -116,7 +115,7 @@ class Agent(Protocol):
         ...
 
     def memory(self) -> NDArray[np.float32]:
-        """What the policy remembers of each flow, [keys, memory]."""
+        """The policy's memory of each flow, [keys, memory]."""
         ...
 
     def decide(self, decisions: Decisions) -> tuple[NDArray[np.float32], dict[str, Any]]:
@@ -125,10 +124,10 @@ class Agent(Protocol):
 
 
 class Collector:
-    """Runs one batch of simulations and cuts what happens into rollouts.
+    """Runs one batch of simulations and cuts its decisions into rollouts.
 
-    length: decisions per flow on average that make a rollout. A flow that decides more often than
-        others may have up to twice as many.
+    length: mean decisions per flow in a rollout. A flow that decides more often than others may
+        have up to twice as many.
     """
 
     def __init__(self, make: MakeBatch, agent: Agent, length: int) -> None:
@@ -161,7 +160,8 @@ class Collector:
         return rollouts
 
     def finish(self, policy: Any) -> list[dict[str, float]]:
-        """Runs the simulations to their end by this policy, keeping nothing; their outcomes."""
+        """Runs the simulations to their end by this policy, without rollouts; returns their
+        outcomes."""
         batch, agent = self._started(policy)
         envs = 0
         while (decisions := batch.advance()) is not None:

@@ -1,5 +1,5 @@
-"""A training run around an algorithm's own gradient steps: episodes, checkpoints, curves; and its
-command line."""
+"""A training run around an algorithm's gradient steps: episodes, checkpoints, curves, command
+line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ P = TypeVar("P")
 #: Name of the checkpoint in a run's directory.
 CHECKPOINT = "checkpoint.safetensors"
 
-#: Settings that do not decide what is learned. A run may go on with others.
+#: Settings that do not change the result. A run may go on with others.
 BESIDE = ("output", "ray", "quiet")
 
 
@@ -43,21 +43,21 @@ class Pool(Protocol):
 
 
 class Run(Generic[P]):
-    """Iterates over the rollouts of a run until ``settings.updates``, each of which is to be
-    answered by :meth:`step`; goes on from the checkpoint in ``settings.output`` if there is one.
+    """Iterates over the rollouts of a run until ``settings.updates``; :meth:`step` must answer
+    each. Goes on from the checkpoint in ``settings.output`` if there is one.
 
         with Run("name", settings, policy, optimiser, pool, columns, shown) as run:
             for rollouts in run:
                 run.step(*learn(run.policy, run.state, rollouts))
 
     An episode is one set of simulations from start to end, with as many steps as fit. Its seeds
-    follow from the run's seed and its number, and checkpoints are written between episodes: a run
-    that was killed repeats its last episode and arrives at the same curve.
+    follow from the run's seed and its number. Checkpoints are written between episodes: a killed
+    run repeats its last episode and gives the same curve.
 
     kind: the algorithm, as checkpoints name it. columns: of the curves; ``objective`` is one.
-    shown: the one that the progress line shows. may_fall_silent: a policy under which flows come
-    to decide so rarely that an episode holds too little to learn from is a result, and ends
-    training; otherwise, and in the first episode, it is a fault.
+    shown: the column of the progress line. may_fall_silent: where flows come to decide so rarely
+    that an episode is too short to learn from, training ends with that result; otherwise, and in
+    the first episode, it is a fault.
 
     Raises Diverged, CheckpointError, ValueError, OSError; the last good checkpoint is kept.
     """
@@ -80,13 +80,13 @@ class Run(Generic[P]):
         self._path = self._directory / CHECKPOINT
         self._learned = {k: v for k, v in as_json(settings).items() if k not in BESIDE}
         self._commit = checkpoint.source_commit()
-        #: What was learned so far, and the optimiser's state.
+        #: The policy so far, and the optimiser's state.
         self.policy, self.state = policy, optimise.init(eqx.filter(policy, eqx.is_array))
         self.episode = self.update = self._decisions = 0
-        #: Whether the step to come is the last one of an episode.
+        #: Whether the next step is the last of an episode.
         self.ends = False
         if self._path.exists():
-            # First, for of other settings arrays may be of other shapes, too.
+            # First: with other settings arrays may have other shapes, too.
             stored = checkpoint.state(self._path, kind)["settings"]
             checkpoint.same_settings(self._path, stored, self._learned)
             (self.policy, self.state), found = checkpoint.read(
@@ -116,12 +116,12 @@ class Run(Generic[P]):
 
     @property
     def seed(self) -> tuple[int, int, int]:
-        """A seed of what is random in the step to come."""
+        """A seed for the next step."""
         return self._settings.seed, self.episode, self.update
 
     @property
     def last(self) -> bool:
-        """Whether the step to come is the run's last one."""
+        """Whether the next step is the last of the run."""
         return self.update + 1 == self._settings.updates
 
     def __iter__(self) -> Iterator[Rollouts]:
@@ -137,7 +137,7 @@ class Run(Generic[P]):
                     raise self._diverged(str(error)) from error
                 ended = rollouts.ended
                 self._decisions += int(rollouts.length.sum())
-                # The end of an episode may leave too little to learn from.
+                # An episode's last rollouts may be too short to learn from.
                 if rollouts.length.mean() >= max(2, s.rollout / 4):
                     self.ends = ended or self.last
                     yield rollouts
@@ -150,7 +150,8 @@ class Run(Generic[P]):
                     raise ValueError(
                         f"{few}; lengthen them, or shorten the rollouts of {s.rollout}"
                     )
-                # It was enough before: by now flows hardly send, or lose nearly all they send.
+                # Earlier episodes sufficed: by now flows hardly send, or lose nearly all that they
+                # send.
                 print(f"{few}: ended at update {self.update} of {s.updates}", file=sys.stderr)
                 return
             self.episode += 1
@@ -163,8 +164,8 @@ class Run(Generic[P]):
         row: Mapping[str, float],
         evaluate: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """What the last rollouts led to, and the row of the curves; ``evaluate`` has more of it,
-        and is called once all numbers are known to be finite."""
+        """Takes the policy after the last rollouts, and the row of the curves. ``evaluate`` gives
+        more columns, and is called once all numbers are known to be finite."""
         if not np.isfinite(row["objective"]) or not finite((policy, state)):
             raise self._diverged(
                 f"numbers that are not finite (objective {row['objective']})",
@@ -211,7 +212,7 @@ class Curves:
                 kept = [
                     row
                     for row in rows
-                    # A row that the end of the process cut short is shorter.
+                    # The end of the process may cut a row short.
                     if len(row) == len(self._columns) and int(row[0]) <= after_update
                 ]
         text = io.StringIO(newline="")
@@ -229,7 +230,7 @@ class Curves:
             )
             self._file.flush()
         except OSError as error:
-            # Closing it tries once more, and would say so instead.
+            # Closing the file writes once more, and would raise instead.
             with contextlib.suppress(OSError):
                 self._file.close()
             raise OSError(error.errno, error.strerror, str(self._path)) from error
@@ -248,7 +249,7 @@ def finite(tree: Any) -> bool:
 
 
 def _kept(directory: Path) -> str:
-    """What a run that ends early leaves."""
+    """The words for a run that ends early: the checkpoint that it leaves."""
     path = directory / CHECKPOINT
     return f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
 
@@ -259,8 +260,8 @@ def command_line(
     arguments: Sequence[str] | None,
     about: str | None,
 ) -> int:
-    """The command line of an algorithm: reads the settings and has ``train`` do it by them. The
-    exit code: 0, 1 where something failed, 130 if interrupted."""
+    """The command line of an algorithm: reads the settings and calls ``train``. Exit code: 0, 1
+    after a failure, 130 if interrupted."""
     chosen = parse(settings, arguments, (about or "").split("\n")[0])
     if not PINNED:
         print("note: with this jaxlib, weights depend on the processor", file=sys.stderr)

@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 def flag(default: Any, text: str) -> Any:
-    """A field of a settings dataclass: its default and what it does, with its unit."""
+    """A field of a settings dataclass: its default, its effect and its unit."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every run has. Everything but ``output`` and ``quiet`` decides what is learned."""
+    """Settings of every run. All but ``output`` and ``quiet`` change the result."""
 
     output: str = flag("runs/unnamed", "directory of the checkpoint and the curves")
     seed: int = flag(1, "seed of networks and simulations")
@@ -49,7 +49,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class FeatureSettings(Settings):
-    """Of an algorithm that sees the features of :mod:`thalweg.features` and seeks its target."""
+    """Settings of algorithms that see the features of :mod:`thalweg.features` and seek their
+    target."""
 
     target: float = flag(0.033, "signal that the controller holds; more means throughput, latency")
     offset: float = flag(1.4, "inflation of the round-trip time that counts as none")
@@ -104,7 +105,7 @@ def _listed(kind: Any) -> Any:
 
 
 def as_json(settings: Any) -> dict[str, Any]:
-    """The settings as JSON can hold them."""
+    """The settings as JSON."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(settings).items()

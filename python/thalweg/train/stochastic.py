@@ -1,10 +1,9 @@
-"""What the baselines (REINFORCE, PPO, Aurora) share: a policy that draws its actions, and the agent
+"""Common to the baselines (REINFORCE, PPO, Aurora): a policy that draws its actions, and the agent
 that acts by it on flows.
 
-Of decision t rollouts hold ``observation``, ``action``,
-``log_prob`` (of the action, when it was drawn), ``value`` (0 without a critic), and ``reward`` and
-``done`` as they were found *at* decision t, so that both belong to action t - 1. Flows never are
-done: they are cut off.
+Rollouts hold for decision t ``observation``, ``action``, ``log_prob`` (of the action, when it was
+drawn) and ``value`` (0 without a critic). ``reward`` and ``done`` are measured *at* decision t, so
+they belong to action t - 1. Flows are never done, only cut off.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from thalweg.train.environment import Decisions
 from thalweg.train.networks import Dense, padded
 from thalweg.train.settings import FeatureSettings, flag
 
-#: What the published discrete controllers multiply the rate by.
+#: Factors of the rate of the published discrete controllers.
 MULTIPLIERS = np.array([0.8, 0.95, 1.0, 1.05, 1.1, 1.2], np.float32)
 
 
@@ -97,7 +96,7 @@ class Gaussian:
 
 
 class ActorCritic(eqx.Module):
-    """A stochastic policy and, unless ``critic`` is None, an estimate of what is to come."""
+    """A stochastic policy and, unless ``critic`` is None, an estimate of the return."""
 
     actor: Dense
     critic: Dense | None
@@ -128,7 +127,8 @@ class ActorCritic(eqx.Module):
 
 @functools.cache
 def _compiled(structure: jax.tree_util.PyTreeDef) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What draws, and what takes the likeliest, by policies of one structure, given their arrays."""
+    """Functions that draw actions and that take the likeliest, for policies of one structure, given
+    their arrays."""
 
     def draw(leaves: list[Array], observation: Array, uniform: Array) -> tuple[Array, Array, Array]:
         policy = jax.tree.unflatten(structure, leaves)
@@ -179,13 +179,13 @@ def _pad(array: Floats, fill: float = 0.0) -> Floats:
 
 
 def record_fields(size: int, law: Discrete | Gaussian) -> dict[str, tuple[int, ...]]:
-    """What rollouts hold of a decision with an observation of this size."""
+    """Fields of a decision in rollouts, with an observation of this size."""
     numbers: dict[str, tuple[int, ...]] = dict.fromkeys(("log_prob", "value", "reward", "done"), ())
     return {"observation": (size,), "action": (law.width,), **numbers}
 
 
 class Encoder(Protocol):
-    """How a stochastic policy sees flows, and what its actions mean to them."""
+    """Observations of flows for a stochastic policy, and the meaning of its actions."""
 
     #: Numbers in an observation.
     size: int
@@ -203,8 +203,8 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class ErrorSettings(FeatureSettings):
-    """Of REINFORCE and PPO: they see the features of the deterministic controller, and get the
-    reward that it climbs."""
+    """Settings of REINFORCE and PPO, which have the features of the deterministic controller and
+    the reward that it climbs."""
 
     actions: str = flag("discrete", "discrete (six multipliers) or gaussian")
 
@@ -215,11 +215,12 @@ class ErrorSettings(FeatureSettings):
 
     @property
     def law(self) -> Discrete | Gaussian:
-        """How actions are drawn."""
+        """The distribution of actions."""
         return Discrete(len(MULTIPLIERS)) if self.actions == "discrete" else Gaussian(1)
 
     def agent(self, explore: bool = True) -> Stochastic:
-        """What acts by a policy of such settings; without ``explore`` it takes the likeliest."""
+        """The agent that acts by a policy of such settings; without ``explore`` it takes the
+        likeliest action."""
         return Stochastic(Errors(self), self.law, explore)
 
 

@@ -1,4 +1,4 @@
-"""What REINFORCE, PPO or Aurora have learned, at work in the packet simulator.
+"""Trained policies of REINFORCE, PPO or Aurora, at work in the packet simulator.
 
 Model files hold deterministic networks with ReLU; these policies have others, so they decide from
 outside, through :class:`thalweg.sim.Batch`. They take their likeliest actions and draw none.
@@ -26,8 +26,8 @@ ALGORITHMS: dict[str, ModuleType] = {"reinforce": reinforce, "ppo": ppo, "aurora
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained policy. ``kind``: the algorithm, a key of :data:`ALGORITHMS`. ``digest``: of the
-    checkpoint that it comes from. ``initial``: first rate of its flows, a share of the line rate."""
+    """A trained policy. ``kind``: the algorithm, a key of :data:`ALGORITHMS`. ``digest``: of its
+    checkpoint. ``initial``: first rate of its flows, a share of the line rate."""
 
     kind: str
     settings: Any
@@ -51,8 +51,8 @@ class Trained:
         return f"{self.digest} {self.initial}"
 
     def run(self, scenario: Scenario, seed: int) -> Outcome:
-        """The scenario with all flows under this policy. Raises Diverged for an answer that is no
-        number."""
+        """The scenario with all flows under this policy. Raises Diverged for an answer that is not
+        finite."""
         batch = Batch(scenario, [seed], self.initial, jobs=1)
         agent = ALGORITHMS[self.kind].agent(self.settings, explore=False)
         agent.reset(batch.flows, 0)

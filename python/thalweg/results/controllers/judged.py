@@ -20,7 +20,7 @@ CELLS = "cells.jsonl"
 
 class Judged:
     """The tables of a page that are of the simulator alone. Raises OSError and ValueError for
-    scenarios and models that are not there or are none."""
+    missing or invalid scenarios and models."""
 
     def __init__(self, page: lists.Page, folder: Path) -> None:
         self._folder = folder

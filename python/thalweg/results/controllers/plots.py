@@ -13,13 +13,13 @@ import numpy as np
 
 from thalweg.sim import Outcome
 
-#: More rates in one picture are a surface.
+#: Most rates in one picture, before lines fill it.
 MOST_RATES = 16
 
 
 def traces(outcomes: Sequence[tuple[str, Outcome]]) -> bytes:
     """Rates (above) and the fullest queue (below) over time, a column for each outcome, which
-    must have series. Of many flows only some are drawn, evenly chosen, the first among them."""
+    must have series. Of many flows an even choice is drawn, the first among them."""
     pyplot = _pyplot()
     figure, axes = pyplot.subplots(
         2,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: The figures.
+#: The published figures.
 FIGURES = Path(__file__).with_name("published.toml")
 
 #: Figures within this part of the larger are alike (definition 1 of the paper).
@@ -23,9 +23,9 @@ LOSS_PERCENT = 0.1
 
 @dataclass(frozen=True)
 class Statistic:
-    """A figure of a run: its heading with its unit, its column of a row, and what is better.
-    ``decimals``: how many tables show; None where values differ by orders of magnitude, so that
-    three figures say more."""
+    """A figure of a run: its heading with its unit, its column of a row, and the better direction.
+    ``decimals``: digits that tables show; None for three significant figures, where values differ
+    by orders of magnitude."""
 
     heading: str
     column: str
@@ -33,7 +33,7 @@ class Statistic:
     decimals: int | None = 1
 
 
-#: By the key that the file of figures has.
+#: Statistics by their keys in the file of figures.
 STATISTICS = {
     "utilisation": Statistic("SU %", "utilisation_percent", True),
     "fairness": Statistic("FR %", "fairness_percent", True),
@@ -92,8 +92,8 @@ def dominates(
     statistics: Sequence[str], a: Sequence[float] | None, b: Sequence[float] | None
 ) -> bool:
     """Whether ``a`` dominates ``b`` in the sense of Pareto: better in one figure and worse in
-    none, where figures within 5 % of each other are alike. What has no figures because of loss is
-    dominated by all that has."""
+    none, where figures within 5 % of each other are alike. An entry without figures, because of
+    loss, is dominated by every entry with figures."""
     if a is None or b is None:
         return a is not None
     better = False

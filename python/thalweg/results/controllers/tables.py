@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def lossy(self) -> bool:
-        """Whether there is loss to speak of."""
+        """Whether the loss reaches :data:`LOSS_PERCENT`."""
         return self.loss_percent >= LOSS_PERCENT
 
 
@@ -86,7 +86,7 @@ class Measured:
 
 class Job:
     """The simulations of one table, whose paths are relative to the folder. Raises OSError and
-    ValueError for a scenario, model or checkpoint that is not there or is none."""
+    ValueError for a missing or invalid scenario, model or checkpoint."""
 
     def __init__(self, table: lists.Controllers, folder: Path) -> None:
         self.rows: tuple[published.PublishedRow, ...] = ()
@@ -141,7 +141,7 @@ class Job:
             loss = size in row.entries and figures is None
             same = [one for one in left if _is_of(one, row)]
             for one in same:
-                # Several versions of one algorithm go by their own names.
+                # Several versions of one algorithm keep their own names.
                 label = row.name if len(same) == 1 else one.label
                 yield Line(label, row.name, figures, loss, left.pop(one))
             if not same and size in row.entries:
@@ -274,7 +274,7 @@ def marked(table: Measured, part: Part) -> tuple[list[bool], list[bool]]:
         return [exists and next(good) for exists, _ in entries]
 
     def figures(one: Entry) -> tuple[float, ...] | None:
-        # A table that has a column for loss does not replace figures by the word.
+        # A table with a column for drops keeps its figures despite loss.
         if one.lossy and "dropped" not in table.statistics:
             return None
         worst = {True: -math.inf, False: math.inf}
