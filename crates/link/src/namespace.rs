@@ -21,6 +21,7 @@ use nix::sys::socket::{
 };
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, getegid, geteuid};
+use thalweg_process::capabilities;
 
 use crate::error::Error;
 use crate::tun::{self, Addresses, Fault};
@@ -38,9 +39,6 @@ pub const FAR: Addresses = Addresses {
     v6: Ipv6Addr::new(0xfd74, 0x6861, 0x6c77, 0, 0, 0, 0, 1),
     sends_all: false,
 };
-
-/// CAP_NET_ADMIN and CAP_SYS_ADMIN (linux/capability.h).
-const CAPABILITIES: u64 = (1 << 12) | (1 << 21);
 
 /// How many descriptors the child sends: per end the namespace, the device and
 /// the counters; then the user namespace, or any descriptor if there is none.
@@ -82,7 +80,7 @@ impl Ends {
             )));
         }
         // A user namespace would take root's real privileges away for no gain.
-        let plan = (!privileged()).then(Mapping::own);
+        let plan = (!capabilities::may_administrate()).then(Mapping::own);
         let with_user = plan.is_some();
         let answer = by_a_child(move || build(plan.as_ref()))?;
         Self::from_answer(answer, with_user)
@@ -197,15 +195,6 @@ impl Entrance {
         setns(self.network.as_fd(), CloneFlags::CLONE_NEWNET)?;
         Ok(())
     }
-}
-
-fn privileged() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.unwrap_or(0) & CAPABILITIES == CAPABILITIES
 }
 
 /// The lines of uid_map and gid_map: the caller is root inside.

@@ -3,6 +3,7 @@
 //! For programs that set something up, run others in it and remove it again, also after Ctrl-C.
 //! This crate knows nothing of kernels or congestion controls.
 
+pub mod capabilities;
 mod child;
 mod error;
 pub mod http;

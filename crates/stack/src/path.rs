@@ -19,6 +19,7 @@ use thalweg_link::Settings;
 use thalweg_link::namespace::{Ends, FAR, NEAR};
 use thalweg_link::run::Link;
 use thalweg_link::tun::{self, Fault, MTU_BYTES, NAME};
+use thalweg_process::capabilities::may_administrate;
 use thalweg_units::Size;
 
 use crate::boot::Wire;
@@ -27,7 +28,6 @@ use crate::control::Job;
 use crate::end::INTERFACE;
 use crate::error::Error;
 use crate::place::Place;
-use crate::wire::may_administrate;
 use crate::{Bed, Finished, ip};
 
 /// The kernel's TAP device at the near end.

@@ -15,11 +15,12 @@ use nix::ifaddrs::getifaddrs;
 use nix::libc;
 use nix::unistd::{User, geteuid};
 use thalweg_link::tun;
+use thalweg_process::capabilities::may_administrate;
 use thalweg_process::signals::Signals;
 
 use crate::control::Ends;
 use crate::error::Error;
-use crate::wire::{self, Number, may_administrate};
+use crate::wire::{self, Number};
 use crate::{check_tools, ip, names, nat, system};
 
 /// Number of wires per user.

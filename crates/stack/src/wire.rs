@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::net::if_::if_nametoindex;
+use thalweg_process::capabilities::may_administrate;
 use thalweg_process::tool;
 use thalweg_units::prefix::{MAPPED, Prefix, bits};
 
@@ -154,17 +155,6 @@ impl Wire {
     pub(crate) fn contact(&self) -> &Contact {
         &self.contact
     }
-}
-
-/// Whether this process may make network namespaces, devices and rules.
-pub(crate) fn may_administrate() -> bool {
-    const NEEDED: u64 = (1 << 12) | (1 << 21);
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    effective.unwrap_or(0) & NEEDED == NEEDED
 }
 
 /// The number of a wire. Its device, tables and addresses follow from it.

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 
 use nix::libc;
 use thalweg_link::tun;
+use thalweg_process::capabilities::{self, NET_ADMIN, SYS_ADMIN};
 use thalweg_process::tool;
 
 use super::{WireKind, cgroup};
@@ -20,17 +21,15 @@ use crate::units::Delay;
 
 /// Bits of `CapEff` (linux/capability.h) and their use.
 const CAPABILITIES: [(u32, &str); 2] = [
-    (12, "CAP_NET_ADMIN (links, queues, the loss program)"),
-    (21, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
+    (NET_ADMIN, "CAP_NET_ADMIN (links, queues, the loss program)"),
+    (SYS_ADMIN, "CAP_SYS_ADMIN (network namespaces, mounts, BPF)"),
 ];
 
 /// Everything that is missing, one line each.
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = effective_capabilities(&status);
     for (bit, what) in CAPABILITIES {
-        if effective & (1 << bit) == 0 {
+        if !capabilities::has(bit) {
             missing.push(format!("no {what}: run it as root, for instance with sudo"));
         }
     }
@@ -197,14 +196,6 @@ pub(crate) fn check(scenarios: &[Scenario], modes: &[Mode], wire: WireKind) -> R
     }
 }
 
-fn effective_capabilities(status: &str) -> u64 {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
-}
-
 /// Runs `tc` in a new network namespace, which ends with it.
 fn try_in_new_namespace(words: &str) -> Result<(), String> {
     let mut command = tool::command("tc");
@@ -222,17 +213,5 @@ fn try_in_new_namespace(words: &str) -> Result<(), String> {
         Ok(())
     } else {
         Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capabilities_are_read_from_the_effective_set() {
-        let status = "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000000000201000\n";
-        assert_eq!(effective_capabilities(status), (1 << 12) | (1 << 21));
-        assert_eq!(effective_capabilities(""), 0);
     }
 }
