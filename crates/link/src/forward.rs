@@ -121,7 +121,7 @@ impl Worker {
             to,
             began,
             spare: Vec::new(),
-            lateness: Histogram::new(),
+            lateness: Histogram::default(),
             first_ns: None,
             last_ns: 0,
             refused: 0,

@@ -103,7 +103,7 @@ impl Meter {
             decisions: 0,
             notifications: 0,
             pauses: 0,
-            queued: Histogram::new(),
+            queued: Histogram::default(),
             completions: Vec::new(),
             offered: plan.arrivals.as_ref().map(|_| Offered::default()),
             begun: vec![Time::ZERO; flows],
