@@ -1,8 +1,5 @@
 //! Errors of kernels that are processes.
 
-use std::io;
-use std::path::PathBuf;
-
 use crate::Kind;
 
 /// Why a kernel could not be found, started or used.
@@ -62,17 +59,6 @@ impl Error {
     pub fn is_interruption(&self) -> bool {
         matches!(self, Self::Process(thalweg_process::Error::Interrupted))
     }
-
-    pub(crate) fn io(
-        what: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::io(what, path);
-        move |why| failed(why).into()
-    }
-
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::system(what);
-        move |why| failed(why).into()
-    }
 }
+
+thalweg_process::constructors!(Error);

@@ -1,8 +1,5 @@
 //! Errors of a laboratory run.
 
-use std::io;
-use std::path::PathBuf;
-
 /// Why a laboratory run failed. A missed expectation is not an error: see
 /// [`crate::Outcome::passed`].
 #[derive(Debug, thiserror::Error)]
@@ -108,17 +105,6 @@ impl Error {
             Self::Process(Interrupted) | Self::Link(thalweg_link::Error::Process(Interrupted))
         )
     }
-
-    pub(crate) fn io(
-        what: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::io(what, path);
-        move |why| failed(why).into()
-    }
-
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::system(what);
-        move |why| failed(why).into()
-    }
 }
+
+thalweg_process::constructors!(Error);

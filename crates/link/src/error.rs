@@ -36,9 +36,4 @@ pub enum Error {
     Options(String),
 }
 
-impl Error {
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::system(what);
-        move |why| failed(why).into()
-    }
-}
+thalweg_process::constructors!(Error);

@@ -52,3 +52,25 @@ impl Error {
         move |why| Self::System { what, why }
     }
 }
+
+/// Gives an error type that holds an [`Error`] its constructors for `map_err`, `io` and `system`.
+#[macro_export]
+macro_rules! constructors {
+    ($name:ident) => {
+        #[allow(dead_code, reason = "a crate may need one of them only")]
+        impl $name {
+            pub(crate) fn io(
+                what: &'static str,
+                path: impl Into<std::path::PathBuf>,
+            ) -> impl FnOnce(std::io::Error) -> Self {
+                let failed = $crate::Error::io(what, path);
+                move |why| failed(why).into()
+            }
+
+            pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+                let failed = $crate::Error::system(what);
+                move |why| failed(why).into()
+            }
+        }
+    };
+}

@@ -17,10 +17,7 @@ struct Keep {
 
 impl Controller for Keep {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

@@ -1,8 +1,5 @@
 //! Errors of a stack.
 
-use std::io;
-use std::path::PathBuf;
-
 /// Why a command could not be run on a kernel of its own.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -38,17 +35,4 @@ impl From<thalweg_guest::Error> for Error {
     }
 }
 
-impl Error {
-    pub(crate) fn io(
-        what: &'static str,
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::io(what, path);
-        move |why| failed(why).into()
-    }
-
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let failed = thalweg_process::Error::system(what);
-        move |why| failed(why).into()
-    }
-}
+thalweg_process::constructors!(Error);

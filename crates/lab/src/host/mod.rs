@@ -278,16 +278,6 @@ impl Pair {
         self.side(side).set_sysctl(key, value)
     }
 
-    /// Makes a congestion control the default of all hosts.
-    ///
-    /// # Errors
-    /// [`Error::CongestionControl`] if the kernel does not offer it.
-    pub fn set_congestion_control(&self, name: &str) -> Result<(), Error> {
-        let servers = self.remotes.iter().map(Remote::server);
-        let hosts: Vec<&Namespace> = [&self.client].into_iter().chain(servers).collect();
-        congestion::set_default(name, &hosts)
-    }
-
     /// A command in a host's namespace and in the cgroup, in a process group of its own. The kernel
     /// kills it when the thread that starts it ends.
     ///

@@ -375,10 +375,7 @@ fn nanoseconds(time: crate::Time) -> u64 {
 
 impl Controller for Learned {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

@@ -48,11 +48,6 @@ impl Setup {
     pub fn limit(&self, rate_bps: f64) -> f64 {
         rate_bps.max(self.min_rate_bps).min(self.line_rate_bps)
     }
-
-    /// Bytes in flight at a rate and the base round-trip time.
-    pub fn base_window_bytes(&self, rate_bps: f64) -> f64 {
-        rate_bps * self.base_rtt.secs() / 8.0
-    }
 }
 
 /// A controller's request to the sender. The smaller of both limits holds.
@@ -143,6 +138,17 @@ pub struct Needs {
     pub notifications: Option<Time>,
     /// [`Controller::on_sent`].
     pub sent: bool,
+}
+
+impl Needs {
+    /// Round-trip probes, and nothing else.
+    pub const PROBES: Self = Self {
+        probes: true,
+        acks: false,
+        telemetry: false,
+        notifications: None,
+        sent: false,
+    };
 }
 
 /// Number of timers of a controller, numbered from 0.

@@ -99,10 +99,7 @@ impl Proportional {
 
 impl Controller for Proportional {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

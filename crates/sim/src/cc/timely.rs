@@ -134,10 +134,7 @@ impl Timely {
 
 impl Controller for Timely {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
 
     fn start(&mut self, setup: &Setup, context: &mut Context<'_>) {

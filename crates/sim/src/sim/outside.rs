@@ -74,10 +74,7 @@ pub struct External {
 
 impl Controller for External {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
 
     fn start(&mut self, _: &Setup, context: &mut Context<'_>) {

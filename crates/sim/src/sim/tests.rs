@@ -165,10 +165,7 @@ fn probe_sees_the_base_round_trip() {
     struct Watch(Time);
     impl Controller for Watch {
         fn needs(&self) -> Needs {
-            Needs {
-                probes: true,
-                ..Needs::default()
-            }
+            Needs::PROBES
         }
         fn start(&mut self, setup: &Setup, _: &mut Context<'_>) {
             self.0 = setup.base_rtt;
@@ -391,10 +388,7 @@ struct Probes {
 
 impl Controller for Probes {
     fn needs(&self) -> Needs {
-        Needs {
-            probes: true,
-            ..Needs::default()
-        }
+        Needs::PROBES
     }
     fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
         context.command.rate_bps = LINE;
@@ -551,10 +545,7 @@ fn reaction_time_delays_what_is_decided() {
     struct Double;
     impl Controller for Double {
         fn needs(&self) -> Needs {
-            Needs {
-                probes: true,
-                ..Needs::default()
-            }
+            Needs::PROBES
         }
         fn start(&mut self, _: &Setup, context: &mut Context<'_>) {
             context.command.rate_bps = 1e9;
