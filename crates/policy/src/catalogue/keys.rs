@@ -27,505 +27,183 @@ const S: Unit = Unit::Time(1_000_000);
 const BUFFER_TRAP: &str = "A fixed buffer ends the kernel's autotuning of it. The kernel doubles \
     the value; net.core.{w,r}mem_max caps it first.";
 
+const fn number(level: u16, name: u16) -> Does {
+    Does::SetNumber { level, name }
+}
+
+const fn text(level: u16, name: u16) -> Does {
+    Does::SetText { level, name }
+}
+
 const fn socket(name: u16) -> Does {
-    Does::SetNumber {
-        level: SOL_SOCKET,
-        name,
-    }
+    number(SOL_SOCKET, name)
 }
 
 const fn tcp(name: u16) -> Does {
-    Does::SetNumber {
-        level: SOL_TCP,
-        name,
-    }
+    number(SOL_TCP, name)
 }
 
-/// The table, in the order of the documentation.
-pub static KEYS: &[Key] = &[
-    Key {
-        name: "timeout_init",
-        option: "BPF_SOCK_OPS_TIMEOUT_INIT",
-        does: Does::TimeoutInit,
-        unit: US,
-        range: (1_000, 120_000_000),
-        set: ASKED,
-        on: 0,
-        since: Version(4, 13),
-        effect: "First retransmission timeout of the SYN and the SYN-ACK.",
-        trap: None,
-    },
-    Key {
-        name: "rwnd_init",
-        option: "BPF_SOCK_OPS_RWND_INIT",
-        does: Does::RwndInit,
-        unit: Unit::Number,
-        range: (1, 65_535),
-        set: ASKED,
-        on: 0,
-        since: Version(4, 13),
-        effect: "Initial receive window, in packets.",
-        trap: Some(
-            "From Linux 4.20 on it can only lower the window, which begins with as much as the \
-             buffer and 64 KiB allow.",
-        ),
-    },
-    Key {
-        name: "needs_ecn",
-        option: "BPF_SOCK_OPS_NEEDS_ECN",
-        does: Does::NeedsEcn,
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: ASKED,
-        on: 0,
-        since: Version(4, 13),
-        effect: "Negotiates ECN, whatever net.ipv4.tcp_ecn says; false leaves it to that.",
-        trap: None,
-    },
-    Key {
-        name: "base_rtt",
-        option: "BPF_SOCK_OPS_BASE_RTT",
-        does: Does::BaseRtt,
-        unit: US,
-        range: (1, 10_000_000),
-        set: ASKED,
-        on: 0,
-        since: Version(4, 15),
-        effect: "Round-trip time without queues, told to a congestion control that asks.",
-        trap: Some("Of the kernel's own congestion controls, only nv asks for it."),
-    },
-    Key {
-        name: "congestion",
-        option: "TCP_CONGESTION",
-        does: Does::SetText {
-            level: SOL_TCP,
-            name: 13,
-        },
-        unit: Unit::Congestion,
-        range: (1, 15),
-        set: ESTABLISHED,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Congestion control. `arms.load` loads its module; the kernel does not.",
-        trap: None,
-    },
-    Key {
-        name: "learn_from",
-        option: "",
-        does: Does::LearnFrom,
-        unit: Unit::Arms,
-        range: (1, 16),
-        set: ESTABLISHED,
-        on: 0,
-        since: Version(4, 13),
-        effect: "The learner chooses among these only.",
-        trap: None,
-    },
-    Key {
-        name: "initial_window",
-        option: "TCP_BPF_IW",
-        does: tcp(1001),
-        unit: Unit::Number,
-        range: (1, 65_535),
-        set: ESTABLISHED,
-        on: ESTABLISHED,
-        since: Version(4, 13),
-        effect: "Initial congestion window, in packets.",
-        trap: Some("It fails once the connection has sent data, as open connections have."),
-    },
-    Key {
-        name: "cwnd_clamp",
-        option: "TCP_BPF_SNDCWND_CLAMP",
-        does: tcp(1002),
-        unit: Unit::Number,
-        range: (1, INT_MAX),
-        set: ESTABLISHED,
-        on: ESTABLISHED | LATER,
-        since: Version(4, 13),
-        effect: "Maximum congestion window, in packets.",
-        trap: Some("It sets the slow-start threshold as well, and lowers the initial window."),
-    },
-    Key {
-        name: "delack_max",
-        option: "TCP_BPF_DELACK_MAX",
-        does: tcp(1003),
-        unit: US,
-        range: (2_000, 200_000),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 10),
-        effect: "Maximum delay of an ACK.",
-        trap: Some(
-            "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
-             HZ=250, 20 ms at HZ=100.",
-        ),
-    },
-    Key {
-        name: "rto_min",
-        option: "TCP_BPF_RTO_MIN",
-        does: tcp(1004),
-        unit: US,
-        range: (2_000, 200_000),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 10),
-        effect: "Minimum retransmission timeout.",
-        trap: Some(
-            "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
-             HZ=250, 20 ms at HZ=100. Below the peer's delay of ACKs, timeouts are spurious.",
-        ),
-    },
-    Key {
-        name: "rto_max",
-        option: "TCP_RTO_MAX_MS",
-        does: tcp(44),
-        unit: MS,
-        range: (1_000, 120_000),
-        set: OPENING,
-        on: LIVING,
-        since: Version(6, 15),
-        effect: "Maximum retransmission timeout.",
-        trap: None,
-    },
-    Key {
-        name: "sndbuf",
-        option: "SO_SNDBUF",
-        does: socket(7),
-        unit: Unit::Bytes,
-        range: (2_304, INT_MAX / 2),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Send buffer.",
-        trap: Some(BUFFER_TRAP),
-    },
-    Key {
-        name: "rcvbuf",
-        option: "SO_RCVBUF",
-        does: socket(8),
-        unit: Unit::Bytes,
-        range: (1_152, INT_MAX / 2),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Receive buffer.",
-        trap: Some(BUFFER_TRAP),
-    },
-    Key {
-        name: "window_clamp",
-        option: "TCP_WINDOW_CLAMP",
-        does: tcp(10),
-        unit: Unit::Bytes,
-        range: (1, INT_MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 11),
-        effect: "Maximum receive window to advertise.",
-        trap: None,
-    },
-    Key {
-        name: "notsent_lowat",
-        option: "TCP_NOTSENT_LOWAT",
-        does: tcp(25),
-        unit: Unit::Bytes,
-        range: (1, INT_MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 10),
-        effect: "The application may write while less than this is unsent.",
-        trap: None,
-    },
-    Key {
-        name: "rcvlowat",
-        option: "SO_RCVLOWAT",
-        does: socket(18),
-        unit: Unit::Bytes,
-        range: (1, INT_MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "The application is woken once this much can be read.",
-        trap: Some("An application that does not expect it may wait for bytes that never come."),
-    },
-    Key {
-        name: "max_pacing_rate",
-        option: "SO_MAX_PACING_RATE",
-        does: socket(47),
-        unit: Unit::Rate,
-        range: (1, u32::MAX - 1),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Maximum pacing rate.",
-        trap: Some(
-            "Without fq on the interface, TCP paces by a timer for each connection, which costs \
-             CPU.",
-        ),
-    },
-    Key {
-        name: "nodelay",
-        option: "TCP_NODELAY",
-        does: tcp(1),
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: OPENING,
-        on: LIVING,
-        since: Version(6, 1),
-        effect: "Small segments do not wait for ACKs (no Nagle).",
-        trap: None,
-    },
-    Key {
-        name: "max_segment",
-        option: "TCP_MAXSEG",
-        does: tcp(2),
-        unit: Unit::Number,
-        range: (88, 32_767),
-        set: CONNECT | LISTEN,
-        on: CONNECT | LISTEN,
-        since: Version(6, 1),
-        effect: "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.",
-        trap: None,
-    },
-    Key {
-        name: "syn_count",
-        option: "TCP_SYNCNT",
-        does: tcp(7),
-        unit: Unit::Number,
-        range: (1, 127),
-        set: CONNECT,
-        on: CONNECT,
-        since: Version(5, 9),
-        effect: "Retransmissions of the SYN.",
-        trap: None,
-    },
-    Key {
-        name: "thin_linear_timeouts",
-        option: "TCP_THIN_LINEAR_TIMEOUTS",
-        does: tcp(16),
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: OPENING,
-        on: LIVING,
-        since: Version(6, 1),
-        effect: "Timeouts with few packets in flight do not double.",
-        trap: None,
-    },
-    Key {
-        name: "user_timeout",
-        option: "TCP_USER_TIMEOUT",
-        does: tcp(18),
-        unit: MS,
-        range: (1, INT_MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 9),
-        effect: "Longest time that data may stay unacknowledged.",
-        trap: None,
-    },
-    Key {
-        name: "keepalive",
-        option: "SO_KEEPALIVE",
-        does: socket(9),
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: ESTABLISHED,
-        on: CONNECT | LISTEN | ESTABLISHED,
-        since: Version(5, 9),
-        effect: "Probes an idle peer.",
-        trap: None,
-    },
-    Key {
-        name: "keepalive_idle",
-        option: "TCP_KEEPIDLE",
-        does: tcp(4),
-        unit: S,
-        range: (1, 32_767),
-        set: ESTABLISHED,
-        on: CONNECT | LISTEN | ESTABLISHED,
-        since: Version(5, 9),
-        effect: "Idle time before the first probe.",
-        trap: None,
-    },
-    Key {
-        name: "keepalive_interval",
-        option: "TCP_KEEPINTVL",
-        does: tcp(5),
-        unit: S,
-        range: (1, 32_767),
-        set: ESTABLISHED,
-        on: CONNECT | LISTEN | ESTABLISHED,
-        since: Version(5, 9),
-        effect: "Time between probes.",
-        trap: None,
-    },
-    Key {
-        name: "keepalive_count",
-        option: "TCP_KEEPCNT",
-        does: tcp(6),
-        unit: Unit::Number,
-        range: (1, 127),
-        set: ESTABLISHED,
-        on: CONNECT | LISTEN | ESTABLISHED,
-        since: Version(5, 9),
-        effect: "Unacknowledged probes that end the connection.",
-        trap: None,
-    },
-    Key {
-        name: "priority",
-        option: "SO_PRIORITY",
-        does: socket(12),
-        unit: Unit::Number,
-        range: (0, u32::MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Priority for queueing disciplines.",
-        trap: None,
-    },
-    Key {
-        name: "mark",
-        option: "SO_MARK",
-        does: socket(36),
-        unit: Unit::Number,
-        range: (0, u32::MAX),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 13),
-        effect: "Mark for routing rules and filters.",
-        trap: None,
-    },
-    Key {
-        name: "bind_to_device",
-        option: "SO_BINDTODEVICE",
-        does: Does::SetText {
-            level: SOL_SOCKET,
-            name: 25,
-        },
-        unit: Unit::Device,
-        range: (1, 15),
-        set: CONNECT,
-        on: CONNECT | LISTEN,
-        since: Version(5, 8),
-        effect: "Network device that the connection uses.",
-        trap: None,
-    },
-    Key {
-        name: "tx_rehash",
-        option: "SO_TXREHASH",
-        does: socket(74),
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: OPENING,
-        on: LIVING,
-        since: Version(5, 18),
-        effect: "Retransmissions may take another path.",
-        trap: None,
-    },
-    Key {
-        name: "tos",
-        option: "IP_TOS",
-        does: Does::SetNumber {
-            level: SOL_IP,
-            name: 1,
-        },
-        unit: Unit::Number,
-        range: (0, 255),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 17),
-        effect: "Type of service (IPv4); its two ECN bits stay TCP's own.",
-        trap: Some("The kernel derives the priority from it, unless the rule sets `priority`."),
-    },
-    Key {
-        name: "tclass",
-        option: "IPV6_TCLASS",
-        does: Does::SetNumber {
-            level: SOL_IPV6,
-            name: 67,
-        },
-        unit: Unit::Number,
-        range: (0, 255),
-        set: OPENING,
-        on: LIVING,
-        since: Version(4, 16),
-        effect: "Traffic class (IPv6); its two ECN bits stay TCP's own.",
-        trap: None,
-    },
-    Key {
-        name: "autoflowlabel",
-        option: "IPV6_AUTOFLOWLABEL",
-        does: Does::SetNumber {
-            level: SOL_IPV6,
-            name: 70,
-        },
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: OPENING,
-        on: LIVING,
-        since: Version(6, 1),
-        effect: "Flow label from the connection's hash (IPv6).",
-        trap: None,
-    },
-    Key {
-        name: "save_syn",
-        option: "TCP_SAVE_SYN",
-        does: tcp(27),
-        unit: Unit::Flag,
-        range: (0, 1),
-        set: LISTEN,
-        on: LISTEN,
-        since: Version(4, 20),
-        effect: "Listeners keep the headers of each SYN for the application.",
-        trap: None,
-    },
-    Key {
-        name: "reflect_tos",
-        option: "TCP_SAVED_SYN",
-        does: Does::ReflectTos,
-        unit: Unit::Only,
-        range: (1, 1),
-        set: ESTABLISHED,
-        on: 0,
-        since: Version(4, 20),
-        effect: "Accepted connections have the SYN's type of service or traffic class.",
-        trap: None,
-    },
-    Key {
-        name: "send_option",
-        option: "BPF_SOCK_OPS_WRITE_HDR_OPT_CB",
-        does: Does::SendOption,
-        unit: Unit::Option,
-        range: (0, u32::MAX),
-        set: CONNECT | LISTEN,
-        on: 0,
-        since: Version(5, 10),
-        effect: "Sends these 32 bits, or a hash of the congestion control's name, in TCP option \
-                 253 of the SYN or SYN-ACK.",
-        trap: None,
-    },
-    Key {
-        name: "read_option",
-        option: "BPF_SOCK_OPS_PARSE_HDR_OPT_CB",
-        does: Does::ReadOption,
-        unit: Unit::Only,
-        range: (1, 1),
-        set: ESTABLISHED,
-        on: 0,
-        since: Version(5, 10),
-        effect: "Counts and reports the peer's option.",
-        trap: None,
-    },
-    Key {
-        name: "statistics",
-        option: "BPF_SOCK_OPS_RTT_CB",
-        does: Does::Statistics,
-        unit: US,
-        range: (0, 3_600_000_000),
-        set: Stage::Rtt.bit(),
-        on: LATER | CLOSE,
-        since: Version(5, 3),
-        effect: "An event with what the flow delivered, lost and measured, at most once in this \
-                 time; \"0\": always.",
-        trap: None,
-    },
-];
+/// A key per row: name; the kernel's name and how the program applies it; unit, range, stages of
+/// `set`, stages of `on`, first kernel; effect; trap.
+macro_rules! keys {
+    ($($name:ident: $option:literal, $does:expr,
+        $unit:expr, $range:expr, $set:expr, $on:expr, ($major:literal, $minor:literal),
+        $effect:literal $(trap $trap:expr)?;)*) => {
+        /// The table, in the order of the documentation.
+        pub static KEYS: &[Key] = &[$(Key {
+            name: stringify!($name),
+            option: $option,
+            does: $does,
+            unit: $unit,
+            range: $range,
+            set: $set,
+            on: $on,
+            since: Version($major, $minor),
+            effect: $effect,
+            trap: trap!($($trap)?),
+        },)*];
+    };
+}
+
+macro_rules! trap {
+    () => {
+        None
+    };
+    ($trap:expr) => {
+        Some($trap)
+    };
+}
+
+keys! {
+    timeout_init: "BPF_SOCK_OPS_TIMEOUT_INIT", Does::TimeoutInit,
+        US, (1_000, 120_000_000), ASKED, 0, (4, 13),
+        "First retransmission timeout of the SYN and the SYN-ACK.";
+    rwnd_init: "BPF_SOCK_OPS_RWND_INIT", Does::RwndInit,
+        Unit::Number, (1, 65_535), ASKED, 0, (4, 13),
+        "Initial receive window, in packets."
+        trap "From Linux 4.20 on it can only lower the window, which begins with as much as the \
+            buffer and 64 KiB allow.";
+    needs_ecn: "BPF_SOCK_OPS_NEEDS_ECN", Does::NeedsEcn,
+        Unit::Flag, (0, 1), ASKED, 0, (4, 13),
+        "Negotiates ECN, whatever net.ipv4.tcp_ecn says; false leaves it to that.";
+    base_rtt: "BPF_SOCK_OPS_BASE_RTT", Does::BaseRtt,
+        US, (1, 10_000_000), ASKED, 0, (4, 15),
+        "Round-trip time without queues, told to a congestion control that asks."
+        trap "Of the kernel's own congestion controls, only nv asks for it.";
+    congestion: "TCP_CONGESTION", text(SOL_TCP, 13),
+        Unit::Congestion, (1, 15), ESTABLISHED, LIVING, (4, 13),
+        "Congestion control. `arms.load` loads its module; the kernel does not.";
+    learn_from: "", Does::LearnFrom,
+        Unit::Arms, (1, 16), ESTABLISHED, 0, (4, 13),
+        "The learner chooses among these only.";
+    initial_window: "TCP_BPF_IW", tcp(1001),
+        Unit::Number, (1, 65_535), ESTABLISHED, ESTABLISHED, (4, 13),
+        "Initial congestion window, in packets."
+        trap "It fails once the connection has sent data, as open connections have.";
+    cwnd_clamp: "TCP_BPF_SNDCWND_CLAMP", tcp(1002),
+        Unit::Number, (1, INT_MAX), ESTABLISHED, ESTABLISHED | LATER, (4, 13),
+        "Maximum congestion window, in packets."
+        trap "It sets the slow-start threshold as well, and lowers the initial window.";
+    delack_max: "TCP_BPF_DELACK_MAX", tcp(1003),
+        US, (2_000, 200_000), OPENING, LIVING, (5, 10),
+        "Maximum delay of an ACK."
+        trap "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
+            HZ=250, 20 ms at HZ=100.";
+    rto_min: "TCP_BPF_RTO_MIN", tcp(1004),
+        US, (2_000, 200_000), OPENING, LIVING, (5, 10),
+        "Minimum retransmission timeout."
+        trap "The kernel refuses less than two of its clock ticks: 2 ms at HZ=1000, 8 ms at \
+            HZ=250, 20 ms at HZ=100. Below the peer's delay of ACKs, timeouts are spurious.";
+    rto_max: "TCP_RTO_MAX_MS", tcp(44),
+        MS, (1_000, 120_000), OPENING, LIVING, (6, 15),
+        "Maximum retransmission timeout.";
+    sndbuf: "SO_SNDBUF", socket(7),
+        Unit::Bytes, (2_304, INT_MAX / 2), OPENING, LIVING, (4, 13),
+        "Send buffer."
+        trap BUFFER_TRAP;
+    rcvbuf: "SO_RCVBUF", socket(8),
+        Unit::Bytes, (1_152, INT_MAX / 2), OPENING, LIVING, (4, 13),
+        "Receive buffer."
+        trap BUFFER_TRAP;
+    window_clamp: "TCP_WINDOW_CLAMP", tcp(10),
+        Unit::Bytes, (1, INT_MAX), OPENING, LIVING, (5, 11),
+        "Maximum receive window to advertise.";
+    notsent_lowat: "TCP_NOTSENT_LOWAT", tcp(25),
+        Unit::Bytes, (1, INT_MAX), OPENING, LIVING, (5, 10),
+        "The application may write while less than this is unsent.";
+    rcvlowat: "SO_RCVLOWAT", socket(18),
+        Unit::Bytes, (1, INT_MAX), OPENING, LIVING, (4, 13),
+        "The application is woken once this much can be read."
+        trap "An application that does not expect it may wait for bytes that never come.";
+    max_pacing_rate: "SO_MAX_PACING_RATE", socket(47),
+        Unit::Rate, (1, u32::MAX - 1), OPENING, LIVING, (4, 13),
+        "Maximum pacing rate."
+        trap "Without fq on the interface, TCP paces by a timer for each connection, which costs \
+            CPU.";
+    nodelay: "TCP_NODELAY", tcp(1),
+        Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
+        "Small segments do not wait for ACKs (no Nagle).";
+    max_segment: "TCP_MAXSEG", tcp(2),
+        Unit::Number, (88, 32_767), CONNECT | LISTEN, CONNECT | LISTEN, (6, 1),
+        "Largest segment, in bytes; the SYN or SYN-ACK tells the peer.";
+    syn_count: "TCP_SYNCNT", tcp(7),
+        Unit::Number, (1, 127), CONNECT, CONNECT, (5, 9),
+        "Retransmissions of the SYN.";
+    thin_linear_timeouts: "TCP_THIN_LINEAR_TIMEOUTS", tcp(16),
+        Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
+        "Timeouts with few packets in flight do not double.";
+    user_timeout: "TCP_USER_TIMEOUT", tcp(18),
+        MS, (1, INT_MAX), OPENING, LIVING, (5, 9),
+        "Longest time that data may stay unacknowledged.";
+    keepalive: "SO_KEEPALIVE", socket(9),
+        Unit::Flag, (0, 1), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
+        "Probes an idle peer.";
+    keepalive_idle: "TCP_KEEPIDLE", tcp(4),
+        S, (1, 32_767), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
+        "Idle time before the first probe.";
+    keepalive_interval: "TCP_KEEPINTVL", tcp(5),
+        S, (1, 32_767), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
+        "Time between probes.";
+    keepalive_count: "TCP_KEEPCNT", tcp(6),
+        Unit::Number, (1, 127), ESTABLISHED, CONNECT | LISTEN | ESTABLISHED, (5, 9),
+        "Unacknowledged probes that end the connection.";
+    priority: "SO_PRIORITY", socket(12),
+        Unit::Number, (0, u32::MAX), OPENING, LIVING, (4, 13),
+        "Priority for queueing disciplines.";
+    mark: "SO_MARK", socket(36),
+        Unit::Number, (0, u32::MAX), OPENING, LIVING, (4, 13),
+        "Mark for routing rules and filters.";
+    bind_to_device: "SO_BINDTODEVICE", text(SOL_SOCKET, 25),
+        Unit::Device, (1, 15), CONNECT, CONNECT | LISTEN, (5, 8),
+        "Network device that the connection uses.";
+    tx_rehash: "SO_TXREHASH", socket(74),
+        Unit::Flag, (0, 1), OPENING, LIVING, (5, 18),
+        "Retransmissions may take another path.";
+    tos: "IP_TOS", number(SOL_IP, 1),
+        Unit::Number, (0, 255), OPENING, LIVING, (4, 17),
+        "Type of service (IPv4); its two ECN bits stay TCP's own."
+        trap "The kernel derives the priority from it, unless the rule sets `priority`.";
+    tclass: "IPV6_TCLASS", number(SOL_IPV6, 67),
+        Unit::Number, (0, 255), OPENING, LIVING, (4, 16),
+        "Traffic class (IPv6); its two ECN bits stay TCP's own.";
+    autoflowlabel: "IPV6_AUTOFLOWLABEL", number(SOL_IPV6, 70),
+        Unit::Flag, (0, 1), OPENING, LIVING, (6, 1),
+        "Flow label from the connection's hash (IPv6).";
+    save_syn: "TCP_SAVE_SYN", tcp(27),
+        Unit::Flag, (0, 1), LISTEN, LISTEN, (4, 20),
+        "Listeners keep the headers of each SYN for the application.";
+    reflect_tos: "TCP_SAVED_SYN", Does::ReflectTos,
+        Unit::Only, (1, 1), ESTABLISHED, 0, (4, 20),
+        "Accepted connections have the SYN's type of service or traffic class.";
+    send_option: "BPF_SOCK_OPS_WRITE_HDR_OPT_CB", Does::SendOption,
+        Unit::Option, (0, u32::MAX), CONNECT | LISTEN, 0, (5, 10),
+        "Sends these 32 bits, or a hash of the congestion control's name, in TCP option \
+        253 of the SYN or SYN-ACK.";
+    read_option: "BPF_SOCK_OPS_PARSE_HDR_OPT_CB", Does::ReadOption,
+        Unit::Only, (1, 1), ESTABLISHED, 0, (5, 10),
+        "Counts and reports the peer's option.";
+    statistics: "BPF_SOCK_OPS_RTT_CB", Does::Statistics,
+        US, (0, 3_600_000_000), Stage::Rtt.bit(), LATER | CLOSE, (5, 3),
+        "An event with what the flow delivered, lost and measured, at most once in this \
+        time; \"0\": always.";
+}
