@@ -39,7 +39,7 @@ fn each_trap_is_told_once() {
         .collect();
     assert_eq!(seen.len(), 2);
     assert!(
-        seen[0].1.starts_with("sndbuf: A fixed buffer switches"),
+        seen[0].1.starts_with("sndbuf: A fixed buffer ends"),
         "{seen:?}"
     );
     assert!(seen[0].1.ends_with("(so in 2 other rules)"), "{seen:?}");
