@@ -24,8 +24,8 @@ fn check(key: &raw::thalweg_host_key, host: &raw::thalweg_host) -> Result<(), St
             "least RTT of its arm",
             new || host.arms[arm].min_rtt_us == rtt_us,
         ),
-        // Counts are not atomic. If two CPUs score one host at once, one count may be lost from
-        // either, or be between the two when a copy is taken.
+        // Counts are not atomic. If two CPUs score one host at once, either count may lose one. A
+        // copy may also fall between the two.
         (
             "measurements",
             host.scored.abs_diff(host.arms[arm].scored) <= 1,

@@ -1,7 +1,7 @@
 //! Costs of congestion controls in BPF: kernel time per call, and goodput on a path that only the
 //! CPU limits, against the kernel's own reno. bbr, which paces as the learned rate controller does,
-//! is beside them. For the learned rate controller also the time of one decision, and the goodput
-//! and CPU of a flow through 1 Gbit/s against cubic's.
+//! is beside them. The learned rate controller has two more figures: the time of one decision, and
+//! a flow's goodput and CPU through 1 Gbit/s against cubic's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

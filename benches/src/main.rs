@@ -57,19 +57,19 @@ enum What {
     Rate,
     /// Memory and CPU of the agent.
     Agent,
-    /// What a full table of hosts costs the agent.
+    /// Costs of a full table of hosts for the agent.
     Store,
-    /// What a policy of 10,000 rules costs.
+    /// Costs of a policy of 10,000 rules.
     Policy,
-    /// What a link carries, and how late packets are.
+    /// Throughput of a link, and lateness of its packets.
     Link,
-    /// What congestion controls in BPF cost.
+    /// Costs of congestion controls in BPF.
     Cc,
-    /// What a limited cgroup sends.
+    /// Throughput of a limited cgroup.
     Limit,
     /// Time per decision of the learned rate controller.
     Model,
-    /// Instructions of the processor that each thing costs, on a stock kernel in QEMU.
+    /// Costs in instructions of the processor, on a stock kernel in QEMU.
     Instructions {
         /// The kernel, of `thalweg lab kernels list`, or the file of its image; the newest.
         #[arg(long)]
@@ -78,14 +78,14 @@ enum What {
         #[arg(long)]
         write: bool,
     },
-    /// (internal) What `instructions` counts, on this kernel, ns.
+    /// (internal) The counts of `instructions`, on this kernel, ns.
     #[command(hide = true)]
     Count {
         /// The model of the learned rate controller.
         #[arg(default_value = cc::MODEL)]
         model: PathBuf,
     },
-    /// What works on Debian's kernels in QEMU and on this one, and what the verifier makes of it.
+    /// Features on Debian's kernels in QEMU and on this one, and the verifier's figures.
     Kernels {
         /// A kernel, of `thalweg lab kernels list`, or the file of its image; may be given several
         /// times. Those of docs/reference/kernels.md, and this machine's own.

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a worker does.
+/// Work of a worker.
 #[derive(Clone, Subcommand)]
 pub enum Work {
     /// Accepts one connection after the other and closes it: the end that closes first keeps
@@ -39,18 +39,18 @@ pub enum Work {
     },
     /// Sends UDP packets back.
     Echo,
-    /// Sends `number` packets to an echo, one after the other; says the round-trip time of each
+    /// Sends `number` packets to an echo, one by one; prints the round-trip time of each
     /// in microseconds.
     Ping { address: IpAddr, number: usize },
-    /// Sends `bytes` on each of `number` connections to a holder, one after the other; says how
+    /// Sends `bytes` on each of `number` connections to a holder, one by one; prints how
     /// long each took, in microseconds.
     Request {
         address: IpAddr,
         number: usize,
         bytes: usize,
     },
-    /// Opens a connection and says its congestion control and its user timeout, ms; on each
-    /// line sends `bytes` and, a moment later, says them again.
+    /// Opens a connection and prints its congestion control and its user timeout, ms; on each
+    /// line sends `bytes` and, a moment later, prints them again.
     Options { address: IpAddr, bytes: usize },
 }
 

@@ -96,7 +96,7 @@ impl Keeper {
         })
     }
 
-    /// Runs until it is asked to end, then handles the remaining events and saves.
+    /// Runs until told to end, then handles the remaining events and saves.
     pub fn run(mut self) -> Result<()> {
         let outcome = self.attend();
         outcome.and(self.writer.end())

@@ -3,7 +3,7 @@
 //!
 //! All pins are in one directory of a bpffs, a file per map or link. Programs keep running when the
 //! agent dies. A restarted agent loads its own program with the existing maps, and swaps it into
-//! the pinned links, so that no connection is missed in between. Maps written by programs are kept;
+//! the pinned links. So no connection is missed in between. Maps written by programs are kept;
 //! those written by the agent are new with each program.
 
 mod arms;

@@ -17,7 +17,7 @@ use crate::store::{FILE_NAME, HostRow, Moment, Snapshot, Store, StoreError};
 use crate::view::{self, Event};
 use crate::writer::{self, Desk, Mailbox};
 
-/// Events that a slow follower may lag behind before it misses some (and is told so).
+/// Events that a slow follower may lag behind. Beyond that it misses some, and gets a notice.
 const LIVE_EVENTS: usize = 1024;
 
 /// The agent's state, except the event ring.

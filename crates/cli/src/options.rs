@@ -34,7 +34,7 @@ pub struct Cli {
     /// Options of every sub-command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
+    /// The sub-command.
     #[command(subcommand)]
     pub command: Command,
 }

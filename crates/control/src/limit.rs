@@ -1,8 +1,8 @@
 //! Egress limits of cgroups (`bpf/limit.bpf.c`): set, changed, listed, removed.
 //!
-//! A limit needs no process. Its links and maps are pinned in a directory named by the cgroup's id,
-//! under `limits` in the agent's directory of the BPF file system. Shared objects are beside those
-//! directories:
+//! A limit needs no process. Its links and maps are pinned in a directory named by the cgroup's id.
+//! That is under `limits` in the agent's directory of the BPF file system. Shared objects are
+//! beside those directories:
 //!
 //! ```text
 //! limits/pacing limits/dropped limits/line          shared maps

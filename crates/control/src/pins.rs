@@ -31,8 +31,8 @@ impl Locked {
         }
     }
 
-    /// Locks a directory. None if there is none, or if it was removed before it was locked, even if
-    /// there is a new one by now.
+    /// Locks a directory. None if there is none, or if it was removed before the lock, even if a
+    /// new one exists by now.
     ///
     /// # Errors
     /// System errors.

@@ -157,7 +157,7 @@ impl Place {
             ..Applied::default()
         };
         let arm_sets = object::map(&object, maps::ARM_SETS)?;
-        // Without a learner nobody chooses; the agent writes them when it starts.
+        // Without a learner they have no meaning; the agent writes them when it starts.
         if let Ok(arms) = learner::arm_names(&self.pin) {
             let number = |name: &str| arms.iter().position(|arm| arm == name);
             write_arm_sets(&arm_sets, &compiled.arm_sets, number)?;

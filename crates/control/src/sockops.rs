@@ -1,9 +1,9 @@
 //! `sockops` programs of others: a compiled object is loaded, attached to a cgroup by pinned links,
 //! and removed again.
 //!
-//! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file system, with
-//! a file `link_PROGRAM` per program and `map_MAP` per map. It is pinned whole as `NAME~new` and
-//! then renamed. The next call removes the rest of an interrupted one.
+//! Each object has a directory `sockops/NAME` in the agent's directory of the BPF file system. It
+//! has a file `link_PROGRAM` per program and `map_MAP` per map. It is pinned whole as `NAME~new`
+//! and then renamed. The next call removes the rest of an interrupted one.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;

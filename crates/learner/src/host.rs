@@ -68,13 +68,13 @@ pub struct Host {
     pub harmful: u16,
     /// Thalweg: log2 of the RTT under the system's arm over the base RTT, Q16 bits.
     pub queue_q16: u32,
-    /// Thalweg: lowest RTT since the last half-life began, µs; 0 = none yet …
+    /// Thalweg: lowest RTT since the start of this half-life, µs; 0 = none yet …
     pub base_rtt_us: u32,
     /// … and in the half-life before.
     pub last_base_rtt_us: u32,
     /// Thalweg: open trials (connections that explore).
     pub trials: u32,
-    /// Thalweg: monotonic time when the last trial began, ns.
+    /// Thalweg: monotonic time when the last trial started, ns.
     pub trial_ns: u64,
     /// Lowest RTT seen, µs; 0 = none yet.
     pub min_rtt_us: u32,

@@ -273,8 +273,8 @@ fn rates_below_eight_megabits() {
     );
 }
 
-/// Fault: a cost of 0 also means "unset". The next sample of a perfect arm replaces all before it,
-/// where it should move the estimate by at most a quarter.
+/// Fault: a cost of 0 also means "unset". The next sample of a perfect arm replaces all before it.
+/// It should move the estimate by at most a quarter.
 #[test]
 fn a_perfect_arm_and_one_bad_sample() {
     let [classic, thalweg] = Agent::both(&[CUBIC, BBR]).map(|mut agent| {

@@ -1,5 +1,5 @@
-//! The learner harms neither itself, by a first bad measurement, nor others, by arms that overflow
-//! a queue or take more than their share.
+//! The learner harms neither itself nor others: itself by a first bad measurement, others by arms
+//! that overflow a queue or take more than their share.
 
 use thalweg_learner::{
     Decision, End, Flow, Host, Mode, ONE_Q16, Outcome, Params, Reason, Sample, change, decide,

@@ -110,7 +110,7 @@ impl<'p> Compiler<'p> {
             ops: Vec::with_capacity(rule.actions.len()),
         };
         let mut actions: Vec<&Action> = rule.actions.iter().collect();
-        // `cwnd_clamp` also limits the initial window, so it comes last, wherever it stands.
+        // `cwnd_clamp` also limits the initial window, so it comes last, whatever its position.
         actions.sort_by_key(|action| action.key.name == "cwnd_clamp");
         for action in actions {
             let op = self.op(rule, action);

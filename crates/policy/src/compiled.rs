@@ -16,8 +16,8 @@ use crate::model::{Flow, FlowKind, Namespace, is_below};
 /// 2. That node and each of its ancestors (`parent`) has its rules in order of precedence: the
 ///    first match is the node's best.
 /// 3. The best of those has the greatest key (`never`, `remote_len`, `local_len`, then the *lowest*
-///    `id`). All these nodes must be checked, because a rule with `same_prefix` is in the root and
-///    may be longer than a prefix further down.
+///    `id`). All these nodes must be checked: a rule with `same_prefix` is in the root and may be
+///    longer than a prefix further down.
 ///
 /// A listener has no peer: it starts at the root (node 0 or 1 by its family). A rule with
 /// `same_len` or `THALWEG_RULE_REMOTE_PORTS` does not match it.

@@ -123,7 +123,7 @@ impl Flow {
         &self.inputs
     }
 
-    /// Drops the oldest features of a history of at most four inputs, and appends `newest`, the
+    /// Drops the oldest features of a history of at most four inputs. Appends `newest`, with the
     /// first in the lowest 16 bits. All inputs are written at once, as they are read. A processor
     /// stalls where it reads at once what was just written in parts.
     #[inline]

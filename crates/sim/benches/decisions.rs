@@ -3,8 +3,8 @@
 //! `python/benchmarks/batch.py` measures Python's batches against this figure.
 //!
 //! `cargo bench -p thalweg-sim --bench decisions -- SCENARIO SHARE ENVS DURATION_US` runs ENVS
-//! simulations, one after the other, in which every flow sends at SHARE of its line rate. It prints
-//! the decisions and the processor time in seconds.
+//! simulations one by one. Every flow sends at SHARE of its line rate. It prints the decisions and
+//! the processor time in seconds.
 
 use std::path::Path;
 

@@ -4,8 +4,8 @@
 //! `cargo bench -p thalweg-sim --bench ns3` compiles `benches/peers/ns3_incast.cc` and runs both
 //! simulators in turn. It needs Debian's `libns3-dev` and `libgsl-dev`, and is skipped without
 //! them. The measure is delivered packets per second of processor time, without set-up. ns-3 sends
-//! whole UDP datagrams and TCP segments through a model of a host's protocol stack, which is part
-//! of its cost. The exit status is 1 where the median ratio is below the target.
+//! whole datagrams and segments through a model of a host's protocol stack, which is part of its
+//! cost. The exit status is 1 where the median ratio is below the target.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -9,7 +9,7 @@ use crate::{Outcome, Scenario, Simulation};
 /// One run.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// What is simulated.
+    /// The scenario.
     pub scenario: &'a Scenario,
     /// The controller of its flows.
     pub controller: &'a Spec,

@@ -219,7 +219,7 @@ fn respond(flow: &mut Flow, us: f64, rtt_us: f64) {
     });
 }
 
-/// Marks of DCQCN's switches at 100 Gbit/s begin at 400 KB.
+/// Marks of DCQCN's switches at 100 Gbit/s start at 400 KB.
 const MARK_BYTES: f64 = 400e3;
 
 #[test]

@@ -19,7 +19,7 @@ impl Probability {
     /// Probability 1.
     pub const ONE: Self = Self(1.0);
 
-    /// From a fraction; `None` unless it lies between 0 and 1.
+    /// From a fraction; `None` unless it is between 0 and 1.
     pub fn from_fraction(fraction: f64) -> Option<Self> {
         (0.0..=1.0).contains(&fraction).then_some(Self(fraction))
     }
@@ -254,7 +254,7 @@ impl<T> Visitor<'_> for Text<T> {
 }
 
 /// Reads a type from text, on the command line and in files. The arguments are the expected text,
-/// the further form in files, and the function for that form, a number without a unit.
+/// the further form in files, and its function. That form is a number without a unit.
 macro_rules! from_text {
     ($type:ty, $expected:literal, $or:literal, $whole:expr) => {
         impl std::str::FromStr for $type {

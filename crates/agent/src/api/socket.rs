@@ -17,7 +17,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds the socket. The locks ensure that no other agent uses this state, so an existing
+    /// Binds the socket. The locks ensure that no other agent uses this state. So an existing
     /// socket file is stale, unless somebody answers on it. Nobody can connect yet. Its user may
     /// use it, and a group, if one is named.
     ///

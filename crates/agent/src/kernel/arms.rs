@@ -1,7 +1,7 @@
 //! The arm table: the number of each congestion control.
 //!
-//! A number is stable while its name stays in the table, because host records and open connections
-//! refer to arms by number.
+//! A number is stable while its name stays in the table: host records and open connections refer to
+//! it.
 
 use std::collections::HashSet;
 use std::path::Path;

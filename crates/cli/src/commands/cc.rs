@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::options::Global;
 use crate::output;
 
-/// What to do with congestion controls in BPF.
+/// Sub-commands for congestion controls in BPF.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(subcommand)]

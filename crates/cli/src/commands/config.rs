@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use crate::options::Global;
 
-/// What to do with the configuration.
+/// Sub-commands for the configuration.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Check configuration files; exit code 1 if one has a fault.

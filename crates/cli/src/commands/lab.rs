@@ -19,7 +19,7 @@ use crate::kinds::{self, Kind};
 use crate::options::{Global, whole};
 use crate::output;
 
-/// What to do in the laboratory.
+/// Sub-commands for the laboratory.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(subcommand)]

@@ -24,7 +24,7 @@ pub struct Options {
     set: Option<Set>,
 }
 
-/// What to do with limits.
+/// Sub-commands for limits.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List all limits.

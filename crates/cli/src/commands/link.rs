@@ -35,7 +35,7 @@ pub struct Options {
     command: Vec<OsString>,
 }
 
-/// What the path does to packets.
+/// Effects of the path on packets.
 #[derive(Debug, Args)]
 pub struct PathOptions {
     /// One-way delay of each direction (us, ms, s).

@@ -8,7 +8,7 @@ use clap::Subcommand;
 
 use crate::options::Global;
 
-/// What to do with model files.
+/// Sub-commands for model files.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Show what a model file holds, and where it comes from.

@@ -24,7 +24,7 @@ use crate::kinds::{self, Kind};
 use crate::options::Global;
 use crate::output::{self, count};
 
-/// What to do with a policy.
+/// Sub-commands for policies.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Check policy files; exit code 1 if one has a fault.

@@ -18,7 +18,7 @@ use crate::kinds;
 use crate::options::Global;
 use crate::output;
 
-/// What to do with the simulator.
+/// Sub-commands for the simulator.
 #[derive(Debug, Subcommand)]
 pub enum What {
     /// Simulate scenarios; exit code 5 if one of their expectations is not met.

@@ -13,7 +13,7 @@ use super::limit::classified;
 use crate::options::{Global, cgroup};
 use crate::output;
 
-/// What to do with other people's programs.
+/// Sub-commands for programs of others.
 #[derive(Debug, Args)]
 pub struct Options {
     #[command(subcommand)]

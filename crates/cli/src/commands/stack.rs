@@ -98,7 +98,7 @@ enum What {
     /// An end of a path of the laboratory.
     #[command(hide = true)]
     End {
-        /// What it is, JSON.
+        /// Its description, JSON.
         #[arg(value_name = "END")]
         end: String,
         /// The command to run, with its arguments.

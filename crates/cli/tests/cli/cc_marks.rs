@@ -67,9 +67,9 @@ fn dctcp_answers_marks_by_their_share_where_reno_halves() {
     let [(ours, our_share), (renos, reno_share)] = rates[..] else {
         unreachable!("two runs");
     };
-    // 3 ms are more than a seventh of the round-trip time of 20 ms, enough for DCTCP to keep the
-    // link busy (RFC 8257, section 4.1 of its source). Halving the window leaves the link idle for
-    // times that depend on the marks. Four seconds of 20 Mbit/s are 10 MB.
+    // 3 ms are more than a seventh of the round-trip time of 20 ms. That is enough for DCTCP to
+    // keep the link busy (RFC 8257, section 4.1 of its source). Halving the window leaves the link
+    // idle for times that depend on the marks. Four seconds of 20 Mbit/s are 10 MB.
     assert!(ours > 8.5e6, "{ours} bytes");
     assert!(ours > renos, "{ours} bytes, reno {renos}");
     assert!(

@@ -51,8 +51,8 @@ fn two_connections_in_virtual_time() {
     assert_code(&run(&mut qemu(&place, kernel, &arguments)), 0);
     let results = place.results();
     assert_delayed(&results, 2);
-    // Figures that a machine's speed would blur. 1448 of 1514 bytes of 50 Mbit/s, less slow start,
-    // and 10 ms of round-trip time, to the sixteenth by which times are counted.
+    // Figures that a machine's speed would blur. They are 1448 of 1514 bytes of 50 Mbit/s, less
+    // slow start, and 10 ms of round-trip time, counted to a sixteenth.
     let connections = results["scenarios"][0]["modes"][0]["connections"].as_array();
     for connection in connections.unwrap() {
         let goodput = connection["goodput_bps"].as_f64().unwrap() / 1e6;
@@ -187,8 +187,8 @@ fn a_guest_with_too_little_memory_says_so_in_one_line() {
 }
 
 /// By QEMU's version and the package's: the nanosecond at which the first process starts. From the
-/// start of the BIOS to the end of the kernel's boot it takes some 1.6 billion instructions, the
-/// same number on every machine.
+/// BIOS to the end of the kernel's boot it takes some 1.6 billion instructions, the same on every
+/// machine.
 const COUNTS: [(&str, &str, &str); 2] = [
     (
         "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)",

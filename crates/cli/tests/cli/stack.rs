@@ -420,7 +420,7 @@ fn directory_environment_user_and_names_are_the_callers() {
     assert_eq!(out, "written\n");
 }
 
-/// Answers queries for IPv4 addresses with the host's, and others with none (RFC 1035).
+/// Answers DNS queries for IPv4 addresses with the host's address, and others with none (RFC 1035).
 pub fn answer_names(socket: &UdpSocket) {
     let mut message = [0; 512];
     while let Ok((length, from)) = socket.recv_from(&mut message) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * fixed: a congestion control for tests, with a window of WINDOW segments whatever
- * happens. It has cong_control, whose arguments differ between kernels, and needs
- * no header but the kernel's.
+ * fixed: a congestion control for tests, with a constant window of WINDOW segments. It
+ * has cong_control, whose arguments differ between kernels, and needs no header but the
+ * kernel's.
  */
 #include <linux/bpf.h>
 
@@ -24,12 +24,12 @@ struct rate_sample {
 	int acked_sacked;
 } CORE;
 
-/* As THALWEG_KERNEL of thalweg_tcp.h. */
+/* As with THALWEG_KERNEL of thalweg_tcp.h. */
 const volatile struct {
 	__u32 cong_control_args;
 } kernel SEC(".rodata.kernel") = {};
 
-/* Segments that were acknowledged, ever: shows that the sample was found. */
+/* Segments acknowledged, ever: shows that the sample was found. */
 __u64 acknowledged = 0;
 
 SEC("struct_ops")

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Preloaded, it gives any machine the register state of one with AMX: 11,008 bytes, which
- * PTRACE_SETREGSET takes whole or not at all (xstateregs_set(), arch/x86/kernel/fpu/regset.c).
- * What this machine does not have of it holds a pattern that must come back unchanged.
- * Where the machine's own state is as large or larger, nothing is different.
+ * Preloaded, it gives any machine the register state of one with AMX: 11,008 bytes,
+ * which PTRACE_SETREGSET takes whole or not at all (xstateregs_set(),
+ * arch/x86/kernel/fpu/regset.c). The part that this machine lacks holds a pattern that
+ * must come back unchanged. If the machine's own state is as large or larger, nothing is
+ * different.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

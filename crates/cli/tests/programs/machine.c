@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Preloaded, it gives a process another machine, as files say that may change at any time:
- * TEST_CLOCK holds seconds by which its wall clock is ahead; while TEST_READ_ONLY exists, no file of
- * that directory can be written to, as on a file system that has become read-only.
+ * Preloaded, it simulates another machine for a process, by files that may change at any
+ * time. TEST_CLOCK has the seconds by which its wall clock is ahead. While
+ * TEST_READ_ONLY exists, no file of that directory can be written to, as on a file
+ * system that has become read-only.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -33,7 +34,7 @@ int clock_gettime(clockid_t clock, struct timespec *now)
 	return 0;
 }
 
-/* Whether a file lies in the directory of the switch while that exists. */
+/* Whether a file is in the directory of the switch while that exists. */
 static int is_read_only(int file)
 {
 	const char *path = getenv("TEST_READ_ONLY");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the tests of `thalweg sockops` load: counts established connections and
+ * The program of the tests of `thalweg sockops`: counts established connections and
  * prints a line for each. -DREFUSED makes a program that the verifier refuses,
  * -DNO_SOCKOPS one of another kind, -DLIBRARY one that calls libc, -DOLD_MAP one
  * with a map of a form that libbpf no longer takes. It needs no header but the kernel's.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * silencer: a sockops program that asks for callbacks of its own and takes away
- * everybody else's, as careless ones do.
+ * silencer: a sockops program that requests callbacks of its own and clears those of all
+ * others, as careless ones do.
  */
 #include <linux/bpf.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What an agent of kernel interface version 4 left in the kernel: its maps with
- * their sizes, and programs of its names that count and otherwise do nothing.
+ * The kernel state left by an agent of kernel interface version 4: its maps with their
+ * sizes, and programs of its names that only count.
  */
 #include <linux/bpf.h>
 

@@ -30,8 +30,8 @@ pub struct Parameters {
     /// and restarts α's timer, as in the paper.
     pub decrease_timer_us: f64,
     /// Whether every decrease sets the target to the rate before it (§3.1). Otherwise only the
-    /// first decrease after an increase by the timer does, so that the rate recovers to where it
-    /// was before a series of decreases. Network cards can do either (`clamp_tgt_rate` and
+    /// first decrease after an increase by the timer does. So the rate recovers to its value before
+    /// a series of decreases. Network cards can do either (`clamp_tgt_rate` and
     /// `clamp_tgt_rate_after_time_inc` in their manual).
     pub clamp_target: bool,
     /// Period of increases, microseconds (§5: 55).
@@ -159,8 +159,8 @@ impl Dcqcn {
         }
     }
 
-    /// Brings α to now: at the end of each period α = (1−g)α + g if a CNP came in it (§3.1,
-    /// equation 1), otherwise α = (1−g)α (equation 2).
+    /// Brings α to now: at the end of each period with a CNP α = (1−g)α + g (§3.1, equation 1), of
+    /// others α = (1−g)α (equation 2).
     fn update_alpha(&mut self, now: Time) {
         let periods = now.saturating_sub(self.alpha_at).ps() / self.alpha_period.ps();
         if periods == 0 {

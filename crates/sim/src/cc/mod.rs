@@ -23,7 +23,7 @@ pub use registry::{AnyController, Kind, LEARNED, Spec, SpecError};
 
 use crate::Time;
 
-/// What a controller knows about its flow before the first packet.
+/// A flow's properties that its controller knows before the first packet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
     /// Rate of the sender's own link, bits per second.
@@ -154,7 +154,7 @@ impl Needs {
 /// Number of timers of a controller, numbered from 0.
 pub const TIMERS: usize = 3;
 
-/// What a controller may change when it is called.
+/// The part of a flow that a controller may change when it is called.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The time now.

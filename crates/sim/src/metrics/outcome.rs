@@ -46,7 +46,7 @@ pub struct Outcome {
     pub slowdowns: Vec<super::Slowdown>,
     /// Load that arrived, where flows come and go.
     pub offered: Option<Offered>,
-    /// Rates and queues over time, in the whole run, if the scenario asks for them.
+    /// Rates and queues over time, in the whole run, if the scenario requests them.
     pub series: Option<Series>,
 }
 

@@ -1,4 +1,4 @@
-//! Scenarios: a network, its hosts, and who sends how much to whom.
+//! Scenarios: a network, its hosts, and their traffic.
 //!
 //! `docs/reference/sim.md` documents every key of the file.
 
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub network: Network,
     /// Parameters of sending hosts.
     pub hosts: Hosts,
-    /// Who sends how much to whom.
+    /// Traffic of the hosts.
     pub workload: Workload,
     /// Sampling interval of the time series; none: no series.
     pub series: Option<Time>,
@@ -176,7 +176,7 @@ pub enum Recovery {
     SelectiveRepeat,
 }
 
-/// Who sends how much to whom.
+/// Traffic of the hosts.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {

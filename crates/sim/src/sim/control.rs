@@ -55,7 +55,7 @@ impl<C> Control<C> {
     }
 }
 
-/// What controllers know of each flow.
+/// The setup of each flow's controller.
 pub(super) fn setups(
     set: &Settings,
     wiring: &Wiring,

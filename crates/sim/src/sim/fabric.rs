@@ -18,7 +18,7 @@ pub(super) struct Fabric {
     /// Where queues are explicit.
     pub links: Option<Links>,
     pub packets: Slab,
-    /// Telemetry of packets, by slot; empty where nobody asks for it.
+    /// Telemetry of packets, by slot; empty without controllers that need it.
     pub telemetry: Vec<Telemetry>,
 }
 

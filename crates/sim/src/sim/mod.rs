@@ -128,7 +128,7 @@ impl Settings {
         }
     }
 
-    /// What a controller knows of a flow over these links; responses take `back`.
+    /// The setup of a flow's controller, over these links; responses take `back`.
     fn setup(&self, links: &[Link], back: Time, expected_flows: u32, seed: u64) -> Setup {
         Setup {
             line_rate_bps: links[0].rate_bps as f64,

@@ -16,7 +16,7 @@ use super::{Kind, Simulation};
 ///
 /// A packet that now starts to leave its host arrives at the first switch after a known time; no
 /// earlier event can change that. If all senders to a port are at least that far away, its arrivals
-/// can be handled that much earlier and still in order. For the first switch that is the packet's
+/// can be handled that much earlier, still in order. For the first switch that is the packet's
 /// departure, without an event of its own. The shift of a port is the minimum over its
 /// predecessors. A port before it gives its shift plus the delay of its link. A host gives its
 /// packet time plus the delay.

@@ -20,7 +20,7 @@ use super::{Kind, Simulation};
 /// Ports of the longest path.
 const MAX_PORTS: usize = MAX_HOPS - 1;
 
-/// Number of flows that each is told to expect on the narrowest link. HPCC sets its additive
+/// Number of flows on the narrowest link that each flow is told to expect. HPCC sets its additive
 /// increase for the largest likely number of competing flows (Li et al. 2019, §3.3). With links of
 /// 100 Gbit/s at servers that is about a hundred (§5.1, 80 bytes a round trip).
 pub(super) const EXPECTED_FLOWS: u32 = 100;
@@ -134,8 +134,7 @@ impl<C: Controller, Q: EventQueue> Simulation<C, Q> {
         self.schedule(self.now + rest, Kind::Release, place as u32, 0);
     }
 
-    /// Frees the slot of an ended flow, unless its host is so busy that a turn of the flow is still
-    /// due.
+    /// Frees the slot of an ended flow, unless a turn of the flow is still due on its busy host.
     pub(super) fn release(&mut self, place: usize) {
         // The last responses may have set timers again.
         self.control.timers[place] = [Time::MAX; TIMERS];

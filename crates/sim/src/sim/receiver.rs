@@ -12,7 +12,7 @@ use super::outside::Pending;
 use super::state::{ENDLESS, Packet};
 use super::{Kind, Simulation};
 
-/// What the receiver does with a packet.
+/// The receiver's handling of a packet.
 struct Kept {
     /// Whether it is new, and is kept.
     new: bool,

@@ -12,7 +12,7 @@ pub(super) struct Transport {
     pub hosts: Vec<Host>,
     /// Losses of each flow.
     pub losses: Vec<Losses>,
-    /// Telemetry in each flow's probe response; empty where nobody asks for it.
+    /// Telemetry in each flow's probe response; empty without controllers that need it.
     pub answer_telemetry: Vec<Telemetry>,
 }
 

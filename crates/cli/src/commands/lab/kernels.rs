@@ -7,7 +7,7 @@ use thalweg_guest::kernels::{self, Stock};
 use crate::options::Global;
 use crate::output;
 
-/// What to do with kernels for `lab run --backend qemu`.
+/// Sub-commands for kernels of `lab run --backend qemu`.
 #[derive(Debug, Subcommand)]
 pub enum Kernels {
     /// List them, the newest last, which is the default.

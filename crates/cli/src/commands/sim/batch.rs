@@ -15,7 +15,7 @@ use thalweg_sim::{Outcome, Scenario, Statistic, Time};
 use crate::failure::Failure;
 use crate::options::whole;
 
-/// What all simulations have in common.
+/// Options of all simulations.
 #[derive(Debug, Args)]
 pub struct Common {
     /// A controller, as NAME or NAME:parameter=value,…; repeatable. Default: dcqcn, hpcc, swift and

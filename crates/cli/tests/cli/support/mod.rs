@@ -22,9 +22,9 @@ use thalweg_lab::host::{Pair, PairOptions, Side};
 /// The command under test.
 pub const THALWEG: &str = env!("CARGO_BIN_EXE_thalweg");
 
-/// Copies the command, so that others may start it, by a process of its own. A file that this
-/// process has open for writing is also open in a program that another test starts at that moment.
-/// Until that ends, it cannot be executed.
+/// Copies the command, so that others may start it, by a process of its own. If this process had
+/// the file open for writing, a program that another test starts would inherit it. Until that
+/// program ends, the file could not be executed.
 pub fn copy_of_command(to: &std::path::Path) {
     let copied = std::process::Command::new("cp")
         .arg(THALWEG)
